@@ -1,0 +1,70 @@
+"""SI constants and the only formatters of quantities. Inside the package everything is seconds, bytes, joules."""
+
+import math
+
+MILLISECOND_S = 1e-3
+MINUTE_S = 60.0
+HOUR_S = 3600.0
+DAY_S = 86400.0
+
+GIGA = 1e9
+TERA = 1e12
+MIB = 2**20
+GIB = 2**30
+
+_SI_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_si(value: float, unit: str, *, digits: int = 3) -> str:
+    """A value with its SI prefix, e.g. `8.07 MJ`.
+
+    >>> format_si(8_071_166, "J")
+    '8.07 MJ'
+    >>> format_si(0.5, "s")
+    '0.5 s'
+    """
+    for factor, prefix in _SI_PREFIXES:
+        if abs(value) >= factor:
+            return f"{value / factor:.{digits}g} {prefix}{unit}"
+    return f"{value:.{digits}g} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as a person would say it: seconds below two minutes, minutes below two hours, then hours, days.
+
+    >>> format_duration(21971.115)
+    '6.1 h'
+    >>> format_duration(3712.23)
+    '61.9 min'
+    >>> format_duration(95)
+    '95 s'
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    if abs(seconds) < 2 * MINUTE_S:
+        return f"{seconds:.3g} s"
+    if abs(seconds) < 2 * HOUR_S:
+        return f"{seconds / MINUTE_S:.1f} min"
+    if abs(seconds) < 2 * DAY_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / DAY_S:.1f} d"
+
+
+def format_count(value: float) -> str:
+    """A count with thin grouping, e.g. `3 472`; fractions keep three digits.
+
+    >>> format_count(3472)
+    '3,472'
+    """
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.3g}"
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction as percent, for people only.
+
+    >>> format_percent(0.098)
+    '9.8 %'
+    """
+    return f"{100 * fraction:.3g} %"
