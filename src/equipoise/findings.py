@@ -1,0 +1,65 @@
+"""What a study found: the records that the layers own, side by side. No logic."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from equipoise.scaling.claims import Claim
+from equipoise.scaling.groups import Grouping
+from equipoise.scaling.pointers import Pointer
+from equipoise.scaling.reference import TableRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFindings:
+    """One workload of the round.
+
+    entries: every entry of the division, scored or not, with the columns of `scaling.metrics.ENTRY_COLUMNS`, ordered
+    by accelerators, then score. `cluster` and the factors are null where they cannot be told.
+    grouping is None when there are too few systems; grouping_missing then says what is lacking.
+    pointers: for speed, for efficiency, in between; fewer when one entry serves several purposes.
+    energy: the rows of entries with measured energy, ordered by accelerators; may be empty.
+    """
+
+    workload: str
+    name: str
+    table: TableRow
+    entries: pl.DataFrame
+    grouping: Grouping | None
+    grouping_missing: str | None
+    pointers: tuple[Pointer, ...]
+    energy: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSystems:
+    """Systems that have a score in every chosen workload, compared across them.
+
+    table: one row a system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,
+    relative_efficiency, like_for_like_efficiency, rank (1 = highest relative efficiency among the shared systems).
+    published_count: how many systems the study counts, None where it says nothing about this choice.
+    """
+
+    num_systems: int
+    table: pl.DataFrame
+    published_count: int | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Everything a report shows about one round.
+
+    headline: one sentence that says what was found. summary: a few sentences more, most important first.
+    dataset: version of the embedded data. sources: where the tables came from, in words.
+    """
+
+    round: str
+    division: str
+    dataset: str
+    sources: str
+    headline: str
+    summary: tuple[str, ...]
+    workloads: tuple[WorkloadFindings, ...]
+    claims: tuple[Claim, ...]
+    shared: SharedSystems
