@@ -65,7 +65,8 @@ def shown(text: str) -> str:
 def clean_path(raw: bytes) -> str:
     """A relative posix path without `.`, empty or parent components.
 
-    Raises UnsafePathError for absolute paths, `..`, backslashes, drive letters, control characters, absurd lengths.
+    Raises UnsafePathError for absolute paths, `..`, backslashes, drive letters, control characters, lengths
+    beyond the caps.
 
     >>> clean_path(b"./a//b.txt")
     'a/b.txt'
@@ -120,7 +121,7 @@ class Gate:
         self.refuse("not_a_regular_file", decoded(raw), f"a {what}; only regular files are read")
 
     def admitted(self, raw: bytes, size: int) -> str | None:
-        """The clean path of a regular file whose content is to be loaded; None (and a rejection if unsafe) else."""
+        """The clean path of a regular file whose content is to be loaded; else None, with a rejection if unsafe."""
         try:
             path = clean_path(raw)
         except UnsafePathError as err:

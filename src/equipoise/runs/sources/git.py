@@ -1,7 +1,7 @@
 """A git repository as a source, read without checkout: `git ls-tree` and `git cat-file` over pipes.
 
 The repository is not trusted: no hook, filter, text conversion, pager, prompt or transport can run, the
-configuration of user and system is not read, and a git that falls silent (a repository may hold pipes) is ended.
+configuration of user and system is not read, and a git that falls silent (there may be pipes) is ended.
 """
 
 import os
@@ -53,7 +53,7 @@ def _git_folder(path: Path) -> Path:
 
 
 def is_git(path: Path) -> bool:
-    """Whether a folder is to be read through git: a bare repository, a `.git`, or one with nothing checked out.
+    """Whether a folder is to be read through git: bare, a `.git`, or with nothing checked out.
 
     A work tree with files is read as a folder: what lies there is what the user sees.
     """
@@ -178,10 +178,10 @@ def _blob(process: subprocess.Popen[bytes], pipe: _Pipe, name: bytes, size: int)
 def git_files(path: Path, gate: Gate) -> Iterator[Blob]:
     """The wanted files of the commit that HEAD names, sorted by path."""
     folder = _git_folder(path).resolve()
-    for name in ("HEAD", "config", "packed-refs"):
-        found = folder / name
+    for control in ("HEAD", "config", "packed-refs"):
+        found = folder / control
         if found.exists() and not stat.S_ISREG(found.stat().st_mode):
-            raise SourceEndError("git_failed", f"{name} is no regular file; not a repository")
+            raise SourceEndError("git_failed", f"{control} is no regular file; not a repository")
     commit = _commit(folder)
     with _running(folder, "cat-file", "--batch") as reader:
         assert reader.stdout is not None

@@ -49,7 +49,7 @@ class Source:
         """Every regular file for which wanted(path, size) is true, in an order given by the content alone.
 
         Content that is not wanted is not loaded; memory is that of one file (at most gate.MAX_FILE_BYTES) and
-        one decompression window. Refusals of any kind go to `rejections`; nothing is raised, written or executed.
+        one decompression window. Refusals go to `rejections`; nothing is raised, written or executed.
         """
         self.rejections.clear()
         gate = Gate(source=self.name, wanted=wanted, rejections=self.rejections)
@@ -66,7 +66,8 @@ class Source:
 def open_source(path: Path) -> Source:
     """The source at a path, recognised by its content.
 
-    A bare repository, a `.git` and a clone with nothing checked out are read through git, other folders as they lie.
+    A bare repository, a `.git` and a clone with nothing checked out are read through git, other folders as
+    they lie.
     Raises DataError when there is nothing to read at the path.
     """
     try:

@@ -1,7 +1,7 @@
 """The members of a tar archive as one pass over a stream: ustar, GNU and pax, written for hostile archives.
 
-Why not `tarfile`: it copies what is skipped, reads extended headers of any size into memory, follows chains of
-them by recursion, and expands sparse members. Here a header is read, then its content is taken or skipped.
+Why not `tarfile`: it copies what is skipped, reads extended headers of any size into memory, follows chains
+of them by recursion, and expands sparse members. Here a header is read, then its content is taken or skipped.
 """
 
 import re
