@@ -1,0 +1,58 @@
+# Each target makes .venv and installs what it needs, once; the second time it is instant and needs no network.
+# PYTHON=python3.12 chooses another interpreter; EQUIPOISE_DATA=DIR names the development data (default ../shared/data).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+EQUIPOISE_DATA ?= ../shared/data
+export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
+
+.DELETE_ON_ERROR:
+.PHONY: help report test lint check dataset bench docs clean
+
+help: ## say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Training v4.1
+	@$(BIN)/equipoise report --out report.html
+	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
+
+test: $(VENV)/test.stamp ## run every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/check.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint ## run what CI runs: ruff, mypy --strict, doctests, tests
+	$(BIN)/python -m pytest --doctest-modules src
+	$(BIN)/python -m pytest
+
+dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
+	$(BIN)/equipoise ingest $(EQUIPOISE_DATA)/mlperf/*.tar.zst --into src/equipoise/data
+
+bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
+
+docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
+	$(BIN)/python docs/sessions.py
+
+clean: ## remove the environment, caches and report.html
+	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/core.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("equipoise needs Python 3.11 or newer, found %d.%d: make PYTHON=python3.11" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/core.stamp
+	$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(VENV)/check.stamp: $(VENV)/test.stamp
+	$(PIP) install --editable '.[check]'
+	@touch $@

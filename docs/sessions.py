@@ -1,0 +1,91 @@
+"""Runs the commands of the README and docs and writes what they print there, so that no page is wrong.
+
+A session is a fenced block marked `console`: lines that start with `$ ` are commands, the others their output.
+Run as a script it rewrites every page; tests/test_docs.py runs the same commands and compares.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One command of a page, what the page says it prints, and the line it stands on."""
+
+    page: Path
+    line: int
+    command: str
+    shown: str
+
+
+def sessions(page: Path) -> Iterator[Session]:
+    """The sessions of a page, in order."""
+    text = page.read_text()
+    for block in _BLOCK.finditer(text):
+        first_line = text.count("\n", 0, block.start(1)) + 1
+        for at, command, shown in _parsed(block.group(1)):
+            yield Session(page=page, line=first_line + at, command=command, shown=shown)
+
+
+def _parsed(block: str) -> list[tuple[int, str, str]]:
+    """Line, command and output of each command in a block."""
+    found: list[tuple[int, str, str]] = []
+    for at, line in enumerate(block.splitlines(keepends=True)):
+        if line.startswith("$ "):
+            found.append((at, line[2:].rstrip("\n"), ""))
+        elif found:
+            start, command, shown = found[-1]
+            found[-1] = (start, command, shown + line)
+    return found
+
+
+def printed(command: str, *, folder: Path) -> str:
+    """What a command prints, both streams together, at 80 columns and without colour, run in `folder`."""
+    folders = (str(Path(sys.executable).parent), os.environ["PATH"])
+    surroundings = {**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80", "NO_COLOR": "1"}
+    ended = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=folder,
+        env=surroundings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ended.stdout
+
+
+def rewritten(page: Path, *, folder: Path) -> str:
+    """The page with what each command prints now."""
+
+    def block(found: re.Match[str]) -> str:
+        commands = (command for _, command, _ in _parsed(found.group(1)))
+        lines = (f"$ {command}\n{printed(command, folder=folder)}" for command in commands)
+        return f"```console\n{''.join(lines)}```"
+
+    return _BLOCK.sub(block, page.read_text())
+
+
+def main() -> None:
+    """Rewrite every page that has sessions."""
+    for page in PAGES:
+        with tempfile.TemporaryDirectory() as folder:
+            fresh = rewritten(page, folder=Path(folder))
+        if fresh != page.read_text():
+            page.write_text(fresh)
+            print(f"{page.relative_to(ROOT)}: rewritten")
+
+
+if __name__ == "__main__":
+    main()

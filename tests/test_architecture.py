@@ -1,0 +1,193 @@
+"""The rules of the house that a machine can check: import direction, heavy libraries, names, paths."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "equipoise"
+
+# From the bottom up; the parts of one tier never import each other, except in the lowest, which is one vocabulary.
+TIERS = (
+    ("units", "errors", "stats", "glossary"),
+    ("spec",),
+    ("economics",),
+    ("runs", "scaling", "perfmodel"),
+    ("bench",),
+    ("advice",),
+    ("findings",),
+    ("report",),
+    ("study",),
+    ("web", "cli"),
+)
+TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
+OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`
+
+HEAVY = ("polars", "scipy", "sklearn", "plotly", "torch", "numpy", "pandas", "rich.markdown")
+BANNED_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+BANNED_PREFIXES = ("get_", "do_", "process_", "handle_")
+
+
+def _modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def _part(module: Path) -> str:
+    return module.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def _imported(module: Path) -> Iterator[tuple[str, int]]:
+    """Every absolute name a module imports, at its top or anywhere inside, with its line."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: relative import; name the module in full"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def _violations(module: Path) -> Iterator[str]:
+    part = _part(module)
+    for name, line in _imported(module):
+        package, _, rest = name.partition(".")
+        other = rest.partition(".")[0]
+        if package != "equipoise" or other == part or other not in TIER:
+            continue
+        if TIER[other] > TIER[part] or (TIER[other] == TIER[part] > 0):
+            yield f"{module.relative_to(ROOT)}:{line}: {part} imports {other}"
+
+
+def test_every_module_has_its_place_in_the_tiers():
+    unplaced = {_part(module) for module in _modules()} - TIER.keys() - OUTSIDE_THE_TIERS
+    assert not unplaced
+
+
+def test_imports_point_down():
+    wrong = [text for module in _modules() if _part(module) in TIER for text in _violations(module)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_import_rule_sees_an_upward_import(tmp_path, monkeypatch):
+    fake = tmp_path / "scaling" / "law.py"
+    fake.parent.mkdir()
+    fake.write_text("def f():\n    from equipoise.runs import schema\n    import equipoise.report.html\n")
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert [text.partition(": ")[2] for text in _violations(fake)] == [
+        "scaling imports runs",
+        "scaling imports report",
+    ]
+
+
+def test_torch_is_imported_only_where_models_are_run_or_read():
+    allowed = {SOURCE / "spec" / "torch_model.py"}
+    for module in _modules():
+        if module not in allowed and _part(module) != "bench":
+            names = {name.partition(".")[0] for name, _ in _imported(module)}
+            assert "torch" not in names, module
+
+
+def test_plotly_is_imported_only_in_report_and_never_at_its_top():
+    for module in _modules():
+        tree = ast.parse(module.read_text())
+        at_top = {
+            name.partition(".")[0]
+            for node in tree.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            )
+        }
+        assert "plotly" not in at_top, module
+        if _part(module) != "report":
+            assert "plotly" not in {name.partition(".")[0] for name, _ in _imported(module)}, module
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import equipoise",
+        "import equipoise.cli.app as a; a._exit_code(['--help'])",
+        "import equipoise.cli.app as a; a._exit_code(['scores', '--help'])",
+        "import equipoise.cli.app as a; a._exit_code(['--version'])",
+    ],
+)
+def test_importing_and_help_load_nothing_heavy(code):
+    probe = f"import sys; {code}; print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert ended.stderr.strip() == "[]"
+
+
+def _defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+
+
+def test_names_say_what_they_are():
+    for module in _modules():
+        words = set(module.stem.split("_"))
+        assert not words & BANNED_WORDS, module
+        for name, line in _defined_names(ast.parse(module.read_text())):
+            assert not name.lstrip("_").startswith(BANNED_PREFIXES), f"{module}:{line}: {name}"
+
+
+def test_no_handler_swallows_everything():
+    for module in _modules():
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.ExceptHandler):
+                caught = ast.unparse(node.type) if node.type else "everything"
+                assert caught not in {"everything", "Exception"}, f"{module}:{node.lineno}: except {caught}"
+
+
+def test_converting_constants_come_from_units():
+    literal = re.compile(r"(?<![\w.])(1e9|1e-9|1e12|1024\s*\*\*\s*[23]|2\s*\*\*\s*[23]0|3600(\.0)?)(?![\w.])")
+    wrong = []
+    for module in _modules():
+        if module == SOURCE / "units.py":
+            continue
+        tree = ast.parse(module.read_text())
+        quoted = {
+            line
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        for number, line in enumerate(module.read_text().splitlines(), 1):
+            if number not in quoted and literal.search(line.partition("#")[0]):
+                wrong.append(f"{module.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_package_shows_at_most_fifteen_names():
+    for module in SOURCE.rglob("__init__.py"):
+        exported = [
+            ast.unparse(node.value).count(",") + 1
+            for node in ast.parse(module.read_text()).body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        ]
+        assert max(exported, default=0) <= 15, module
+
+
+def _committed_files() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: the list of committed files is unknown")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_committed_file_names_a_path_of_somebodys_machine():
+    machine_path = re.compile(rb"(?<![\w.\-/])/(work|root|home/\w+|tmp)/\w")
+    hits = [
+        f"{path.relative_to(ROOT)}: {found.group()!r}"
+        for path in _committed_files()
+        if path.suffix not in {".parquet", ".png", ".js"}
+        for found in [machine_path.search(path.read_bytes())]
+        if found
+    ]
+    assert not hits, "\n".join(hits)
