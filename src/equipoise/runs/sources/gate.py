@@ -121,7 +121,7 @@ class Gate:
         self.refuse("not_a_regular_file", decoded(raw), f"a {what}; only regular files are read")
 
     def admitted(self, raw: bytes, size: int) -> str | None:
-        """The clean path of a regular file whose content is to be loaded; else None, with a rejection if unsafe."""
+        """The clean path of a regular file that is to be loaded; else None, with a rejection if unsafe."""
         try:
             path = clean_path(raw)
         except UnsafePathError as err:

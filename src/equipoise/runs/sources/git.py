@@ -169,10 +169,11 @@ def _blob(process: subprocess.Popen[bytes], pipe: _Pipe, name: bytes, size: int)
     if header is None:
         raise SourceEndError("git_failed", "git cat-file ended early; `git fsck` in it says more")
     fields = header.split(b" ")
-    if len(fields) != 3 or fields[1] != b"blob" or fields[2] != b"%d" % size:  # noqa: PLR2004 - name, type, size
+    if fields[1:] != [b"blob", b"%d" % size]:
+        if fields[-1] != b"missing":
+            raise SourceEndError("git_failed", f"git cat-file answered {shown(decoded(header))}")
         return None
-    data = pipe.exactly(size + 1)
-    return data[:-1]
+    return pipe.exactly(size + 1)[:-1]
 
 
 def git_files(path: Path, gate: Gate) -> Iterator[Blob]:

@@ -1,8 +1,9 @@
-"""Energy from the power logs beside a result: watts per meter, joules per run and per entry. Bytes in, numbers out.
+"""Energy from the power logs beside a result: watts per meter, joules per run and per entry.
 
-A node logs readings, a switch one estimate. MLPerf does not integrate over the run: it takes the mean power between
-the meter's own start and stop, and multiplies by the official time.
-Source: MLPerf Training rules, appendix on power, as applied by the official result summarizer (mlperf-logging).
+A node logs readings, a switch one estimate. MLPerf does not integrate over the run: it takes the mean power
+between the meter's own start and stop, and multiplies by the official time.
+Source: MLPerf Training rules, appendix on power, as applied by the official result summarizer
+(mlperf-logging).
 """
 
 import math
@@ -38,7 +39,7 @@ class Energy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """One line of a power log: milliseconds since the epoch, key, and the value where it is a finite number."""
+    """One line of a power log: milliseconds since the epoch, key, and the value if it is a finite number."""
 
     time_ms: float
     key: str
@@ -75,16 +76,17 @@ def _events(data: bytes) -> list[_Event]:
 
 
 def _efficiency(events: Sequence[_Event]) -> float:
-    """The last stated conversion efficiency (watts of alternating current per logged watt); 1.0 when none is stated."""
+    """The last stated conversion efficiency, watts at the plug per logged watt; 1.0 when none is stated."""
     stated = [event.value for event in events if event.key == _EFFICIENCY and event.value is not None]
     return stated[-1] if stated else 1.0
 
 
 def node_meter(data: bytes) -> Meter:
-    """Mean power of one `node_K.txt`: efficiency x sum(reading x time since the event before) / (stop - start).
+    """Mean power of one `node_K.txt`: efficiency x sum(reading x time since the one before) / (stop - start).
 
-    Readings after the stop do not count. Where the stop is missing or carries the stamp of the start, the last reading
-    ends the measurement: some v4.0 submissions are so, and the official code divides by zero there.
+    Readings after the stop do not count. Where the stop is missing or carries the stamp of the start, the
+    last reading ends the measurement: some v4.0 submissions are so, and the official code divides by zero
+    there.
     Assumes each reading held since the one before.
     Source: rules as in the module's head.
     """
@@ -119,8 +121,8 @@ def node_meter(data: bytes) -> Meter:
 def switch_meter(data: bytes) -> Meter:
     """Power of one `sw_K.txt`: efficiency x the first estimate of the interconnect's power.
 
-    A log with events but no estimate counts as 0 W, also when it holds readings: the official code does not use
-    these (v4.1 Dell logs about 700 W for its switch; the published energy leaves them out).
+    A log with events but no estimate counts as 0 W, also when it holds readings: the official code does not
+    use these (v4.1 Dell logs about 700 W for its switch; the published energy leaves them out).
     Source: rules as in the module's head.
     """
     events = _events(data)
@@ -141,8 +143,8 @@ def _checked(power_w: float) -> Meter:
 def run_energy(nodes: Sequence[Meter], switches: Sequence[Meter], time_to_train_s: float | None) -> Energy:
     """Energy of one run: the power of all its meters times its official time, without convergence scaling.
 
-    None with a reason when the run has no time, no node is metered, or one meter cannot be used: a sum over a part of
-    the machine would look like a low energy.
+    None with a reason when the run has no time, no node is metered, or one meter cannot be used: a sum over a
+    part of the machine would look like a low energy.
     """
     if time_to_train_s is None:
         return Energy(energy_j=None, reason="the run has no official time")
@@ -157,7 +159,7 @@ def run_energy(nodes: Sequence[Meter], switches: Sequence[Meter], time_to_train_
 
 
 def entry_energy(counted: Sequence[Energy], convergence_scaling: float) -> Energy:
-    """Official energy of an entry from the runs that make its score, i.e. olympic in the order of their times.
+    """Official energy of an entry from the runs that make its score: olympic in the order of times.
 
     None with a reason unless every one of them has an energy.
     """
