@@ -31,7 +31,7 @@ check: lint ## run what CI runs: ruff, mypy --strict, doctests, tests
 	$(BIN)/python -m pytest
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
-	$(BIN)/equipoise ingest $(EQUIPOISE_DATA)/mlperf/*.tar.zst --into src/equipoise/data
+	$(BIN)/python -m equipoise.runs.embedded
 
 bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done

@@ -1,21 +1,27 @@
 """Runs the commands of the README and docs and writes what they print there, so that no page is wrong.
 
-A session is a fenced block marked `console`: lines that start with `$ ` are commands, the others their output.
+A session is a fenced block marked `console`: lines that start with `$ ` are commands, the others output.
+Each page runs in an empty folder that holds the archives of docs/examples.
+A block marked `json equipoise VERB ...` is the document that prints, every list cut to its first item.
 Run as a script it rewrites every page; tests/test_docs.py runs the same commands and compares.
 """
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
+_JSON = re.compile(r"^```json equipoise (.+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -36,6 +42,11 @@ def sessions(page: Path) -> Iterator[Session]:
         first_line = text.count("\n", 0, block.start(1)) + 1
         for at, command, shown in _parsed(block.group(1)):
             yield Session(page=page, line=first_line + at, command=command, shown=shown)
+
+
+def json_examples(page: Path) -> list[tuple[str, str]]:
+    """Arguments and shown document of each JSON example of a page."""
+    return _JSON.findall(page.read_text())
 
 
 def _parsed(block: str) -> list[tuple[int, str, str]]:
@@ -74,14 +85,41 @@ def rewritten(page: Path, *, folder: Path) -> str:
         lines = (f"$ {command}\n{printed(command, folder=folder)}" for command in commands)
         return f"```console\n{''.join(lines)}```"
 
-    return _BLOCK.sub(block, page.read_text())
+    def example(found: re.Match[str]) -> str:
+        return f"```json equipoise {found.group(1)}\n{document(found.group(1), folder=folder)}```"
+
+    return _JSON.sub(example, _BLOCK.sub(block, page.read_text()))
+
+
+def document(arguments: str, *, folder: Path) -> str:
+    """The JSON document a command prints, indented, every list cut to its first item."""
+    command = [sys.executable, "-m", "equipoise", *arguments.split()]
+    ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    return json.dumps(first_items(json.loads(ended.stdout)), indent=2, ensure_ascii=False) + "\n"
+
+
+def first_items(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A document with every list cut to its first item: its shape."""
+    if isinstance(value, dict):
+        return {key: first_items(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [first_items(inner) for inner in value[:1]]
+    return value
+
+
+def furnish(folder: Path) -> None:
+    """Put what the pages work on into a folder."""
+    for archive in (ROOT / "docs" / "examples").glob("*.tar.gz"):
+        shutil.copy(archive, folder)
 
 
 def main() -> None:
     """Rewrite every page that has sessions."""
     for page in PAGES:
-        with tempfile.TemporaryDirectory() as folder:
-            fresh = rewritten(page, folder=Path(folder))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            furnish(folder)
+            fresh = rewritten(page, folder=folder)
         if fresh != page.read_text():
             page.write_text(fresh)
             print(f"{page.relative_to(ROOT)}: rewritten")

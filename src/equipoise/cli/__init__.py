@@ -1,0 +1,1 @@
+"""The command `equipoise`: verbs that call study and show what it found. `app.py` lists them."""

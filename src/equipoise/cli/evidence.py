@@ -1,0 +1,140 @@
+"""The verbs of evidence: read results, list scores, write the study, hand out the tables."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.output import answering, written_aside
+
+
+def ingest(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", help="Checkout, archive (.tar, .gz, .xz, .zst), git repository or log."
+        ),
+    ],
+    *,
+    into: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet there.")
+    ] = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Read MLPerf Training results into the tables, and say what was refused and why."""
+    extend_catalogue(hardware, workloads)
+    with answering("ingest", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.cli.ingested import fields, progress_bar, text
+        from equipoise.runs.ingest import ingest as read
+
+        with progress_bar() as progress:
+            report = read(paths, into=into, progress=progress)
+        answer.give(lambda: fields(report), lambda: text(report, into))
+
+
+def scores(
+    *,
+    round_: Annotated[str | None, typer.Option("--round", help="A round, e.g. v4.1.")] = None,
+    workload: Annotated[str | None, typer.Option(help="A workload, e.g. bert.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="An accelerator, e.g. h100-sxm5-80gb.")] = None,
+    submitter: Annotated[str | None, typer.Option(help="An organisation, as its folder is named.")] = None,
+    division: Annotated[str | None, typer.Option(help="closed or open; both unless given.")] = None,
+    sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort by it, -COLUMN descends.")] = None,
+    format_: Annotated[
+        Literal["table", "csv", "parquet", "jsonl"] | None,
+        typer.Option("--format", help="How to print the entries; a table unless given."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
+    data: Data = None,
+    also: Also = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """List entries with score, speedup, E', like-for-like E, samples and throughput."""
+    extend_catalogue(hardware, workloads)
+    with answering("scores", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.cli.tables import entries_text, handed_out
+        from equipoise.report.json import score_fields
+        from equipoise.study import scores as scored
+
+        frame = scored(
+            round=round_,
+            workload=workload,
+            accelerator=accelerator,
+            submitter=submitter,
+            division=division,
+            sort=sort,
+            data=data,
+            also=also or (),
+        )
+        if format_ == "table" or (format_ is None and out is None):
+            answer.give(lambda: score_fields(frame), lambda: entries_text(frame, flat=sort is not None))
+        else:
+            handed = handed_out(frame, format_, out, as_json=as_json)
+            answer.give(lambda: score_fields(frame), lambda: handed)
+
+
+def report(
+    *,
+    round_: Annotated[str | None, typer.Option("--round", help="A round; v4.1 unless given.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="A workload; repeat for several. The study's four unless given.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one HTML file.")] = None,
+    k: Annotated[int | None, typer.Option(help="Number of groups; by silhouette unless given.")] = None,
+    data: Data = None,
+    also: Also = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Study how training scales in a round: tables, groups, claims tested, where to look next."""
+    extend_catalogue(hardware, workloads)
+    with answering("report", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.report.json import report_fields
+        from equipoise.study import study
+
+        findings = study(round_, workload, k=k, data=data, also=also or ())
+        if out:
+            from equipoise.report.html import render as html
+
+            with written_aside(out) as file:
+                file.write(html(findings).encode())
+
+        def show() -> str:
+            from equipoise.cli.console import drawn
+            from equipoise.report.terminal import render
+
+            return drawn(lambda console: render(findings, console))
+
+        answer.give(lambda: report_fields(findings), show)
+
+
+def export(
+    table: Annotated[Literal["runs", "scores"], typer.Argument(help="The table, as in docs/tables.md.")],
+    *,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="csv, jsonl or parquet; by FILE's name, else csv.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
+    data: Data = None,
+    also: Also = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Hand a whole table to a notebook or another program."""
+    with answering("export", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.cli.tables import handed_out
+        from equipoise.study import tables
+
+        both = tables(data=data, also=also or ())
+        frame = both.runs if table == "runs" else both.scores
+        handed = b"" if as_json and not (format_ or out) else handed_out(frame, format_, out, as_json=as_json)
+        answer.give(lambda: {"table": table, "rows": frame.to_dicts()}, lambda: handed)

@@ -1,0 +1,57 @@
+"""The verbs of orientation: what there is, what a word means, what works on this machine."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.output import answering
+
+
+def list_(
+    kind: Annotated[Literal["rounds", "workloads", "accelerators"], typer.Argument(help="What to list.")],
+    *,
+    data: Data = None,
+    also: Also = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """List the rounds that are there, or the workloads or accelerators that are known."""
+    extend_catalogue(hardware, workloads)
+    with answering("list", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.cli.listing import LISTINGS
+        from equipoise.runs import embedded
+        from equipoise.study import tables
+
+        listing = next(listing for listing in LISTINGS if listing.kind == kind)
+        rows = listing.rows(tables(data=data, also=also or ()))
+        version = f"{len(rows)} {kind}; embedded dataset {embedded.version()}.\n"
+        answer.give(lambda: {kind: rows}, lambda: listing.text(rows) + version)
+
+
+def explain(
+    term: Annotated[str | None, typer.Argument(help="A word of the glossary.")] = None,
+    *,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Explain a word in two sentences with its formula; without a word, list them all."""
+    from equipoise import glossary
+
+    with answering("explain", as_json=as_json, json_out=json_out) as answer:
+        terms = glossary.terms() if term is None else (glossary.explain(term),)
+        answer.give(
+            lambda: {"terms": [glossary.fields(one) for one in terms]},
+            lambda: "".join(f"{one.name}\n" for one in terms) if term is None else glossary.text(terms[0]),
+        )
+
+
+def doctor(*, as_json: AsJson = False, json_out: JsonOut = None) -> None:
+    """Say what works on this machine, and what to install for the rest."""
+    with answering("doctor", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.cli.checkup import checks, text
+
+        found = checks()
+        answer.give(lambda: {"checks": found}, lambda: text(found))

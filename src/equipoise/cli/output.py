@@ -1,0 +1,149 @@
+"""How a verb answers: one JSON document or text on standard output, files written aside and then renamed."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import typer
+
+from equipoise import __version__, errors
+
+_COLUMN_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Where the answer of one verb goes.
+
+    as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.
+    """
+
+    verb: str
+    as_json: bool
+    json_out: Path | None
+
+    def give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
+        """Write the answer; `fields` and `show` are only called where their form is wanted.
+
+        fields: what the document says after its head. show: the text for people, or the bytes of a table.
+        """
+        if self.as_json or self.json_out:
+            self.write_document(document(self.verb, fields()))
+        if not self.as_json:
+            write(show())
+
+    def write_document(self, whole: Mapping[str, Any]) -> None:
+        """Put the document where it was asked for."""
+        encoded = encode(whole)
+        if self.json_out:
+            with written_aside(self.json_out) as file:
+                file.write(encoded)
+        if self.as_json:
+            write(encoded)
+
+
+@contextmanager
+def answering(verb: str, *, as_json: bool, json_out: Path | None) -> Iterator[Answer]:
+    """The answer of a verb; too little evidence is written to its document too, with what is missing."""
+    answer = Answer(verb=verb, as_json=as_json, json_out=json_out)
+    try:
+        yield answer
+    except errors.EvidenceError as err:
+        if as_json or json_out:
+            missing = {"status": "not_enough_evidence", "reason": str(err), "missing": list(err.missing)}
+            answer.write_document(document(verb, missing))
+        raise
+
+
+def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """One JSON document: the head that every verb shares, then its own fields."""
+    from equipoise.runs import embedded
+
+    head = {"schema": f"equipoise.{verb}/1", "equipoise": __version__, "dataset": embedded.version()}
+    return {**head, **fields}
+
+
+def encode(whole: Mapping[str, Any]) -> bytes:
+    """JSON text with a newline at its end; what is not a number (NaN, infinity) becomes null."""
+    import orjson
+
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(whole, option=option)
+
+
+def write(content: str | bytes) -> None:
+    """Put it on standard output; when its reader has left, as `head` does, stop without a word."""
+    if isinstance(content, str):
+        content = content.encode(sys.stdout.encoding or "utf-8", errors="replace")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as err:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from err
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name only when it is whole; until then what was there before stays."""
+    if path.is_dir():
+        raise errors.UsageError(f"{path}: a directory; expected the name of a file to write")
+    if not path.parent.is_dir():
+        raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; make it first")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        Path(name).chmod(_default_mode(path))
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _default_mode(path: Path) -> int:
+    """The permissions of the file that is there, else what a plain `open` would give."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def printable(text: str) -> str:
+    """Text from data, safe on a terminal: control characters become visible escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def width_columns() -> int:
+    """How wide text may be: COLUMNS, else the terminal, else 80."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def table_text(head: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:
+    """Rows under their heads, each line within the width; the last column is cut with an ellipsis.
+
+    align: one of `<` and `>` a column.
+    """
+    cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = []
+    for row in cells:
+        padded = (f"{cell:{side}{size}}" for cell, side, size in zip(row, align, widths, strict=True))
+        lines.append(clipped(_COLUMN_GAP.join(padded).rstrip()))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def clipped(line: str) -> str:
+    """A line cut to the width, with an ellipsis where something is gone."""
+    width = width_columns()
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,0 +1,137 @@
+"""Tables for the eye and for other programs: entries in columns that fit, frames as CSV or Parquet."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from equipoise import errors
+from equipoise.cli.output import clipped, table_text, width_columns, written_aside
+from equipoise.runs.writers import WRITERS, Writer
+from equipoise.units import MINUTE_S, format_count
+
+_WIDE_COLUMNS = 120  # from this width on, the columns that explain an efficiency fit beside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """One printed column: head, alignment, how an entry fills it, and whether it needs a wide terminal."""
+
+    head: str
+    align: str
+    cell: Callable[[dict[str, Any]], str]
+    wide: bool = False
+
+
+def _number(key: str, form: str) -> Callable[[dict[str, Any]], str]:
+    """A cell that formats a number; a dash where it is unknown."""
+    return lambda entry: "-" if entry[key] is None else format(entry[key], form)
+
+
+def _minutes(entry: dict[str, Any]) -> str:
+    """The official score, for people."""
+    return "-" if entry["score_s"] is None else f"{entry['score_s'] / MINUTE_S:.2f}"
+
+
+def _samples(entry: dict[str, Any]) -> str:
+    """Samples to target, grouped."""
+    return "-" if entry["samples_to_target"] is None else format_count(round(entry["samples_to_target"]))
+
+
+def _text(key: str) -> Callable[[dict[str, Any]], str]:
+    """A cell of text; a dash where it is unknown."""
+    return lambda entry: entry[key] or "-"
+
+
+def _system(entry: dict[str, Any]) -> str:
+    """Who and what, and why there is no score where there is none."""
+    name = f"{entry['submitter']}/{entry['system']}"
+    return name if entry["reason"] is None else f"({entry['reason']}) {name}"
+
+
+_IDENTITY = (
+    _Column(head="round", align="<", cell=_text("round")),
+    _Column(head="workload", align="<", cell=_text("workload")),
+)
+_COLUMNS = (
+    _Column(head="N", align=">", cell=_number("num_accelerators", "d")),
+    _Column(head="accelerator", align="<", cell=_text("accelerator")),
+    _Column(head="minutes", align=">", cell=_minutes),
+    _Column(head="speedup", align=">", cell=_number("speedup", ".2f")),
+    _Column(head="E'", align=">", cell=_number("relative_efficiency", ".3f")),
+    _Column(head="E", align=">", cell=_number("like_for_like_efficiency", ".3f")),
+    _Column(head="samples", align=">", cell=_samples, wide=True),
+    _Column(head="per s and N", align=">", cell=_number("samples_per_s_per_accelerator", ".3g"), wide=True),
+    _Column(head="E against", align="<", cell=_text("like_for_like_baseline"), wide=True),
+    _Column(head="submitter/system", align="<", cell=_system),
+)
+_LEGEND = (
+    "N accelerators. E' is against one reference a workload, E against the smallest entry",
+    "of the same accelerator: `equipoise explain E`.",
+)
+
+
+def entries_text(frame: pl.DataFrame, *, flat: bool) -> str:
+    """Entries as a table a workload, or as one table in the frame's own order when `flat`."""
+    entries = frame.to_dicts()
+    if not entries:
+        return "0 entries.\n"
+    blocks = [entries] if flat else [list(group) for _, group in groupby(entries, key=_identity)]
+    unscored = sum(entry["score_s"] is None for entry in entries)
+    counts = f"{len(entries)} entries{f', {unscored} of them without a score' if unscored else ''}."
+    tables = "".join(_block_text(block, flat=flat) for block in blocks)
+    return tables + "".join(f"{clipped(line)}\n" for line in (counts, *_LEGEND))
+
+
+def _identity(entry: dict[str, Any]) -> tuple[str | None, str | None]:
+    """What entries of one table share."""
+    return entry["round"], entry["workload"]
+
+
+def _block_text(entries: list[dict[str, Any]], *, flat: bool) -> str:
+    """One table, with what its entries share in the heading."""
+    heading = "" if flat else f"{entries[0]['round']} {entries[0]['workload']}\n"
+    columns = [*(_IDENTITY if flat else ()), *_fitting()]
+    rows = [[column.cell(entry) for column in columns] for entry in entries]
+    align = "".join(column.align for column in columns)
+    return f"{heading}{table_text([column.head for column in columns], rows, align=align)}\n"
+
+
+def _fitting() -> Iterator[_Column]:
+    """The columns for this width."""
+    return (column for column in _COLUMNS if not column.wide or width_columns() >= _WIDE_COLUMNS)
+
+
+def handed_out(frame: pl.DataFrame, format_: str | None, out: Path | None, *, as_json: bool) -> bytes:
+    """A frame as asked for or as the file's name says, else CSV: its bytes, or where they were written.
+
+    Raises UsageError when the form is unknown or two answers would share standard output.
+    """
+    writer = _writer(format_ or (out.suffix.removeprefix(".") if out else "") or "csv")
+    if out:
+        with written_aside(out) as file:
+            writer.write(frame, file)
+        return f"{out}: {frame.height} rows\n".encode()
+    if as_json:
+        raise errors.UsageError(
+            "--json and --format both claim standard output; give --out FILE to one of them"
+        )
+    if writer.name == "parquet" and sys.stdout.isatty():
+        raise errors.UsageError("parquet is not text; give --out FILE or send the output to a file")
+    buffer = io.BytesIO()
+    writer.write(frame, buffer)
+    return buffer.getvalue()
+
+
+def _writer(name: str) -> Writer:
+    """The writer of that name or file suffix."""
+    for writer in WRITERS:
+        if name in {writer.name, writer.suffix.removeprefix(".")}:
+            return writer
+    known = ", ".join(writer.name for writer in WRITERS)
+    raise errors.UsageError(f"format {name!r}: tables are not written in it; expected one of {known}")

@@ -1,0 +1,108 @@
+"""The pages are true: commands run and print what is shown, links resolve, tables equal the schema, examples run."""
+
+import doctest
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.cli.app import verbs
+from equipoise.runs.schema import TABLES
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+
+_spec = importlib.util.spec_from_file_location("sessions", DOCS / "sessions.py")
+sessions = importlib.util.module_from_spec(_spec)
+sys.modules["sessions"] = sessions
+_spec.loader.exec_module(sessions)
+
+SHOWN = [session for page in sessions.PAGES for session in sessions.sessions(page)]
+
+
+@pytest.mark.parametrize("session", SHOWN, ids=lambda one: f"{one.page.name}:{one.line}")
+def test_commands_on_the_pages_print_what_is_shown(session, tmp_path):
+    sessions.furnish(tmp_path)
+    assert sessions.printed(session.command, folder=tmp_path) == session.shown
+
+
+def test_every_verb_is_shown_in_the_readme_or_docs():
+    pages = "\n".join(page.read_text() for page in sessions.PAGES)
+    missing = [verb for verb in verbs() if not re.search(rf"equipoise {verb}\b", pages)]
+    assert not missing
+
+
+def _headings(text):
+    """Anchors as forges make them from headings."""
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", [*sessions.PAGES, *ROOT.glob("C*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name) if name else page
+        assert linked.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in set(_headings(linked.read_text())), f"{page.name}: {target}"
+
+
+def test_pages_that_are_named_exist():
+    for page in [*sessions.PAGES, *ROOT.glob("C*.md"), *(ROOT / "src").rglob("*.py")]:
+        for name in re.findall(r"\bdocs/[\w/\-]+\.(?:md|py)\b", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.relative_to(ROOT)} names {name}"
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_tables_page_equals_the_schema(table):
+    page = (DOCS / "tables.md").read_text()
+    section = re.search(
+        rf"^## `{table.name}`: {re.escape(table.row)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL
+    )
+    assert section, f"docs/tables.md has no section for {table.name}: {table.row}"
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", section.group(1), re.MULTILINE)
+    assert rows == [(column.name, column.kind, column.meaning) for column in table.columns]
+    assert f"Key: {', '.join(f'`{name}`' for name in table.key)}." in section.group(1)
+
+
+def test_python_examples_give_what_is_shown():
+    page = DOCS / "python.md"
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted >= 10
+    assert result.failed == 0
+
+
+def _types(value):
+    """A document with its values replaced by the kinds of JSON value they are."""
+    if isinstance(value, dict):
+        return {key: _types(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_types(inner) for inner in value]
+    return (
+        "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+    )
+
+
+EXAMPLES = sessions.json_examples(DOCS / "json.md")
+
+
+@pytest.mark.parametrize(("arguments", "shown"), EXAMPLES, ids=[arguments for arguments, _ in EXAMPLES])
+def test_json_examples_are_what_the_command_prints(arguments, shown, tmp_path):
+    sessions.furnish(tmp_path)
+    printed = json.loads(sessions.document(arguments, folder=tmp_path), parse_constant=pytest.fail)
+    assert list(printed)[:3] == ["schema", "equipoise", "dataset"]
+    if arguments.startswith("doctor"):  # its values are this machine's
+        assert _types(printed) == _types(json.loads(shown))
+    else:
+        assert printed == json.loads(shown)
+
+
+def test_every_verb_has_a_json_example():
+    assert {arguments.split()[0] for arguments, _ in EXAMPLES} == set(verbs())
