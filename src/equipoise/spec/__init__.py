@@ -1,0 +1,1 @@
+"""What is it? Accelerators, workloads and names as facts with their sources. No durations live here."""

@@ -1,0 +1,196 @@
+"""TOML files of facts: read with limits, every value checked, every error with file, line and expectation.
+
+The files that ship and the files that users write go through the same door. No fact is known here.
+"""
+
+import math
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from equipoise.errors import SpecError
+
+# A table of facts is a few hundred kilobytes; tomllib is pure Python and quadratic in dotted keys, so a file
+# that is none must be refused before it is parsed.
+MAX_FILE_BYTES = 2_000_000
+MAX_LINE_CHARS = 4_000
+MAX_DOTS_PER_LINE = 100
+
+SLUG = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+# The second form is a registered sign that was written as UTF-8 and read as Latin-1.
+_MARKS = re.compile(r"\((?:r|tm|c)\)|\u00c2?[\u00ae\u00a9]|\u2122", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\W_]+")
+_UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
+
+
+def canonical(raw: str) -> str:
+    """The spelling under which names are compared: lower case, one space for punctuation, no trademark signs.
+
+    A number keeps together with the unit after it, so that `80 GB` and `80GB` are one spelling.
+
+    >>> canonical("NVIDIA H200-NVL-141GB") == canonical("NVIDIA H200 NVL 141 GB")
+    True
+    >>> canonical("Intel(R) Gaudi(R) 2 AI Accelerator")
+    'intel gaudi 2 ai accelerator'
+    """
+    text = _MARKS.sub(" ", unicodedata.normalize("NFC", raw))
+    text = _SEPARATORS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
+    return _UNIT_APART.sub("", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
+
+    path: Path
+    line: int
+    kind: str
+    slug: str
+    fields: dict[str, object]
+
+    @property
+    def where(self) -> str:
+        """`file:line [kind.slug]`, the start of every message about this block."""
+        return f"{self.path}:{self.line}: [{self.kind}.{self.slug}]"
+
+    def refuse(self, key: str, expected: str) -> SpecError:
+        """The error for a field that is not what it has to be."""
+        return SpecError(f"{self.where}: {key}={shown(self.fields.get(key))}; expected {expected}")
+
+    def check_keys(self, known: frozenset[str]) -> None:
+        """Refuse fields that nothing reads: a misspelt name would otherwise be lost in silence."""
+        for key in self.fields:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+                raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint}")
+
+    def text(self, key: str) -> str | None:
+        """A non-empty text, or None where the field is absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip():
+            raise self.refuse(key, "a text")
+        return value
+
+    def number(self, key: str, *, zero: bool = False) -> float | None:
+        """A finite positive number (zero only if allowed), or None where the field is absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refuse(key, "a number")
+        try:
+            number = float(value)
+        except OverflowError as err:
+            raise self.refuse(key, "a number below 1e308") from err
+        if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+            raise self.refuse(key, f"a finite number {'from zero up' if zero else 'above zero'}")
+        return number
+
+    def count(self, key: str, *, zero: bool = False) -> int | None:
+        """A whole number (as 80e9 too), or None where the field is absent."""
+        number = self.number(key, zero=zero)
+        if number is None:
+            return None
+        if not number.is_integer():
+            raise self.refuse(key, "a whole number")
+        return int(number)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty where the field is absent."""
+        value = self.fields.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+            raise self.refuse(key, 'a list of texts, e.g. ["a", "b"]')
+        return tuple(value)
+
+    def blocks(self, key: str) -> Iterator["Block"]:
+        """The tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
+        value = self.fields.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.refuse(key, f"tables written as [[{self.kind}.{self.slug}.{key}]]")
+        for item in value:
+            slug = f"{self.slug}.{key}"
+            yield Block(path=self.path, line=self.line, kind=self.kind, slug=slug, fields=item)
+
+
+def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[Block]:
+    """Every `[kind.slug]` table of a TOML file, in order.
+
+    kinds: the only top-level tables allowed.
+    Raises SpecError with file and line for anything that is not such a file.
+    """
+    text = _read_text(path)
+    for kind, blocks in _parse(text, path).items():
+        if kind not in kinds or not isinstance(blocks, dict):
+            expected = " and ".join(f"[{name}.<slug>]" for name in sorted(kinds))
+            line = _line_of(text, rf"\s*\[?\[?\s*\"?{re.escape(kind)}")
+            raise SpecError(f"{path}:{line}: {shown(kind)}; expected tables {expected}")
+        for slug, fields in blocks.items():
+            line = _line_of(text, rf"\s*\[\s*{re.escape(kind)}\s*\.\s*[\"']?{re.escape(slug)}[\"']?\s*\]")
+            if not isinstance(fields, dict):
+                raise SpecError(f"{path}:{line}: {kind}.{slug}={shown(fields)}; expected a table")
+            if not SLUG.fullmatch(slug):
+                raise SpecError(
+                    f"{path}:{line}: slug {shown(slug)}; expected lower case letters and digits "
+                    "joined by - or _"
+                )
+            yield Block(path=path, line=line, kind=kind, slug=slug, fields=fields)
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: its repr, cut short, whatever its size and depth."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep, or an integer of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - one terminal line
+
+
+def _read_text(path: Path) -> str:
+    """The file as text, or a SpecError if it cannot be one of ours."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as err:
+        raise SpecError(f"{path}: cannot be read: {err.strerror}") from err
+    if len(data) > MAX_FILE_BYTES:
+        raise SpecError(f"{path}: more than {MAX_FILE_BYTES:,} bytes; expected a small TOML file")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as err:
+        line = data.count(b"\n", 0, err.start) + 1
+        found = f"{data[err.start]:#x}"
+        raise SpecError(f"{path}:{line}: byte {found} is not UTF-8; save the file as UTF-8") from err
+    for number, line_text in enumerate(text.split("\n"), start=1):
+        if len(line_text) > MAX_LINE_CHARS or line_text.count(".") > MAX_DOTS_PER_LINE:
+            raise SpecError(
+                f"{path}:{number}: a line of {len(line_text):,} characters and {line_text.count('.'):,} dots"
+                f"; expected at most {MAX_LINE_CHARS:,} and {MAX_DOTS_PER_LINE}"
+            )
+    return text
+
+
+def _parse(text: str, path: Path) -> dict[str, object]:
+    """The parsed document; every way in which the parser can fail becomes a SpecError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        found = re.search(r"line (\d+)", str(err))
+        line = found.group(1) if found else str(text.count("\n") + 1)
+        raise SpecError(f"{path}:{line}: not TOML: {err}") from err
+    except RecursionError as err:
+        raise SpecError(f"{path}:1: nested too deeply to be a table of facts") from err
+    except ValueError as err:
+        raise SpecError(f"{path}:1: a value out of range: {err}") from err
+
+
+def _line_of(text: str, pattern: str) -> int:
+    """1-based line of the first line that matches; 1 when none does (dotted keys, inline tables)."""
+    match = re.search(rf"^{pattern}", text, re.MULTILINE)
+    return 1 if match is None else text.count("\n", 0, match.start()) + 1 + match.group().count("\n")

@@ -1,0 +1,294 @@
+"""Accelerators: what a chip is, by name. Facts live in hardware.toml; this reads and finds them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast
+
+from equipoise.errors import SpecError
+from equipoise.spec.facts import Block, canonical, read_blocks, shown
+
+HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
+EDIT = "src/equipoise/spec/hardware.toml, or a file given with --hardware"
+
+Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+KINDS: tuple[Kind, ...] = ("gpu", "tpu", "npu", "ipu", "cpu")
+CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
+DTYPES: tuple[Dtype, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
+
+    A CPU socket is an accelerator too. Link rates are one direction, whole accelerator.
+    """
+
+    slug: str
+    title: str
+    vendor: str
+    kind: Kind
+    source: str
+    confidence: Confidence
+    year: int | None = None
+    memory_bytes: int | None = None
+    memory_byte_per_s: float | None = None
+    peak_fp32_flop_per_s: float | None = None
+    peak_tf32_flop_per_s: float | None = None
+    peak_fp16_flop_per_s: float | None = None
+    peak_bf16_flop_per_s: float | None = None
+    peak_fp8_flop_per_s: float | None = None
+    peak_fp4_flop_per_s: float | None = None
+    achieved_bf16_flop_per_s: float | None = None
+    link: str | None = None
+    link_byte_per_s: float | None = None
+    power_w: float | None = None
+    aliases: tuple[str, ...] = ()
+
+    def peak_flop_per_s(self, dtype: Dtype) -> float | None:
+        """Dense peak of one dtype; None where the maker states none."""
+        return cast("float | None", getattr(self, f"peak_{dtype}_flop_per_s"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorAlias:
+    """What a raw name means: the accelerator, and how many of it one counted unit is (TPU core: 0.5)."""
+
+    slug: str
+    accelerators_per_count: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only."""
+
+    accelerators: MappingProxyType[str, Accelerator]
+    names: MappingProxyType[str, AcceleratorAlias]
+    names_in_systems: MappingProxyType[tuple[str, str], AcceleratorAlias]
+
+    def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
+        """What a raw name means, if need be with the name of its system; None when the table does not say."""
+        name = canonical(raw)
+        if system_name is not None:
+            in_system = self.names_in_systems.get((name, canonical(system_name)))
+            if in_system is not None:
+                return in_system
+        return self.names.get(name)
+
+    def accelerator(self, name: str) -> Accelerator:
+        """The accelerator of a slug, title or alias.
+
+        Raises SpecError with the nearest names and the file to edit when the table does not have it.
+        """
+        found = self.names.get(canonical(name))
+        if found is not None:
+            return self.accelerators[found.slug]
+        near = _near(canonical(name), self)
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise SpecError(f"accelerator {shown(name)} is not known; {hint}Add it to {EDIT}")
+
+
+def accelerator(name: str) -> Accelerator:
+    """The accelerator of a slug, title or alias: exact but for case, punctuation and trademark signs.
+
+    Raises SpecError with the nearest names and the file to edit.
+
+    >>> accelerator("NVIDIA H100-SXM5-80GB").slug
+    'h100-sxm5-80gb'
+    """
+    return current().accelerator(name)
+
+
+def accelerator_alias(raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
+    """What a raw accelerator name means, or None when the table does not have it.
+
+    system_name: needed where the raw name alone says too little (`TPU` of v0.7 and v1.0).
+
+    >>> accelerator_alias("tpuv3-8")
+    AcceleratorAlias(slug='tpu-v3', accelerators_per_count=0.5)
+    >>> accelerator_alias("TPU") is None
+    True
+    >>> accelerator_alias("TPU", "tpu-v4-128").slug
+    'tpu-v4'
+    """
+    return current().alias(raw, system_name)
+
+
+def accelerator_slug(raw: str, system_name: str | None = None) -> str | None:
+    """The slug a raw accelerator name stands for, or None when the table does not have it.
+
+    >>> accelerator_slug("NVIDIA A100 - PCIe - 80 GB")
+    'a100-pcie-80gb'
+    """
+    found = accelerator_alias(raw, system_name)
+    return None if found is None else found.slug
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """Every accelerator of the table, those of added files included, in the order of the files."""
+    return tuple(current().accelerators.values())
+
+
+_added: list[Path] = []
+
+
+def add_file(path: Path) -> None:
+    """Add a user's table for the rest of this process: new accelerators, and single fields of known ones.
+
+    Raises SpecError with file and line, and then adds nothing.
+    """
+    load_hardware((*_added, path))
+    _added.append(path)
+    current.cache_clear()
+
+
+@cache
+def current() -> Hardware:
+    """The embedded table with the files added so far."""
+    return load_hardware(tuple(_added))
+
+
+def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
+    """The embedded table and then the given files; of two statements on a field or name the later wins.
+
+    Raises SpecError with file and line if a file is not such a table.
+    """
+    table: dict[str, Accelerator] = {}
+    names: dict[str, AcceleratorAlias] = {}
+    in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
+    for path in (HARDWARE_FILE, *extra):
+        owners: dict[tuple[str, ...], str] = {}
+        for block in read_blocks(path, frozenset({"accelerator"})):
+            chip = _accelerator(block, table.get(block.slug))
+            table[chip.slug] = chip
+            _claim_names(block, chip, owners)
+            for spelling in (chip.slug, chip.title, f"{chip.vendor} {chip.slug}", *chip.aliases):
+                names[canonical(spelling)] = AcceleratorAlias(slug=chip.slug)
+            for counted in block.blocks("counted"):
+                _add_counted(counted, chip, owners, names, in_systems)
+    return Hardware(
+        accelerators=MappingProxyType(table),
+        names=MappingProxyType(names),
+        names_in_systems=MappingProxyType(in_systems),
+    )
+
+
+_TEXTS = ("title", "vendor", "link", "source")
+_RATES = (
+    "memory_byte_per_s",
+    *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
+    "achieved_bf16_flop_per_s",
+    "link_byte_per_s",
+    "power_w",
+)
+_KEYS = frozenset(
+    (*_TEXTS, *_RATES, "kind", "confidence", "year", "memory_bytes", "aliases", "counted"),
+)
+_WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
+    ("fp32", "tf32"),
+    ("tf32", "bf16"),
+    ("bf16", "fp8"),
+    ("fp16", "fp8"),
+    ("fp8", "fp4"),
+)
+_COUNTED_KEYS = frozenset({"raw", "accelerators_per_count", "systems"})
+
+
+def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
+    """The accelerator a block describes; fields it does not state are kept from an earlier file."""
+    block.check_keys(_KEYS)
+    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
+    stated |= {key: block.number(key) for key in _RATES}
+    stated |= {key: block.count(key) for key in ("year", "memory_bytes")}
+    stated["kind"] = _one_of(block, "kind", KINDS)
+    stated["confidence"] = _one_of(block, "confidence", CONFIDENCES)
+    stated = {key: value for key, value in stated.items() if value is not None}
+    aliases = block.texts("aliases")
+    if known is None:
+        for key in ("title", "vendor", "kind", "source", "confidence"):
+            if key not in stated:
+                raise block.refuse(key, "this field in a new accelerator: every figure needs its origin")
+        merged: dict[str, object] = stated | {"aliases": aliases}
+    else:
+        kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
+        merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
+    chip = Accelerator(slug=block.slug, **merged)  # type: ignore[arg-type]  # each value was checked above, by name
+    _check_order_of_peaks(block, chip)
+    return chip
+
+
+def _one_of(block: Block, key: str, allowed: tuple[str, ...]) -> str | None:
+    """A text out of a short list, or None where the field is absent."""
+    value = block.text(key)
+    if value is not None and value not in allowed:
+        raise block.refuse(key, " or ".join(allowed))
+    return value
+
+
+def _check_order_of_peaks(block: Block, chip: Accelerator) -> None:
+    """Refuse a narrower type that is slower than a wider one: nearly always a slip of a column or a power."""
+    for wide, narrow in _WIDER_THAN:
+        wide_rate, narrow_rate = chip.peak_flop_per_s(wide), chip.peak_flop_per_s(narrow)
+        if wide_rate is not None and narrow_rate is not None and narrow_rate < wide_rate:
+            raise SpecError(
+                f"{block.where}: peak_{narrow}_flop_per_s={narrow_rate:g} is below "
+                f"peak_{wide}_flop_per_s={wide_rate:g}; a narrower type is never slower"
+            )
+    if (chip.achieved_bf16_flop_per_s or 0) > (chip.peak_bf16_flop_per_s or math.inf):
+        raise block.refuse("achieved_bf16_flop_per_s", f"at most the peak {chip.peak_bf16_flop_per_s:g}")
+
+
+def _claim_names(block: Block, chip: Accelerator, owners: dict[tuple[str, ...], str]) -> None:
+    """Refuse a spelling that another accelerator of the same file already has."""
+    for spelling in (chip.slug, chip.title, *block.texts("aliases")):
+        _claim(block, (canonical(spelling),), chip.slug, owners)
+
+
+def _claim(block: Block, name: tuple[str, ...], slug: str, owners: dict[tuple[str, ...], str]) -> None:
+    """Note who owns a spelling within one file."""
+    if not name[0]:
+        raise SpecError(
+            f"{block.where}: an alias without letter or digit; expected a name of the accelerator"
+        )
+    owner = owners.setdefault(name, slug)
+    if owner != slug:
+        raise SpecError(
+            f"{block.where}: the name {' in '.join(name)!r} already belongs to {owner}; keep it in one place"
+        )
+
+
+def _add_counted(
+    block: Block,
+    chip: Accelerator,
+    owners: dict[tuple[str, ...], str],
+    names: dict[str, AcceleratorAlias],
+    in_systems: dict[tuple[str, str], AcceleratorAlias],
+) -> None:
+    """Add a spelling that is counted in other units, or that needs the name of its system."""
+    block.check_keys(_COUNTED_KEYS)
+    raw = block.text("raw")
+    if raw is None:
+        raise block.refuse("raw", "the spelling as it occurs")
+    per_count = block.number("accelerators_per_count") or 1.0
+    alias = AcceleratorAlias(slug=chip.slug, accelerators_per_count=per_count)
+    systems = block.texts("systems")
+    if not systems:
+        _claim(block, (canonical(raw),), chip.slug, owners)
+        names[canonical(raw)] = alias
+    for system in systems:
+        _claim(block, (canonical(raw), canonical(system)), chip.slug, owners)
+        in_systems[canonical(raw), canonical(system)] = alias
+
+
+def _near(name: str, hardware: Hardware) -> list[str]:
+    """Up to five slugs that may have been meant: first those with every word, then close spellings."""
+    words = set(name.split())
+    having = [slug for slug in hardware.accelerators if words and words <= set(canonical(slug).split())]
+    close = [hardware.names[near].slug for near in get_close_matches(name[:80], hardware.names, n=5)]
+    return list(dict.fromkeys((*having, *close)))[:5]

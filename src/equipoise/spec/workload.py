@@ -1,0 +1,354 @@
+"""Workloads: what is trained, how MLPerf scores it, how logs state samples. Facts live in workloads.toml."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from equipoise.errors import SpecError
+from equipoise.spec.facts import Block, canonical, read_blocks, shown
+
+WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
+EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
+
+Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
+PERS: tuple[Per, ...] = ("sample", "epoch", "token", "step")
+AREAS = ("language", "vision", "generation", "recommendation", "graph", "speech", "games")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlperfRules:
+    """How MLPerf scores a workload; `known` is False where nothing says and common values stand in."""
+
+    num_runs_required: int
+    num_dropped_each_end: int = 1
+    max_failed: int = 1
+    num_counted: int | None = None
+    known: bool = True
+
+
+UNKNOWN_RULES = MlperfRules(num_runs_required=10, known=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converged:
+    """One way in which logs state samples to target: a key, what it counts, where that holds."""
+
+    key: str
+    per: Per
+    counts_from_zero: bool = False
+    above: float = -math.inf
+    below: float = math.inf
+    first_round: float = 0.0
+    last_round: float = math.inf
+
+
+# What every benchmark since v4.0 is asked to log; the reading for a workload that the table does not have.
+UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One workload: facts that hold for every run of it; None is unknown."""
+
+    slug: str
+    title: str
+    area: str
+    source: str
+    task: str | None = None
+    dataset: str | None = None
+    target: str | None = None
+    sample: str = "sample"
+    sequence_tokens: int | None = None
+    dataset_samples: int | None = None
+    params: float | None = None
+    first_round: float | None = None
+    last_round: float | None = None
+    rules: MlperfRules = UNKNOWN_RULES
+    converged: tuple[Converged, ...] = UNKNOWN_CONVERGED
+    aliases: tuple[str, ...] = ()
+
+    def samples_to_target(
+        self, stated: Mapping[str, object], *, round_number: float, global_batch_samples: float | None
+    ) -> float | None:
+        """Training samples consumed until the target, from what a log states; None if it does not.
+
+        stated: metadata of the last eval_accuracy before run_stop, with `train_samples` of the log beside it.
+        """
+        return _samples(self.converged, stated, self, round_number, global_batch_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """A spelling, and the rounds in which it means a workload."""
+
+    slug: str
+    first_round: float = 0.0
+    last_round: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """A set of workloads and every spelling that leads to them. Built by `load_workloads`; read-only."""
+
+    workloads: MappingProxyType[str, Workload]
+    names: MappingProxyType[str, tuple[_Named, ...]]
+
+    def slug(self, raw: str, round_number: float | None = None) -> str | None:
+        """The slug of a raw name; None when the table lacks it, or when only a round could tell."""
+        candidates = self.names.get(canonical(raw), ())
+        if round_number is not None:
+            candidates = tuple(n for n in candidates if n.first_round <= round_number <= n.last_round)
+        slugs = {candidate.slug for candidate in candidates}
+        return slugs.pop() if len(slugs) == 1 else None
+
+
+def workload(name: str) -> Workload:
+    """The workload of a slug, title or alias.
+
+    Raises SpecError with the nearest names and the file to edit.
+
+    >>> workload("ResNet-50").dataset_samples
+    1281167
+    """
+    slug = current().slug(name)
+    if slug is not None:
+        return current().workloads[slug]
+    near = dict.fromkeys(
+        named.slug
+        for match in get_close_matches(canonical(name)[:80], current().names, n=5, cutoff=0.6)
+        for named in current().names[match]
+    )
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    raise SpecError(f"workload {shown(name)} is not known; {hint}Add it to {EDIT}")
+
+
+def workload_slug(raw: str, round_number: float | None = None) -> str | None:
+    """The slug that a benchmark folder or `submission_benchmark` stands for in a round; None when unknown.
+
+    >>> workload_slug("ssd", 1.1), workload_slug("ssd", 4.1)
+    ('ssd_r34', 'retinanet')
+    """
+    return current().slug(raw, round_number)
+
+
+def workload_rules(slug: str) -> MlperfRules:
+    """How MLPerf scores a workload; for a name that the table lacks, common values with `known` False.
+
+    >>> workload_rules("unet3d").num_dropped_each_end, workload_rules("a_new_one").known
+    (4, False)
+    """
+    found = current().workloads.get(slug)
+    return UNKNOWN_RULES if found is None else found.rules
+
+
+def samples_to_target(
+    slug: str, stated: Mapping[str, object], *, round_number: float, global_batch_samples: float | None
+) -> float | None:
+    """Training samples until the target, of a workload that need not be known: `Workload.samples_to_target`.
+
+    >>> samples_to_target("gpt3", {"epoch_num": 2048e6}, round_number=4.1, global_batch_samples=1536)
+    1000000.0
+    """
+    found = current().workloads.get(slug)
+    converged = UNKNOWN_CONVERGED if found is None else found.converged
+    return _samples(converged, stated, found, round_number, global_batch_samples)
+
+
+def workloads() -> tuple[Workload, ...]:
+    """Every workload of the table, those of added files included, in the order of the files."""
+    return tuple(current().workloads.values())
+
+
+_added: list[Path] = []
+
+
+def add_file(path: Path) -> None:
+    """Add a user's table for the rest of this process: new workloads, and single fields of known ones.
+
+    Raises SpecError with file and line, and then adds nothing.
+    """
+    load_workloads((*_added, path))
+    _added.append(path)
+    current.cache_clear()
+
+
+@cache
+def current() -> Catalogue:
+    """The embedded table with the files added so far."""
+    return load_workloads(tuple(_added))
+
+
+def load_workloads(extra: Sequence[Path] = ()) -> Catalogue:
+    """The embedded table and then the given files; of two statements on a field or name the later wins.
+
+    Raises SpecError with file and line if a file is not such a table.
+    """
+    table: dict[str, Workload] = {}
+    names: dict[str, tuple[_Named, ...]] = {}
+    for path in (WORKLOADS_FILE, *extra):
+        of_file: dict[str, tuple[_Named, ...]] = {}
+        for block in read_blocks(path, frozenset({"workload"})):
+            found = _workload(block, table.get(block.slug))
+            table[found.slug] = found
+            for spelling, named in _spellings(block, found):
+                _claim(block, spelling, named, of_file)
+        names |= of_file
+    return Catalogue(workloads=MappingProxyType(table), names=MappingProxyType(names))
+
+
+_TEXTS = ("title", "task", "dataset", "target", "sample", "source")
+_COUNTS = ("sequence_tokens", "dataset_samples")
+_NUMBERS = ("params", "first_round", "last_round")
+_RULES = ("num_runs_required", "num_dropped_each_end", "max_failed", "num_counted")
+_KEYS = frozenset((*_TEXTS, *_COUNTS, *_NUMBERS, *_RULES, "area", "aliases", "named", "converged"))
+_NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})
+_CONVERGED_KEYS = frozenset({"key", "per", "counts_from_zero", "above", "below", "first_round", "last_round"})
+
+
+def _workload(block: Block, known: Workload | None) -> Workload:
+    """The workload a block describes; fields it does not state are kept from an earlier file."""
+    block.check_keys(_KEYS)
+    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
+    stated |= {key: block.count(key) for key in _COUNTS}
+    stated |= {key: block.number(key) for key in _NUMBERS}
+    stated["area"] = block.text("area")
+    stated = {key: value for key, value in stated.items() if value is not None}
+    if stated.get("area", AREAS[0]) not in AREAS:
+        raise block.refuse("area", " or ".join(AREAS))
+    rules = _rules(block, None if known is None else known.rules)
+    converged = tuple(_converged(item) for item in block.blocks("converged"))
+    if rules is not None:
+        stated["rules"] = rules
+    if converged or (known is None and rules is not None):
+        stated["converged"] = converged
+    aliases = block.texts("aliases")
+    if known is None:
+        for key in ("title", "area", "source"):
+            if key not in stated:
+                raise block.refuse(key, "this field in a new workload")
+        merged: dict[str, object] = stated | {"aliases": aliases}
+    else:
+        kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
+        merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
+    found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each value was checked above, by name
+    _check_counted(block, found)
+    return found
+
+
+def _rules(block: Block, known: MlperfRules | None) -> MlperfRules | None:
+    """The scoring rules a block states, over those of an earlier file; None where it states none."""
+    stated = {
+        "num_runs_required": block.count("num_runs_required"),
+        "num_dropped_each_end": block.count("num_dropped_each_end", zero=True),
+        "max_failed": block.count("max_failed", zero=True),
+        "num_counted": block.count("num_counted"),
+    }
+    stated = {key: value for key, value in stated.items() if value is not None}
+    if not stated:
+        return None
+    if known is not None and known.known:
+        stated = {field.name: getattr(known, field.name) for field in fields(known)} | stated
+    if "num_runs_required" not in stated:
+        raise block.refuse("num_runs_required", "this field where other scoring rules are given")
+    rules = MlperfRules(**(stated | {"known": True}))  # type: ignore[arg-type]  # counts, checked above, by name
+    counted = rules.num_counted or rules.num_runs_required
+    if counted > rules.num_runs_required or 2 * rules.num_dropped_each_end >= counted:
+        raise SpecError(
+            f"{block.where}: {rules.num_runs_required} runs, {counted} counted, "
+            f"{rules.num_dropped_each_end} dropped at each end; expected at least one run to remain"
+        )
+    return rules
+
+
+def _converged(block: Block) -> Converged:
+    """One way of stating samples to target."""
+    block.check_keys(_CONVERGED_KEYS)
+    key, per = block.text("key"), block.text("per")
+    if key is None:
+        raise block.refuse("key", "the name of a log key")
+    for choice in PERS:
+        if per == choice:
+            stated = {name: block.number(name) for name in ("above", "below", "first_round", "last_round")}
+            bounds = {name: value for name, value in stated.items() if value is not None}
+            from_zero = block.fields.get("counts_from_zero", False)
+            if not isinstance(from_zero, bool):
+                raise block.refuse("counts_from_zero", "true or false")
+            return Converged(key=key, per=choice, counts_from_zero=from_zero, **bounds)
+    raise block.refuse("per", " or ".join(PERS))
+
+
+def _check_counted(block: Block, found: Workload) -> None:
+    """Refuse a way of stating samples that lacks the fact it multiplies by."""
+    for way in found.converged:
+        needed = {"epoch": "dataset_samples", "token": "sequence_tokens"}.get(way.per)
+        if needed is not None and getattr(found, needed) is None:
+            raise block.refuse(needed, f"this field, since {way.key} counts {way.per}s")
+
+
+def _spellings(block: Block, found: Workload) -> list[tuple[str, _Named]]:
+    """Every spelling a block gives to its workload, with the rounds in which it holds."""
+    always = [(spelling, _Named(slug=found.slug)) for spelling in (found.slug, found.title, *found.aliases)]
+    for item in block.blocks("named"):
+        item.check_keys(_NAMED_KEYS)
+        raw = item.text("raw")
+        if raw is None:
+            raise item.refuse("raw", "the spelling as it occurs")
+        stated = {name: item.number(name) for name in ("first_round", "last_round")}
+        rounds = {name: value for name, value in stated.items() if value is not None}
+        always.append((raw, _Named(slug=found.slug, **rounds)))
+    return always
+
+
+def _claim(block: Block, spelling: str, named: _Named, of_file: dict[str, tuple[_Named, ...]]) -> None:
+    """Add a spelling; refuse one that means two workloads in the same round of the same file."""
+    name = canonical(spelling)
+    if not name:
+        raise SpecError(f"{block.where}: an alias without a letter or digit; expected the name of a workload")
+    held = of_file.get(name, ())
+    for other in held:
+        overlap = named.first_round <= other.last_round and other.first_round <= named.last_round
+        if other.slug != named.slug and overlap:
+            raise SpecError(
+                f"{block.where}: the name {name!r} already belongs to {other.slug}; keep it in one place"
+            )
+    of_file[name] = (*held, named)
+
+
+def _samples(
+    converged: tuple[Converged, ...],
+    stated: Mapping[str, object],
+    found: Workload | None,
+    round_number: float,
+    global_batch_samples: float | None,
+) -> float | None:
+    """The first way of stating samples that applies to what a log says."""
+    for way in converged:
+        value = stated.get(way.key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if not (way.first_round <= round_number <= way.last_round and way.above <= value < way.below):
+            continue
+        try:
+            counted = float(value) + (1 if way.counts_from_zero else 0)
+        except OverflowError:
+            continue
+        samples = counted * _samples_per(way.per, found, global_batch_samples)
+        if math.isfinite(samples) and samples > 0:
+            return samples
+    return None
+
+
+def _samples_per(per: Per, found: Workload | None, global_batch_samples: float | None) -> float:
+    """Samples in one unit of what a log counts; NaN where that is not known."""
+    if per == "sample":
+        return 1.0
+    if per == "step":
+        return math.nan if global_batch_samples is None else global_batch_samples
+    if per == "epoch":
+        return math.nan if found is None or found.dataset_samples is None else found.dataset_samples
+    return math.nan if found is None or found.sequence_tokens is None else 1 / found.sequence_tokens
