@@ -1,0 +1,235 @@
+"""Tables on disk: whole or not at all, the same bytes each time, and nothing accepted that breaks the schema."""
+
+import io
+import math
+import os
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.errors import DataError
+from equipoise.runs import store
+from equipoise.runs.schema import RUNS, SCORES, Table
+
+
+def frame(table: Table, *rows: dict) -> pl.DataFrame:
+    return pl.DataFrame(
+        [{name: row.get(name) for name in table.names} for row in rows], schema=store.polars_schema(table)
+    )
+
+
+def run(number: int, **facts) -> dict:
+    return {
+        "run_id": f"v9.0/acme/x8/bert/result_{number}",
+        "campaign": "v9.0",
+        "submitter": "acme",
+        "system": "x8",
+        "workload": "bert",
+        "time_to_train_s": 10.0 + number,
+    } | facts
+
+
+def score(**facts) -> dict:
+    entry = {
+        "entry_id": "v9.0/acme/x8/bert",
+        "campaign": "v9.0",
+        "submitter": "acme",
+        "system": "x8",
+        "workload": "bert",
+    }
+    return entry | {"score_s": 60.0} | facts
+
+
+def tables(runs: list[dict], scores: list[dict]) -> store.Tables:
+    return store.Tables(runs=frame(RUNS, *runs), scores=frame(SCORES, *scores))
+
+
+def test_tables_come_back_as_written(tmp_path):
+    written = tables([run(1), run(2, status="ü = 1")], [score()])
+    store.write_tables(written, tmp_path / "deep" / "folder")
+    back = store.read_tables(tmp_path / "deep" / "folder")
+    assert back.runs.equals(written.runs)
+    assert back.scores.equals(written.scores)
+    assert sorted(path.name for path in (tmp_path / "deep/folder").iterdir()) == [
+        "runs.parquet",
+        "scores.parquet",
+    ]
+
+
+def test_rows_in_any_order_give_equal_bytes(tmp_path):
+    rows = [run(number) for number in range(50)]
+    for name, order in (("a", rows), ("b", rows[::-1]), ("c", rows[20:] + rows[:20])):
+        store.write_table(
+            pl.concat([frame(RUNS, *order[:7]), frame(RUNS, *order[7:])]), tmp_path / name, RUNS
+        )
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+def test_a_failed_write_leaves_the_old_table_and_nothing_else(tmp_path):
+    path = tmp_path / "runs.parquet"
+    store.write_table(frame(RUNS, run(1)), path, RUNS)
+    before = path.read_bytes()
+    with pytest.raises(DataError, match="NaN or infinity"):
+        store.write_table(frame(RUNS, run(1, time_to_train_s=math.nan)), path, RUNS)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_when_the_second_table_is_bad_neither_is_replaced(tmp_path):
+    store.write_tables(tables([run(1)], [score()]), tmp_path)
+    with pytest.raises(DataError, match="entry_id, which names a row, is null"):
+        store.write_tables(tables([run(2)], [score(entry_id=None)]), tmp_path)
+    assert store.read_tables(tmp_path).runs["run_id"].to_list() == [run(1)["run_id"]]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_a_data_error(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataError, match=r"file.*cannot be written"):
+        store.write_tables(tables([run(1)], [score()]), tmp_path / "file")
+
+
+def test_the_new_file_obeys_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        store.write_table(frame(RUNS), tmp_path / "runs.parquet", RUNS)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "runs.parquet").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (lambda rows: rows.drop("energy_j"), r"missing columns \['energy_j'\], unknown columns \[\]"),
+        (lambda rows: rows.with_columns(extra=1), r"unknown columns \['extra'\].*equipoise ingest"),
+        (
+            lambda rows: rows.with_columns(pl.col("num_nodes").cast(pl.Int32)),
+            "column num_nodes has type Int32; expected Int64",
+        ),
+        (
+            lambda rows: rows.with_columns(energy_j=pl.lit(math.inf)),
+            "column energy_j holds NaN or infinity; unknown is null",
+        ),
+        (lambda rows: pl.concat([rows, rows]), r"2 rows share names, e.g. \('v9.0/acme/x8/bert/result_1',\)"),
+        (
+            lambda rows: rows.with_columns(run_id=pl.lit(None, pl.String)),
+            "column run_id, which names a row, is null",
+        ),
+    ],
+)
+def test_what_breaks_the_schema_is_refused_both_ways(tmp_path, broken, words):
+    path = tmp_path / "runs.parquet"
+    rows = broken(frame(RUNS, run(1)))
+    with pytest.raises(DataError, match=words):
+        store.write_table(rows, path, RUNS)
+    rows.write_parquet(path)
+    with pytest.raises(DataError, match=f"runs.parquet.*{words}"):
+        store.read_table(path, RUNS)
+
+
+def test_columns_in_another_order_are_put_in_order(tmp_path):
+    path = tmp_path / "runs.parquet"
+    frame(RUNS, run(1)).select(reversed(RUNS.names)).write_parquet(path)
+    assert store.read_table(path, RUNS).columns == list(RUNS.names)
+
+
+def test_files_that_are_no_tables_are_data_errors(tmp_path):
+    path = tmp_path / "runs.parquet"
+    with pytest.raises(
+        DataError, match=r"runs.parquet: No such file.*`equipoise ingest PATH... --into DIR` writes it"
+    ):
+        store.read_tables(tmp_path)
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="not a regular file"):
+        store.read_table(path, RUNS)
+    path.unlink()
+    path.write_bytes(b"PAR1 no")
+    with pytest.raises(DataError, match="not a readable Parquet table"):
+        store.read_table(path, RUNS)
+    with path.open("wb") as file:
+        file.truncate(store.MAX_TABLE_BYTES + 1)
+    with pytest.raises(DataError, match=r"268435457 bytes; a table has at most 268435456"):
+        store.read_table(path, RUNS)
+
+
+def test_a_name_is_never_taken_for_a_pattern(tmp_path):
+    store.write_table(frame(RUNS, run(1)), tmp_path / "a.parquet", RUNS)
+    with pytest.raises(DataError, match="No such file"):
+        store.read_table(tmp_path / "*.parquet", RUNS)
+
+
+def test_too_many_rows_are_refused(tmp_path):
+    path = tmp_path / "runs.parquet"
+    rows = pl.select(pl.int_range(store.MAX_TABLE_ROWS + 1).cast(pl.String).alias("run_id"))
+    empty = [
+        pl.lit(None, dtype).alias(name)
+        for name, dtype in store.polars_schema(RUNS).items()
+        if name != "run_id"
+    ]
+    rows.with_columns(empty).select(RUNS.names).write_parquet(path)
+    with pytest.raises(DataError, match="more than 1000000 rows"):
+        store.read_table(path, RUNS)
+
+
+GOOD = io.BytesIO()
+frame(RUNS, *(run(number) for number in range(30))).write_parquet(GOOD)
+
+
+@pytest.mark.law
+@given(
+    damage=st.lists(
+        st.tuples(st.integers(0, len(GOOD.getvalue()) - 1), st.integers(0, 255)), min_size=1, max_size=4
+    ),
+    keep=st.sampled_from([1.0, 1.0, 1.0, 0.7]),
+)
+@settings(deadline=None, max_examples=150)
+def test_a_damaged_table_is_refused_or_keeps_the_schema(damage, keep):
+    data = bytearray(GOOD.getvalue())
+    for position, value in damage:
+        data[position] = value
+    try:
+        rows = store.read_bytes(bytes(data[: int(keep * len(data))]), RUNS, "damaged")
+    except DataError:
+        return
+    assert rows.schema == store.polars_schema(RUNS)
+
+
+def test_the_entry_that_is_added_replaces_the_same_entry_whole():
+    base = tables(
+        [run(1), run(2), run(1, run_id="v9.0/acme/x16/bert/result_1", system="x16")],
+        [score(), score(entry_id="v9.0/acme/x16/bert", system="x16")],
+    )
+    also = tables([run(2, time_to_train_s=99.0)], [score(score_s=99.0)])
+    both = store.merged(base, also)
+    assert both.scores.select("entry_id", "score_s").rows() == [
+        ("v9.0/acme/x16/bert", 60.0),
+        ("v9.0/acme/x8/bert", 99.0),
+    ]
+    assert both.runs.select("run_id", "time_to_train_s").rows() == [
+        ("v9.0/acme/x16/bert/result_1", 11.0),
+        ("v9.0/acme/x8/bert/result_2", 99.0),
+    ]
+
+
+def test_the_same_entry_under_another_name_is_replaced_too():
+    base = tables([run(1)], [score()])
+    also = tables([run(1, run_id="mine/1")], [score(entry_id="mine")])
+    both = store.merged(base, also)
+    assert (both.scores["entry_id"].to_list(), both.runs["run_id"].to_list()) == (["mine"], ["mine/1"])
+
+
+def test_other_entries_are_kept_beside(tmp_path):
+    base = tables([run(1)], [score()])
+    also = tables([run(1, run_id="v9.1/r", campaign="v9.1")], [score(entry_id="v9.1/e", campaign="v9.1")])
+    both = store.merged(base, also)
+    assert (len(both.runs), len(both.scores)) == (2, 2)
+    store.write_tables(both, tmp_path)
+    assert store.merged(both, both).runs.equals(both.runs)
+
+
+def test_the_schema_of_a_frame_is_that_of_the_documentation():
+    assert list(store.polars_schema(SCORES)) == list(SCORES.names)
+    assert store.polars_schema(RUNS)["time_to_train_s"] == pl.Float64
