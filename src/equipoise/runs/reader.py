@@ -1,6 +1,6 @@
 """The seam between a source of bytes and the tables: blobs in, rows, rejections and unknown names out."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -9,7 +9,10 @@ Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """Something that was not used: `kind` groups like cases, `where` names the file, `detail` says what was found."""
+    """Something not used, or used with a warning.
+
+    kind: groups like cases. where: names the file. detail: what was found.
+    """
 
     kind: str
     where: str
@@ -66,7 +69,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownName:
-    """A name that the catalogue does not map: its kind, the raw text, how many entries use it, the file to edit."""
+    """A name that no table maps: its kind, the raw text, how many entries use it, the file to edit."""
 
     kind: str
     raw: str
@@ -76,12 +79,28 @@ class UnknownName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a reader makes of one source: rows of the tables, what it refused, the names it did not know."""
+    """What a reader makes of its sources: rows of the tables, what it refused, the names it did not know.
+
+    num_runs_rejected: files that look like the log of a run and are in no row.
+    """
 
     runs: list[Row]
     scores: list[Row]
+    num_runs_rejected: int
     rejected: Tally
     unknown_names: tuple[UnknownName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts:
+    """What was parsed of one source.
+
+    context: names of the folders above the source's paths, outermost first; an archive's own name without suffix.
+    facts: by path inside the source.
+    """
+
+    context: tuple[str, ...]
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +108,13 @@ class Reader:
     """A kind of evidence that can be read. All functions are importable by name, so that workers can run them.
 
     wanted: whether the reader has a use for a file, from its path and its size in bytes (nothing else is loaded).
-    parse: one file to small facts; runs in worker processes, in any order; never raises on hostile content.
-    assemble: the source's name and the facts by path, in order, to rows.
+    passed_over: why a file that is not wanted looks like evidence all the same; None for ordinary files.
+    parse: one file to small facts, or a Rejection; runs in workers, in any order; never raises on hostile content.
+    assemble: the facts of all sources, in order, to rows.
     """
 
     name: str
     wanted: Callable[[str, int], bool]
+    passed_over: Callable[[str], Rejection | None]
     parse: Callable[[Blob], Any]
-    assemble: Callable[[str, Mapping[str, Any]], Reading]
+    assemble: Callable[[Sequence[SourceFacts]], Reading]

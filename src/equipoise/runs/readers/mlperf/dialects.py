@@ -1,0 +1,234 @@
+"""The dialects of MLPerf Training logs, from v0.5 to today, all turned into the events of the latest one.
+
+An event is a dict as `:::MLLOG` writes it: key, time_ms or time_s, value, metadata. No meaning is given to it here.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import orjson
+
+from equipoise.units import MIB, MILLISECOND_S
+
+Event: TypeAlias = dict[str, Any]
+
+# Marked lines of real logs stay below 40 kB; a longer one is an attack or a broken file.
+MAX_LINE_BYTES = MIB // 4
+# Bounds the decoded events in memory, not the file.
+_CHUNK_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One way to write events: the token that marks a line, the pattern of its content, one line to an event.
+
+    decode: content of a marked line -> event, or None when it cannot be read.
+    strict: whether an unreadable line disqualifies the run (official rule for `:::MLLOG`).
+    """
+
+    name: str
+    token: bytes
+    pattern: re.Pattern[bytes]
+    decode: Callable[[bytes], Event | None]
+    strict: bool
+
+
+def finite(value: object) -> float | None:
+    """The number in a value that may be a number or its text; None for anything else, NaN and infinity.
+
+    >>> finite("4096"), finite(1e3), finite("n/a"), finite(float("nan")), finite(True)
+    (4096.0, 1000.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def event_time_s(event: Event) -> float | None:
+    """Seconds since the epoch at which an event was written; None when it does not say."""
+    time_ms = event.get("time_ms")
+    if time_ms is None:
+        return finite(event.get("time_s"))
+    found = finite(time_ms)
+    return None if found is None else found * MILLISECOND_S
+
+
+def tolerant_json(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text holds
+    """What a JSON text holds, NaN and bytes that are not UTF-8 included; None when it is not JSON.
+
+    Depth, digits and length are bounded by the decoders and by MAX_LINE_BYTES.
+    """
+    if len(raw) > MAX_LINE_BYTES:
+        return None
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(raw.decode("latin-1"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _mllog_event(raw: bytes) -> Event | None:
+    """The event after `:::MLLOG `; what follows the last token counts when ranks wrote into one line."""
+    event = tolerant_json(raw[raw.rfind(b":::MLLOG ") + 9 :] if b":::MLLOG " in raw else raw)
+    if not isinstance(event, dict) or not isinstance(event.get("key"), str):
+        return None
+    return event if event_time_s(event) is not None else None
+
+
+_BARE_NAME = re.compile(r"(?<=[{,])(\s*)([A-Za-z_]\w*)(\s*):")
+_BARE_VALUE = re.compile(r"(?<=:)(\s*)(?!(?:true|false|null|NaN|Infinity)\b)([A-Za-z_/<][^\s:,{}\"]*)(\s*)(?=[,}])")
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+
+
+def loose_value(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text holds
+    """A value of the older dialects: JSON, single quotes or bare words; other text stays text.
+
+    >>> loose_value(b"{value: true, metadata: {lineno: 0, file: manual}}")
+    {'value': True, 'metadata': {'lineno': 0, 'file': 'manual'}}
+    """
+    raw = raw.strip()
+    if not raw or len(raw) > MAX_LINE_BYTES:
+        return None
+    found = tolerant_json(raw)
+    if found is not None or raw == b"null":
+        return found
+    text = raw.decode("latin-1")
+    if text.startswith("{"):
+        quoted = _TRAILING_COMMA.sub(r"\1", text.replace("'", '"'))
+        quoted = _BARE_VALUE.sub(r'\1"\2"\3', _BARE_NAME.sub(r'\1"\2"\3:', quoted))
+        found = tolerant_json(quoted.encode())
+        if found is not None:
+            return found
+    return text
+
+
+_MLL = re.compile(rb"([\d.]+(?:[eE][+-]?\d+)?) ([^\s:]+):?([^\r\n]*)")
+
+
+def _mll_event(raw: bytes) -> Event | None:
+    """`:::MLL 1560881700.827 key: {"value": ..., "metadata": {...}}` of v0.6."""
+    match = _MLL.match(raw)
+    time_s = finite(match[1].decode()) if match else None
+    if match is None or time_s is None:
+        return None
+    held = loose_value(match[3])
+    body = held if isinstance(held, dict) else {"value": held}
+    metadata = body.get("metadata")
+    return {
+        "key": match[2].decode("latin-1"),
+        "time_s": time_s,
+        "value": body.get("value"),
+        "metadata": metadata if isinstance(metadata, dict) else {},
+    }
+
+
+def _early_event(key: str, time_s: float, value: object) -> Event:
+    """An event of v0.5, where what is metadata today stands inside the value."""
+    if key == "run_stop" and isinstance(value, dict) and "success" in value:
+        status = "success" if value["success"] is True else "failed"
+        return {"key": key, "time_s": time_s, "value": value, "metadata": {"status": status}}
+    if key.startswith("eval_") and isinstance(value, dict):
+        metadata = {"epoch": value.get("epoch")}
+        return {"key": key, "time_s": time_s, "value": value.get("value"), "metadata": metadata}
+    return {"key": key, "time_s": time_s, "value": value, "metadata": {}}
+
+
+_MLP = re.compile(rb"[\d.]+ (\S+) ([\d.]+) (?:\([^\r\n]*?:\d+\) )?([^\s:]+):?([^\r\n]*)")
+
+
+def _mlp_event(raw: bytes) -> Event | None:
+    """`:::MLPv0.5.0 resnet 1541720386.943 (file.py:49) key: value` of v0.5."""
+    match = _MLP.match(raw)
+    time_s = finite(match[2].decode()) if match else None
+    if match is None or time_s is None:
+        return None
+    event = _early_event(match[3].decode("latin-1"), time_s, loose_value(match[4]))
+    event["benchmark"] = match[1].decode("latin-1")
+    return event
+
+
+_MLPERF = re.compile(rb"(\S+) \[(\d\d/\d\d/\d\d \d\d:\d\d:\d\d)\], ([^\s:]+):?([^\r\n]*)")
+_PERCENT = re.compile(rb"([\d.]+)%")
+
+
+def _mlperf_event(raw: bytes) -> Event | None:
+    """`MLPerf: resnet [06/13/19 00:30:56], key: value` (v0.6, Alibaba): whole seconds, no status."""
+    match = _MLPERF.match(raw)
+    if match is None:
+        return None
+    try:
+        time = datetime.strptime(match[2].decode(), "%m/%d/%y %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    event = _early_event(match[3].decode("latin-1"), time.timestamp(), loose_value(_PERCENT.sub(rb"\1", match[4])))
+    event["benchmark"] = match[1].decode("latin-1")
+    return event
+
+
+# The first whose token a log holds is used. The content ends with the line, and a carriage return ends a line.
+DIALECTS = (
+    Dialect(
+        name="MLLOG",
+        token=b":::MLLOG ",
+        pattern=re.compile(rb":::MLLOG ([^\r\n]*)"),
+        decode=_mllog_event,
+        strict=True,
+    ),
+    Dialect(
+        name="MLL",
+        token=b":::MLL ",
+        pattern=re.compile(rb":::MLL ([^\r\n]*)"),
+        decode=_mll_event,
+        strict=False,
+    ),
+    Dialect(
+        name="MLPv0.5",
+        token=b":::MLPv",
+        pattern=re.compile(rb":::MLPv([^\r\n]*)"),
+        decode=_mlp_event,
+        strict=False,
+    ),
+    Dialect(
+        name="MLPerf",
+        token=b"MLPerf: ",
+        pattern=re.compile(rb"MLPerf: ([^\r\n]*)"),
+        decode=_mlperf_event,
+        strict=False,
+    ),
+)
+
+
+def dialect_of(data: bytes) -> Dialect | None:
+    """The dialect a log is written in; None when no line of it is marked."""
+    return next((dialect for dialect in DIALECTS if dialect.token in data), None)
+
+
+def chunks(data: bytes) -> Iterator[tuple[int, int]]:
+    """Spans of about a MiB that cover the data and end at line ends."""
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start + _CHUNK_BYTES) + 1
+        yield start, end or len(data)
+        start = end or len(data)
+
+
+def decoded_lines(dialect: Dialect, lines: list[bytes]) -> list[Event | None]:
+    """The event of each marked line, None where it cannot be read."""
+    if dialect.token != b":::MLLOG ":
+        return [dialect.decode(line) for line in lines]
+    try:
+        return list(map(orjson.loads, lines))
+    except orjson.JSONDecodeError:
+        return [dialect.decode(line) for line in lines]

@@ -1,0 +1,230 @@
+"""The facts of a round's files to entries: which logs belong together, and what describes their system."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from equipoise.runs.reader import Rejection, SourceFacts, Tally
+from equipoise.runs.readers.mlperf.layout import Parts, Place, Round, log_number, place
+from equipoise.runs.readers.mlperf.log import LogFacts
+from equipoise.runs.readers.mlperf.power import Meter
+from equipoise.runs.readers.mlperf.system import SummaryFacts, SystemFacts
+
+# Dialects that only one round used: they tell the round of logs whose folders do not.
+_ROUND_OF_DIALECT = {
+    "MLPv0.5": Round(label="v0.5", number=0.5),
+    "MLL": Round(label="v0.6", number=0.6),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFacts:
+    """The content of a `scaling.json`; None when it states no positive factor."""
+
+    factor: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One log of an entry: its file name, its facts, and the meters of its run."""
+
+    name: str
+    facts: LogFacts
+    nodes: tuple[Meter, ...] = ()
+    switches: tuple[Meter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One submitted entry, names still raw.
+
+    round_number: infinite for logs of an unknown round, which are read by the latest rules.
+    uri: its folder inside the round. logs: in the order of their numbers.
+    scaling: None where a `scaling.json` is there and cannot be read.
+    """
+
+    round: Round
+    organisation: str | None
+    system_folder: str | None
+    benchmark: str | None
+    uri: str
+    system: SystemFacts | None
+    scaling: float | None
+    logs: tuple[Log, ...]
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the logs are numbered as if some were lost: not one after the other from 0 or 1."""
+        numbers = sorted(number for log in self.logs if (number := log_number(log.name)) is not None)
+        if len(numbers) < len(self.logs):
+            return True
+        return any(number - index != numbers[0] for index, number in enumerate(numbers)) or (
+            bool(numbers) and numbers[0] > 1
+        )
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What was found below the folder of one entry."""
+
+    place: Place
+    label: Round
+    logs: dict[str, LogFacts] = field(default_factory=dict)
+    scaling: ScalingFacts | None = None
+    nodes: dict[str, list[Meter]] = field(default_factory=dict)
+    switches: dict[str, list[Meter]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Round:
+    """Everything found, by folder, before it becomes entries."""
+
+    rejected: Tally
+    folders: dict[Parts, _Folder] = field(default_factory=dict)
+    systems: dict[Parts, SystemFacts] = field(default_factory=dict)  # by path without suffix, lower case
+    entry_systems: dict[Parts, SystemFacts] = field(default_factory=dict)  # by folder of the system
+    summaries: dict[Parts, SummaryFacts] = field(default_factory=dict)  # by folder of the organisation
+    used_systems: set[Parts] = field(default_factory=set)
+    num_runs_rejected: int = 0
+
+    def folder(self, parts: Parts, context: Parts) -> _Folder:
+        """The record of an entry's folder."""
+        found = self.folders.get(parts)
+        if found is None:
+            where = place(parts, len(context))
+            label = where.round or Round(label=context[-1] if context else "unknown", number=math.inf)
+            found = self.folders[parts] = _Folder(place=where, label=label)
+        return found
+
+    def add(self, context: Parts, path: str, fact: object) -> None:
+        """Put one file's facts where they belong."""
+        parts = (*context, *path.split("/"))
+        above, name = parts[:-1], parts[-1]
+        match fact:
+            case Rejection():
+                self.rejected.add(fact)
+            case LogFacts():
+                self.add_log(context, parts, fact)
+            case ScalingFacts():
+                if not place(above).nested:
+                    self.folder(above, context).scaling = fact
+            case Meter():
+                entry = self.folder(parts[:-3], context)
+                meters = entry.nodes if name.lower().startswith("node_") else entry.switches
+                meters.setdefault(parts[-2], []).append(fact)
+            case SystemFacts() if name.lower() == "entry.json":
+                self.entry_systems[above] = fact
+            case SystemFacts():
+                self.systems[_system_key(parts[:-2], name.rpartition(".")[0])] = fact
+            case SummaryFacts():
+                self.summaries[above] = fact
+
+    def add_log(self, context: Parts, parts: Parts, log: LogFacts) -> None:
+        """A log to its entry, unless it stands where no entry can be."""
+        uri = "/".join(parts)
+        where = place(parts[:-1])
+        if where.nested:
+            self.refuse_log("nested_log", uri, "a log deeper than <system>/<benchmark>; the rules know no such place")
+        elif log.num_events == 0 and where.system is None:
+            self.refuse_log("no_mlperf_lines", uri, "no line is marked as MLPerf's (`:::MLLOG`, `:::MLL`, ...)")
+        else:
+            self.folder(parts[:-1], context).logs[parts[-1]] = log
+
+    def refuse_log(self, kind: str, where: str, detail: str) -> None:
+        """Count a log that no entry gets."""
+        self.num_runs_rejected += 1
+        self.rejected.add(Rejection(kind=kind, where=where, detail=detail))
+
+    def system_of(self, folder: Parts, where: Place) -> SystemFacts | None:
+        """What describes the system of an entry: its own file, else an `entry.json` near it, else a list."""
+        if where.system is None:
+            return self.entry_systems.get(folder)
+        leaf = where.system.rpartition("/")[2]
+        key = _system_key(where.home, leaf)
+        self.used_systems.add(key)
+        found = self.systems.get(key)
+        for above in (folder, folder[:-1]):
+            found = found or self.entry_systems.get(above)
+        for above in (where.home, where.home[:-1]):
+            summary = self.summaries.get(above)
+            found = found or (summary.systems.get(leaf) if summary else None)
+        return found
+
+
+def _system_key(home: Parts, name: str) -> Parts:
+    return (*home, name.casefold())
+
+
+def _by_number(name: str) -> tuple[float, str]:
+    number = log_number(name)
+    return (math.inf if number is None else number, name)
+
+
+def _benchmarks(folder: _Folder) -> dict[str | None, dict[str, LogFacts]]:
+    """Logs by benchmark: that of the folder, or where the layout has none, what each log says."""
+    if folder.place.benchmark is not None and (folder.place.system is not None or not folder.logs):
+        return {folder.place.benchmark: folder.logs}
+    groups: dict[str | None, dict[str, LogFacts]] = {}
+    for name, log in folder.logs.items():
+        groups.setdefault(log.submission.get("benchmark"), {})[name] = log
+    return groups
+
+
+def _round_of(folder: _Folder, logs: Iterable[LogFacts]) -> Round:
+    """The round of the folders above, else that of a dialect only one round used, else the source's name."""
+    if folder.place.round is None:
+        dialects = {log.dialect for log in logs}
+        if len(dialects) == 1:
+            return _ROUND_OF_DIALECT.get(dialects.pop(), folder.label)
+    return folder.label
+
+
+def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Entry], int]:
+    """The entries of all sources, in order, and how many logs are in none of them.
+
+    The same entry in two sources is taken from the first; what was refused is counted in `rejected`.
+    """
+    found = _Round(rejected=rejected)
+    for source in sources:
+        for path, fact in source.facts.items():
+            found.add(source.context, path, fact)
+    entries: dict[tuple[str, str, str | None], Entry] = {}
+    for parts, folder in sorted(found.folders.items(), key=lambda item: item[0]):
+        if not folder.logs and (folder.place.system is None or folder.place.benchmark is None):
+            continue  # a stray scaling.json or power log is no entry
+        for benchmark, logs in sorted(_benchmarks(folder).items(), key=lambda item: item[0] or ""):
+            entry = _entry(found, parts, folder, benchmark, logs)
+            key = (entry.round.label, entry.uri, benchmark)
+            if key in entries:
+                for name in logs:
+                    found.refuse_log("duplicate_entry", f"{entry.uri}/{name}", "an entry read from another source")
+            else:
+                entries[key] = entry
+    for unused in sorted(found.systems.keys() - found.used_systems):
+        detail = "described, but without an entry in these results"
+        rejected.add(Rejection(kind="system_without_results", where="/".join(unused[-2:]), detail=detail))
+    return list(entries.values()), found.num_runs_rejected
+
+
+def _entry(
+    found: _Round, parts: Parts, folder: _Folder, benchmark: str | None, logs: dict[str, LogFacts]
+) -> Entry:
+    where = folder.place
+    return Entry(
+        round=_round_of(folder, logs.values()),
+        organisation=where.organisation,
+        system_folder=where.system,
+        benchmark=benchmark,
+        uri="/".join(where.folder),
+        system=found.system_of(parts, where),
+        scaling=1.0 if folder.scaling is None else folder.scaling.factor,
+        logs=tuple(
+            Log(
+                name=name,
+                facts=logs[name],
+                nodes=tuple(folder.nodes.get(name.rpartition(".")[0], ())),
+                switches=tuple(folder.switches.get(name.rpartition(".")[0], ())),
+            )
+            for name in sorted(logs, key=_by_number)
+        ),
+    )

@@ -1,0 +1,327 @@
+"""One MLPerf log to the facts that scoring and the study need. No workload is known here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from equipoise.runs.readers.mlperf.dialects import (
+    Dialect,
+    Event,
+    chunks,
+    decoded_lines,
+    dialect_of,
+    event_time_s,
+    finite,
+)
+from equipoise.runs.readers.mlperf.spans import ClockShares, SpanTracker, clock_shares
+
+# What tells a log from its neighbours: its size and this much of either end.
+_FINGERPRINT_BYTES = 32768
+# Evaluations kept of metrics that are logged apart (FID and CLIP); real logs hold below 200.
+_MAX_METRICS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far training was at an event, in the units its log states; None where it does not."""
+
+    samples_count: float | None
+    epoch_num: float | None
+    step_num: float | None
+    epoch: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One result of a metric that is logged apart from others (`FID`, `CLIP`), and how far training was."""
+
+    name: str
+    value: float
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """What one log says. Times in seconds; None where the log does not say.
+
+    num_corrupt: marked lines that cannot be read and count against the run.
+    submission: the first value of each `submission_*` key (`benchmark`, `division`, `org`, ...).
+    progress: that of the last evaluation result before `run_stop`; metrics: results logged apart, in order.
+    input_batch: `input_batch_size` of v0.5; num_input_batch: how often it stands there, once a rank.
+    first_train_epoch, last_train_epoch: of `train_epoch` lines (v0.5).
+    eval_result_s: `timestamp` of the last `eval_result` (v0.6 Minigo: the official time).
+    missed_target: the last result is below the target that the log states (v0.5; later logs have a status).
+    """
+
+    dialect: str | None
+    num_events: int
+    num_corrupt: int
+    first_corrupt_line: int | None
+    num_lines: int
+    fingerprint: bytes
+    submission: dict[str, str]
+    run_start_s: float | None
+    run_start_line: int | None
+    run_stop_s: float | None
+    run_stop_line: int | None
+    status: str | None
+    init_start_s: float | None
+    init_stop_s: float | None
+    global_batch: float | None
+    input_batch: float | None
+    num_input_batch: int
+    train_samples: float | None
+    progress: Progress | None
+    metrics: tuple[Metric, ...]
+    missed_target: bool
+    first_train_epoch: float | None
+    last_train_epoch: float | None
+    eval_result_s: float | None
+    shares: ClockShares
+    reported_throughput: float | None
+
+    @property
+    def time_to_train_s(self) -> float | None:
+        """First `run_stop` less the last `run_start` before it: the official clock, evaluation included."""
+        if self.run_start_s is None or self.run_stop_s is None:
+            return None
+        return self.run_stop_s - self.run_start_s
+
+
+def _metadata(event: Event) -> dict[str, Any]:
+    found = event.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(slots=True)
+class _Fold:
+    """The state while events pass in file order. What follows the first `run_stop` changes no clock."""
+
+    run_start_s: float | None = None
+    run_stop_s: float | None = None
+    status: str | None = None
+    init_start_s: float | None = None
+    init_stop_s: float | None = None
+    submission: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+    num_input_batch: int = 0
+    progress: Progress | None = None
+    metrics: list[Metric] = field(default_factory=list)
+    evals: SpanTracker = field(default_factory=SpanTracker)
+    blocks: SpanTracker = field(default_factory=SpanTracker)
+
+    def run_start(self, event: Event) -> None:
+        """The last before the stop counts."""
+        if self.run_stop_s is None:
+            self.run_start_s = event_time_s(event)
+
+    def run_stop(self, event: Event) -> None:
+        """The first counts, with its status."""
+        if self.run_stop_s is None:
+            self.run_stop_s = event_time_s(event)
+            status = _metadata(event).get("status")
+            self.status = status if isinstance(status, str) else None
+
+    def init_start(self, event: Event) -> None:
+        """The earliest before the stop counts: ranks start one by one."""
+        time_s = event_time_s(event)
+        if self.run_stop_s is None and time_s is not None:
+            self.init_start_s = time_s if self.init_start_s is None else min(self.init_start_s, time_s)
+
+    def init_stop(self, event: Event) -> None:
+        """The last before the stop counts."""
+        if self.run_stop_s is None:
+            self.init_stop_s = event_time_s(event)
+
+    def number(self, event: Event) -> None:
+        """The last number under a key counts: ranks repeat it."""
+        found = finite(event.get("value"))
+        if found is not None:
+            self.numbers[event["key"]] = found
+
+    def input_batch(self, event: Event) -> None:
+        """v0.5: the batch of one worker or of all; how often it stands tells them apart."""
+        self.num_input_batch += 1
+        self.number(event)
+
+    def train_epoch(self, event: Event) -> None:
+        """v0.5: the epoch that begins, counted from 0 or 1."""
+        found = finite(event.get("value"))
+        if found is not None and self.run_stop_s is None:
+            self.numbers["first_train_epoch"] = min(found, self.numbers.get("first_train_epoch", found))
+            self.numbers["last_train_epoch"] = max(found, self.numbers.get("last_train_epoch", found))
+
+    def throughput(self, event: Event) -> None:
+        """The last reported throughput, under the names the rounds used."""
+        value = event.get("value")
+        if isinstance(value, dict):
+            value = value.get("throughput", value.get("imgs_sec"))
+        found = finite(value)
+        if found is not None:
+            self.numbers["throughput"] = found
+
+    def submission_fact(self, event: Event) -> None:
+        """What the submitter says of the run; the first text counts."""
+        value = event.get("value")
+        if isinstance(value, str) and value.strip():
+            self.submission.setdefault(event["key"].removeprefix("submission_"), value.strip())
+
+    def evaluated(self, event: Event) -> None:
+        """The last result before the stop counts; metrics that are logged apart are all kept."""
+        metadata = _metadata(event)
+        progress = Progress(
+            samples_count=finite(metadata.get("samples_count")),
+            epoch_num=finite(metadata.get("epoch_num")),
+            step_num=finite(metadata.get("step_num")),
+            epoch=finite(metadata.get("epoch")),
+        )
+        if self.run_stop_s is not None or progress == _NO_PROGRESS:
+            return
+        self.progress = progress
+        name, value = metadata.get("metric"), finite(event.get("value"))
+        if value is not None:
+            self.numbers["eval_value"] = value
+        if isinstance(name, str) and value is not None and len(self.metrics) < _MAX_METRICS:
+            self.metrics.append(Metric(name=name, value=value, progress=progress))
+
+    @property
+    def missed_target(self) -> bool:
+        """Whether both the last result and its target are stated, and the result is the lower one."""
+        value, target = self.numbers.get("eval_value"), self.numbers.get("eval_target")
+        return self.status is None and value is not None and target is not None and value < target
+
+    def eval_result(self, event: Event) -> None:
+        """v0.6 Minigo: seconds of training until the model that reached the target."""
+        found = finite(_metadata(event).get("timestamp"))
+        if found is not None:
+            self.numbers["eval_result"] = found
+
+
+_NO_PROGRESS = Progress(samples_count=None, epoch_num=None, step_num=None, epoch=None)
+
+_HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
+    "run_start": _Fold.run_start,
+    "run_stop": _Fold.run_stop,
+    "init_start": _Fold.init_start,
+    "init_stop": _Fold.init_stop,
+    "global_batch_size": _Fold.number,
+    "input_batch_size": _Fold.input_batch,
+    "train_samples": _Fold.number,
+    "eval_target": _Fold.number,
+    "train_epoch": _Fold.train_epoch,
+    "tracked_stats": _Fold.throughput,
+    "throughput": _Fold.throughput,
+    "eval_accuracy": _Fold.evaluated,
+    "eval_error": _Fold.evaluated,
+    "eval_result": _Fold.eval_result,
+    "eval_start": lambda fold, event: fold.evals.start(event),
+    "eval_stop": lambda fold, event: fold.evals.stop(event),
+    "block_start": lambda fold, event: fold.blocks.start(event),
+    "block_stop": lambda fold, event: fold.blocks.stop(event),
+    "submission_benchmark": _Fold.submission_fact,
+    "submission_org": _Fold.submission_fact,
+    "submission_division": _Fold.submission_fact,
+    "submission_status": _Fold.submission_fact,
+    "submission_platform": _Fold.submission_fact,
+}
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One pass over a log, a chunk at a time, so that memory does not grow with its length."""
+
+    data: bytes
+    dialect: Dialect | None
+    fold: _Fold = field(default_factory=_Fold)
+    num_events: int = 0
+    num_corrupt: int = 0
+    marks: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # a line's content, and where to look
+
+    def chunk(self, start: int, end: int) -> None:
+        """Fold the marked lines of one chunk."""
+        assert self.dialect is not None  # read_log scans only what is marked
+        raws = self.dialect.pattern.findall(self.data, start, end)
+        events = decoded_lines(self.dialect, raws)
+        self.num_events += len(raws)
+        try:
+            known = [(event, raw) for event, raw in zip(events, raws, strict=True) if event["key"] in _HANDLERS]
+        except (TypeError, KeyError):  # a line that is no event: look at each
+            known = self.readable(events, raws, start)
+        fold = self.fold
+        for event, raw in known:
+            key = event["key"]
+            if key == "run_start" and fold.run_stop_s is None:
+                self.marks["run_start"] = (raw, start)
+            elif key == "run_stop":
+                self.marks.setdefault("run_stop", (raw, start))
+            _HANDLERS[key](fold, event)
+
+    def readable(self, events: list[Any], raws: list[bytes], start: int) -> list[tuple[Event, bytes]]:
+        """The events that can be folded; lines that hold none are counted."""
+        known = []
+        for event, raw in zip(events, raws, strict=True):
+            if not isinstance(event, dict) or not isinstance(event.get("key"), str):
+                self.num_corrupt += self.dialect is not None and self.dialect.strict
+                self.marks.setdefault("corrupt", (raw, start))
+            elif event["key"] in _HANDLERS:
+                known.append((event, raw))
+        return known
+
+    def line(self, name: str) -> int | None:
+        """The 1-based line of a mark."""
+        if name not in self.marks:
+            return None
+        raw, start = self.marks[name]
+        return self.data.count(b"\n", 0, self.data.find(raw, start)) + 1
+
+
+def _fingerprint(data: bytes) -> bytes:
+    """What tells a log from another without reading all of it twice: its size and both ends."""
+    digest = blake2b(len(data).to_bytes(8, "big"), digest_size=16)
+    digest.update(data[:_FINGERPRINT_BYTES])
+    digest.update(data[-_FINGERPRINT_BYTES:])
+    return digest.digest()
+
+
+def _clock_shares(fold: _Fold) -> ClockShares:
+    if fold.run_start_s is None or fold.run_stop_s is None:
+        return ClockShares()
+    return clock_shares(fold.evals, fold.blocks, (fold.run_start_s, fold.run_stop_s))
+
+
+def read_log(data: bytes) -> LogFacts:
+    """The facts of one log, whatever its dialect; with dialect None and no events when no line is MLPerf's."""
+    dialect = dialect_of(data)
+    scan = _Scan(data=data, dialect=dialect)
+    for start, end in chunks(data) if dialect is not None else ():
+        scan.chunk(start, end)
+    fold = scan.fold
+    return LogFacts(
+        dialect=None if dialect is None else dialect.name,
+        num_events=scan.num_events,
+        num_corrupt=scan.num_corrupt,
+        first_corrupt_line=scan.line("corrupt"),
+        num_lines=data.count(b"\n") + (not data.endswith(b"\n")),
+        fingerprint=_fingerprint(data),
+        submission=fold.submission,
+        run_start_s=fold.run_start_s,
+        run_start_line=scan.line("run_start"),
+        run_stop_s=fold.run_stop_s,
+        run_stop_line=scan.line("run_stop"),
+        status=fold.status,
+        init_start_s=fold.init_start_s,
+        init_stop_s=fold.init_stop_s,
+        global_batch=fold.numbers.get("global_batch_size"),
+        input_batch=fold.numbers.get("input_batch_size"),
+        num_input_batch=fold.num_input_batch,
+        train_samples=fold.numbers.get("train_samples"),
+        progress=fold.progress,
+        metrics=tuple(fold.metrics),
+        missed_target=fold.missed_target,
+        first_train_epoch=fold.numbers.get("first_train_epoch"),
+        last_train_epoch=fold.numbers.get("last_train_epoch"),
+        eval_result_s=fold.numbers.get("eval_result"),
+        shares=_clock_shares(fold),
+        reported_throughput=fold.numbers.get("throughput"),
+    )

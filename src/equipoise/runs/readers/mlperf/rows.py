@@ -1,0 +1,239 @@
+"""Entries to rows of the tables `runs` and `scores`: names mapped, runs judged, scores and means computed."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from equipoise.runs.reader import Rejection, Row, Tally
+from equipoise.runs.readers.mlperf.convergence import converged_samples
+from equipoise.runs.readers.mlperf.entries import Entry, Log
+from equipoise.runs.readers.mlperf.log import LogFacts
+from equipoise.runs.readers.mlperf.names import Names
+from equipoise.runs.readers.mlperf.power import Energy, entry_energy, run_energy
+from equipoise.runs.readers.mlperf.system import SystemFacts
+from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, Score, score
+from equipoise.spec import names as spellings
+from equipoise.spec.workload import workload_rules, workload_slug
+from equipoise.units import HOUR_S, MINUTE_S
+
+# Time from the first `init_start` to `init_stop` that the rules allow; open submissions may compile for longer
+# from v2.0 on. Source: mlperf-logging, compliance checker, common.yaml of each round.
+_INIT_LIMIT_S = 30 * MINUTE_S
+_OPEN_INIT_LIMIT_S = 4 * HOUR_S
+_FIRST_WITH_OPEN_LIMIT = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One log of an entry, judged: its official clock, why it failed if it did, what it needed and consumed."""
+
+    log: Log
+    outcome: Outcome
+    samples_to_target: float | None
+    energy: Energy
+
+    @property
+    def init_s(self) -> float | None:
+        """From the first `init_start` to `run_start`, outside the official clock."""
+        facts = self.log.facts
+        if facts.init_start_s is None or facts.run_start_s is None or facts.run_start_s < facts.init_start_s:
+            return None
+        return facts.run_start_s - facts.init_start_s
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples to target over the official clock, evaluation included."""
+        time_s = self.outcome.time_s
+        return None if self.samples_to_target is None or not time_s else self.samples_to_target / time_s
+
+
+def clock_s(facts: LogFacts, workload: str) -> float | None:
+    """The official time of a run; v0.6 Minigo logs it as the result of an evaluation afterwards."""
+    if workload == "minigo" and facts.dialect == "MLL" and facts.eval_result_s is not None:
+        return facts.eval_result_s
+    return facts.time_to_train_s
+
+
+def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> str:
+    """`success`, or the first reason why a run does not count."""
+    if facts.run_start_s is None:
+        return "no_run_start"
+    if facts.run_stop_s is None:
+        return "no_run_stop"
+    if time_s is None or time_s <= 0:
+        return "no_time"
+    if facts.status is None and facts.dialect == "MLLOG":
+        return "no_status"
+    if facts.status not in {None, SUCCESS}:
+        return f"status={facts.status}"
+    if facts.missed_target:
+        return "target_missed"
+    if facts.num_corrupt:
+        return CORRUPT_LINE
+    started, stopped = facts.init_start_s, facts.init_stop_s
+    if started is not None and stopped is not None and stopped - started >= init_limit_s:
+        return SLOW_INIT
+    return SUCCESS
+
+
+def _first(*values: str | None) -> str | None:
+    """The first text that is not a placeholder of a submission script."""
+    return next((value for value in values if value and "PLACEHOLDER" not in value), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedEntry:
+    """An entry with mapped names, judged runs and its score."""
+
+    entry: Entry
+    columns: Row
+    runs: tuple[Run, ...]
+    score: Score
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs whose mean is the score."""
+        return tuple(self.runs[index] for index in self.score.counted)
+
+
+def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
+    """An entry with its names, runs and score."""
+    said = entry.logs[0].facts.submission if entry.logs else {}
+    system = entry.system or SystemFacts()
+    if entry.system is None:
+        rejected.add(
+            Rejection(kind="no_system_description", where=entry.uri, detail="accelerators and nodes unknown")
+        )
+    number = entry.round.number
+    division = names.slug("division", _first(system.division, said.get("division")), spellings.division_slug)
+    raw_workload = entry.benchmark or said.get("benchmark") or "unknown"
+    workload = workload_slug(raw_workload, number) or workload_slug(said.get("benchmark", ""), number)
+    if workload is None:
+        workload = names.slug("workload", raw_workload, lambda _: None) or raw_workload
+    limit_s = _OPEN_INIT_LIMIT_S if division == "open" and number >= _FIRST_WITH_OPEN_LIMIT else _INIT_LIMIT_S
+    runs = tuple(_run(log, workload, number, limit_s) for log in entry.logs)
+    machine = names.machine(system, entry.system_folder)
+    columns = {
+        "origin": "mlperf",
+        "campaign": entry.round.label,
+        "division": division,
+        "availability": names.slug(
+            "availability", _first(system.availability, said.get("status")), spellings.availability_slug
+        ),
+        "submitter": _first(entry.organisation, system.submitter, said.get("org")),
+        "system": _first(entry.system_folder, said.get("platform"), system.system_name)
+        or entry.uri.rpartition("/")[2],
+        "workload": workload,
+        "accelerator": machine.accelerator,
+        "num_accelerators": machine.num_accelerators,
+        "num_nodes": machine.num_nodes,
+        "framework": names.slug("framework", system.framework, spellings.framework_slug),
+        "precision": None,  # no round states it
+        "strategy": None,
+        "global_batch_samples": _global_batch(entry, rejected),
+    }
+    return JudgedEntry(
+        entry=entry,
+        columns=columns,
+        runs=runs,
+        score=score(
+            [run.outcome for run in runs],
+            workload_rules(workload),
+            convergence_scaling=entry.scaling,
+            gaps=entry.has_gaps,
+        ),
+    )
+
+
+def _run(log: Log, workload: str, round_number: float, init_limit_s: float) -> Run:
+    time_s = clock_s(log.facts, workload)
+    outcome = Outcome(time_s=time_s, status=run_status(log.facts, time_s, init_limit_s))
+    reached = outcome.status in {SUCCESS, CORRUPT_LINE, SLOW_INIT}
+    return Run(
+        log=log,
+        outcome=outcome,
+        samples_to_target=converged_samples(log.facts, workload, round_number) if reached else None,
+        energy=run_energy(log.nodes, log.switches, time_s),
+    )
+
+
+def _batch(facts: LogFacts) -> int | None:
+    value = facts.global_batch
+    return int(value) if value is not None and 0 < value < 2**62 else None  # noqa: PLR2004 - fits the column
+
+
+def _global_batch(entry: Entry, rejected: Tally) -> int | None:
+    """The batch of an entry; where its logs differ, that of most of them, smallest first, with a warning."""
+    seen = Counter(batch for log in entry.logs if (batch := _batch(log.facts)) is not None)
+    if len(seen) > 1:
+        rejected.add(
+            Rejection(kind="conflicting_batch", where=entry.uri, detail=f"global batches {sorted(seen)}; kept")
+        )
+    return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
+
+
+def run_rows(judged_entry: JudgedEntry) -> list[Row]:
+    """The rows of `runs` of an entry."""
+    entry = judged_entry.entry
+    rows = []
+    for run in judged_entry.runs:
+        facts = run.log.facts
+        uri = f"{entry.uri}/{run.log.name}"
+        rows.append(
+            {
+                "run_id": f"{entry.round.label}/{uri}",
+                **judged_entry.columns,
+                "global_batch_samples": _batch(facts),
+                "status": run.outcome.status,
+                "time_to_train_s": run.outcome.time_s,
+                "samples_to_target": run.samples_to_target,
+                "samples_per_s": run.samples_per_s,
+                "eval_s": facts.shares.eval_s,
+                "eval_outside_s": facts.shares.eval_outside_s,
+                "train_block_s": facts.shares.train_block_s,
+                "init_s": run.init_s,
+                "reported_throughput": facts.reported_throughput,
+                "energy_j": run.energy.energy_j,
+                "source_uri": uri,
+                "source_line": facts.run_stop_line or facts.num_lines,
+            }
+        )
+    return rows
+
+
+def _mean(runs: Sequence[Run], value: Callable[[Run], float | None]) -> float | None:
+    """The mean over runs that all state a value, else None."""
+    values = [found for run in runs if (found := value(run)) is not None]
+    return math.fsum(values) / len(values) if values and len(values) == len(runs) else None
+
+
+def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
+    """The row of `scores` of an entry."""
+    entry, found, counted = judged_entry.entry, judged_entry.score, judged_entry.counted
+    samples = _mean(counted, lambda run: run.samples_to_target)
+    metered = any(log.nodes for log in entry.logs) and bool(counted)
+    energy = entry_energy([run.energy for run in counted], entry.scaling or 1.0) if metered else None
+    return {
+        "entry_id": entry_id,
+        **judged_entry.columns,
+        "score_s": found.score_s,
+        "reason": found.reason,
+        "lenient_s": found.lenient_s,
+        "unscaled_s": found.unscaled_s,
+        "convergence_scaling": entry.scaling,
+        "num_runs": len(entry.logs),
+        "num_failed": found.num_failed,
+        "num_missing": found.num_missing,
+        "min_s": found.min_s,
+        "max_s": found.max_s,
+        "samples_to_target": samples,
+        "samples_per_s": samples / found.unscaled_s if samples is not None and found.unscaled_s else None,
+        "eval_s": _mean(counted, lambda run: run.log.facts.shares.eval_s),
+        "eval_outside_s": _mean(counted, lambda run: run.log.facts.shares.eval_outside_s),
+        "train_block_s": _mean(counted, lambda run: run.log.facts.shares.train_block_s),
+        "init_s": _mean(counted, lambda run: run.init_s),
+        "energy_j": energy.energy_j if energy else None,
+        "source_uri": entry.uri,
+        "source_line": entry.logs[0].facts.run_stop_line if entry.logs else None,
+    }

@@ -1,0 +1,175 @@
+"""Descriptions of systems: `systems/*.json`, `entry.json`, lists of results, and what people made of them."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from equipoise.runs.readers.mlperf.dialects import finite
+
+# A key one letter off (`divison`, `sumitter`) reaches 0.93; two different keys stay below 0.8.
+_SAME_KEY = 0.9
+_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_LEADING_COUNT = re.compile(r"\s*(\d{1,9})\b")
+# `'num_nodes': '24'`, with any escaping: Python's text of a dict inside the text of a dict.
+_QUOTED_PAIR = re.compile(r"""['"](\w+)\\*['"]\s*:\s*\\*['"]([^'"\\]*)""")
+_LOGGED_PAIR = re.compile(r"""^(?:submission_)?(\w+):\s*\{\s*"value"\s*:\s*"([^"]*)\"""", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemFacts:
+    """What a description says of a system, names as they stand; None where it does not say."""
+
+    division: str | None = None
+    availability: str | None = None
+    submitter: str | None = None
+    system_name: str | None = None
+    accelerator: str | None = None
+    num_accelerators: int | None = None
+    num_nodes: int | None = None
+    host_processor: str | None = None
+    framework: str | None = None
+
+
+def tolerant_document(data: bytes) -> Any | None:  # noqa: ANN401 - whatever the file holds
+    """What a JSON file holds, trailing commas, byte order marks and raw tabs forgiven; None when it is not JSON."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    for attempt in (text, _TRAILING_COMMA.sub("", text)):
+        try:
+            return json.loads(attempt, strict=False)
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _text(value: object) -> str | None:
+    """A text that says something."""
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    """A count from a number, its text, or a text that begins with it: `8`, `"8"`, `1.0`, `"16 (2 x 8)"`."""
+    number = finite(value)
+    if number is None and isinstance(value, str):
+        match = _LEADING_COUNT.match(value)
+        number = float(match[1]) if match else None
+    return int(number) if number is not None and 0 <= number < 1e9 else None  # noqa: PLR2004 - no such system
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of a description by any spelling of their keys."""
+
+    held: Mapping[str, object]
+
+    @classmethod
+    def of(cls, document: Mapping[object, object]) -> "_Fields":
+        return cls({re.sub(r"[\s-]+", "_", str(key).strip().lower()): value for key, value in document.items()})
+
+    def first(self, *keys: str) -> object | None:
+        """The value under the first key that is there; a key one letter off is that key."""
+        for key in keys:
+            if key in self.held:
+                return self.held[key]
+        for key in keys:
+            near = get_close_matches(key, self.held, n=1, cutoff=_SAME_KEY)
+            if near:
+                return self.held[near[0]]
+        return None
+
+
+def _whole_slice(accelerator: str | None, count: int | None) -> bool:
+    """Whether an accelerator's name states its own count (`tpuv3-32`): then that count is of all nodes together."""
+    return accelerator is not None and count is not None and accelerator.endswith(f"-{count}")
+
+
+def _of_nodes(fields: _Fields, nodes: object) -> dict[str, Any]:
+    """Counts of `entry.json`, where each kind of node has its own record."""
+    records = [_Fields.of(node) for node in (nodes if isinstance(nodes, list) else [nodes]) if isinstance(node, dict)]
+    found: dict[str, Any] = {"accelerator": None, "num_accelerators": None, "num_nodes": None, "host_processor": None}
+    for record in records:
+        num_nodes = _count(record.first("num_nodes"))
+        accelerator = _text(record.first("accelerator"))
+        per_node = _count(record.first("num_accelerators"))
+        found["accelerator"] = found["accelerator"] or accelerator
+        found["host_processor"] = found["host_processor"] or _text(record.first("cpu"))
+        if num_nodes is not None:
+            found["num_nodes"] = (found["num_nodes"] or 0) + num_nodes
+        if per_node is not None and num_nodes is not None:
+            total = per_node if _whole_slice(accelerator, per_node) else per_node * num_nodes
+            found["num_accelerators"] = (found["num_accelerators"] or 0) + total
+    found["system_name"] = _text(fields.first("hardware"))
+    return found
+
+
+def _of_document(document: Mapping[object, object]) -> SystemFacts:
+    fields = _Fields.of(document)
+    nodes = fields.held.get("nodes")
+    counts: dict[str, Any]
+    if nodes is not None:
+        counts = _of_nodes(fields, nodes)
+    else:
+        num_nodes = _count(fields.first("number_of_nodes", "num_nodes"))
+        accelerator = _text(fields.first("accelerator_model_name", "accelerator"))
+        per_node = _count(fields.first("accelerators_per_node", "num_accelerators"))
+        whole = per_node if num_nodes is None or per_node is None else per_node * num_nodes
+        counts = {
+            "accelerator": accelerator,
+            "num_accelerators": _count(fields.first("accelerators_count")) if per_node is None else whole,
+            "num_nodes": num_nodes,
+            "host_processor": _text(fields.first("host_processor_model_name", "cpu")),
+            "system_name": _text(fields.first("system_name", "system", "hardware", "platform")),
+        }
+    return SystemFacts(
+        division=_text(fields.first("division")),
+        availability=_text(fields.first("status", "availability")),
+        submitter=_text(fields.first("submitter", "org")),
+        framework=_text(fields.first("framework")) or _text(fields.first("framework_name")),
+        **counts,
+    )
+
+
+def read_system(data: bytes) -> SystemFacts | None:
+    """The facts of a system's description; None when nothing in it can be read as one.
+
+    Also reads the text of v0.6 that is log lines rather than JSON.
+    """
+    document = tolerant_document(data)
+    if isinstance(document, dict):
+        return _of_document(document)
+    text = data.decode("latin-1")
+    pairs: dict[object, object] = dict(_QUOTED_PAIR.findall(text)) | dict(_LOGGED_PAIR.findall(text))
+    facts = _of_document(pairs)
+    return facts if facts.accelerator is not None or facts.num_nodes is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryFacts:
+    """What an organisation's own list of results says, by the name of the system's description."""
+
+    systems: dict[str, SystemFacts]
+
+
+def read_summary(data: bytes) -> SummaryFacts | None:
+    """The systems in a `summary.json`: a list of records whose `details_url` ends with the description's name."""
+    document = tolerant_document(data)
+    if not isinstance(document, list):
+        return None
+    systems: dict[str, SystemFacts] = {}
+    for record in document:
+        if isinstance(record, dict) and isinstance(record.get("details_url"), str):
+            name = record["details_url"].rpartition("/")[2].removesuffix(".json")
+            systems.setdefault(name, _of_document(record))
+    return SummaryFacts(systems=systems)
+
+
+def read_scaling(data: bytes) -> float | None:
+    """The convergence scaling factor of a `scaling.json`; None when the file does not state a positive number."""
+    document = tolerant_document(data)
+    factor = finite(document.get("scaling_factor")) if isinstance(document, dict) else None
+    return factor if factor is not None and factor > 0 else None
