@@ -1,0 +1,94 @@
+"""Files of facts are read with limits: whatever a file holds, the answer is a table or a SpecError that says where."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from equipoise.errors import SpecError
+from equipoise.spec.facts import MAX_FILE_BYTES, canonical, read_blocks, shown
+
+KINDS = frozenset({"accelerator"})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"[accelerator.x\n", r"f\.toml:1: not TOML"),
+        (b"[accelerator.x]\ntitle = \n", r"f\.toml:2: not TOML"),
+        (b"[accelerator.x]\n[accelerator.x]\n", r"f\.toml:2: not TOML"),
+        (b"a = " + b"[" * 3_000 + b"]" * 900, r"f\.toml:1: (nested too deeply|not TOML)"),
+        (b"\n\n\xff\xfe", r"f\.toml:3: byte 0xff is not UTF-8"),
+        (b'[accelerator.x]\ntitle = "a\x00b"\n', r"f\.toml:2: not TOML"),
+        (b"x = " + b"9" * 3_900, r"f\.toml:1"),
+        (b"x" * 5_000, r"f\.toml:1: a line of 5,000 characters"),
+        (b"a." * 200 + b"a = 1", r"f\.toml:1: a line of .* and 200 dots"),
+        (b"# \n" * (MAX_FILE_BYTES // 3 + 1), r"f\.toml: more than 2,000,000 bytes"),
+        (b"x = 1979-13-45\n", r"f\.toml:1"),
+        (b"accelerator = 1979-05-27\n", r"f\.toml:1: 'accelerator'; expected tables"),
+    ],
+)
+def test_hostile_files_are_refused_in_words(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "f.toml"
+    path.write_bytes(data)
+    with pytest.raises(SpecError, match=message):
+        list(read_blocks(path, KINDS))
+
+
+def test_a_missing_file_and_a_folder_are_refused_in_words(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(SpecError, match="cannot be read"):
+            list(read_blocks(path, KINDS))
+
+
+@given(data=st.binary(max_size=400))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_give_blocks_or_a_spec_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "any.toml"
+    path.write_bytes(data)
+    try:
+        blocks = list(read_blocks(path, KINDS))
+    except SpecError as err:
+        assert "any.toml" in str(err)
+    else:
+        assert all(block.kind == "accelerator" for block in blocks)
+
+
+def test_a_block_knows_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.toml"
+    path.write_text('# one\n\n[accelerator.a]\nx = 1\n[accelerator."b-2"]\ny = 2\n', encoding="utf-8")
+    assert [(block.slug, block.line) for block in read_blocks(path, KINDS)] == [("a", 3), ("b-2", 5)]
+
+
+@pytest.mark.law
+@given(st.text(max_size=60))
+def test_canonical_spelling_is_a_fixed_point(raw: str) -> None:
+    once = canonical(raw)
+    assert canonical(once) == once
+
+
+@pytest.mark.law
+@given(st.text(alphabet="abcXYZ019 -_/", max_size=30))
+def test_case_and_punctuation_do_not_matter(raw: str) -> None:
+    other = raw.swapcase().replace("-", " ").replace("_", "/")
+    assert canonical(other) == canonical(raw)
+
+
+def test_letters_and_digits_do_matter() -> None:
+    assert canonical("A40") != canonical("A400")
+    assert canonical("H100-80GB") == "h100 80gb" == canonical("h100 (80 GB)")
+    assert canonical("RTX\u2122 A5000") == "rtx a5000"
+
+
+def test_very_long_texts_have_a_canonical_spelling_too() -> None:
+    assert canonical("1 " * 200_000 + "GB") == "1 " * 199_999 + "1gb"
+
+
+def test_values_are_shown_short_whatever_they_are() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shown(deep) == "a list"
+    assert shown(10**5000) == "a int"
+    assert len(shown("x" * 1000)) == 80

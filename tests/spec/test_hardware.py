@@ -1,0 +1,302 @@
+"""Accelerators by name: every raw name of the results resolves, facts obey the laws of chips, users can override."""
+
+import csv
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.errors import SpecError
+from equipoise.spec import hardware
+from equipoise.spec.hardware import DTYPES, KINDS, AcceleratorAlias, load_hardware
+
+SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# Where the development table and the datasheets read since then differ: slug and field.
+CORRECTED = {
+    ("b200-sxm6-180gb", "fp32"),  # 600e12 over 8 GPUs in NVIDIA's HGX table
+    ("b300-sxm6-270gb", "fp32"),  # likewise
+    ("b300-sxm6-270gb", "mem_gb"),  # 288 fitted, 270 usable and in every MLPerf name
+    ("gb300-nvl72-279gb", "mem_gb"),  # likewise 279
+    ("tpu-v7x", "fp16"),  # no fp16 unit is documented
+    ("gaudi-oam-32gb", "bf16"),  # published at Hot Chips 2024
+}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_raw_accelerator_name_of_the_results_resolves(data_dir: Path) -> None:
+    table = rows(data_dir / "mlperf" / "accelerator_names.csv")
+    assert len(table) == 94
+    unresolved = [row["raw_name"] for row in table if hardware.accelerator_alias(row["raw_name"]) is None]
+    # No name at all, CPU-only systems (their processor is the accelerator), and TPU, which needs its system.
+    assert unresolved == ["", "N/A", "NA", "TPU"]
+
+
+def test_raw_names_resolve_to_the_chip_memory_and_unit_found_independently(data_dir: Path) -> None:
+    for row in rows(data_dir / "mlperf" / "accelerator_names.csv"):
+        alias = hardware.accelerator_alias(row["raw_name"])
+        if alias is None:
+            continue
+        chip = hardware.accelerator(alias.slug)
+        words = alias.slug.split("-")
+        stated = row["canonical_chip"].casefold()
+        if stated.startswith("tpu"):
+            assert words[1] == ("v6e" if "v6e" in stated else stated.split()[1])
+        else:
+            named = [word for word in re.split(r"[\s]+", stated) if word in {*words, f"{words[0]}{words[1]}"}]
+            assert named, (row["raw_name"], alias.slug)
+        if re.fullmatch(r"\d+", row["memory_gb"]):
+            assert chip.memory_bytes == int(row["memory_gb"]) * 10**9, row["raw_name"]
+        assert alias.accelerators_per_count == (0.5 if row["count_unit"] == "core" else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "slug"),
+    [
+        ("NVIDIA H100-SXM5-80GB", "h100-sxm5-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
+        ("H100 NVL Tensor Core GPU (PCIe)", "h100-nvl-94gb"),
+        ("NVIDIA A100 - PCIe - 80 GB", "a100-pcie-80gb"),
+        ("NVIDIA A100-PCIe-40GB(250W)", "a100-pcie-40gb"),
+        ("Nvidia Tesla V100", "v100-sxm2-32gb"),
+        ("NVIDIA V100", "v100-sxm2-16gb"),
+        ("Tesla V100-SXM3-32GB-H", "v100-sxm3h-32gb"),
+        ("AMD Instinct MI325X 256GB HBM3e", "mi325x-oam-256gb"),
+        ("Intel(R) Gaudi(R) 2 AI Accelerator", "gaudi2-oam-96gb"),
+        ("Intel\u00ae Gaudi\u00ae 2 AI Accelerator", "gaudi2-oam-96gb"),
+        ("Intel(R) Xeon(R) Platinum 8380H CPU @ 2.90GHz", "xeon-8380h-cpu"),
+        (
+            "Pre-released Intel\u00c2\u00ae Xeon Scalable processor codenamed Cooper Lake-6",
+            "xeon-cooper-lake-6-cpu",
+        ),
+        ("TPU-trillium", "tpu-v6e"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090-pcie-24gb"),
+    ],
+)
+def test_spellings_of_the_results(raw: str, slug: str) -> None:
+    assert hardware.accelerator_slug(raw) == slug
+
+
+def test_names_match_whole_never_in_part() -> None:
+    assert hardware.accelerator("NVIDIA A40").slug == "a40-pcie-48gb"
+    assert hardware.accelerator_slug("RTX A4000") is None
+    assert hardware.accelerator_slug("NVIDIA H100-SXM5-80GB and more") is None
+    assert hardware.accelerator_slug("H100") is None
+
+
+def test_early_tpu_counts_are_cores() -> None:
+    assert hardware.accelerator_alias("tpuv2-512") == AcceleratorAlias(
+        slug="tpu-v2", accelerators_per_count=0.5
+    )
+    assert hardware.accelerator_alias("tpu-v3") == AcceleratorAlias(slug="tpu-v3")
+
+
+def test_a_bare_tpu_needs_its_system() -> None:
+    assert hardware.accelerator_alias("TPU") is None
+    assert hardware.accelerator_alias("TPU", "tpu-v9-128") is None
+    found = hardware.accelerator_alias("TPU", "tpu-v4-6912")
+    assert found == AcceleratorAlias(slug="tpu-v4")
+
+
+def test_figures_agree_with_the_development_table(data_dir: Path) -> None:
+    columns = {
+        **{f"{dtype}_tflops": (dtype, 1e12) for dtype in DTYPES},
+        "mem_gb": ("memory_bytes", 1e9),
+        "mem_bw_gbs": ("memory_byte_per_s", 1e9),
+        "link_unidir_gbs_per_chip": ("link_byte_per_s", 1e9),
+        "tdp_w": ("power_w", 1.0),
+        "mamf_bf16_measured": ("achieved_bf16_flop_per_s", 1e12),
+    }
+    table = rows(data_dir / "accelerators.csv")
+    assert len(table) == 57
+    differing = set()
+    for row in table:
+        chip = hardware.accelerator(row["name"])
+        for column, (field, unit) in columns.items():
+            ours = chip.peak_flop_per_s(field) if field in DTYPES else getattr(chip, field)
+            theirs = float(row[column]) * unit if row[column] else None
+            if ours != pytest.approx(theirs, rel=1e-9):
+                differing.add((chip.slug, field if field in DTYPES else column))
+    assert differing == CORRECTED
+
+
+def test_memory_size_is_the_one_in_the_slug() -> None:
+    for chip in hardware.accelerators():
+        stated = re.search(r"-(\d+)(gb|mb)$", chip.slug)
+        if stated is None:
+            assert chip.kind in {"tpu", "cpu"}, chip.slug
+            continue
+        assert chip.memory_bytes == int(stated[1]) * {"gb": 10**9, "mb": 10**6}[stated[2]]
+
+
+@pytest.mark.law
+def test_narrower_types_are_never_slower() -> None:
+    for chip in hardware.accelerators():
+        for wide, narrow in (
+            ("fp32", "tf32"),
+            ("tf32", "fp16"),
+            ("fp16", "fp8"),
+            ("bf16", "fp8"),
+            ("fp8", "fp4"),
+        ):
+            slow, fast = chip.peak_flop_per_s(wide), chip.peak_flop_per_s(narrow)
+            assert slow is None or fast is None or slow <= fast, (chip.slug, wide, narrow)
+
+
+@pytest.mark.law
+def test_peaks_are_dense_and_nothing_beats_its_peak() -> None:
+    # Where a maker states sparse figures they are twice the dense ones, and twice the narrower dense type would be less.
+    for chip in hardware.accelerators():
+        if chip.vendor == "NVIDIA" and chip.peak_fp8_flop_per_s and chip.peak_bf16_flop_per_s:
+            assert chip.peak_fp8_flop_per_s / chip.peak_bf16_flop_per_s == pytest.approx(2, rel=0.03)
+        if chip.achieved_bf16_flop_per_s is not None:
+            assert chip.peak_bf16_flop_per_s is not None
+            assert 0.4 < chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s < 1
+
+
+def test_every_accelerator_states_where_its_figures_come_from() -> None:
+    for chip in hardware.accelerators():
+        assert SLUG.fullmatch(chip.slug)
+        assert chip.kind in KINDS
+        assert len(chip.source) > 5
+        assert chip.confidence in {"high", "medium", "low"}
+        assert chip.confidence != "high" or "from memory" not in chip.source
+
+
+def test_every_accelerator_is_found_by_slug_title_and_aliases() -> None:
+    for chip in hardware.accelerators():
+        for name in (chip.slug, chip.title, chip.slug.upper().replace("-", "_"), *chip.aliases):
+            assert hardware.accelerator(name) == chip
+
+
+def test_an_unknown_accelerator_names_the_nearest_and_the_file_to_edit() -> None:
+    with pytest.raises(
+        SpecError, match=r"'H100-SXM5-81GB' is not known.*h100-sxm5-80gb.*hardware\.toml.*--hardware"
+    ):
+        hardware.accelerator("H100-SXM5-81GB")
+    with pytest.raises(SpecError, match=r"did you mean h100-sxm5-80gb, h100-sxm5-96gb"):
+        hardware.accelerator("H100 SXM5")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_either_known_or_refused_in_words(name: str) -> None:
+    try:
+        chip = hardware.accelerator(name)
+    except SpecError as err:
+        assert "hardware.toml" in str(err)
+    else:
+        assert hardware.accelerator_slug(name) == chip.slug
+
+
+NEW_CHIP = """
+[accelerator.x1-oam-100gb]
+title = "X1"
+vendor = "Example"
+kind = "npu"
+memory_bytes = 100e9
+peak_bf16_flop_per_s = 1e15
+source = "a datasheet"
+confidence = "low"
+aliases = ["Example X-1"]
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_users_file_adds_and_overrides_and_later_wins(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.toml", NEW_CHIP + "[accelerator.h100-sxm5-80gb]\npower_w = 500\n")
+    second = write(
+        tmp_path / "b.toml", '[accelerator.h100-sxm5-80gb]\npower_w = 600\naliases = ["our H100"]\n'
+    )
+    table = load_hardware([first, second])
+    assert table.accelerator("example x1 oam 100gb").memory_bytes == 100_000_000_000
+    assert table.accelerator("EXAMPLE X 1").peak_bf16_flop_per_s == 1e15
+    chip = table.accelerator("Our H100")
+    assert (chip.power_w, chip.memory_byte_per_s) == (600, 3350e9)
+    assert table.accelerator("NVIDIA H100-SXM5-80GB") == chip
+    assert hardware.accelerator("h100-sxm5-80gb").power_w == 700
+
+
+def test_a_users_file_may_move_a_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.toml", '[accelerator.a100-pcie-40gb]\naliases = ["NVIDIA A100"]\n')
+    assert load_hardware([path]).accelerator("NVIDIA A100").slug == "a100-pcie-40gb"
+
+
+@pytest.fixture
+def forget_added_files() -> Iterator[None]:
+    before = list(hardware._added)
+    yield
+    hardware._added[:] = before
+    hardware.current.cache_clear()
+
+
+@pytest.mark.usefixtures("forget_added_files")
+def test_added_files_hold_for_the_whole_process(tmp_path: Path) -> None:
+    hardware.add_file(write(tmp_path / "a.toml", NEW_CHIP))
+    assert hardware.accelerator("Example X-1").slug == "x1-oam-100gb"
+    with pytest.raises(SpecError):
+        hardware.add_file(tmp_path / "absent.toml")
+    assert hardware.accelerators()[-1].slug == "x1-oam-100gb"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[accelerator.x]\ntitle = 'X'\n",
+            r"a\.toml:1: \[accelerator\.x\]: vendor=None; expected this field",
+        ),
+        (NEW_CHIP.replace('"npu"', '"toaster"'), r"a\.toml:2: .*kind='toaster'; expected gpu or tpu"),
+        (NEW_CHIP.replace("100e9", "-1"), r"memory_bytes=-1; expected a finite number above zero"),
+        (NEW_CHIP.replace("100e9", "nan"), r"memory_bytes=nan; expected a finite number"),
+        (NEW_CHIP.replace("100e9", "inf"), r"memory_bytes=inf; expected a finite number"),
+        (NEW_CHIP.replace("100e9", "1.5"), r"memory_bytes=1\.5; expected a whole number"),
+        (NEW_CHIP.replace("100e9", "true"), r"memory_bytes=True; expected a number"),
+        (NEW_CHIP.replace("100e9", '"80 GB"'), r"memory_bytes='80 GB'; expected a number"),
+        (
+            NEW_CHIP.replace("memory_bytes", "memory_byte"),
+            r"unknown field 'memory_byte'; did you mean 'memory_bytes'",
+        ),
+        (
+            NEW_CHIP + "peak_fp8_flop_per_s = 1e12\n",
+            r"peak_fp8_flop_per_s=1e\+12 is below peak_bf16_flop_per_s",
+        ),
+        (
+            NEW_CHIP + "achieved_bf16_flop_per_s = 2e15\n",
+            r"achieved_bf16_flop_per_s=.*expected at most the peak",
+        ),
+        (
+            NEW_CHIP.replace('["Example X-1"]', '"Example X-1"'),
+            r"aliases='Example X-1'; expected a list of texts",
+        ),
+        (NEW_CHIP.replace('"Example X-1"', '"--"'), r"an alias without letter or digit"),
+        (
+            NEW_CHIP + NEW_CHIP.replace("x1-oam", "x2-oam").replace("X1", "X2"),
+            r"'example x 1' already belongs to",
+        ),
+        (NEW_CHIP.replace("x1-oam-100gb", '"X 1"'), r"a\.toml:2: slug 'X 1'; expected lower case"),
+        ("[chip.x]\ntitle = 'X'\n", r"a\.toml:1: 'chip'; expected tables \[accelerator\.<slug>\]"),
+        ("accelerator = 3\n", r"a\.toml:1: 'accelerator'; expected tables"),
+        ("[accelerator]\nx = 3\n", r"accelerator\.x=3; expected a table"),
+        (
+            NEW_CHIP + "[[accelerator.x1-oam-100gb.counted]]\nsystems = ['s']\n",
+            r"raw=None; expected the spelling",
+        ),
+        (NEW_CHIP + "counted = [3]\n", r"counted=\[3\]; expected tables written as \[\[accelerator"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_hardware([write(tmp_path / "a.toml", text)])

@@ -1,0 +1,257 @@
+"""Workloads by name and round, their scoring rules, and samples to target from what a log states."""
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.errors import SpecError
+from equipoise.spec import workload as spec
+from equipoise.spec.workload import (
+    AREAS,
+    load_workloads,
+    samples_to_target,
+    workload,
+    workload_rules,
+    workload_slug,
+)
+
+SLUGS = frozenset(
+    "bert llama2_70b_lora retinanet ssd_r34 stable_diffusion resnet50 gpt3 llama31_405b llama31_8b flux1 dlrm "
+    "dlrm_dcnv2 rgat unet3d rnnt maskrcnn gnmt transformer minigo ncf".split()
+)
+# Runs that MLPerf asks for, as the official rules list them.
+RUNS_REQUIRED = {
+    10: "bert gnmt transformer minigo rnnt dlrm_dcnv2 stable_diffusion rgat llama2_70b_lora llama31_8b flux1",
+    5: "resnet50 ssd_r34 retinanet maskrcnn dlrm",
+    3: "gpt3 llama31_405b",
+    40: "unet3d",
+    100: "ncf",
+}
+
+
+def truth(data_dir: Path) -> list[dict[str, str]]:
+    with (data_dir / "mlperf" / "scores_truth.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def test_the_table_holds_the_published_workloads() -> None:
+    assert {found.slug for found in spec.workloads()} == SLUGS
+
+
+def test_scoring_rules_are_the_official_ones() -> None:
+    for runs, slugs in RUNS_REQUIRED.items():
+        for slug in slugs.split():
+            rules = workload_rules(slug)
+            assert (rules.num_runs_required, rules.known) == (runs, True), slug
+            assert (
+                rules.num_dropped_each_end == rules.max_failed == (4 if slug == "unet3d" else 1)
+                or slug == "ncf"
+            )
+    assert workload_rules("ncf").num_counted == 50
+
+
+def test_folders_of_every_round_resolve_as_found_independently(data_dir: Path) -> None:
+    for row in truth(data_dir):
+        slug = workload_slug(row["benchmark_dir"], float(row["round"]))
+        assert slug == {"resnet": "resnet50"}.get(row["benchmark"], row["benchmark"]), row
+
+
+def test_rounds_and_benchmarks_of_the_log_survey_resolve(data_dir: Path) -> None:
+    with (data_dir / "mlperf" / "log_keys.csv").open(newline="", encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    for row in table:
+        slug = workload_slug(row["benchmark"], float(row["round"]))
+        assert slug is not None, row
+        found = workload(slug)
+        first, last = found.first_round or 0, found.last_round or math.inf
+        assert first <= float(row["round"]) <= last, (slug, row["round"])
+
+
+def test_one_folder_name_means_two_workloads_in_time() -> None:
+    assert workload_slug("ssd", 0.5) == workload_slug("SSD", 1.1) == "ssd_r34"
+    assert workload_slug("ssd", 2.0) == workload_slug("ssd", 4.1) == workload_slug("ssd", 6.0) == "retinanet"
+    assert workload_slug("ssd") is None
+    assert workload_slug("gnn", 4.0) == workload_slug("rgat", 5.0) == "rgat"
+    assert workload_slug("mask", 0.6) == "maskrcnn"
+
+
+def test_samples_to_target_equal_those_found_independently(data_dir: Path) -> None:
+    checked = set()
+    for row in truth(data_dir):
+        if not row["samples_to_converge"]:
+            continue
+        stated: dict[str, object] = {row["converge_unit"]: number(row["converge"])} if row["converge"] else {}
+        if row["samples_basis"].startswith("train_samples"):
+            stated["train_samples"] = number(row["samples_to_converge"])
+        slug = workload_slug(row["benchmark_dir"], float(row["round"]))
+        assert slug is not None
+        ours = samples_to_target(
+            slug,
+            stated,
+            round_number=float(row["round"]),
+            global_batch_samples=number(row["global_batch_size"]),
+        )
+        assert ours == pytest.approx(float(row["samples_to_converge"]), rel=1e-6), row
+        checked.add(slug)
+    assert len(checked) == 16
+
+
+@pytest.mark.parametrize(
+    ("slug", "stated", "round_number", "batch", "samples"),
+    [
+        ("resnet50", {"epoch_num": 40}, 4.0, None, 40 * 1_281_167),
+        ("gnmt", {"epoch": 1}, 0.5, None, 2 * 3_966_000),  # v0.5 numbers epochs from zero
+        ("gnmt", {"epoch": 1}, 0.6, None, None),
+        ("gpt3", {"epoch_num": 1_207_959_552}, 4.1, None, 589_824),  # tokens of 2,048
+        ("unet3d", {"epoch_num": 2_000}, 3.1, None, 336_000),
+        ("unet3d", {"epoch_num": 336_000}, 3.1, None, 336_000),
+        ("bert", {"epoch_num": 6, "train_samples": 3_565_320}, 0.7, None, 3_565_320),
+        ("bert", {"epoch_num": 1, "train_samples": 156_725_653}, 1.1, None, None),  # the size of the data set
+        ("bert", {"epoch_num": 2_626_560, "train_samples": 1_751_040}, 1.1, None, 2_626_560),
+        ("bert", {"train_samples": 3_565_320}, 4.1, None, None),
+        ("stable_diffusion", {"step_num": 5_000, "epoch_num": 5}, 3.1, 512, 2_560_000),
+        ("stable_diffusion", {"step_num": 5_000}, 3.1, None, None),
+        ("stable_diffusion", {"step_num": 5_000, "samples_count": 2_048_000}, 4.1, 512, 2_048_000),
+        ("dlrm", {"epoch_num": 18}, 0.7, None, None),  # the number of an evaluation
+        ("llama31_8b", {"epoch_num": 172_032}, 5.1, None, 172_032),
+        ("minigo", {"epoch_num": 54}, 2.1, None, None),
+        ("never_seen", {"samples_count": 123, "epoch_num": 4}, 6.0, None, 123),
+        ("never_seen", {"epoch_num": 4}, 6.0, None, None),
+        ("resnet50", {"epoch_num": "40"}, 4.0, None, None),
+        ("resnet50", {"epoch_num": True}, 4.0, None, None),
+        ("resnet50", {"epoch_num": math.nan}, 4.0, None, None),
+        ("resnet50", {"epoch_num": 10**400}, 4.0, None, None),
+        ("resnet50", {"epoch_num": -3}, 4.0, None, None),
+    ],
+)
+def test_what_logs_state_becomes_samples(
+    slug: str, stated: dict[str, object], round_number: float, batch: float | None, samples: float | None
+) -> None:
+    assert samples_to_target(slug, stated, round_number=round_number, global_batch_samples=batch) == samples
+
+
+@pytest.mark.law
+@given(
+    st.sampled_from(sorted(SLUGS)),
+    st.floats(allow_nan=True),
+    st.floats(0.5, 7),
+    st.sampled_from([None, 1.0, 4096.0]),
+)
+def test_samples_are_positive_and_finite_or_unknown(
+    slug: str, value: float, round_number: float, batch: float | None
+) -> None:
+    keys = ("epoch_num", "samples_count", "step_num", "train_samples", "epoch")
+    samples = samples_to_target(
+        slug, dict.fromkeys(keys, value), round_number=round_number, global_batch_samples=batch
+    )
+    assert samples is None or 0 < samples < math.inf
+
+
+def test_every_workload_is_described_and_found_by_its_names() -> None:
+    for found in spec.workloads():
+        assert found.area in AREAS
+        assert len(found.source) > 5
+        for name in (found.slug, found.title, *found.aliases):
+            assert workload(name) == found
+
+
+def test_an_unknown_workload_names_the_nearest_and_the_file_to_edit() -> None:
+    with pytest.raises(
+        SpecError, match=r"'llama2_lora_70b' is not known; did you mean .*workloads\.toml.*--workloads"
+    ):
+        workload("llama2_lora_70b")
+    assert workload_slug("llama9_1t", 6.0) is None
+    assert not workload_rules("llama9_1t").known
+
+
+NEW = """
+[workload.llama9_1t]
+title = "Llama 9"
+area = "language"
+source = "a rules page"
+num_runs_required = 3
+sequence_tokens = 4096
+[[workload.llama9_1t.converged]]
+key = "epoch_num"
+per = "token"
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def forget_added_files() -> Iterator[None]:
+    before = list(spec._added)
+    yield
+    spec._added[:] = before
+    spec.current.cache_clear()
+
+
+@pytest.mark.usefixtures("forget_added_files")
+def test_a_users_file_adds_a_workload_with_its_rules(tmp_path: Path) -> None:
+    spec.add_file(write(tmp_path / "w.toml", NEW))
+    assert workload_slug("Llama 9", 7.0) == "llama9_1t"
+    assert workload_rules("llama9_1t").num_runs_required == 3
+    assert workload_rules("llama9_1t").known
+    stated = {"epoch_num": 8192}
+    assert samples_to_target("llama9_1t", stated, round_number=7.0, global_batch_samples=None) == 2
+
+
+def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
+    text = "[workload.unet3d]\nmax_failed = 2\n[workload.bert]\nparams = 340e6\n"
+    table = load_workloads([write(tmp_path / "w.toml", text)]).workloads
+    rules = table["unet3d"].rules
+    assert (rules.max_failed, rules.num_runs_required, rules.num_dropped_each_end) == (2, 40, 4)
+    assert (table["bert"].params, table["bert"].sequence_tokens) == (340e6, 512)
+    assert table["bert"].converged == workload("bert").converged
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[workload.x]\ntitle = 'X'\n", r"w\.toml:1: \[workload\.x\]: area=None; expected this field"),
+        (NEW.replace('"language"', '"cooking"'), r"area='cooking'; expected language or vision"),
+        (
+            NEW.replace("num_runs_required = 3", "max_failed = 1"),
+            r"num_runs_required=None; expected this field",
+        ),
+        (
+            NEW.replace("num_runs_required = 3", "num_runs_required = 2"),
+            r"2 runs, 2 counted, 1 dropped at each end",
+        ),
+        (
+            NEW.replace('"token"', '"fortnight"'),
+            r"per='fortnight'; expected sample or epoch or token or step",
+        ),
+        (
+            NEW.replace("sequence_tokens = 4096\n", ""),
+            r"sequence_tokens=None; expected this field, since epoch_num",
+        ),
+        (NEW.replace('key = "epoch_num"\n', ""), r"key=None; expected the name of a log key"),
+        (
+            NEW.replace("Llama 9", "BERT") + NEW.replace("llama9_1t", "other").replace("Llama 9", "BERT"),
+            r"belongs to",
+        ),
+        (NEW + "counts_from_zero = 1\n", r"counts_from_zero=1; expected true or false"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_workloads([write(tmp_path / "w.toml", text)])
