@@ -1,0 +1,336 @@
+"""Times at a few sizes in; curves with weights, and predictions with intervals, out.
+
+Several laws are fitted at once and weighed by how well each foretold the points, because far from the data
+the doubt about the law is larger than the doubt about its parameters. Formulas stand in laws.py, sums over
+them in posterior.py.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import least_squares
+from scipy.special import logsumexp
+
+from equipoise.errors import DataError, FitError
+from equipoise.scaling.law import Domain, FloatArray, Law
+from equipoise.scaling.laws import CANDIDATES, CONSTANT
+from equipoise.scaling.posterior import (
+    BoolArray,
+    IntArray,
+    Noise,
+    Posterior,
+    clusters,
+    even_deviates,
+    law_noise,
+    null_noise,
+    outliers,
+    posterior,
+)
+
+# Odds against "the size does not matter" below which there is no answer. 10,500 series of noise alone at 4-8
+# sizes reached 190 at most (docs/experiments/0001-law-intervals.md).
+LEAST_ODDS = 200.0
+_FEWEST_SIZES = 3
+_NUM_DRAWS = 2000
+_EXACT = 1e-12
+_ENOUGH_REPETITIONS = 3
+_MOST_LISTED = 8
+_SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Measured times: one run an item.
+
+    num_accelerators, time_s: (n_runs,), at least 1 and above 0. entry: (n_runs,) whole numbers; runs of one
+    entry (one submission, one session on one machine) share what made it fast or slow. Without it, runs at
+    one size do.
+    """
+
+    num_accelerators: FloatArray
+    time_s: FloatArray
+    entry: IntArray
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a size or a time, naming the first such item."""
+        if not self.num_accelerators.shape == self.time_s.shape == self.entry.shape or self.time_s.ndim != 1:
+            raise DataError(
+                f"points: num_accelerators, time_s and entry have shapes {self.num_accelerators.shape}, "
+                f"{self.time_s.shape} and {self.entry.shape}; expected three lists of one length."
+            )
+        for name, values, least in (
+            ("num_accelerators", self.num_accelerators, 1.0),
+            ("time_s", self.time_s, 0.0),
+        ):
+            wrong = ~(np.isfinite(values) & (values >= least) & (values > 0.0))
+            if wrong.any():
+                first = int(np.argmax(wrong))
+                raise DataError(
+                    f"points: item {first + 1} has {name}={values[first]}; expected a finite number "
+                    f"{'of at least 1' if least else 'above 0'}."
+                )
+
+    @property
+    def sizes(self) -> FloatArray:
+        """The distinct numbers of accelerators, ascending."""
+        return np.unique(self.num_accelerators)
+
+    @property
+    def domain(self) -> Domain:
+        """The fewest and the most accelerators."""
+        return Domain(smallest=float(self.num_accelerators.min()), largest=float(self.num_accelerators.max()))
+
+    def where(self, kept: BoolArray) -> "Points":
+        """Only the runs that are True in `kept`: (n_runs,)."""
+        return Points(
+            num_accelerators=self.num_accelerators[kept], time_s=self.time_s[kept], entry=self.entry[kept]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawFit:
+    """One law fitted to the points.
+
+    weight: how likely this law is, among those compared. values: the likeliest parameters; covariance:
+    theirs.
+    aicc: Akaike's criterion, corrected (infinite with too few runs). draws: (n, num_params) equally likely
+    parameter sets, as many as the weight earns; noise: (n, 2) the log standard deviations (of a run, of its
+    cluster) of each.
+    """
+
+    law: Law
+    weight: float
+    values: FloatArray
+    covariance: FloatArray
+    aicc: float
+    draws: FloatArray
+    noise: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The laws that explain the points, the heaviest first.
+
+    odds: against the times not depending on the size. outliers: (n_runs,) runs left out as too far from any
+    law.
+    """
+
+    points: Points
+    laws: tuple[LawFit, ...]
+    odds: float
+    outliers: BoolArray
+
+    @property
+    def best(self) -> LawFit:
+        """The law of the largest weight."""
+        return self.laws[0]
+
+    @property
+    def domain(self) -> Domain:
+        """The sizes that were measured and used."""
+        return self.points.where(~self.outliers).domain
+
+    @property
+    def residuals(self) -> FloatArray:
+        """Log of measured over fitted time of every run, by the best law: (n_runs,)."""
+        return _residuals(self.best.law, self.best.values, self.points)
+
+    def curves_s(self, num_accelerators: ArrayLike) -> FloatArray:
+        """Expected seconds by equally likely curves: (n_sizes,) -> (n_curves, n_sizes)."""
+        sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
+        return np.concatenate([each.law.times_s(each.draws, sizes) for each in self.laws])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Time at some sizes, all (n_sizes,): the median and the bounds that hold it with probability `level`.
+
+    extrapolation: how many times beyond the nearest measured size; 1.0 inside the measured range.
+    """
+
+    num_accelerators: FloatArray
+    time_s: FloatArray
+    low_s: FloatArray
+    high_s: FloatArray
+    extrapolation: FloatArray
+    level: float
+
+    @property
+    def in_domain(self) -> BoolArray:
+        """Whether the size lies inside the measured range."""
+        return self.extrapolation <= 1.0
+
+
+def points(num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None) -> Points:
+    """Measured times as Points; entry: labels of any kind, one a run."""
+    sizes = np.asarray(num_accelerators, dtype=float)
+    label = sizes if entry is None else np.asarray(entry)
+    return Points(
+        num_accelerators=sizes,
+        time_s=np.asarray(time_s, dtype=float),
+        entry=np.unique(label, return_inverse=True)[1].astype(np.int64),
+    )
+
+
+def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise | None = None) -> Fit:
+    """The laws fitted to the points and weighed against each other, every law being as likely before.
+
+    noise: what scatter to expect around the law; without it, that of published and of careful runs.
+
+    Raises FitError, naming what to measure, when the points cannot tell a law from times that do not depend
+    on size.
+    Assumes relative errors; independent runs of an entry (or size), which may stray from the law as a whole.
+    Source: Bayesian model averaging, Hoeting et al. 1999, Statistical Science 14, 382.
+    """
+    _require_sizes(data.sizes, laws)
+    far = outliers(laws, data.num_accelerators, np.log(data.time_s), data.domain)
+    if len(data.where(~far).sizes) < _sizes_needed(laws):
+        far = np.zeros_like(far)
+    used = data.where(~far)
+    gathered = clusters(used.num_accelerators, np.log(used.time_s), used.entry)
+    noise = noise or law_noise()
+    posteriors = [posterior(law, gathered, used.domain, noise) for law in laws]
+    evidence = np.array([each.log_evidence for each in posteriors])
+    null = posterior(CONSTANT, gathered, used.domain, null_noise())
+    log_odds = float(logsumexp(evidence)) - math.log(len(laws)) - null.log_evidence
+    if log_odds < math.log(LEAST_ODDS):
+        raise _no_dependence(data, math.exp(log_odds))
+    weights = np.exp(evidence - logsumexp(evidence))
+    fits = [
+        _law_fit(each, weight=float(weight), noise=noise, used=used)
+        for each, weight in zip(posteriors, weights, strict=True)
+    ]
+    order = sorted(fits, key=lambda each: -each.weight)
+    return Fit(points=data, laws=tuple(order), odds=float(np.exp(min(log_odds, 700.0))), outliers=far)
+
+
+def predict(
+    fitted: Fit, num_accelerators: ArrayLike, *, level: float = 0.9, of: Literal["law", "run"] = "law"
+) -> Prediction:
+    """Time at each size, with the interval that holds it with probability `level`.
+
+    of: "law" for the expected time; "run" for one more run (of one more entry), whose noise widens the
+    interval.
+    Assumes that one of the fitted laws goes on to hold. The intervals were checked up to 4 times beyond the
+    data (docs/experiments/0001-law-intervals.md); `extrapolation` says how far beyond each size lies.
+    """
+    sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
+    if not np.all(np.isfinite(sizes) & (sizes >= 1.0)):
+        raise DataError(
+            f"num_accelerators={sizes.tolist()}: a prediction needs finite numbers of at least 1."
+        )
+    log_times = np.log(fitted.curves_s(sizes))
+    if of == "run":
+        noise = np.concatenate([each.noise for each in fitted.laws])
+        log_times += (np.hypot(noise[:, 0], noise[:, 1]) * even_deviates(len(noise), _SILVER))[:, None]
+    tail = (1.0 - level) / 2.0
+    low_s, time_s, high_s = np.exp(np.quantile(log_times, [tail, 0.5, 1.0 - tail], axis=0))
+    domain = fitted.domain
+    return Prediction(
+        num_accelerators=sizes,
+        time_s=time_s,
+        low_s=low_s,
+        high_s=high_s,
+        extrapolation=np.maximum(1.0, np.maximum(sizes / domain.largest, domain.smallest / sizes)),
+        level=level,
+    )
+
+
+def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> LawFit:
+    """One law of the comparison; `used` holds the runs that are no outliers."""
+    all_draws, _ = found.draws(_NUM_DRAWS)
+    draws, levels = found.draws(round(weight * _NUM_DRAWS))
+    values = _least_squares(found, used)
+    return LawFit(
+        law=found.law,
+        weight=weight,
+        values=values,
+        covariance=np.atleast_2d(np.cov(all_draws, rowvar=False)),
+        aicc=_aicc(_residuals(found.law, values, used), len(values) + 1),
+        draws=draws,
+        noise=np.stack([noise.run[levels], noise.cluster[levels]], axis=1),
+    )
+
+
+def _least_squares(found: Posterior, used: Points) -> FloatArray:
+    """The parameters of the curve nearest to the runs, started from the heaviest cell: (num_params,)."""
+
+    def off(unit: FloatArray) -> FloatArray:
+        return _residuals(found.law, found.law.at(unit[None, :], found.domain)[0], used)
+
+    def off_shape(unit: FloatArray) -> FloatArray:
+        return off(unit) - np.mean(off(unit))
+
+    unit = found.likeliest_unit
+    if found.law.num_shapes:
+        unit = least_squares(off_shape, unit, bounds=(0.0, 1.0), xtol=_EXACT, ftol=_EXACT).x
+    scale = np.exp(np.mean(off(unit), keepdims=True))
+    return np.asarray(found.law.scaled(found.law.at(unit[None, :], found.domain), scale)[0])
+
+
+def _residuals(law: Law, values: FloatArray, runs: Points) -> FloatArray:
+    """Log of measured over fitted time: (n_runs,)."""
+    return np.asarray(np.log(runs.time_s) - np.log(law.predict_s(runs.num_accelerators, *values)))
+
+
+def _aicc(residuals: FloatArray, num_params: int) -> float:
+    """Akaike's information criterion with the correction for few runs.
+
+    residuals: (n,) on the log scale. num_params counts the noise.
+    Source: Hurvich and Tsai 1989, Biometrika 76, 297.
+    """
+    freedom = len(residuals) - num_params - 1
+    if freedom <= 0:
+        return math.inf
+    # Exact data would be infinitely likely; noise below a millionth is rounding.
+    variance = max(float(np.mean(residuals**2)), 1e-12)
+    return len(residuals) * math.log(variance) + 2 * num_params * (1.0 + (num_params + 1) / freedom)
+
+
+def _sizes_needed(laws: tuple[Law, ...]) -> int:
+    """Distinct sizes needed for a fit: one more than the simplest law has parameters, at least three."""
+    return max(_FEWEST_SIZES, min(len(law.params) for law in laws) + 1)
+
+
+def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
+    """Raise FitError when there are too few distinct sizes for any of the laws."""
+    needed = _sizes_needed(laws)
+    if len(sizes) >= needed:
+        return
+    if len(sizes) == 0:
+        raise FitError(
+            "points: there is no measured time.", missing=(f"times at {needed} numbers of accelerators",)
+        )
+    more = [float(sizes[-1]) * 2.0**step for step in range(1, needed - len(sizes) + 1)]
+    what = (
+        f"{laws[0].name} has {len(laws[0].params)} parameters and"
+        if len(laws) == 1
+        else "a law of time against size"
+    )
+    raise FitError(
+        f"{what} needs {needed} distinct sizes; got {_listed(sizes)}.",
+        missing=tuple(f"the time at one more size, e.g. {size:g} accelerators" for size in more),
+    )
+
+
+def _no_dependence(data: Points, odds: float) -> FitError:
+    """The error for times that may as well not depend on the size."""
+    sizes, runs = np.unique(data.num_accelerators, return_counts=True)
+    missing = [f"the time at {2.0 * sizes[-1]:g} accelerators or more, so that the sizes span a wider range"]
+    if runs.min() < _ENOUGH_REPETITIONS:
+        again = sizes[runs < _ENOUGH_REPETITIONS]
+        missing.insert(0, f"{_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators")
+    return FitError(
+        f"the times at {_listed(sizes)} accelerators may as well not depend on that number: the odds "
+        f"against this are {odds:.2g} to 1, and {LEAST_ODDS:g} to 1 are needed.",
+        missing=tuple(missing),
+    )
+
+
+def _listed(sizes: FloatArray) -> str:
+    """Sizes as a person writes them; of many, the ends."""
+    names = [f"{size:g}" for size in sizes]
+    return "[" + ", ".join(names if len(names) <= _MOST_LISTED else [*names[:3], "...", names[-1]]) + "]"

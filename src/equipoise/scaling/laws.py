@@ -1,0 +1,199 @@
+"""The laws of time against size, each with its formula, what it assumes and where it comes from.
+
+All give the seconds for one fixed amount of training (samples of data, or steps) on N accelerators. To add a
+law, add its record and its line in LAWS. Fitting lives in fit.py.
+"""
+
+import numpy as np
+
+from equipoise.errors import SpecError
+from equipoise.scaling.law import Domain, FloatArray, Law
+
+# A cost beside the parallel work may be this small or large a share of it where the share matters, anything
+# between being equally likely on a log scale: less cannot be seen in noise of 1 %, more hides the scaling
+# altogether.
+_SMALLEST_SHARE, _LARGEST_SHARE = 1e-4, 1e3
+# Superlinear scaling (more cache per accelerator) is allowed for, and so is growth of time with size.
+_SMALLEST_EXPONENT, _LARGEST_EXPONENT = -0.2, 1.2
+_MOST_OVERLAP = 10.0  # Pollux bounds its gamma by 1 and 10
+
+
+def _share(unit: FloatArray, largest: float = _LARGEST_SHARE) -> FloatArray:
+    """A share of the parallel work, log-uniform over its plausible range."""
+    return np.asarray(_SMALLEST_SHARE * (largest / _SMALLEST_SHARE) ** unit)
+
+
+def _constant_s(num_accelerators: FloatArray, time_s: FloatArray) -> FloatArray:
+    return time_s + 0.0 * num_accelerators
+
+
+def _one_second(unit: FloatArray, _domain: Domain) -> tuple[FloatArray, ...]:
+    return (np.ones(len(unit)),)
+
+
+def _perfect_s(num_accelerators: FloatArray, work_s: FloatArray) -> FloatArray:
+    return work_s / num_accelerators
+
+
+def _amdahl_s(num_accelerators: FloatArray, serial_s: FloatArray, parallel_s: FloatArray) -> FloatArray:
+    return serial_s + parallel_s / num_accelerators
+
+
+def _amdahl_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
+    return _share(unit[:, 0]) / domain.largest, np.ones(len(unit))
+
+
+def _gustafson_s(
+    num_accelerators: FloatArray, single_s: FloatArray, serial_fraction: FloatArray
+) -> FloatArray:
+    return single_s / (serial_fraction + (1.0 - serial_fraction) * num_accelerators)
+
+
+def _gustafson_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
+    serial_to_parallel = _share(unit[:, 0]) * domain.smallest
+    return np.ones(len(unit)), serial_to_parallel / (1.0 + serial_to_parallel)
+
+
+def _usl_s(
+    num_accelerators: FloatArray, single_s: FloatArray, contention: FloatArray, coherency: FloatArray
+) -> FloatArray:
+    others = num_accelerators - 1.0
+    return single_s * (1.0 + contention * others + coherency * num_accelerators * others) / num_accelerators
+
+
+def _usl_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
+    # Contention is a share of the work on one accelerator and therefore at most 1.
+    contention = _share(unit[:, 0], min(_LARGEST_SHARE, domain.largest)) / domain.largest
+    return np.ones(len(unit)), contention, _share(unit[:, 1]) / domain.largest**2
+
+
+def _power_s(num_accelerators: FloatArray, single_s: FloatArray, exponent: FloatArray) -> FloatArray:
+    return single_s * num_accelerators**-exponent
+
+
+def _power_plausible(unit: FloatArray, _domain: Domain) -> tuple[FloatArray, ...]:
+    exponent = _SMALLEST_EXPONENT + (_LARGEST_EXPONENT - _SMALLEST_EXPONENT) * unit[:, 0]
+    return np.ones(len(unit)), exponent
+
+
+def _ring_share(num_accelerators: FloatArray) -> FloatArray:
+    """How often each byte of the gradient crosses a link in a ring all-reduce: 2 (N - 1) / N."""
+    return 2.0 * (num_accelerators - 1.0) / num_accelerators
+
+
+def _alpha_beta_s(
+    num_accelerators: FloatArray, compute_s: FloatArray, transfer_s: FloatArray, latency_s: FloatArray
+) -> FloatArray:
+    hops = 2.0 * (num_accelerators - 1.0)
+    return compute_s / num_accelerators + _ring_share(num_accelerators) * transfer_s + hops * latency_s
+
+
+def _alpha_beta_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
+    transfer_s = _share(unit[:, 0]) / (2.0 * domain.largest)
+    return np.ones(len(unit)), transfer_s, _share(unit[:, 1]) / (2.0 * domain.largest**2)
+
+
+def _overlap_s(
+    num_accelerators: FloatArray, compute_s: FloatArray, transfer_s: FloatArray, overlap: FloatArray
+) -> FloatArray:
+    computing = compute_s / num_accelerators
+    communicating = _ring_share(num_accelerators) * transfer_s
+    return (computing**overlap + communicating**overlap) ** (1.0 / overlap)
+
+
+def _overlap_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
+    least = 1.0 / _MOST_OVERLAP
+    overlap = 1.0 / (least + (1.0 - least) * unit[:, 1])
+    return np.ones(len(unit)), _share(unit[:, 0]) / (2.0 * domain.largest), overlap
+
+
+CONSTANT = Law(
+    name="constant",
+    params=("time_s",),
+    predict_s=_constant_s,
+    plausible=_one_second,
+    assumes="the number of accelerators does not matter: the null that every other law has to beat",
+    source="definition",
+)
+
+PERFECT = Law(
+    name="perfect",
+    params=("work_s",),
+    predict_s=_perfect_s,
+    plausible=_one_second,
+    assumes="T = work / N: no cost beside the parallel work",
+    source="definition",
+)
+
+AMDAHL = Law(
+    name="amdahl",
+    params=("serial_s", "parallel_s"),
+    predict_s=_amdahl_s,
+    plausible=_amdahl_plausible,
+    assumes="T = serial + parallel / N: the work is fixed; communication does not grow with size",
+    source="Amdahl 1967, AFIPS 30, 483",
+)
+
+GUSTAFSON = Law(
+    name="gustafson",
+    params=("single_s", "serial_fraction"),
+    predict_s=_gustafson_s,
+    plausible=_gustafson_plausible,
+    assumes="T = T1 / (s + (1 - s) N): the work of a step grows with N, as a global batch does, beside "
+    "a serial part that does not; here the time for fixed samples, at the rate of Gustafson's scaled speedup",
+    source="Gustafson 1988, CACM 31, 532",
+)
+
+USL = Law(
+    name="usl",
+    params=("single_s", "contention", "coherency"),
+    predict_s=_usl_s,
+    plausible=_usl_plausible,
+    assumes="T = T1 (1 + sigma (N - 1) + kappa N (N - 1)) / N: waiting for one shared thing (sigma), and "
+    "exchange between every pair (kappa)",
+    source="Gunther 1993, CMG; Gunther 2007, Guerrilla Capacity Planning, chapter 4",
+)
+
+POWER = Law(
+    name="power",
+    params=("single_s", "exponent"),
+    predict_s=_power_s,
+    plausible=_power_plausible,
+    assumes="T = T1 N^-a: every doubling gains the same factor",
+    source="Calotoiu et al. 2013, SC (performance model normal form, one term)",
+)
+
+ALPHA_BETA = Law(
+    name="alpha_beta",
+    params=("compute_s", "transfer_s", "latency_s"),
+    predict_s=_alpha_beta_s,
+    plausible=_alpha_beta_plausible,
+    assumes="T = compute / N + 2 (N - 1) / N transfer + 2 (N - 1) latency: a ring all-reduce after each step "
+    "of fixed work, nothing hidden; the same curve as the USL's, with sigma = 2 transfer / compute and "
+    "kappa = 2 latency / compute",
+    source="Hockney 1994, Parallel Computing 20, 389; Patarasuk and Yuan 2009, JPDC 69, 117",
+)
+
+OVERLAP = Law(
+    name="overlap",
+    params=("compute_s", "transfer_s", "overlap"),
+    predict_s=_overlap_s,
+    plausible=_overlap_plausible,
+    assumes="T = (Tc^g + Tm^g)^(1/g), Tc = compute / N, Tm = 2 (N - 1) / N transfer: communication hides "
+    "behind computation, not at all for g = 1 and wholly for large g; Pollux lets its Tm grow with N instead",
+    source="Qiao et al. 2021, OSDI (Pollux), section 3.2",
+)
+
+LAWS = (CONSTANT, PERFECT, AMDAHL, GUSTAFSON, USL, POWER, ALPHA_BETA, OVERLAP)
+CANDIDATES = tuple(law for law in LAWS if law is not CONSTANT)
+
+
+def law_named(name: str) -> Law:
+    """The law of that name.
+
+    Raises SpecError naming all laws when there is none.
+    """
+    for law in LAWS:
+        if law.name == name:
+            return law
+    raise SpecError(f"law={name!r} is unknown; the laws are {', '.join(law.name for law in LAWS)}.")

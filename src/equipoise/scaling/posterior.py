@@ -1,0 +1,238 @@
+"""How plausible every curve of a law is, given measured times: sums over grids of cells, no random numbers.
+
+The overall scale is integrated in closed form, the shape and the noise on grids that zoom in on what the
+data allow.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtri
+
+from equipoise.scaling.law import Domain, FloatArray, Law
+
+BoolArray: TypeAlias = NDArray[np.bool_]
+IntArray: TypeAlias = NDArray[np.int64]
+
+# Cells per side at each zoom, by the number of shape parameters; the last zoom is the one that counts.
+_ZOOMS = {0: (1,), 1: (99, 99, 147), 2: (33, 33, 49)}
+_NEGLIGIBLE_LOG_WEIGHT = -12.0
+
+# Noise before any data: runs of one training at one size differ by about 2.5 %, from well under 1 % to 10 %
+# and more; whole sizes or entries stray from any smooth law by up to 8 %, but in most data by nothing that
+# shows. docs/experiments/0001-law-intervals.md has the coverage with and without the second.
+_RUN_NOISE = np.geomspace(0.0005, 0.3, 15)
+_RUN_NOISE_MEDIAN, _RUN_NOISE_LOG_SD = 0.025, 0.8
+_CLUSTER_NOISE = np.array([0.0, 0.01, 0.02, 0.04, 0.08])
+_CLUSTER_NOISE_WEIGHT = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
+# Times that do not depend on the size at all may scatter by anything from nothing to a factor of twenty.
+_NULL_NOISE = np.geomspace(0.003, 3.0, 21)
+
+_OUTLIER_SPREADS = 4.0
+_MOST_OUTLIERS = 0.2
+_FREEDOM_TO_TELL = 3
+_MEDIAN_TO_SD = 1.4826
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clusters:
+    """Runs gathered into what may stray together: the runs of one entry, or of one size.
+
+    num_accelerators, mean_log_s, num_runs: (n_clusters,). within: squared deviations from the means, summed.
+    """
+
+    num_accelerators: FloatArray
+    mean_log_s: FloatArray
+    num_runs: FloatArray
+    within: float
+
+    @property
+    def within_freedom(self) -> float:
+        """Degrees of freedom of `within`."""
+        return float(np.sum(self.num_runs) - len(self.num_runs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """A grid of noise levels: log standard deviations of a run and its cluster, log weights; (n_noises,)."""
+
+    run: FloatArray
+    cluster: FloatArray
+    log_weight: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """The weight of every curve of one law, and of every noise level with it.
+
+    unit: (n_cells, num_shapes), curves as `Law.at` takes them. log_weight, log_scale: (n_cells, n_noises).
+    log_scale_sd: (n_noises,). log_evidence: how well the law as a whole foretold the data.
+    """
+
+    law: Law
+    domain: Domain
+    unit: FloatArray
+    log_weight: FloatArray
+    log_scale: FloatArray
+    log_scale_sd: FloatArray
+    log_evidence: float
+
+    def draws(self, count: int) -> tuple[FloatArray, IntArray]:
+        """`count` equally likely parameter sets (count, num_params), and the noise level of each (count,).
+
+        They lie evenly over the posterior, so that the same data always give the same draws.
+        """
+        weight = np.exp(self.log_weight - self.log_weight.max()).ravel()
+        cumulative = np.cumsum(weight)
+        even = (np.arange(count) + 0.5) / count
+        cell, noise = np.divmod(np.searchsorted(cumulative, even * cumulative[-1]), len(self.log_scale_sd))
+        deviate = even_deviates(count, _GOLDEN)
+        scale = np.exp(self.log_scale[cell, noise] + deviate * self.log_scale_sd[noise])
+        return self.law.scaled(self.law.at(self.unit[cell], self.domain), scale), noise
+
+    @property
+    def likeliest_unit(self) -> FloatArray:
+        """The heaviest curve: (num_shapes,)."""
+        return np.asarray(self.unit[np.argmax(self.log_weight.max(axis=1))])
+
+
+def even_deviates(count: int, irrational: float) -> FloatArray:
+    """`count` standard normal deviates that fill the distribution evenly, in an order without pattern:
+    (count,).
+
+    Source: the additive recurrence, Niederreiter 1992, chapter 3: multiples of an irrational number modulo 1.
+    """
+    return np.asarray(ndtri((np.arange(1, count + 1) * irrational) % 1.0))
+
+
+def law_noise(cluster: FloatArray = _CLUSTER_NOISE, weight: FloatArray = _CLUSTER_NOISE_WEIGHT) -> Noise:
+    """The noise expected around a law; cluster, weight: (n,) how far clusters stray, and how often each."""
+    log_weight = -0.5 * (np.log(_RUN_NOISE / _RUN_NOISE_MEDIAN) / _RUN_NOISE_LOG_SD) ** 2
+    run, cluster = np.meshgrid(_RUN_NOISE, cluster, indexing="ij")
+    weights = log_weight[:, None] - logsumexp(log_weight) + np.log(weight)
+    return Noise(run=run.ravel(), cluster=cluster.ravel(), log_weight=weights.ravel())
+
+
+def null_noise() -> Noise:
+    """The noise of times that do not depend on the size."""
+    even = np.full(len(_NULL_NOISE), -np.log(len(_NULL_NOISE)))
+    return Noise(run=_NULL_NOISE, cluster=np.zeros(len(_NULL_NOISE)), log_weight=even)
+
+
+def clusters(num_accelerators: FloatArray, log_time_s: FloatArray, label: IntArray) -> Clusters:
+    """Runs gathered by label: all arrays (n_runs,)."""
+    _, index, num_runs = np.unique(label, return_inverse=True, return_counts=True)
+    mean = np.bincount(index, log_time_s) / num_runs
+    size = np.bincount(index, num_accelerators) / num_runs
+    within = float(np.sum((log_time_s - mean[index]) ** 2))
+    return Clusters(num_accelerators=size, mean_log_s=mean, num_runs=num_runs.astype(float), within=within)
+
+
+def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posterior:
+    """The weight of every curve of `law`, given the clusters.
+
+    Assumes log times scatter normally: runs about their cluster, clusters about the law; outliers are
+    already out.
+    Source: Bayes; the scale has a flat prior on the log and is integrated exactly (Gelman et al. 2013,
+    section 14.2).
+    """
+    variance = noise.cluster**2 + noise.run**2 / data.num_runs[:, None]  # (n_clusters, n_noises)
+    precision = 1.0 / variance
+    total = precision.sum(axis=0)
+    of_noise = (
+        noise.log_weight
+        - 0.5 * np.log(variance).sum(axis=0)
+        - 0.5 * np.log(total)
+        - data.within_freedom * np.log(noise.run)
+        - data.within / (2.0 * noise.run**2)
+    )
+
+    def weigh(unit: FloatArray) -> tuple[FloatArray, FloatArray]:
+        residual = data.mean_log_s - np.log(law.times_s(law.at(unit, domain), data.num_accelerators))
+        log_scale = residual @ precision / total
+        chi_square = residual**2 @ precision - log_scale**2 * total
+        return of_noise - 0.5 * np.maximum(chi_square, 0.0), log_scale
+
+    unit, volume = _zoomed(law.num_shapes, lambda cells: logsumexp(weigh(cells)[0], axis=1))
+    log_weight, log_scale = weigh(unit)
+    return Posterior(
+        law=law,
+        domain=domain,
+        unit=unit,
+        log_weight=log_weight,
+        log_scale=log_scale,
+        log_scale_sd=total**-0.5,
+        log_evidence=float(logsumexp(log_weight) + np.log(volume / len(unit))),
+    )
+
+
+def outliers(
+    laws: tuple[Law, ...], num_accelerators: FloatArray, log_time_s: FloatArray, domain: Domain
+) -> BoolArray:
+    """Which runs lie far from the curve that most runs lie close to: (n_runs,) booleans.
+
+    Far is more than four robust standard deviations, and more than 10 %. Where more than a fifth of the runs
+    are far, none is called an outlier: then it is noise, or no law fits.
+    Assumes at least three runs more than the curve has parameters; a law with fewer cannot tell and is
+    passed over.
+    Source: least absolute deviations; the scale as in Rousseeuw and Leroy 1987, p. 44 and 202.
+    """
+    far = np.zeros(len(log_time_s), dtype=bool)
+    least = np.inf
+    for law in laws:
+        freedom = len(log_time_s) - len(law.params)
+        if freedom < _FREEDOM_TO_TELL:
+            continue
+        distance = _least_distances(law, num_accelerators, log_time_s, domain)
+        if np.sum(distance) / freedom < least:
+            least = np.sum(distance) / freedom
+            # A curve passes through as many runs as it has parameters: those say nothing about the noise.
+            spread = _MEDIAN_TO_SD * np.median(np.sort(distance)[-freedom:])
+            far = distance > _OUTLIER_SPREADS * max(spread, _RUN_NOISE_MEDIAN)
+    return far if np.mean(far) <= _MOST_OUTLIERS else np.zeros_like(far)
+
+
+def _least_distances(
+    law: Law, num_accelerators: FloatArray, log_time_s: FloatArray, domain: Domain
+) -> FloatArray:
+    """Distance on the log scale of each run (n_runs,) from the law's curve with the least sum of them."""
+
+    def distances(unit: FloatArray) -> FloatArray:
+        residual = log_time_s - np.log(law.times_s(law.at(unit, domain), num_accelerators))
+        return np.asarray(np.abs(residual - np.median(residual, axis=1, keepdims=True)))
+
+    def score(unit: FloatArray) -> FloatArray:
+        # The likelihood under Laplace noise of unknown width; the constant keeps exact data finite.
+        return np.asarray(-len(log_time_s) * np.log(distances(unit).sum(axis=1) + _RUN_NOISE[0]))
+
+    unit, _ = _zoomed(law.num_shapes, score)
+    return np.asarray(distances(unit[[np.argmax(score(unit))]])[0])
+
+
+def _zoomed(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[FloatArray, float]:
+    """The cells worth summing over (n, num_shapes), and the share of the unit box they cover.
+
+    score: (n, num_shapes) -> log weights (n,).
+    """
+    low, high = np.zeros(num_shapes), np.ones(num_shapes)
+    *coarse, fine = _ZOOMS[num_shapes]
+    for side in coarse:
+        unit = _cells(low, high, side)
+        weight = score(unit)
+        kept = unit[weight > weight.max() + _NEGLIGIBLE_LOG_WEIGHT]
+        margin = (high - low) / side
+        low, high = np.maximum(kept.min(axis=0) - margin, 0.0), np.minimum(kept.max(axis=0) + margin, 1.0)
+    return _cells(low, high, fine), float(np.prod(high - low))
+
+
+def _cells(low: FloatArray, high: FloatArray, side: int) -> FloatArray:
+    """Centres of `side` cells along each dimension of the box: (side ** num_dims, num_dims)."""
+    middle = (np.arange(side) + 0.5) / side
+    axes = np.meshgrid(
+        *(start + (end - start) * middle for start, end in zip(low, high, strict=True)), indexing="ij"
+    )
+    return np.stack([axis.ravel() for axis in axes], axis=1) if axes else np.zeros((1, 0))
