@@ -47,12 +47,13 @@ def test_a_missing_file_and_a_folder_are_refused_in_words(tmp_path: Path) -> Non
 def test_any_bytes_give_blocks_or_a_spec_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "any.toml"
     path.write_bytes(data)
+    refused = None
     try:
         blocks = list(read_blocks(path, KINDS))
     except SpecError as err:
-        assert "any.toml" in str(err)
-    else:
-        assert all(block.kind == "accelerator" for block in blocks)
+        refused, blocks = str(err), []
+    assert refused is None or "any.toml" in refused
+    assert all(block.kind == "accelerator" for block in blocks)
 
 
 def test_a_block_knows_its_line(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def test_figures_agree_with_the_development_table(data_dir: Path) -> None:
         for column, (field, unit) in columns.items():
             ours = chip.peak_flop_per_s(field) if field in DTYPES else getattr(chip, field)
             theirs = float(row[column]) * unit if row[column] else None
-            if ours != pytest.approx(theirs, rel=1e-9):
+            both = ours is not None and theirs is not None
+            if ours != theirs and not (both and math.isclose(ours, theirs, rel_tol=1e-9)):
                 differing.add((chip.slug, field if field in DTYPES else column))
     assert differing == CORRECTED
 
@@ -187,12 +188,12 @@ def test_an_unknown_accelerator_names_the_nearest_and_the_file_to_edit() -> None
 
 @given(st.text(max_size=200))
 def test_any_text_is_either_known_or_refused_in_words(name: str) -> None:
-    try:
-        chip = hardware.accelerator(name)
-    except SpecError as err:
-        assert "hardware.toml" in str(err)
+    slug = hardware.accelerator_slug(name)
+    if slug is None:
+        with pytest.raises(SpecError, match=r"hardware\.toml"):
+            hardware.accelerator(name)
     else:
-        assert hardware.accelerator_slug(name) == chip.slug
+        assert hardware.accelerator(name).slug == slug
 
 
 NEW_CHIP = """

@@ -126,7 +126,9 @@ def stated(text: str, field: str) -> list[str]:
 
 
 @pytest.mark.truth
-@pytest.mark.parametrize("round_name", ["v0.7", "v1.1", "v2.1", "v3.1", "v4.0", "v5.0"])
+@pytest.mark.parametrize(
+    "round_name", ["v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0"]
+)
 def test_every_spelling_of_a_round_resolves(data_dir: Path, round_name: str) -> None:
     source = open_source(data_dir / "mlperf" / f"training_results_{round_name}.tar.zst")
     checked = 0
