@@ -8,42 +8,32 @@ from equipoise.scaling.claims import Claim
 from equipoise.scaling.groups import Grouping
 from equipoise.scaling.pointers import Pointer
 from equipoise.scaling.reference import TableRow
+from equipoise.scaling.shared import SharedSystems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFindings:
     """One workload of the round.
 
-    entries: every entry of the division, scored or not, with the columns of `scaling.metrics.ENTRY_COLUMNS`, ordered
-    by accelerators, then score. `cluster` and the factors are null where they cannot be told.
-    grouping is None when there are too few systems; grouping_missing then says what is lacking.
-    pointers: for speed, for efficiency, in between; fewer when one entry serves several purposes.
-    energy: the rows of entries with measured energy, ordered by accelerators; may be empty.
+    name: what people call it. entries: every entry of the division, scored or not, with the columns of
+    `scaling.metrics.ENTRY_COLUMNS`, ordered by accelerators, then score; cluster and the factors are null
+    where they cannot be told. spots: how many systems share each accelerator and size. curves: best entry a
+    size of each accelerator. grouping is None when there are too few systems; grouping_missing then says what
+    is lacking.
+    pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
+    energy: the rows of `entries` with measured energy; may be empty.
     """
 
     workload: str
     name: str
     table: TableRow
     entries: pl.DataFrame
+    spots: pl.DataFrame
+    curves: pl.DataFrame
     grouping: Grouping | None
     grouping_missing: str | None
     pointers: tuple[Pointer, ...]
     energy: pl.DataFrame
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedSystems:
-    """Systems that have a score in every chosen workload, compared across them.
-
-    table: one row a system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,
-    relative_efficiency, like_for_like_efficiency, rank (1 = highest relative efficiency among the shared systems).
-    published_count: how many systems the study counts, None where it says nothing about this choice.
-    """
-
-    num_systems: int
-    table: pl.DataFrame
-    published_count: int | None
-    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""Robust statistics over plain arrays: what the layers above share. No frames, no files; random numbers come from the caller."""
+"""Robust statistics over plain arrays: what the layers above share. No frames, no files.
+
+Random numbers come from the caller.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

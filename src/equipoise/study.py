@@ -1,34 +1,272 @@
-"""The whole pipeline on one page: tables in, metrics, groups, claims, findings out."""
+"""The whole pipeline on one page: tables in; metrics, factors, groups and claims; findings out."""
 
-from collections.abc import Sequence
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from functools import reduce
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from equipoise.findings import Findings
+from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.findings import Findings, WorkloadFindings
+from equipoise.runs import embedded
+from equipoise.runs.store import Tables, merged, read_tables
+from equipoise.scaling.claims import tested_claims
+from equipoise.scaling.decompose import with_factors
+from equipoise.scaling.groups import Grouping, grouped
+from equipoise.scaling.metrics import COMPARABLE, ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
+from equipoise.scaling.pointers import pointers
+from equipoise.scaling.reference import Published, table_row
+from equipoise.scaling.shared import shared_systems
+from equipoise.scaling.summary import headline, summary
+from equipoise.spec.hardware import accelerator as known_accelerator
+from equipoise.spec.workload import workload as known_workload
+
+# Open entries may change the model and the target: they are listed, but no study compares them.
+DIVISION = "closed"
+MIN_ENTRIES = 3
+
+Folders = Path | str | Sequence[Path | str]
+
+
+def tables(*, data: Folders | None = None, also: Folders = ()) -> Tables:
+    """The tables `runs` and `scores` that everything here reads.
+
+    data: folders that `ingest --into` wrote, in place of the embedded dataset. also: such folders beside it;
+    where two hold the same entry, the later one's is taken.
+    """
+    folders = _folders(data) if data is not None else ()
+    first = embedded.load() if data is None else read_tables(folders[0])
+    return reduce(merged, [read_tables(folder) for folder in (*folders[1:], *_folders(also))], first)
+
+
+def runs(*, data: Folders | None = None, also: Folders = ()) -> pl.DataFrame:
+    """Every execution, one a row: the table `runs`."""
+    return tables(data=data, also=also).runs
 
 
 def scores(
     *,
-    round: str | None = None,  # noqa: A002 - the name users say
+    round: str | None = None,  # noqa: A002 - what users call it
     workload: str | None = None,
     accelerator: str | None = None,
     submitter: str | None = None,
     division: str | None = None,
     sort: str | None = None,
-    data: Path | str | None = None,
-    also: Sequence[Path | str] = (),
-) -> pl.DataFrame: ...
+    data: Folders | None = None,
+    also: Folders = (),
+) -> pl.DataFrame:
+    """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
 
-
-def runs(*, data: Path | str | None = None, also: Sequence[Path | str] = ()) -> pl.DataFrame: ...
+    Filters take the names of data or their aliases (`4.1`, `BERT`, `NVIDIA H100-SXM5-80GB`); reference and
+    baseline are found before filtering. sort: a column, `-column` for descending; else by round, workload,
+    accelerators and score.
+    Raises SpecError for a name that the data do not hold, naming those they do.
+    """
+    rows = with_metrics(tables(data=data, also=also).scores).rename({"campaign": "round"})
+    rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
+    filters: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
+        ("round", round, round_name),
+        ("workload", workload, lambda name: known_workload(name).slug),
+        ("accelerator", accelerator, lambda name: known_accelerator(name).slug),
+        ("submitter", submitter, str),
+        ("division", division, str.lower),
+    )
+    held = {column: rows[column] for column, wanted, _ in filters if wanted is not None}
+    for column, wanted, spelt in filters:
+        if wanted is not None:
+            rows = rows.filter(pl.col(column) == _named(wanted, held[column], spelt))
+    return rows.select(SCORE_COLUMNS)
 
 
 def study(
-    round: str | None = None,  # noqa: A002 - the name users say
+    round: str | None = None,  # noqa: A002 - what users call it
     workloads: Sequence[str] | None = None,
     *,
     k: int | None = None,
-    data: Path | str | None = None,
-    also: Sequence[Path | str] = (),
-) -> Findings: ...
+    data: Folders | None = None,
+    also: Folders = (),
+) -> Findings:
+    """What the closed entries of one round say about scaling.
+
+    round: the published study's (v4.1) unless given; the latest one where the data lack that. workloads: the
+    study's in its round, else every workload with at least three scored entries. k: number of groups; by
+    silhouette unless given.
+    Raises EvidenceError when a workload has fewer than three scored entries, SpecError for unknown names.
+    """
+    everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
+    published = _published()
+    chosen_round = _chosen_round(round, everything, published)
+    entries = everything.filter((pl.col("round") == chosen_round) & (pl.col("division") == DIVISION))
+    own = {row.workload: row for row in published if row.round == chosen_round}
+    chosen = _chosen_workloads(workloads, entries, default=tuple(own), round_=chosen_round)
+    measured = with_factors(with_metrics(entries.rename({"round": "campaign"}))).rename({"campaign": "round"})
+    each = tuple(
+        _workload_findings(measured.filter(pl.col("workload") == workload), workload, own.get(workload), k=k)
+        for workload in chosen
+    )
+    by_workload = {found.workload: found.entries for found in each}
+    claims = tested_claims(by_workload, label=f"{chosen_round}, {DIVISION}")
+    names = {found.workload: found.name for found in each}
+    return Findings(
+        round=chosen_round,
+        division=DIVISION,
+        dataset=embedded.version(),
+        sources=_sources(data, also),
+        headline=headline(f"MLPerf Training {chosen_round}", by_workload, claims),
+        summary=summary(names, by_workload, [pointer for found in each for pointer in found.pointers]),
+        workloads=each,
+        claims=claims,
+        shared=shared_systems(
+            by_workload, num_published=_num_systems_in_all() if own.keys() == by_workload.keys() else None
+        ),
+    )
+
+
+def round_name(name: str) -> str:
+    """A round as the data name it: `4.1`, `V4.1` and `v4.1` are one.
+
+    >>> round_name("4.1")
+    'v4.1'
+    """
+    return re.sub(r"^v?(?=\d)", "v", name.strip(), flags=re.IGNORECASE)
+
+
+def _workload_findings(
+    entries: pl.DataFrame, workload: str, published: Published | None, *, k: int | None
+) -> WorkloadFindings:
+    ordered = entries.sort("num_accelerators", "score_s", "entry_id", nulls_last=True)
+    grouping: Grouping | None = None
+    grouping_missing = None
+    try:
+        grouping, marked = grouped(ordered, k=k)
+    except EvidenceError as err:
+        grouping_missing = str(err)
+        marked = ordered.with_columns(cluster=pl.lit(None, pl.Int64))
+    return WorkloadFindings(
+        workload=workload,
+        name=_title(workload, published),
+        table=table_row(ordered, workload, published),
+        entries=marked.select(ENTRY_COLUMNS),
+        spots=spots(marked),
+        curves=curves(marked),
+        grouping=grouping,
+        grouping_missing=grouping_missing,
+        pointers=pointers(marked, workload),
+        energy=marked.select(ENTRY_COLUMNS).filter(pl.col("energy_j").is_not_null()),
+    )
+
+
+def _title(workload: str, published: Published | None) -> str:
+    if published is not None:
+        return published.name
+    try:
+        return known_workload(workload).title
+    except SpecError:  # data may hold a workload that the catalogue does not know yet: its own name serves
+        return workload
+
+
+def _chosen_round(wanted: str | None, entries: pl.DataFrame, published: Sequence[Published]) -> str:
+    held = entries["round"]
+    if wanted is not None:
+        return _named(wanted, held, round_name)
+    default = next((row.round for row in published if row.round in held), None)
+    if default is None and held.is_empty():
+        raise EvidenceError(
+            "the data hold no entries", missing=("the results of a round: see `equipoise ingest`",)
+        )
+    return default or max(held.unique(), key=_round_order)
+
+
+def _chosen_workloads(
+    wanted: Sequence[str] | None, entries: pl.DataFrame, *, default: Sequence[str], round_: str
+) -> tuple[str, ...]:
+    """The workloads to study, each with enough scored entries."""
+    num_scored = dict(entries.group_by("workload").agg(COMPARABLE.sum()).sort("workload").iter_rows())
+    if wanted:
+        names = [_named(name, entries["workload"], lambda each: known_workload(each).slug) for name in wanted]
+        chosen = tuple(dict.fromkeys(names))
+    else:
+        enough = [workload for workload, count in num_scored.items() if count >= MIN_ENTRIES]
+        chosen = tuple(workload for workload in default if workload in enough) or tuple(enough)
+    thin = [workload for workload in chosen if num_scored[workload] < MIN_ENTRIES]
+    if thin or not chosen:
+        counts = (
+            ", ".join(f"{workload} has {count}" for workload, count in num_scored.items())
+            or "it has no entries"
+        )
+        raise EvidenceError(
+            f"{round_}, {DIVISION}: a study needs {MIN_ENTRIES} entries of a workload with a score; {counts}",
+            missing=tuple(f"scored {DIVISION} entries of {workload} in {round_}" for workload in thin)
+            or (f"scored {DIVISION} entries in {round_}",),
+        )
+    return chosen
+
+
+def _named(wanted: str, held: pl.Series, spelt: Callable[[str], str]) -> str:
+    """The value of the data that a user's word stands for: itself, or its catalogue's spelling."""
+    values = held.drop_nulls().unique().sort().to_list()
+    if wanted in values:
+        return wanted
+    try:
+        value = spelt(wanted)
+    except SpecError:
+        value = wanted
+    if value in values:
+        return value
+    listed = sorted(values, key=_round_order) if held.name == "round" else values
+    raise SpecError(f"{held.name} {wanted!r} is not in the data; they hold {', '.join(listed)}")
+
+
+def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
+    if sort is None:
+        names = sorted(rows["round"].drop_nulls().unique(), key=_round_order)
+        position = pl.col("round").replace_strict(
+            names, range(len(names)), default=None, return_dtype=pl.Int64
+        )
+        return rows.sort(position, "workload", nulls_last=True, maintain_order=True)
+    column = sort.removeprefix("-")
+    if column not in SCORE_COLUMNS:
+        raise UsageError(f"cannot sort by {column!r}; expected one of {', '.join(SCORE_COLUMNS)}")
+    return rows.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+
+
+def _round_order(name: str) -> tuple[tuple[int, ...], str]:
+    """Rounds in the order of their numbers, v10.0 after v9.0; other names by their letters."""
+    return tuple(int(digits) for digits in re.findall(r"\d+", name)), name
+
+
+def _folders(given: Folders) -> tuple[Path, ...]:
+    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(each) for each in given)
+
+
+def _sources(data: Folders | None, also: Folders) -> str:
+    first = "the embedded dataset" if data is None else ", ".join(str(each) for each in _folders(data))
+    beside = ", ".join(str(each) for each in _folders(also))
+    return f"{first}, and beside it {beside}" if beside else first
+
+
+def _published() -> tuple[Published, ...]:
+    """The rows that published studies print, first study first."""
+    return tuple(
+        Published(
+            round=each["round"],
+            num_decimals=each["num_decimals"],
+            source=f"{each['name']}, {each['where']}, {each['url']}",
+            **row,
+        )
+        for each in _published_facts()
+        for row in each["row"]
+    )
+
+
+def _num_systems_in_all() -> int | None:
+    return next((each["num_systems_in_all"] for each in _published_facts()), None)
+
+
+def _published_facts() -> list[dict[str, Any]]:
+    text = files("equipoise").joinpath("published.toml").read_text(encoding="utf-8")
+    return list(tomllib.loads(text)["study"])

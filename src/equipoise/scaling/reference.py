@@ -1,16 +1,21 @@
 """The reference of a workload, its row in Table I, and how the study's own row differs from it."""
 
+import math
 from dataclasses import dataclass
+
+import polars as pl
+
+from equipoise.units import MINUTE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The entry against which speedup and E' are counted: fewest accelerators and, among those, the slowest."""
+    """What speedup and E' count against: the entry of fewest accelerators and, among those, the slowest."""
 
     entry_id: str
     submitter: str
     system: str
-    accelerator: str
+    accelerator: str | None
     num_accelerators: int
     score_s: float
     source_uri: str | None
@@ -18,7 +23,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What a published study prints for one workload of one round; `source` says where."""
+    """What a published study prints for one workload of one round; `source` says where.
+
+    num_decimals: how many digits after the point it prints minutes with.
+    """
 
     round: str
     workload: str
@@ -26,6 +34,7 @@ class Published:
     num_entries: int
     num_accelerators: int
     score_minutes: float
+    num_decimals: int
     source: str
 
 
@@ -40,13 +49,18 @@ class Unscored:
     reason: str
     num_missing: int | None
 
+    @property
+    def words(self) -> str:
+        """The entry and its reason, e.g. `Clemson/7x8xH100 (10 logs are missing)`."""
+        return f"{self.submitter}/{self.system} ({self.reason})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One row of Table I: the data's own figures, the study's where it has them, and each difference in words.
+    """One row of Table I: the data's own figures, the study's where it has them, the differences in words.
 
-    num_entries counts every entry of the division, scored or not. differences is empty when nothing differs or
-    `published` is None.
+    num_entries counts every entry of the division, scored or not. differences is empty when nothing differs
+    or `published` is None.
     """
 
     workload: str
@@ -56,3 +70,101 @@ class TableRow:
     unscored: tuple[Unscored, ...]
     published: Published | None
     differences: tuple[str, ...]
+
+
+def table_row(entries: pl.DataFrame, workload: str, published: Published | None) -> TableRow:
+    """The row of Table I for the entries of one round, workload and division.
+
+    entries: a frame `with_metrics` returned. published: the study's row for the same, None where it has none.
+    """
+    found = _reference(entries)
+    unscored = _unscored(entries)
+    differences: tuple[str, ...] = ()
+    if published is not None:
+        differences = (
+            *_count_difference(entries.height, unscored, published),
+            *_reference_differences(found, published),
+        )
+    return TableRow(
+        workload=workload,
+        num_entries=entries.height,
+        num_scored=entries.height - len(unscored),
+        reference=found,
+        unscored=unscored,
+        published=published,
+        differences=differences,
+    )
+
+
+def _reference(entries: pl.DataFrame) -> Reference | None:
+    rows = entries.filter(pl.col("is_reference"))
+    if rows.is_empty():
+        return None
+    row = rows.row(0, named=True)
+    return Reference(
+        entry_id=row["entry_id"],
+        submitter=row["submitter"],
+        system=row["system"],
+        accelerator=row["accelerator"],
+        num_accelerators=row["num_accelerators"],
+        score_s=row["score_s"],
+        source_uri=row["source_uri"],
+    )
+
+
+def _unscored(entries: pl.DataFrame) -> tuple[Unscored, ...]:
+    rows = entries.filter(pl.col("score_s").is_null()).sort("submitter", "system")
+    return tuple(
+        Unscored(
+            submitter=row["submitter"],
+            system=row["system"],
+            accelerator=row["accelerator"],
+            num_accelerators=row["num_accelerators"],
+            reason=row["reason"] or "no reason was recorded",
+            num_missing=row["num_missing"],
+        )
+        for row in rows.iter_rows(named=True)
+    )
+
+
+def _count_difference(
+    num_entries: int, unscored: tuple[Unscored, ...], published: Published
+) -> tuple[str, ...]:
+    more = num_entries - published.num_entries
+    if more == 0:
+        return ()
+    counted = f"the results hold {num_entries} entries, the study counts {published.num_entries}"
+    if more > 0 and len(unscored) == more:
+        names = "; ".join(entry.words for entry in unscored)
+        return (f"{counted}: as many more as have no score here: {names}",)
+    if unscored:
+        names = "; ".join(entry.words for entry in unscored)
+        return (f"{counted}; {len(unscored)} of ours have no score: {names}",)
+    return (f"{counted}; all of ours have a score, and the study does not say which ones it took",)
+
+
+def _reference_differences(found: Reference | None, published: Published) -> tuple[str, ...]:
+    if found is None:
+        return ("no entry here has a score, so there is no reference to compare",)
+    differences = []
+    if found.num_accelerators != published.num_accelerators:
+        differences.append(
+            f"the reference has {found.num_accelerators} accelerators here, {published.num_accelerators} in "
+            "the study"
+        )
+    minutes, printed, digits = found.score_s / MINUTE_S, published.score_minutes, published.num_decimals
+    if round(minutes, digits) == round(printed, digits):
+        return tuple(differences)
+    # Adding a thousandth of the last digit absorbs the rounding of decimal fractions in binary.
+    cut = math.floor(minutes * 10**digits + 1e-3) / 10**digits
+    if math.isclose(cut, printed, abs_tol=10.0**-digits / 2):
+        differences.append(
+            f"{minutes:.5f} min here, {printed:.{digits}f} in the study: the same, cut after {digits} digits"
+        )
+    else:
+        differences.append(
+            f"{minutes:.5f} min here, {printed:.{digits}f} in the study: "
+            f"{100 * abs(minutes / printed - 1):.2g} % "
+            f"{'more' if minutes > printed else 'less'} than it prints"
+        )
+    return tuple(differences)
