@@ -1,0 +1,130 @@
+"""The words of this project, each in two sentences. They live in glossary.toml; this finds and shows them."""
+
+import re
+import tomllib
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from textwrap import fill
+
+from equipoise.errors import SpecError
+
+GLOSSARY_FILE = Path(__file__).with_name("glossary.toml")
+_LINE_CHARS = 80
+_SPACES = re.compile(r"[\s_]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One word: what it means, its formula and who defined it."""
+
+    name: str
+    group: str
+    meaning: str
+    source: str
+    formula: str | None = None
+    aliases: tuple[str, ...] = ()
+    see: tuple[str, ...] = ()
+
+
+@cache
+def terms() -> tuple[Term, ...]:
+    """Every term, in the order of the file."""
+    document = tomllib.loads(GLOSSARY_FILE.read_text(encoding="utf-8"))
+    return tuple(
+        Term(**(block | {key: tuple(block.get(key, ())) for key in ("aliases", "see")}))
+        for block in document["term"]
+    )
+
+
+def explain(term: str) -> Term:
+    """The term of a word or one of its aliases; letter case, spaces and underscores do not matter.
+
+    Raises SpecError with the nearest words.
+
+    >>> explain("relative_efficiency").name
+    "E'"
+    """
+    by_word = _by_word()
+    word = _folded(term)
+    if word in by_word:
+        return by_word[word]
+    inside = [found.name for known, found in by_word.items() if word and word in known.split()]
+    close = [by_word[near].name for near in get_close_matches(word[:80], by_word, n=5)]
+    near = list(dict.fromkeys((*inside, *close)))[:5]
+    hint = f"did you mean {', '.join(near)}?" if near else "`equipoise explain` alone lists every word"
+    shown = term if len(term) <= _LINE_CHARS else f"{term[:_LINE_CHARS]}..."
+    raise SpecError(f"{shown!r} is not in the glossary; {hint}")
+
+
+def fields(term: Term) -> dict[str, object]:
+    """A term as JSON has it."""
+    return asdict(term)
+
+
+def text(term: Term) -> str:
+    """A term as the terminal shows it, in 80 columns."""
+    lines = [term.name, fill(term.meaning, _LINE_CHARS, initial_indent="  ", subsequent_indent="  ")]
+    if term.formula is not None:
+        lines.append(f"  Formula: {term.formula}")
+    lines.append(f"  Source: {term.source}")
+    if term.see:
+        lines.append(
+            fill(f"See also: {', '.join(term.see)}", 80, initial_indent="  ", subsequent_indent="  ")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def markdown() -> str:
+    """The whole glossary as docs/glossary.md has it."""
+    lines = [
+        "# Glossary",
+        "",
+        "One word, one meaning. `equipoise explain TERM` prints any of these in the terminal.",
+        "",
+        "<!-- Made from src/equipoise/glossary.toml by `python -m equipoise.glossary`; edit that file. -->",
+    ]
+    for group in dict.fromkeys(term.group for term in terms()):
+        lines += ["", f"## {group}"]
+        for term in terms():
+            if term.group == group:
+                lines += ["", f"### {term.name}", "", *_paragraphs(term)]
+    return "\n".join(lines) + "\n"
+
+
+def _paragraphs(term: Term) -> list[str]:
+    """What stands under the heading of a term."""
+    lines = [term.meaning]
+    if term.formula is not None:
+        lines += ["", f"    {term.formula}"]
+    lines += ["", f"Source: {term.source}."]
+    if term.aliases:
+        lines += ["", f"Also: {', '.join(f'`{alias}`' for alias in term.aliases)}."]
+    if term.see:
+        lines += ["", f"See: {', '.join(f'[{name}](#{_anchor(name)})' for name in term.see)}."]
+    return lines
+
+
+def _anchor(name: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", name.casefold()).replace(" ", "-")
+
+
+@cache
+def _by_word() -> dict[str, Term]:
+    """Every spelling that leads to a term; a name comes before another term's alias."""
+    words = {_folded(term.name): term for term in terms()}
+    for term in terms():
+        for alias in term.aliases:
+            words.setdefault(_folded(alias), term)
+    return words
+
+
+def _folded(word: str) -> str:
+    """A word without letter case, with one space for any white space, and a plain prime."""
+    return _SPACES.sub(" ", word.replace("\u2032", "'").replace("\u2019", "'")).strip().casefold()
+
+
+if __name__ == "__main__":
+    Path("docs/glossary.md").write_text(markdown(), encoding="utf-8")

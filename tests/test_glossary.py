@@ -1,0 +1,89 @@
+"""The glossary explains every word the product shows, each once, in two sentences."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise import glossary
+from equipoise.errors import SpecError
+
+ROOT = Path(__file__).resolve().parents[1]
+# What issue texts, tables and reports use; each must be explained.
+SHOWN = """
+E' E speedup like for like|generation|statistical|throughput|rules|olympic mean|convergence scaling|RCP|strict|lenient
+score|balance|marginal|floor|peak|cost|energy|censored|critical batch|B_crit|S(B)|silhouette|adjusted Rand index
+K-means|accelerator|node|rank|axis|dim|sample|repetition|run|entry|round|division|availability|MAMF|coverage
+conformal interval|USL|Amdahl|Gustafson|power law|strategy|plan|workload|time to train|global batch|backtest|interval
+pooled law|baseline|reference|doubling|accelerator-hours|samples to target|equilibrium|overhead|training|verdict
+relative_efficiency|like_for_like_efficiency|convergence_scaling|num_failed|num_missing|score_s|lenient_s|energy_j
+""".replace("E' E speedup like for like", "E'|S|speedup|like for like").replace("\n", "|")
+
+
+@pytest.mark.parametrize("word", sorted({word for word in SHOWN.split("|") if word}))
+def test_every_word_that_is_shown_is_explained(word: str) -> None:
+    assert glossary.explain(word).meaning
+
+
+def test_each_term_has_two_sentences_and_a_source() -> None:
+    for term in glossary.terms():
+        sentences = re.split(r"(?<=[.?]) (?=[A-Z])", term.meaning)
+        assert len(sentences) == 2, (term.name, sentences)
+        assert term.meaning.endswith(".")
+        assert term.source
+
+
+def test_no_word_means_two_things() -> None:
+    names = [term.name.casefold() for term in glossary.terms()]
+    assert len(set(names)) == len(names)
+    owners: dict[str, str] = {}
+    for term in glossary.terms():
+        for alias in {alias.casefold() for alias in term.aliases}:
+            assert owners.setdefault(alias, term.name) == term.name, alias
+            assert alias not in names, alias
+
+
+def test_see_also_leads_to_terms() -> None:
+    names = {term.name for term in glossary.terms()}
+    for term in glossary.terms():
+        assert set(term.see) <= names - {term.name}, term.name
+
+
+def test_case_and_spaces_do_not_matter() -> None:
+    assert glossary.explain("Critical  BATCH").name == "critical batch"
+    assert glossary.explain("e\u2032").name == "E'"
+
+
+def test_an_unknown_word_gets_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"'balence' is not in the glossary; did you mean balance"):
+        glossary.explain("balence")
+    with pytest.raises(SpecError, match=r"'mean' is not in the glossary; did you mean olympic mean"):
+        glossary.explain("mean")
+    with pytest.raises(SpecError, match="alone lists every word"):
+        glossary.explain("zzzzzzzz")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_explained_or_refused(word: str) -> None:
+    known = {alias.casefold() for term in glossary.terms() for alias in (term.name, *term.aliases)}
+    if " ".join(word.replace("_", " ").split()).casefold() in {
+        " ".join(k.replace("_", " ").split()) for k in known
+    }:
+        assert glossary.explain(word)
+    else:
+        with pytest.raises(SpecError, match="not in the glossary"):
+            glossary.explain(word)
+
+
+def test_a_term_fits_the_terminal() -> None:
+    for term in glossary.terms():
+        lines = glossary.text(term).splitlines()
+        assert lines[0] == term.name
+        assert all(len(line) <= 80 or line.startswith(("  Formula:", "  Source:")) for line in lines)
+
+
+def test_the_page_of_the_documentation_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert page == glossary.markdown(), "run `python -m equipoise.glossary` in the root of the repository"
