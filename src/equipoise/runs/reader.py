@@ -95,7 +95,7 @@ class Reading:
 class SourceFacts:
     """What was parsed of one source.
 
-    context: names of the folders above the source's paths, outermost first; an archive's own name without suffix.
+    context: names of the folders above the source's paths, outermost first; an archive's own name.
     facts: by path inside the source.
     """
 
@@ -105,11 +105,11 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """A kind of evidence that can be read. All functions are importable by name, so that workers can run them.
+    """A kind of evidence that can be read. Functions are importable by name, so that workers can run them.
 
-    wanted: whether the reader has a use for a file, from its path and its size in bytes (nothing else is loaded).
+    wanted: whether the reader has a use for a file, from its path and size in bytes; nothing else is loaded.
     passed_over: why a file that is not wanted looks like evidence all the same; None for ordinary files.
-    parse: one file to small facts, or a Rejection; runs in workers, in any order; never raises on hostile content.
+    parse: one file to small facts, or a Rejection; runs in workers, in any order; raises on no content.
     assemble: the facts of all sources, in order, to rows.
     """
 

@@ -34,20 +34,44 @@ class Table:
 
 
 _ENTRY_COLUMNS = (
-    Column(name="origin", kind="str", meaning="where the evidence comes from: `mlperf`, `measured` or `imported`"),
+    Column(
+        name="origin", kind="str", meaning="where the evidence comes from: `mlperf`, `measured` or `imported`"
+    ),
     Column(name="campaign", kind="str", meaning="the MLPerf round (`v4.1`) or the name of the sweep"),
     Column(name="division", kind="str", meaning="`closed` or `open`, as MLCommons defines them"),
-    Column(name="availability", kind="str", meaning="`available_onprem`, `available_cloud`, `preview` or `research`"),
+    Column(
+        name="availability",
+        kind="str",
+        meaning="`available_onprem`, `available_cloud`, `preview` or `research`",
+    ),
     Column(name="submitter", kind="str", meaning="who measured: the organisation's folder in the results"),
     Column(name="system", kind="str", meaning="the system's folder in the results"),
     Column(name="workload", kind="str", meaning="slug of the workload, e.g. `llama2_70b_lora`"),
-    Column(name="accelerator", kind="str", meaning="slug of the accelerator, e.g. `h100-sxm5-80gb`; the raw name when unknown"),
-    Column(name="num_accelerators", kind="int", meaning="accelerators in the whole system, as MLPerf counts them"),
+    Column(
+        name="accelerator",
+        kind="str",
+        meaning="slug of the accelerator, e.g. `h100-sxm5-80gb`; the raw name when unknown",
+    ),
+    Column(
+        name="num_accelerators", kind="int", meaning="accelerators in the whole system, as MLPerf counts them"
+    ),
     Column(name="num_nodes", kind="int", meaning="hosts in the whole system"),
-    Column(name="framework", kind="str", meaning="slug of the framework, e.g. `pytorch`; the raw text when unknown"),
+    Column(
+        name="framework",
+        kind="str",
+        meaning="slug of the framework, e.g. `pytorch`; the raw text when unknown",
+    ),
     Column(name="precision", kind="str", meaning="numeric format of the compute, where it is stated"),
-    Column(name="strategy", kind="str", meaning="how the run was parallelised, in the text form of a strategy, where it is stated"),
-    Column(name="global_batch_samples", kind="int", meaning="samples an optimizer step consumes over all accelerators"),
+    Column(
+        name="strategy",
+        kind="str",
+        meaning="how the run was parallelised, in the text form of a strategy, where it is stated",
+    ),
+    Column(
+        name="global_batch_samples",
+        kind="int",
+        meaning="samples an optimizer step consumes over all accelerators",
+    ),
 )
 
 RUNS = Table(
@@ -56,18 +80,58 @@ RUNS = Table(
     columns=(
         Column(name="run_id", kind="str", meaning="unique name of the run: round, folders and file"),
         *_ENTRY_COLUMNS,
-        Column(name="status", kind="str", meaning="`success`, or why the run does not count: see docs/scoring.md"),
-        Column(name="time_to_train_s", kind="float", meaning="official clock: last `run_start` before the first `run_stop`, to it"),
-        Column(name="samples_to_target", kind="float", meaning="training samples consumed until the target was reached"),
-        Column(name="samples_per_s", kind="float", meaning="samples_to_target / time_to_train_s: evaluation included"),
-        Column(name="eval_s", kind="float", meaning="time inside evaluation spans within the clock, union of overlaps"),
-        Column(name="eval_outside_s", kind="float", meaning="the part of eval_s outside every training block; null when the log has no usable blocks"),
-        Column(name="train_block_s", kind="float", meaning="time inside training blocks within the clock, union of overlaps"),
-        Column(name="init_s", kind="float", meaning="`init_start` to `run_start`: outside the official clock"),
-        Column(name="reported_throughput", kind="float", meaning="last throughput the log itself reports, in the log's own convention"),
-        Column(name="energy_j", kind="float", meaning="energy of the run from its power logs, nodes and switches, unscaled"),
+        Column(
+            name="status", kind="str", meaning="`success`, or why the run does not count: see docs/scoring.md"
+        ),
+        Column(
+            name="time_to_train_s",
+            kind="float",
+            meaning="official clock: last `run_start` before the first `run_stop`, to it",
+        ),
+        Column(
+            name="samples_to_target",
+            kind="float",
+            meaning="training samples consumed until the target was reached",
+        ),
+        Column(
+            name="samples_per_s",
+            kind="float",
+            meaning="samples_to_target / time_to_train_s: evaluation included",
+        ),
+        Column(
+            name="eval_s",
+            kind="float",
+            meaning="time inside evaluation spans within the clock, union of overlaps",
+        ),
+        Column(
+            name="eval_outside_s",
+            kind="float",
+            meaning="the part of eval_s outside every training block; null when the log has no usable blocks",
+        ),
+        Column(
+            name="train_block_s",
+            kind="float",
+            meaning="time inside training blocks within the clock, union of overlaps",
+        ),
+        Column(
+            name="init_s", kind="float", meaning="`init_start` to `run_start`: outside the official clock"
+        ),
+        Column(
+            name="reported_throughput",
+            kind="float",
+            meaning="last throughput the log itself reports, in the log's own convention",
+        ),
+        Column(
+            name="energy_j",
+            kind="float",
+            meaning="energy of the run from its power logs, nodes and switches, unscaled",
+        ),
         Column(name="source_uri", kind="str", meaning="path of the log inside its round"),
-        Column(name="source_line", kind="int", meaning="1-based line of the `run_stop` (else the last line read) in that log"),
+        Column(
+            name="source_line",
+            kind="int",
+            meaning="1-based line of the `run_stop` (else the last line read) in that log",
+        ),
     ),
     key=("run_id",),
 )
@@ -76,27 +140,63 @@ SCORES = Table(
     name="scores",
     row="one submitted entry: a system on a workload in a round",
     columns=(
-        Column(name="entry_id", kind="str", meaning="unique name of the entry: round, folder of the organisation, system, workload"),
+        Column(
+            name="entry_id",
+            kind="str",
+            meaning="unique name of the entry: round, folder of the organisation, system, workload",
+        ),
         *_ENTRY_COLUMNS,
-        Column(name="score_s", kind="float", meaning="official score: olympic mean times convergence scaling; null when unscored"),
+        Column(
+            name="score_s",
+            kind="float",
+            meaning="official score: olympic mean times convergence scaling; null when unscored",
+        ),
         Column(name="reason", kind="str", meaning="why there is no score; null when there is one"),
-        Column(name="lenient_s", kind="float", meaning="score that forgives a short or excess count and drops failed runs; for comparison only"),
+        Column(
+            name="lenient_s",
+            kind="float",
+            meaning="score that forgives a short or excess count and drops failed runs; for comparison only",
+        ),
         Column(name="unscaled_s", kind="float", meaning="olympic mean before convergence scaling"),
-        Column(name="convergence_scaling", kind="float", meaning="factor of scaling.json (reference convergence points); 1.0 when absent"),
+        Column(
+            name="convergence_scaling",
+            kind="float",
+            meaning="factor of scaling.json (reference convergence points); 1.0 when absent",
+        ),
         Column(name="num_runs", kind="int", meaning="logs found"),
         Column(name="num_failed", kind="int", meaning="logs that count as failed"),
         Column(name="num_missing", kind="int", meaning="logs required by the rules and not found"),
         Column(name="min_s", kind="float", meaning="fastest successful run, unscaled"),
         Column(name="max_s", kind="float", meaning="slowest successful run, unscaled"),
         Column(name="samples_to_target", kind="float", meaning="mean over the runs that make the score"),
-        Column(name="samples_per_s", kind="float", meaning="samples_to_target / unscaled_s over the same runs: evaluation included"),
+        Column(
+            name="samples_per_s",
+            kind="float",
+            meaning="samples_to_target / unscaled_s over the same runs: evaluation included",
+        ),
         Column(name="eval_s", kind="float", meaning="mean over the runs that make the score"),
-        Column(name="eval_outside_s", kind="float", meaning="mean over the runs that make the score; null unless every one has it"),
-        Column(name="train_block_s", kind="float", meaning="mean over the runs that make the score; null unless every one has it"),
+        Column(
+            name="eval_outside_s",
+            kind="float",
+            meaning="mean over the runs that make the score; null unless every one has it",
+        ),
+        Column(
+            name="train_block_s",
+            kind="float",
+            meaning="mean over the runs that make the score; null unless every one has it",
+        ),
         Column(name="init_s", kind="float", meaning="mean over the runs that make the score"),
-        Column(name="energy_j", kind="float", meaning="official energy: olympic in time order, times convergence scaling; null when not measured"),
+        Column(
+            name="energy_j",
+            kind="float",
+            meaning="official energy: olympic in time order, times convergence scaling; null when not measured",
+        ),
         Column(name="source_uri", kind="str", meaning="folder of the entry inside its round"),
-        Column(name="source_line", kind="int", meaning="line of the `run_stop` in the entry's first log; null when it has none"),
+        Column(
+            name="source_line",
+            kind="int",
+            meaning="line of the `run_stop` in the entry's first log; null when it has none",
+        ),
     ),
     key=("entry_id",),
 )

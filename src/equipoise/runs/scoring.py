@@ -14,7 +14,7 @@ FORGIVABLE = frozenset({CORRUPT_LINE, SLOW_INIT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one run ended: its official time in seconds (None without a clock), and `success` or why it failed."""
+    """How one run ended: official time in seconds (None without a clock), and `success` or why it failed."""
 
     time_s: float | None
     status: str
@@ -120,14 +120,17 @@ def score(
 
     outcomes: of all logs found, in the order of their numbers.
     convergence_scaling: factor of the reference convergence points; None when it is there but unreadable.
-    gaps: whether the logs found are numbered with gaps, so that a short count means that logs were lost. Without
-    gaps a short count is what was submitted, and is scored as the official summarizer does, which does not count.
+    gaps: whether the logs found are numbered with gaps, so that a short count means that logs were lost.
+    Without gaps a short count is what was submitted, scored as the official summarizer does, which does not
+    count.
     Source: MLPerf Training rules; mlperf-logging, result_summarizer.
     """
     strict = _olympic(outcomes, rules, forgiven=frozenset())
     lenient = _olympic(outcomes, rules, forgiven=FORGIVABLE)
     reason = _reason(outcomes, rules, strict, gaps=gaps, scaled=convergence_scaling is not None)
-    times_s = [outcome.time_s for outcome in outcomes if outcome.status == SUCCESS and outcome.time_s is not None]
+    times_s = [
+        outcome.time_s for outcome in outcomes if outcome.status == SUCCESS and outcome.time_s is not None
+    ]
     official = reason is None and strict.mean_s is not None
     factor = 1.0 if convergence_scaling is None else convergence_scaling
     return Score(

@@ -1,15 +1,15 @@
-"""Samples that a run needed to reach its target, from what its log states. What the units mean, the catalogue says."""
+"""Samples that a run needed to reach its target, from what its log states; the catalogue knows the units."""
 
 from equipoise.runs.readers.mlperf.log import LogFacts, Progress
 from equipoise.spec.workload import samples_to_target
 
-# Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went on to.
-# Source: MLPerf Training rules v3.1; the metrics are measured after training, hence logged apart and in any order.
+# Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
+# Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
 _CHECKPOINT_TARGETS = {"FID": (0.0, 90.0), "CLIP": (0.15, 1.0)}
 
 
 def _checkpoint(log: LogFacts) -> Progress | None:
-    """The first checkpoint whose metrics are all within their targets; None where the log has no such metrics."""
+    """The first checkpoint with all metrics within their targets; None where no metrics are logged apart."""
     results: dict[float, dict[str, float]] = {}
     reached: dict[float, Progress] = {}
     for metric in log.metrics:

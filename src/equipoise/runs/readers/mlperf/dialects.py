@@ -1,6 +1,6 @@
 """The dialects of MLPerf Training logs, from v0.5 to today, all turned into the events of the latest one.
 
-An event is a dict as `:::MLLOG` writes it: key, time_ms or time_s, value, metadata. No meaning is given to it here.
+An event is a dict as `:::MLLOG` writes it: key, time_ms or time_s, value, metadata. No meaning is given here.
 """
 
 import json
@@ -88,7 +88,9 @@ def _mllog_event(raw: bytes) -> Event | None:
 
 
 _BARE_NAME = re.compile(r"(?<=[{,])(\s*)([A-Za-z_]\w*)(\s*):")
-_BARE_VALUE = re.compile(r"(?<=:)(\s*)(?!(?:true|false|null|NaN|Infinity)\b)([A-Za-z_/<][^\s:,{}\"]*)(\s*)(?=[,}])")
+_BARE_VALUE = re.compile(
+    r"(?<=:)(\s*)(?!(?:true|false|null|NaN|Infinity)\b)([A-Za-z_/<][^\s:,{}\"]*)(\s*)(?=[,}])"
+)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 
 
@@ -172,12 +174,14 @@ def _mlperf_event(raw: bytes) -> Event | None:
         time = datetime.strptime(match[2].decode(), "%m/%d/%y %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return None
-    event = _early_event(match[3].decode("latin-1"), time.timestamp(), loose_value(_PERCENT.sub(rb"\1", match[4])))
+    event = _early_event(
+        match[3].decode("latin-1"), time.timestamp(), loose_value(_PERCENT.sub(rb"\1", match[4]))
+    )
     event["benchmark"] = match[1].decode("latin-1")
     return event
 
 
-# The first whose token a log holds is used. The content ends with the line, and a carriage return ends a line.
+# The first whose token a log holds is used. The content ends with the line; a carriage return ends one too.
 DIALECTS = (
     Dialect(
         name="MLLOG",
@@ -224,8 +228,8 @@ def chunks(data: bytes) -> Iterator[tuple[int, int]]:
         start = end or len(data)
 
 
-def decoded_lines(dialect: Dialect, lines: list[bytes]) -> list[Event | None]:
-    """The event of each marked line, None where it cannot be read."""
+def decoded_lines(dialect: Dialect, lines: list[bytes]) -> list[Any]:
+    """What each marked line holds, None where it cannot be read; not checked to be an event."""
     if dialect.token != b":::MLLOG ":
         return [dialect.decode(line) for line in lines]
     try:

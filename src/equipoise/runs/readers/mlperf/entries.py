@@ -11,7 +11,7 @@ from equipoise.runs.readers.mlperf.power import Meter
 from equipoise.runs.readers.mlperf.system import SummaryFacts, SystemFacts
 
 # Dialects that only one round used: they tell the round of logs whose folders do not.
-_ROUND_OF_DIALECT = {
+_ROUND_OF_DIALECT: dict[str | None, Round] = {
     "MLPv0.5": Round(label="v0.5", number=0.5),
     "MLL": Round(label="v0.6", number=0.6),
 }
@@ -124,9 +124,13 @@ class _Round:
         uri = "/".join(parts)
         where = place(parts[:-1])
         if where.nested:
-            self.refuse_log("nested_log", uri, "a log deeper than <system>/<benchmark>; the rules know no such place")
+            self.refuse_log(
+                "nested_log", uri, "a log deeper than <system>/<benchmark>; the rules know no such place"
+            )
         elif log.num_events == 0 and where.system is None:
-            self.refuse_log("no_mlperf_lines", uri, "no line is marked as MLPerf's (`:::MLLOG`, `:::MLL`, ...)")
+            self.refuse_log(
+                "no_mlperf_lines", uri, "no line is marked as MLPerf's (`:::MLLOG`, `:::MLL`, ...)"
+            )
         else:
             self.folder(parts[:-1], context).logs[parts[-1]] = log
 
@@ -197,7 +201,9 @@ def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Entry
             key = (entry.round.label, entry.uri, benchmark)
             if key in entries:
                 for name in logs:
-                    found.refuse_log("duplicate_entry", f"{entry.uri}/{name}", "an entry read from another source")
+                    found.refuse_log(
+                        "duplicate_entry", f"{entry.uri}/{name}", "an entry read from another source"
+                    )
             else:
                 entries[key] = entry
     for unused in sorted(found.systems.keys() - found.used_systems):

@@ -1,7 +1,7 @@
-"""Where a file stands in a round: round, organisation, system, benchmark, from the path alone; no list of folders.
+"""Where a file stands: round, organisation, system, benchmark, from the path alone, by no list of folders.
 
-The tree of a round is `<round>/<org>/results/<system>/<benchmark>/result_*.txt` with `<org>/systems/<system>.json`
-beside it. v0.5 has folders of submissions between organisation and results, some systems have no benchmark folder.
+A round is `<round>/<org>/results/<system>/<benchmark>/result_*.txt`, with `<org>/systems/<system>.json`.
+v0.5 has folders of submissions between organisation and results; some systems have no benchmark folder.
 A path may begin anywhere above or below the round.
 """
 
@@ -19,6 +19,11 @@ _ROUND_FOLDER = re.compile(
     r"(?:.*[^a-z])?(?:training|mlperf)(?:[_. -]?results?)?[_. -]?v?(\d{1,2})[._](\d{1,2})(?:[._]\d+)?(?:\D.*)?"
 )
 _ROUND_ALONE = re.compile(r"(?:v(\d{1,2})\.(\d{1,2})|(\d)\.(\d))(?:\.\d+)?")
+_JSON_KINDS: dict[str, FileKind] = {
+    "scaling.json": "scaling",
+    "entry.json": "entry",
+    "summary.json": "summary",
+}
 _LOG_NAME = re.compile(r"results?[_-].*\.(?:txt|log)|result\.(?:txt|log)")
 _LOG_NUMBER = re.compile(r"(\d+)(?!.*\d)")
 _MAX_NUMBER_DIGITS = 6  # longer is a time stamp
@@ -40,16 +45,15 @@ class Round:
 def file_kind(path: str) -> FileKind | None:
     """What a file may hold that is worth reading, from its path; None for everything else.
 
-    >>> file_kind("Dell/results/XE/bert/result_0.txt"), file_kind("Dell/systems/XE.json"), file_kind("README.md")
-    ('log', 'system', None)
+    >>> file_kind("Dell/results/XE/bert/result_0.txt"), file_kind("Dell/systems/XE.json")
+    ('log', 'system')
     """
     folders = path.lower().split("/")
     name = folders.pop()
     if name.startswith("."):
         return None
     if name.endswith(".json"):
-        alone: dict[str, FileKind] = {"scaling.json": "scaling", "entry.json": "entry", "summary.json": "summary"}
-        return alone.get(name) or ("system" if folders and folders[-1] == "systems" else None)
+        return _JSON_KINDS.get(name) or ("system" if folders and folders[-1] == "systems" else None)
     if "power" in folders and name.endswith(".txt"):
         if name.startswith("node_"):
             return "node_power"
@@ -60,7 +64,7 @@ def file_kind(path: str) -> FileKind | None:
 
 
 def looks_like_log(path: str) -> bool:
-    """Whether a file that `file_kind` does not know stands where logs do, so that leaving it out must be said."""
+    """Whether a file of no known kind stands where logs do, so that leaving it out must be said."""
     folders = path.lower().split("/")
     name = folders.pop()
     return "results" in folders and "power" not in folders and name.endswith((".txt", ".log", ".out"))
@@ -154,8 +158,8 @@ def place(folders: Parts, num_above: int = 0) -> Place:
 def log_number(name: str) -> int | None:
     """The number at the end of a log's name, by which submitters count their logs.
 
-    >>> log_number("result_240930043022868987627_01.txt"), log_number("result_run7.txt"), log_number("result.txt")
-    (1, 7, None)
+    >>> log_number("result_240930043022868987627_01.txt"), log_number("result.txt")
+    (1, None)
     """
     match = _LOG_NUMBER.search(name)
     return None if match is None or len(match[1]) > _MAX_NUMBER_DIGITS else int(match[1])

@@ -245,7 +245,9 @@ class _Scan:
         events = decoded_lines(self.dialect, raws)
         self.num_events += len(raws)
         try:
-            known = [(event, raw) for event, raw in zip(events, raws, strict=True) if event["key"] in _HANDLERS]
+            known = [
+                (event, raw) for event, raw in zip(events, raws, strict=True) if event["key"] in _HANDLERS
+            ]
         except (TypeError, KeyError):  # a line that is no event: look at each
             known = self.readable(events, raws, start)
         fold = self.fold
@@ -291,7 +293,7 @@ def _clock_shares(fold: _Fold) -> ClockShares:
 
 
 def read_log(data: bytes) -> LogFacts:
-    """The facts of one log, whatever its dialect; with dialect None and no events when no line is MLPerf's."""
+    """The facts of one log, whatever its dialect; dialect None and no events when no line is MLPerf's."""
     dialect = dialect_of(data)
     scan = _Scan(data=data, dialect=dialect)
     for start, end in chunks(data) if dialect is not None else ():

@@ -1,4 +1,4 @@
-"""Raw names of an entry to slugs of the catalogue. What the catalogue does not have stays raw and is counted."""
+"""Raw names of an entry to slugs of the catalogue; what the catalogue does not have stays raw, counted."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _EDITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What an entry ran on: slug (or raw name) and count of the accelerator, nodes; None where nobody says."""
+    """What an entry ran on: accelerator as slug or raw name, its count, nodes; None where nobody says."""
 
     accelerator: str | None
     num_accelerators: int | None
@@ -50,7 +50,9 @@ class Names:
         raw = system.accelerator
         alias = None
         if raw is not None:
-            alias = hardware.accelerator_alias(raw, system.system_name) or hardware.accelerator_alias(raw, folder)
+            alias = hardware.accelerator_alias(raw, system.system_name) or hardware.accelerator_alias(
+                raw, folder
+            )
             if alias is None:
                 self.unknown["accelerator", raw] += 1
         if alias is not None and count is not None:

@@ -38,7 +38,9 @@ def parse(blob: Blob) -> Fact:
     match file_kind(blob.path):
         case "system" | "entry":
             return read_system(blob.data) or Rejection(
-                kind="unreadable_system", where=blob.path, detail="neither JSON nor a text of key: value lines"
+                kind="unreadable_system",
+                where=blob.path,
+                detail="neither JSON nor a text of key: value lines",
             )
         case "summary":
             return read_summary(blob.data) or Rejection(
@@ -81,7 +83,9 @@ def _note_identical_logs(entries: Sequence[Entry], rejected: Tally) -> None:
             uri = f"{entry.uri}/{log.name}"
             other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
             if other != uri:
-                rejected.add(Rejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}"))
+                rejected.add(
+                    Rejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}")
+                )
 
 
 def assemble(sources: Sequence[SourceFacts]) -> Reading:

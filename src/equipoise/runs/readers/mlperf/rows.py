@@ -17,8 +17,8 @@ from equipoise.spec import names as spellings
 from equipoise.spec.workload import workload_rules, workload_slug
 from equipoise.units import HOUR_S, MINUTE_S
 
-# Time from the first `init_start` to `init_stop` that the rules allow; open submissions may compile for longer
-# from v2.0 on. Source: mlperf-logging, compliance checker, common.yaml of each round.
+# Time from the first `init_start` to `init_stop` that the rules allow; from v2.0 on, open submissions may
+# compile for longer. Source: mlperf-logging, compliance checker, common.yaml of each round.
 _INIT_LIMIT_S = 30 * MINUTE_S
 _OPEN_INIT_LIMIT_S = 4 * HOUR_S
 _FIRST_WITH_OPEN_LIMIT = 2.0
@@ -26,7 +26,7 @@ _FIRST_WITH_OPEN_LIMIT = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One log of an entry, judged: its official clock, why it failed if it did, what it needed and consumed."""
+    """One log of an entry, judged: official clock, why it failed if it did, what it needed and consumed."""
 
     log: Log
     outcome: Outcome
@@ -57,24 +57,20 @@ def clock_s(facts: LogFacts, workload: str) -> float | None:
 
 def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> str:
     """`success`, or the first reason why a run does not count."""
-    if facts.run_start_s is None:
-        return "no_run_start"
-    if facts.run_stop_s is None:
-        return "no_run_stop"
-    if time_s is None or time_s <= 0:
-        return "no_time"
-    if facts.status is None and facts.dialect == "MLLOG":
-        return "no_status"
-    if facts.status not in {None, SUCCESS}:
-        return f"status={facts.status}"
-    if facts.missed_target:
-        return "target_missed"
-    if facts.num_corrupt:
-        return CORRUPT_LINE
-    started, stopped = facts.init_start_s, facts.init_stop_s
-    if started is not None and stopped is not None and stopped - started >= init_limit_s:
-        return SLOW_INIT
-    return SUCCESS
+    if time_s is None:
+        return "no_run_start" if facts.run_start_s is None else "no_run_stop"
+    init_s = 0.0
+    if facts.init_start_s is not None and facts.init_stop_s is not None:
+        init_s = facts.init_stop_s - facts.init_start_s
+    reasons = (
+        ("no_time", time_s <= 0),
+        ("no_status", facts.status is None and facts.dialect == "MLLOG"),
+        (f"status={facts.status}", facts.status not in {None, SUCCESS}),
+        ("target_missed", facts.missed_target),
+        (CORRUPT_LINE, facts.num_corrupt > 0),
+        (SLOW_INIT, init_s >= init_limit_s),
+    )
+    return next((reason for reason, applies in reasons if applies), SUCCESS)
 
 
 def _first(*values: str | None) -> str | None:
@@ -160,7 +156,7 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float) -> R
 
 def _batch(facts: LogFacts) -> int | None:
     value = facts.global_batch
-    return int(value) if value is not None and 0 < value < 2**62 else None  # noqa: PLR2004 - fits the column
+    return int(value) if value is not None and 0 < value < 2**62 else None
 
 
 def _global_batch(entry: Entry, rejected: Tally) -> int | None:
@@ -168,7 +164,9 @@ def _global_batch(entry: Entry, rejected: Tally) -> int | None:
     seen = Counter(batch for log in entry.logs if (batch := _batch(log.facts)) is not None)
     if len(seen) > 1:
         rejected.add(
-            Rejection(kind="conflicting_batch", where=entry.uri, detail=f"global batches {sorted(seen)}; kept")
+            Rejection(
+                kind="conflicting_batch", where=entry.uri, detail=f"global batches {sorted(seen)}; kept"
+            )
         )
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 

@@ -25,7 +25,7 @@ def _pair_key(event: Event) -> float | None:
 
 @dataclass(slots=True)
 class SpanTracker:
-    """Spans found so far. A start repeated while its span is open, and a stop without a start, change nothing."""
+    """Spans found so far. A start while its span is open and a stop without a start change nothing."""
 
     spans: list[Span] = field(default_factory=list)
     overflow: bool = False

@@ -34,7 +34,7 @@ class SystemFacts:
 
 
 def tolerant_document(data: bytes) -> Any | None:  # noqa: ANN401 - whatever the file holds
-    """What a JSON file holds, trailing commas, byte order marks and raw tabs forgiven; None when it is not JSON."""
+    """What a JSON file holds, trailing commas, byte order marks, tabs forgiven; None when it is no JSON."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -69,7 +69,9 @@ class _Fields:
 
     @classmethod
     def of(cls, document: Mapping[object, object]) -> "_Fields":
-        return cls({re.sub(r"[\s-]+", "_", str(key).strip().lower()): value for key, value in document.items()})
+        return cls(
+            {re.sub(r"[\s-]+", "_", str(key).strip().lower()): value for key, value in document.items()}
+        )
 
     def first(self, *keys: str) -> object | None:
         """The value under the first key that is there; a key one letter off is that key."""
@@ -84,14 +86,21 @@ class _Fields:
 
 
 def _whole_slice(accelerator: str | None, count: int | None) -> bool:
-    """Whether an accelerator's name states its own count (`tpuv3-32`): then that count is of all nodes together."""
+    """Whether a name states its own count (`tpuv3-32`): then that count is of all nodes together."""
     return accelerator is not None and count is not None and accelerator.endswith(f"-{count}")
 
 
 def _of_nodes(fields: _Fields, nodes: object) -> dict[str, Any]:
     """Counts of `entry.json`, where each kind of node has its own record."""
-    records = [_Fields.of(node) for node in (nodes if isinstance(nodes, list) else [nodes]) if isinstance(node, dict)]
-    found: dict[str, Any] = {"accelerator": None, "num_accelerators": None, "num_nodes": None, "host_processor": None}
+    records = [
+        _Fields.of(node) for node in (nodes if isinstance(nodes, list) else [nodes]) if isinstance(node, dict)
+    ]
+    found: dict[str, Any] = {
+        "accelerator": None,
+        "num_accelerators": None,
+        "num_nodes": None,
+        "host_processor": None,
+    }
     for record in records:
         num_nodes = _count(record.first("num_nodes"))
         accelerator = _text(record.first("accelerator"))
@@ -111,7 +120,7 @@ def _of_document(document: Mapping[object, object]) -> SystemFacts:
     fields = _Fields.of(document)
     nodes = fields.held.get("nodes")
     counts: dict[str, Any]
-    if nodes is not None:
+    if isinstance(nodes, dict | list):
         counts = _of_nodes(fields, nodes)
     else:
         num_nodes = _count(fields.first("number_of_nodes", "num_nodes"))
@@ -156,7 +165,7 @@ class SummaryFacts:
 
 
 def read_summary(data: bytes) -> SummaryFacts | None:
-    """The systems in a `summary.json`: a list of records whose `details_url` ends with the description's name."""
+    """The systems in a `summary.json`: records whose `details_url` ends with the description's name."""
     document = tolerant_document(data)
     if not isinstance(document, list):
         return None
@@ -169,7 +178,7 @@ def read_summary(data: bytes) -> SummaryFacts | None:
 
 
 def read_scaling(data: bytes) -> float | None:
-    """The convergence scaling factor of a `scaling.json`; None when the file does not state a positive number."""
+    """The convergence scaling factor of a `scaling.json`; None when it does not state a positive number."""
     document = tolerant_document(data)
     factor = finite(document.get("scaling_factor")) if isinstance(document, dict) else None
     return factor if factor is not None and factor > 0 else None

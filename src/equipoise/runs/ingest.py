@@ -1,0 +1,246 @@
+"""Published results to tables: sources shared out to workers, their facts assembled, refusals told."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from equipoise.runs.reader import Reading, Rejection, Row, SourceFacts, Tally, UnknownName
+from equipoise.runs.readers import READERS
+from equipoise.runs.schema import RUNS, SCORES, Table
+from equipoise.runs.shares import Division, Share, ShareResult, context_of
+from equipoise.runs.sources import Source, open_source
+from equipoise.runs.workers import parse_shares
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Progress: TypeAlias = Callable[[str, int, int], None]  # what is being read, bytes done, bytes in all
+
+# Below this a second process costs more than it saves: one starts in about 0.1 s, which parses 40 MB.
+_WORTH_SHARING_BYTES = 40_000_000
+_ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.bz2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestReport:
+    """What was read: the two tables, and everything that was refused, warned of or not known by name."""
+
+    runs: "pl.DataFrame"
+    scores: "pl.DataFrame"
+    num_runs_rejected: int
+    rejected: Tally
+    unknown_names: tuple[UnknownName, ...]
+
+    @property
+    def rounds(self) -> tuple[str, ...]:
+        """The rounds found, sorted."""
+        return tuple(sorted(self.scores["campaign"].unique().to_list()))
+
+    @property
+    def num_entries_kept(self) -> int:
+        """Entries found, unscored ones included."""
+        return len(self.scores)
+
+    @property
+    def num_entries_unscored(self) -> int:
+        """Entries without an official score; each states its reason."""
+        return self.scores["score_s"].null_count()
+
+    @property
+    def num_runs_kept(self) -> int:
+        """Logs that are a row of `runs`."""
+        return len(self.runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One source with what is known of it before it is read."""
+
+    source: Source
+    context: tuple[str, ...]
+    size_bytes: int
+
+
+def ingest(
+    paths: Iterable[Path] | Iterable[str] | Path | str,
+    *,
+    into: Path | None = None,
+    progress: Progress | None = None,
+    num_workers: int | None = None,
+) -> IngestReport:
+    """Read rounds, folders, archives, git repositories or single logs, and return their tables.
+
+    into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
+    no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
+    do not depend on it.
+    Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
+    """
+    named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    works = [_measured(source) for path in named for source in _sources(path)]
+    results = _parsed(works, progress, num_workers or _num_cores())
+    readings, rejected = _assembled(works, results)
+    report = IngestReport(
+        runs=_frame([row for reading in readings for row in reading.runs], RUNS),
+        scores=_frame([row for reading in readings for row in reading.scores], SCORES),
+        num_runs_rejected=sum(reading.num_runs_rejected for reading in readings),
+        rejected=rejected,
+        unknown_names=tuple(name for reading in readings for name in reading.unknown_names),
+    )
+    if into is not None and report.num_entries_kept:
+        from equipoise.runs.store import Tables, write_tables  # noqa: PLC0415 - Polars only where tables are made
+
+        write_tables(Tables(runs=report.runs, scores=report.scores), into)
+    return report
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _sources(path: Path) -> list[Source]:
+    """The source at a path, archives that lie in a folder, and the descriptions beside a part of a round."""
+    source = open_source(path)
+    found = [source]
+    if source.kind.name == "directory":
+        found += [
+            open_source(child)
+            for child in sorted(path.iterdir())
+            if child.name.lower().endswith(_ARCHIVE_SUFFIXES) and child.is_file() and not child.is_symlink()
+        ]
+    if source.kind.name in {"directory", "file"}:
+        parts = path.resolve().parts
+        lower = [part.lower() for part in parts]
+        if "results" in lower:
+            systems = Path(*parts[: len(parts) - 1 - lower[::-1].index("results")], "systems")
+            if systems.is_dir():
+                found.append(open_source(systems))
+    return found
+
+
+def _measured(source: Source) -> _Work:
+    """A source with its size: of an archive as it lies, of a folder what is wanted of it."""
+    context = context_of(source)
+    if source.kind.name in {"archive", "git"}:
+        size = source.path.stat().st_size if source.path.is_file() else _WORTH_SHARING_BYTES
+        return _Work(source=source, context=context, size_bytes=size)
+    whole = Division(source, Share(path=source.path, context=context, index=0, count=1), Tally())
+    total = 0
+
+    def measure(path: str, size: int) -> bool:
+        nonlocal total
+        total += size if whole.reader(path, size) is not None else 0
+        return False
+
+    for _ in source.files(measure):
+        pass
+    return _Work(source=source, context=context, size_bytes=total)
+
+
+def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, Share]]:
+    """The shares of each source, by its index, largest first so that the last one to end ends soon.
+
+    Large sources go whole where they are as many as the workers; fewer are divided among these.
+    """
+    by_size = sorted(range(len(works)), key=lambda index: (-works[index].size_bytes, index))
+    num_large = sum(work.size_bytes * num_workers * 2 > sum(w.size_bytes for w in works) for work in works)
+    shares = []
+    for index in by_size:
+        work = works[index]
+        divided = num_large < num_workers and work.size_bytes * num_workers * 2 > sum(
+            w.size_bytes for w in works
+        )
+        count = num_workers if divided else 1
+        shares += [
+            (index, Share(path=work.source.path, context=work.context, index=part, count=count))
+            for part in range(count)
+        ]
+    return shares
+
+
+def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int) -> list[list[ShareResult]]:
+    """The results of every source's shares, by source, in the order of the shares."""
+    total = sum(work.size_bytes for work in works)
+    if (
+        not any(work.source.kind.name in {"archive", "git"} for work in works)
+        and total < _WORTH_SHARING_BYTES
+    ):
+        num_workers = 1
+    shares = _shares(works, num_workers)
+    sizes = {work.source.path: work.size_bytes for work in works}
+    seen: dict[Path, int] = {}
+
+    def parsed(share: Share, num_bytes: int) -> None:
+        if progress is not None:
+            seen[share.path] = seen.get(share.path, 0) + num_bytes
+            done = sum(min(count, sizes[path]) for path, count in seen.items())
+            progress(share.path.name, done, total)
+
+    if progress is not None and works:
+        progress(works[0].source.name, 0, total)
+    found = parse_shares(
+        [share for _, share in shares], num_workers=num_workers, parsed=parsed, meanwhile=_polars
+    )
+    results: list[list[ShareResult]] = [[] for _ in works]
+    for (index, _), result in zip(shares, found, strict=True):
+        results[index].append(result)
+    if progress is not None and works:
+        progress("done", total, total)
+    return results
+
+
+def _assembled(
+    works: Sequence[_Work], results: Sequence[Sequence[ShareResult]]
+) -> tuple[list[Reading], Tally]:
+    """What each reader makes of all sources, and the tally of everything refused on the way."""
+    rejected = Tally()
+    for found in results:
+        # Each share met the refusals that concern the whole source.
+        rejected.extend(dict.fromkeys(each for result in found for each in result.rejections))
+        for result in found:
+            rejected.merge(result.passed_over)
+    readings = []
+    for reader in READERS:
+        sources = [
+            SourceFacts(context=work.context, facts=_merged(found, reader.name))
+            for work, found in zip(works, results, strict=True)
+        ]
+        reading = reader.assemble(sources)
+        rejected.merge(reading.rejected)
+        readings.append(reading)
+    if not any(reading.scores for reading in readings):
+        rejected.extend(
+            Rejection(
+                kind="no_results",
+                where=work.source.name,
+                detail="no result found; expected <org>/results/<system>/<benchmark>/result_*.txt, or a log",
+            )
+            for work in works
+        )
+    return readings, rejected
+
+
+def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
+    """One source's facts of one reader, sorted by path."""
+    facts: dict[str, Any] = {}
+    for result in results:
+        facts |= result.facts.get(reader, {})
+    return dict(sorted(facts.items()))
+
+
+def _polars() -> object:
+    """Polars, imported while the workers work: it takes as long as a third of a round."""
+    import polars  # noqa: ICN001, PLC0415 - see above
+
+    return polars
+
+
+def _frame(rows: Sequence[Row], table: Table) -> "pl.DataFrame":
+    """Rows as a table, sorted by its key."""
+    import polars as pl  # noqa: PLC0415 - Polars only where tables are made
+
+    from equipoise.runs.store import polars_schema  # noqa: PLC0415 - likewise
+
+    columns = {name: [row[name] for row in rows] for name in table.names}
+    return pl.DataFrame(columns, schema=polars_schema(table)).sort(table.key)
