@@ -22,8 +22,9 @@ from equipoise.scaling.pointers import pointers
 from equipoise.scaling.reference import Published, table_row
 from equipoise.scaling.shared import shared_systems
 from equipoise.scaling.summary import headline, summary
+from equipoise.scaling.titles import workload_title
 from equipoise.spec.hardware import accelerator as known_accelerator
-from equipoise.spec.workload import workload as known_workload
+from equipoise.spec.workload import workload_slug
 
 # Open entries may change the model and the target: they are listed, but no study compares them.
 DIVISION = "closed"
@@ -38,8 +39,8 @@ def tables(*, data: Folders | None = None, also: Folders = ()) -> Tables:
     data: folders that `ingest --into` wrote, in place of the embedded dataset. also: such folders beside it;
     where two hold the same entry, the later one's is taken.
     """
-    folders = _folders(data) if data is not None else ()
-    first = embedded.load() if data is None else read_tables(folders[0])
+    folders = _folders(data) if data else ()
+    first = read_tables(folders[0]) if folders else embedded.load()
     return reduce(merged, [read_tables(folder) for folder in (*folders[1:], *_folders(also))], first)
 
 
@@ -70,7 +71,7 @@ def scores(
     rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
     filters: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
         ("round", round, round_name),
-        ("workload", workload, lambda name: known_workload(name).slug),
+        ("workload", workload, _workload_spelling(round)),
         ("accelerator", accelerator, lambda name: known_accelerator(name).slug),
         ("submitter", submitter, str),
         ("division", division, str.lower),
@@ -148,7 +149,7 @@ def _workload_findings(
         marked = ordered.with_columns(cluster=pl.lit(None, pl.Int64))
     return WorkloadFindings(
         workload=workload,
-        name=_title(workload, published),
+        name=published.name if published else workload_title(workload),
         table=table_row(ordered, workload, published),
         entries=marked.select(ENTRY_COLUMNS),
         spots=spots(marked),
@@ -160,34 +161,27 @@ def _workload_findings(
     )
 
 
-def _title(workload: str, published: Published | None) -> str:
-    if published is not None:
-        return published.name
-    try:
-        return known_workload(workload).title
-    except SpecError:  # data may hold a workload that the catalogue does not know yet: its own name serves
-        return workload
-
-
 def _chosen_round(wanted: str | None, entries: pl.DataFrame, published: Sequence[Published]) -> str:
     held = entries["round"]
     if wanted is not None:
         return _named(wanted, held, round_name)
     default = next((row.round for row in published if row.round in held), None)
-    if default is None and held.is_empty():
+    if default is None and held.drop_nulls().is_empty():
         raise EvidenceError(
             "the data hold no entries", missing=("the results of a round: see `equipoise ingest`",)
         )
-    return default or max(held.unique(), key=_round_order)
+    return default or max(held.drop_nulls().unique(), key=_round_order)
 
 
 def _chosen_workloads(
     wanted: Sequence[str] | None, entries: pl.DataFrame, *, default: Sequence[str], round_: str
 ) -> tuple[str, ...]:
     """The workloads to study, each with enough scored entries."""
-    num_scored = dict(entries.group_by("workload").agg(COMPARABLE.sum()).sort("workload").iter_rows())
+    num_scored = dict(
+        entries.drop_nulls("workload").group_by("workload").agg(COMPARABLE.sum()).sort("workload").iter_rows()
+    )
     if wanted:
-        names = [_named(name, entries["workload"], lambda each: known_workload(each).slug) for name in wanted]
+        names = [_named(name, entries["workload"], _workload_spelling(round_)) for name in wanted]
         chosen = tuple(dict.fromkeys(names))
     else:
         enough = [workload for workload, count in num_scored.items() if count >= MIN_ENTRIES]
@@ -221,6 +215,12 @@ def _named(wanted: str, held: pl.Series, spelt: Callable[[str], str]) -> str:
     raise SpecError(f"{held.name} {wanted!r} is not in the data; they hold {', '.join(listed)}")
 
 
+def _workload_spelling(round_: str | None) -> Callable[[str], str]:
+    """The slug a name stands for in a round: `ssd` was another model before v2.0."""
+    number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
+    return lambda name: workload_slug(name, float(number[1]) if number else None) or name
+
+
 def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
     if sort is None:
         names = sorted(rows["round"].drop_nulls().unique(), key=_round_order)
@@ -244,7 +244,7 @@ def _folders(given: Folders) -> tuple[Path, ...]:
 
 
 def _sources(data: Folders | None, also: Folders) -> str:
-    first = "the embedded dataset" if data is None else ", ".join(str(each) for each in _folders(data))
+    first = "the embedded dataset" if not data else ", ".join(str(each) for each in _folders(data))
     beside = ", ".join(str(each) for each in _folders(also))
     return f"{first}, and beside it {beside}" if beside else first
 

@@ -17,13 +17,12 @@ from equipoise.scaling.readings import (
     their_view,
 )
 from equipoise.scaling.statements import BALANCE, BERT, CAUSE, COMPARED, RETINANET, STATED, STUDIED, Statement
+from equipoise.scaling.titles import workload_title
 
 RULE = (
     "A statement holds, reverses or is not supported by its printed rule. A claim holds when every "
-    "statement that could "
-    "be tested holds, reverses when any reverses, and is not supported otherwise. The verdict is the one "
-    "like for like "
-    "where there is evidence, else the one of the study's way."
+    "statement that could be tested holds, reverses when any reverses, and is not supported otherwise. The "
+    "verdict is the one like for like where there is evidence, else the one of the study's way."
 )
 
 
@@ -135,7 +134,7 @@ def _parts(
 
 
 def _missing(views: Mapping[str, object], workloads: Sequence[str], label: str) -> str | None:
-    absent = [workload for workload in workloads if workload not in views]
+    absent = [workload_title(workload) for workload in workloads if workload not in views]
     return (
         f"{label}: {' and '.join(absent)} not among the workloads with scores chosen here."
         if absent
@@ -196,18 +195,12 @@ def _linearity_claim(
         linearity = Part(
             statement="RetinaNet scales more linearly than Llama 2 LoRA",
             rule="their way: Theil-Sen slope of log speedup against log accelerators over all systems, "
-            "nearer to 1 by "
-            f"{MARGIN}; like for like: E over the sizes that both have on one accelerator (best entries, "
-            "from the smallest "
-            f"such size), geometric mean of RetinaNet's / Llama 2's: holds above {1 + MARGIN:.2f}, reverses "
-            "below "
-            f"{1 - MARGIN:.2f}",
+            f"nearer to 1 by {MARGIN}; like for like: E over the sizes that both have on one accelerator "
+            "(best entries, from the smallest such size), geometric mean of RetinaNet's / Llama 2's: holds "
+            f"above {1 + MARGIN:.2f}, reverses below {1 - MARGIN:.2f}",
             workload=None,
             their_way=slopes(*(views[workload][0] for workload in pair)),
-            like_for_like=common_sizes(
-                {workload: entries_by_workload[workload] for workload in pair},
-                {workload: views[workload][1] for workload in pair},
-            ),
+            like_for_like=common_sizes({workload: entries_by_workload[workload] for workload in pair}),
         )
         parts = (linearity, *parts)
     return _claim(
@@ -224,8 +217,7 @@ def _depends_on_workload(balance: Sequence[Part]) -> Part:
     return Part(
         statement="the size of balance depends on the workload",
         rule="sizes with the highest efficiency x speedup, the censored ones left out: holds when the "
-        "largest is more "
-        "than twice the smallest, reverses when all are equal",
+        "largest is more than twice the smallest, reverses when all are equal",
         workload=None,
         their_way=_spread([part.their_way for part in balance]),
         like_for_like=_spread([part.like_for_like for part in balance]),

@@ -84,8 +84,7 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
     if num_distinct < max(3, k or 0):
         raise EvidenceError(
             f"{num_distinct} systems that differ in accelerators or efficiency; {k or 2} groups need at "
-            "least "
-            f"{max(3, k or 0)}",
+            f"least {max(3, k or 0)}",
             missing=("more systems with an official score in this round and workload",),
         )
     with _light_sklearn():
@@ -214,8 +213,8 @@ def _members_words(row: dict[str, float]) -> str:
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]
     return (
-        f"{row['num_entries']} {noun} of {sizes} accelerators, {_range_words(low, high)}, "
-        f"median E' {row['median_relative_efficiency']:.3g}"
+        f"{row['num_entries']} {noun} of {sizes} accelerators, {_range_words(low, high)}, median E' "
+        f"{row['median_relative_efficiency']:.3g}"
     )
 
 
@@ -242,6 +241,6 @@ def _grouping_words(groups: Sequence[Group], stability: Interval) -> str:
     else:
         trust = "the groups change from resample to resample: read them as a drawing, not as a finding"
     return (
-        f"{len(groups)} groups; {trust} (adjusted Rand index {stability.value:.2f}, "
-        f"{stability.low:.2f} to {stability.high:.2f})."
+        f"{len(groups)} groups; {trust} (adjusted Rand index {stability.value:.2f}, {stability.low:.2f} to "
+        f"{stability.high:.2f})."
     )

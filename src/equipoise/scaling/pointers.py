@@ -6,28 +6,19 @@ from typing import Any, Literal, TypeAlias
 import polars as pl
 
 from equipoise.scaling.metrics import COMPARABLE
-from equipoise.units import format_count, format_duration
 
 Purpose: TypeAlias = Literal["speed", "efficiency", "between"]
 
 RULE = (
     "speed: the shortest time; efficiency: the least accelerator-time (highest E'); between: of the entries "
-    "that none "
-    "beats in both, the one nearest to the best of both, each measured logarithmically from its best to the "
-    "value at "
-    "the other extreme"
+    "that none beats in both, the one nearest to the best of both, each measured logarithmically from its "
+    "best to the value at the other extreme"
 )
-
-_LEADS = {
-    "speed": "For absolute speed",
-    "efficiency": "For the least accelerator-time",
-    "between": "In between",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """One configuration worth a look, for what purpose, and why in one sentence."""
+    """One configuration worth a look, for what purpose; `words` say why."""
 
     workload: str
     purpose: Purpose
@@ -57,7 +48,7 @@ def pointers(entries: pl.DataFrame, workload: str) -> tuple[Pointer, ...]:
         chosen.append(("between", _nearest_to_both(front)))
     if front.height > 1:
         chosen.append(("efficiency", frugal))
-    return tuple(_pointer(purpose, row, workload, fastest=fastest) for purpose, row in chosen)
+    return tuple(_pointer(purpose, row, workload, front=front) for purpose, row in chosen)
 
 
 def _front(entries: pl.DataFrame) -> pl.DataFrame:
@@ -84,17 +75,15 @@ def _nearest_to_both(front: pl.DataFrame) -> dict[str, Any]:
     return inner.sort("_distance", "num_accelerators").row(0, named=True)
 
 
-def _pointer(purpose: Purpose, row: dict[str, Any], workload: str, *, fastest: dict[str, Any]) -> Pointer:
-    alike = row["like_for_like_efficiency"]
-    words = (
-        f"{_LEADS[purpose]}: {row['submitter']}/{row['system']}, {format_count(row['num_accelerators'])} x "
-        f"{row['accelerator'] or 'an unnamed accelerator'}, {format_duration(row['score_s'])}, "
-        f"E' {row['relative_efficiency']:.3g}" + (f", like for like {alike:.2g}" if alike is not None else "")
-    )
+def _pointer(purpose: Purpose, row: dict[str, Any], workload: str, *, front: pl.DataFrame) -> Pointer:
+    fastest = front.row(0, named=True)
+    words = "the shortest time of all" + (", and the least accelerator-time" if front.height == 1 else "")
     if purpose != "speed":
         slower = row["score_s"] / fastest["score_s"]
-        fewer = fastest["num_accelerators"] * fastest["score_s"] / row["_accelerator_s"]
-        words += f": {slower:.3g} times the shortest time for {1 / fewer:.2g} of its accelerator-time"
+        cheaper = row["_accelerator_s"] / fastest["_accelerator_s"]
+        words = f"{slower:.3g} times the shortest time for {cheaper:.2g} of its accelerator-time"
+        if purpose == "efficiency":
+            words += ", the least of all"
     return Pointer(
         workload=workload,
         purpose=purpose,
@@ -105,6 +94,6 @@ def _pointer(purpose: Purpose, row: dict[str, Any], workload: str, *, fastest: d
         num_accelerators=row["num_accelerators"],
         score_s=row["score_s"],
         relative_efficiency=row["relative_efficiency"],
-        like_for_like_efficiency=alike,
-        words=f"{words}.",
+        like_for_like_efficiency=row["like_for_like_efficiency"],
+        words=words,
     )

@@ -13,6 +13,7 @@ import polars as pl
 
 from equipoise.scaling.decompose import FACTORS, log_loss_shares
 from equipoise.scaling.metrics import COMPARABLE
+from equipoise.scaling.titles import accelerator_title
 from equipoise.units import format_count, format_duration, format_percent
 
 Verdict: TypeAlias = Literal["holds", "reverses", "not supported", "not enough evidence"]
@@ -76,7 +77,7 @@ class View:
         """What was looked at, for a sentence."""
         if self.way == "their way" or self.points.is_empty():
             return "all systems"
-        return f"{self.points['accelerator'][0]} only"
+        return f"{accelerator_title(self.points['accelerator'][0])} only"
 
 
 def their_view(workload: str, entries: pl.DataFrame) -> View:
@@ -154,9 +155,9 @@ def falls_from_sixteen(view: View) -> Reading:
         verdict=_compared(1 / ratio),
         figures=(_efficiency(view, small), _efficiency(view, large)),
         words=(
-            f"{view.about}: at best {large['efficiency']:.3g} from 16 on "
-            f"(at {format_count(large['num_accelerators'])}), {small['efficiency']:.3g} below "
-            f"(at {small['num_accelerators']})."
+            f"{view.about}: at best {large['efficiency']:.3g} from 16 on (at "
+            f"{format_count(large['num_accelerators'])}), {small['efficiency']:.3g} below (at "
+            f"{small['num_accelerators']})."
         ),
     )
 
@@ -337,10 +338,8 @@ def loss_is_throughput(view: View) -> Reading:
         ),
         words=(
             f"{view.about}, {format_count(row['num_accelerators'])} accelerators: "
-            f"{format_percent(throughput)} of the "
-            f"log loss is throughput, of which communication is a part; {format_percent(statistical)} is "
-            "more samples "
-            "for a larger batch."
+            f"{format_percent(throughput)} of the log loss is throughput, of which communication is a part; "
+            f"{format_percent(statistical)} is more samples for a larger batch."
         ),
     )
 

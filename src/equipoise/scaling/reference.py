@@ -164,7 +164,7 @@ def _reference_differences(found: Reference | None, published: Published) -> tup
     else:
         differences.append(
             f"{minutes:.5f} min here, {printed:.{digits}f} in the study: "
-            f"{100 * abs(minutes / printed - 1):.2g} % "
-            f"{'more' if minutes > printed else 'less'} than it prints"
+            f"{100 * abs(minutes / printed - 1):.2g} % {'more' if minutes > printed else 'less'} than it "
+            "prints"
         )
     return tuple(differences)

@@ -40,8 +40,7 @@ BERT = (
     Statement(
         words="efficiency is best near 8 accelerators",
         rule=f"best efficiency at 6 to 11 accelerators / best elsewhere: holds above {1 + MARGIN:.2f}, "
-        "reverses below "
-        f"{1 - MARGIN:.2f}",
+        f"reverses below {1 - MARGIN:.2f}",
         test=readings.best_near_eight,
     ),
     _FALLS_FROM_SIXTEEN,
@@ -83,9 +82,8 @@ _STABLE_DIFFUSION = (
     ),
     Statement(
         words="efficiency falls at 16, at 32 and at hundreds",
-        rule="best efficiency from step to step (below 16, 16-31, 32-99, 100 on): holds when every ratio "
-        "is below "
-        f"{1 - MARGIN:.2f}, reverses when every one is above {1 + MARGIN:.2f}",
+        rule="best efficiency from step to step (below 16, 16-31, 32-99, 100 on): holds when every ratio is "
+        f"below {1 - MARGIN:.2f}, reverses when every one is above {1 + MARGIN:.2f}",
         test=readings.falls_in_steps,
     ),
     Statement(
@@ -98,16 +96,14 @@ _STABLE_DIFFUSION = (
 BALANCE = Statement(
     words="an intermediate size balances time and efficiency",
     rule="the size with the highest efficiency x speedup (best entry a size): holds when it lies inside the "
-    "range, "
-    "reverses at the smallest, not supported at the largest",
+    "range, reverses at the smallest, not supported at the largest",
     test=readings.balance_is_interior,
 )
 
 CAUSE = Statement(
     words="the loss is communication and gradient synchronisation",
     rule="share of the log loss at the largest size that is throughput, the only factor communication can "
-    "be in: holds "
-    "from 2/3, reverses up to 1/3",
+    "be in: holds from 2/3, reverses up to 1/3",
     test=readings.loss_is_throughput,
 )
 

@@ -34,8 +34,7 @@ def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims
     else:
         scaling = (
             f"the largest systems work at {format_percent(min(kept))} to {format_percent(max(kept))} of the "
-            "efficiency "
-            "of their small siblings"
+            "efficiency of their small siblings"
         )
     return f"{label}: {scaling}; {_tally(claims)}."
 
@@ -94,9 +93,8 @@ def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, 
     return (
         f"One reference a workload mixes generations of hardware: {names[workload]} on "
         f"{format_count(row['num_accelerators'])} accelerators has E' {row['relative_efficiency']:.3g} "
-        "against the "
-        f"workload's reference, and {row['like_for_like_efficiency']:.2g} against the smallest system of "
-        "its own kind."
+        f"against the workload's reference, and {row['like_for_like_efficiency']:.2g} against the smallest "
+        "system of its own kind."
     )
 
 
