@@ -20,13 +20,17 @@ sessions = importlib.util.module_from_spec(_spec)
 sys.modules["sessions"] = sessions
 _spec.loader.exec_module(sessions)
 
-SHOWN = [session for page in sessions.PAGES for session in sessions.sessions(page)]
+WITH_SESSIONS = [page for page in sessions.PAGES if any(sessions.sessions(page))]
 
 
-@pytest.mark.parametrize("session", SHOWN, ids=lambda one: f"{one.page.name}:{one.line}")
-def test_commands_on_the_pages_print_what_is_shown(session, tmp_path):
+@pytest.mark.parametrize("page", WITH_SESSIONS, ids=lambda page: page.name)
+def test_commands_on_the_pages_print_what_is_shown(page, tmp_path):
     sessions.furnish(tmp_path)
-    assert sessions.printed(session.command, folder=tmp_path) == session.shown
+    for session in sessions.sessions(page):
+        printed = sessions.printed(session.command, folder=tmp_path)
+        assert printed == session.shown, (
+            f"{page.name}:{session.line}: {session.command} (make docs rewrites it)"
+        )
 
 
 def test_every_verb_is_shown_in_the_readme_or_docs():

@@ -14,7 +14,7 @@ from equipoise.cli.output import printable, write
 
 # The help groups verbs as DESIGN groups the folders; a verb is one line here.
 _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
-    ("Evidence: what was seen", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
+    ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 
@@ -57,6 +57,7 @@ def _app() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        subcommand_metavar="VERB ...",
         epilog="`equipoise VERB --help` tells the options of a verb.",
     )
     app.callback(invoke_without_command=True)(_root)
@@ -100,7 +101,7 @@ def _exit_code(arguments: Sequence[str]) -> int:
 def _sentence(err: typer.TyperException | errors.EquipoiseError | OSError) -> str:
     """What went wrong, in one sentence."""
     if isinstance(err, typer.TyperException):
-        return err.format_message()
+        return err.format_message().replace("Value error, ", "")  # typer begins some messages with it
     if isinstance(err, OSError):
         return f"{err.filename or 'output'}: {err.strerror or err}"
     if isinstance(err, errors.EvidenceError) and err.missing:

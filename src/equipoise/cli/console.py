@@ -3,15 +3,18 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from equipoise.cli.output import printable, width_columns
 
-from equipoise.cli.output import width_columns
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def drawn(draw: Callable[[Console], None]) -> str:
+def drawn(draw: Callable[["Console"], None]) -> str:
     """What is drawn, as text: with colour only on a terminal that wants it, at 80 columns when piped."""
+    from rich.console import Console
+
     console = Console(width=width_columns(), highlight=False, markup=False)
     with console.capture() as capture:
         draw(console)
@@ -19,18 +22,25 @@ def drawn(draw: Callable[[Console], None]) -> str:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (what, done, total) that draws a bar on standard error, on a terminal only."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        tasks = {}
+def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A callback (what, done, total) that draws one bar on standard error; None when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
 
         def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what)
-            bar.update(tasks[what], completed=done, total=total)
+            bar.update(task, description=escape(printable(what)), completed=done, total=total)
 
         yield show

@@ -7,6 +7,7 @@ import typer
 
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
 from equipoise.cli.output import answering, written_aside
+from equipoise.errors import DataError
 
 
 def ingest(
@@ -25,15 +26,21 @@ def ingest(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Read MLPerf Training results into the tables, and say what was refused and why."""
+    """Read MLPerf Training results; say what was refused."""
     extend_catalogue(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.ingested import fields, progress_bar, text
+        from equipoise.cli.console import progress_bar
+        from equipoise.cli.ingested import fields, text
         from equipoise.runs.ingest import ingest as read
 
         with progress_bar() as progress:
             report = read(paths, into=into, progress=progress)
         answer.give(lambda: fields(report), lambda: text(report, into))
+        if not report.num_entries_kept:
+            read_from = ", ".join(map(str, paths))
+            raise DataError(
+                f"{read_from}: no entry found; expected results of MLPerf Training, see the refusals"
+            )
 
 
 def scores(
@@ -56,7 +63,7 @@ def scores(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List entries with score, speedup, E', like-for-like E, samples and throughput."""
+    """List entries with score, speedup and efficiency."""
     extend_catalogue(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.tables import entries_text, handed_out
@@ -95,7 +102,7 @@ def report(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Study how training scales in a round: tables, groups, claims tested, where to look next."""
+    """Study how training scales in a round."""
     extend_catalogue(hardware, workloads)
     with answering("report", as_json=as_json, json_out=json_out) as answer:
         from equipoise.report.json import report_fields
@@ -129,7 +136,7 @@ def export(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Hand a whole table to a notebook or another program."""
+    """Hand a whole table to a notebook or program."""
     with answering("export", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.tables import handed_out
         from equipoise.study import tables

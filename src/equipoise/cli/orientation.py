@@ -18,7 +18,7 @@ def list_(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List the rounds that are there, or the workloads or accelerators that are known."""
+    """List rounds, workloads or accelerators."""
     extend_catalogue(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTINGS
@@ -37,7 +37,7 @@ def explain(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Explain a word in two sentences with its formula; without a word, list them all."""
+    """Explain a word in two sentences with its formula."""
     from equipoise import glossary
 
     with answering("explain", as_json=as_json, json_out=json_out) as answer:
@@ -49,7 +49,7 @@ def explain(
 
 
 def doctor(*, as_json: AsJson = False, json_out: JsonOut = None) -> None:
-    """Say what works on this machine, and what to install for the rest."""
+    """Say what works here and what to install for the rest."""
     with answering("doctor", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.checkup import checks, text
 

@@ -71,8 +71,8 @@ _COLUMNS = (
     _Column(head="submitter/system", align="<", cell=_system),
 )
 _LEGEND = (
-    "N accelerators. E' is against one reference a workload, E against the smallest entry",
-    "of the same accelerator: `equipoise explain E`.",
+    "E' is against one reference a workload, E against the smallest entry of the same",
+    "accelerator in the round: `equipoise explain E`.",
 )
 
 

@@ -1,0 +1,350 @@
+"""The command line as its users and scripts meet it: real processes, exit codes, streams, files."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from equipoise import __version__
+from equipoise.cli.app import verbs
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "docs" / "examples" / "h200-v5.0.tar.gz"
+
+
+def equipoise(*arguments, cwd=None, env=(), **options):
+    """One real process; its streams as text."""
+    surroundings = {**os.environ, "COLUMNS": "80", **dict(env)}
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, arguments)],
+        cwd=cwd,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def complaint(ended):
+    """The one line on standard error of a verb that could not answer; nothing else was printed."""
+    assert ended.stdout == ""
+    assert re.fullmatch(r"equipoise: [^\n]+\n", ended.stderr), ended.stderr
+    return ended.stderr.removeprefix("equipoise: ").rstrip("\n")
+
+
+@pytest.fixture(scope="session")
+def ingested(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ingested")
+    ended = equipoise("ingest", EXAMPLE, "--into", folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+# Exit codes and complaints
+
+
+def test_without_a_verb_the_help_is_the_answer():
+    ended = equipoise()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [verb for verb in verbs() if not re.search(rf"^  {verb} ", ended.stdout, re.MULTILINE)] == []
+
+
+def test_version_is_that_of_the_package():
+    assert equipoise("--version").stdout == f"equipoise {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["scoers"], "Did you mean 'scores'?"),
+        (["scores", "--raund", "v4.1"], "No such option: --raund"),
+        (["ingest"], "Missing argument"),
+        (["list", "planets"], "'rounds', 'workloads', 'accelerators'"),
+        (["ingest", "nothing-here"], "nothing-here"),
+        (["scores", "--round", "v99.9"], "v99.9"),
+        (["scores", "--workload", "brt"], "bert"),
+        (["scores", "--accelerator", "h9000"], "h9000"),
+        (["scores", "--division", "ajar"], "closed"),
+        (["scores", "--sort", "beauty"], "beauty"),
+        (["scores", "--data", "nothing-here"], "nothing-here"),
+        (["scores", "--format", "xlsx"], "parquet"),
+        (["scores", "--json", "--format", "csv"], "--json-out"),
+        (["scores", "--hardware", "nothing.toml"], "nothing.toml"),
+        (["report", "--round", "v99.9"], "v99.9"),
+        (["report", "--out", "no/such/folder/report.html"], "no/such/folder"),
+        (["export", "planets"], "'runs', 'scores'"),
+        (["export", "runs", "--out", "runs.xlsx"], "parquet"),
+        (["explain", "entropyy"], "entropyy"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_used_is_said_in_one_sentence(arguments, words, tmp_path):
+    ended = equipoise(*arguments, cwd=tmp_path)
+    assert words in complaint(ended)
+    assert ended.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path):
+    ended = equipoise("ingest", "\x1b[31mred\x07", cwd=tmp_path)
+    said = complaint(ended)
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "\\x1b[31mred\\x07" in said
+
+
+def test_too_little_evidence_is_exit_code_3_and_says_what_is_missing(ingested, tmp_path):
+    # Three entries on one accelerator: a table can be listed, groups and claims of a study need more.
+    ended = equipoise("report", "--round", "v5.0", "--workload", "bert", "--data", ingested, cwd=tmp_path)
+    assert "missing" in complaint(ended)
+    assert ended.returncode == 3
+
+
+def test_too_little_evidence_has_a_document_too(ingested, tmp_path):
+    ended = equipoise(
+        "report", "--round", "v5.0", "--workload", "bert", "--data", ingested, "--json", cwd=tmp_path
+    )
+    document = json.loads(ended.stdout)
+    assert ended.returncode == 3
+    assert document["schema"] == "equipoise.report/1"
+    assert document["status"] == "not_enough_evidence"
+    assert document["missing"]
+
+
+# JSON
+
+
+def strict_json(text):
+    """A document as a strict parser reads it: no NaN, no infinity, one value."""
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scores", "--round", "v4.1", "--workload", "bert"],
+        ["report"],
+        ["list", "rounds"],
+        ["list", "workloads"],
+        ["list", "accelerators"],
+        ["explain", "E'"],
+        ["explain"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_json_is_alone_on_standard_output_and_the_same_in_a_file(arguments, tmp_path):
+    ended = equipoise(*arguments, "--json", "--json-out", "answer.json", cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    document = strict_json(ended.stdout)
+    assert list(document)[:3] == ["schema", "equipoise", "dataset"]
+    assert document["schema"] == f"equipoise.{arguments[0]}/1"
+    assert (tmp_path / "answer.json").read_text() == ended.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["answer.json"]
+
+
+def test_json_out_leaves_the_text_where_it_was(tmp_path):
+    plain = equipoise("list", "rounds", cwd=tmp_path)
+    beside = equipoise("list", "rounds", "--json-out", "rounds.json", cwd=tmp_path)
+    assert beside.stdout == plain.stdout
+    assert strict_json((tmp_path / "rounds.json").read_text())["rounds"]
+
+
+def test_scores_document_has_the_fields_scripts_rely_on():
+    entry = strict_json(equipoise("scores", "--round", "v4.1", "--workload", "bert", "--json").stdout)[
+        "entries"
+    ][0]
+    promised = [
+        "round",
+        "division",
+        "availability",
+        "submitter",
+        "system",
+        "workload",
+        "accelerator",
+        "num_accelerators",
+        "num_nodes",
+        "score_s",
+        "lenient_s",
+        "unscaled_s",
+        "convergence_scaling",
+        "num_runs",
+        "num_failed",
+        "num_missing",
+        "min_s",
+        "max_s",
+        "global_batch_samples",
+        "samples_to_target",
+        "energy_j",
+        "speedup",
+        "relative_efficiency",
+        "like_for_like_efficiency",
+        "like_for_like_baseline",
+        "source_uri",
+        "source_line",
+        "reason",
+    ]
+    assert list(entry)[: len(promised)] == promised
+
+
+def test_ingest_document_has_the_fields_scripts_rely_on():
+    document = strict_json(equipoise("ingest", EXAMPLE, "--json").stdout)
+    assert document["rounds"] == ["v5.0"]
+    assert document["entries"] == {"kept": 3, "unscored": 0}
+    assert document["runs"]["kept"] == 30
+    assert {"rejected", "unknown_names"} <= document.keys()
+
+
+# What people see
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scores", "--round", "v4.1", "--workload", "bert"],
+        ["scores", "--workload", "gpt3", "--sort", "score_s"],
+        ["report"],
+        ["list", "rounds"],
+        ["list", "workloads"],
+        ["list", "accelerators"],
+        ["doctor"],
+        ["explain", "E'"],
+        *([verb, "--help"] for verb in verbs()),
+    ],
+    ids=" ".join,
+)
+def test_text_is_plain_and_fits_80_columns_when_piped(arguments):
+    ended = equipoise(*arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\x1b" not in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+
+
+def test_ingested_rounds_take_the_place_of_the_embedded_ones(ingested):
+    listed = strict_json(equipoise("list", "rounds", "--data", ingested, "--json").stdout)["rounds"]
+    assert [(row["round"], row["num_entries"], row["num_runs"]) for row in listed] == [("v5.0", 3, 30)]
+
+
+def test_ingested_rounds_stand_beside_the_embedded_ones(ingested):
+    embedded = strict_json(equipoise("scores", "--round", "v5.0", "--json").stdout)["entries"]
+    beside = strict_json(equipoise("scores", "--round", "v5.0", "--also", ingested, "--json").stdout)[
+        "entries"
+    ]
+    assert len(beside) == len(embedded)  # the same three entries, not twice
+
+
+def test_like_for_like_of_the_example_is_what_its_minutes_say(ingested):
+    # Dell 8 x H200, the smallest of its kind, is the baseline; 16 and 32 H200 against it by hand from their scores.
+    entries = strict_json(equipoise("scores", "--data", ingested, "--json").stdout)["entries"]
+    by_size = {entry["num_accelerators"]: entry for entry in entries}
+    assert sorted(by_size) == [8, 16, 32]
+    for size, entry in by_size.items():
+        expected = by_size[8]["score_s"] / entry["score_s"] / (size / 8)
+        assert entry["like_for_like_efficiency"] == pytest.approx(expected, rel=1e-12)
+        assert entry["like_for_like_baseline"].endswith("XE9680x8H200-SXM-141GB")
+
+
+# Files
+
+
+@pytest.mark.parametrize("table", ["runs", "scores"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_export_writes_every_row_in_every_form(table, suffix, ingested, tmp_path):
+    read = {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}[suffix]
+    out = tmp_path / f"{table}.{suffix}"
+    assert equipoise("export", table, "--data", ingested, "--out", out).returncode == 0
+    frame = read(out)
+    stored = pl.read_parquet(ingested / f"{table}.parquet")
+    assert frame.columns == stored.columns
+    key = "run_id" if table == "runs" else "entry_id"
+    assert frame[key].to_list() == stored[key].to_list()
+
+
+def test_export_without_a_file_prints_csv(ingested):
+    lines = equipoise("export", "scores", "--data", ingested).stdout.splitlines()
+    assert lines[0].startswith("entry_id,origin,campaign,")
+    assert len(lines) == 1 + 3
+
+
+def test_an_answer_that_cannot_be_given_leaves_the_old_file(tmp_path):
+    kept = tmp_path / "report.html"
+    kept.write_text("yesterday's")
+    assert equipoise("report", "--round", "v99.9", "--out", kept).returncode == 2
+    assert kept.read_text() == "yesterday's"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m equipoise scores --format csv | head -1; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    assert ended.stdout.splitlines()[-1] == "0"
+
+
+def test_a_full_disk_is_a_sentence():
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    with full.open("w") as stream:
+        ended = subprocess.run(
+            [sys.executable, "-m", "equipoise", "scores", "--json"],
+            stdout=stream,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert re.fullmatch(r"equipoise: .*No space left on device\n", ended.stderr)
+
+
+def test_interrupting_ingest_exits_130_and_leaves_nothing(tmp_path, data_dir):
+    into = tmp_path / "tables"
+    rounds = sorted((data_dir / "mlperf").glob("training_results_v*.tar.zst"))
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            "equipoise",
+            "ingest",
+            *map(str, rounds),
+            "--into",
+            str(into),
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _wait_until_it_reads(process, rounds)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed == ""
+    assert said == "equipoise: interrupted\n"
+    assert not into.exists() or list(into.iterdir()) == []
+
+
+def _wait_until_it_reads(process, rounds):
+    """Return once the process, or a worker of it, has an archive open."""
+    names = {str(path.resolve()) for path in rounds}
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no /proc: cannot tell when ingest has begun")
+    while process.poll() is None:
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            try:
+                if os.getpgid(int(folder.parent.name)) == process.pid and names & {
+                    str(link.readlink()) for link in folder.iterdir()
+                }:
+                    return
+            except OSError:
+                continue
+    pytest.fail(f"ingest ended before it was interrupted: {process.communicate()}")
