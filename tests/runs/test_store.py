@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import resource
 
 import polars as pl
 import pytest
@@ -83,6 +84,21 @@ def test_when_the_second_table_is_bad_neither_is_replaced(tmp_path):
         store.write_tables(tables([run(2)], [score(entry_id=None)]), tmp_path)
     assert store.read_tables(tmp_path).runs["run_id"].to_list() == [run(1)["run_id"]]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_is_a_data_error_and_leaves_the_old_table(tmp_path):
+    path = tmp_path / "runs.parquet"
+    store.write_table(frame(RUNS, run(1)), path, RUNS)
+    before = path.read_bytes()
+    before_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before_limit[1]))
+    try:
+        with pytest.raises(DataError, match=r"runs.parquet: cannot be written"):
+            store.write_table(frame(RUNS, *(run(number) for number in range(5000))), path, RUNS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before_limit)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_cannot_be_written_is_a_data_error(tmp_path):

@@ -72,11 +72,13 @@ def _checked(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
 def _written_aside(frame: pl.DataFrame, path: Path, table: Table) -> Path:
     """A file beside `path` that holds the table, safely on disk. Nothing is left when writing fails."""
     checked = _checked(frame, table, str(path))
+    content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
+    parquet.write(checked, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
         with aside.open("xb") as file:
-            parquet.write(checked, file)
+            file.write(content.getbuffer())
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
