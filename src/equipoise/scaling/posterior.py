@@ -29,13 +29,13 @@ _RUN_NOISE_MEDIAN, _RUN_NOISE_LOG_SD = 0.025, 0.8
 _CLUSTER_NOISE = np.array([0.0, 0.01, 0.02, 0.04, 0.08])
 _CLUSTER_NOISE_WEIGHT = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
 # Times that do not depend on the size at all may scatter by anything from nothing to a factor of twenty.
-_NULL_NOISE = np.geomspace(0.003, 3.0, 21)
+_NULL_NOISE = np.geomspace(_RUN_NOISE[0], 3.0, 25)
 
 _OUTLIER_SPREADS = 4.0
 _MOST_OUTLIERS = 0.2
 _FREEDOM_TO_TELL = 3
 _MEDIAN_TO_SD = 1.4826
-_GOLDEN = 0.6180339887498949
+GOLDEN = 0.6180339887498949  # as irrational as a number can be: its multiples modulo 1 are the most even
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,8 @@ class Posterior:
 
         They lie evenly over the posterior, so that the same data always give the same draws.
         """
-        weight = np.exp(self.log_weight - self.log_weight.max()).ravel()
-        cumulative = np.cumsum(weight)
-        even = (np.arange(count) + 0.5) / count
-        cell, noise = np.divmod(np.searchsorted(cumulative, even * cumulative[-1]), len(self.log_scale_sd))
-        deviate = even_deviates(count, _GOLDEN)
+        cell, noise = even_draws(self.log_weight, count)
+        deviate = even_deviates(count, GOLDEN)
         scale = np.exp(self.log_scale[cell, noise] + deviate * self.log_scale_sd[noise])
         return self.law.scaled(self.law.at(self.unit[cell], self.domain), scale), noise
 
@@ -98,6 +95,16 @@ class Posterior:
     def likeliest_unit(self) -> FloatArray:
         """The heaviest curve: (num_shapes,)."""
         return np.asarray(self.unit[np.argmax(self.log_weight.max(axis=1))])
+
+
+def even_draws(log_weight: FloatArray, count: int) -> tuple[IntArray, IntArray]:
+    """Rows and columns of `count` cells drawn by their weight (n_rows, n_columns), without random numbers.
+
+    Source: systematic resampling, Kitagawa 1996, with the offset fixed at one half.
+    """
+    cumulative = np.cumsum(np.exp(log_weight - log_weight.max()))
+    even = (np.arange(count) + 0.5) / count
+    return np.divmod(np.searchsorted(cumulative, even * cumulative[-1]), log_weight.shape[1])
 
 
 def even_deviates(count: int, irrational: float) -> FloatArray:
@@ -157,7 +164,7 @@ def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posteri
         chi_square = residual**2 @ precision - log_scale**2 * total
         return of_noise - 0.5 * np.maximum(chi_square, 0.0), log_scale
 
-    unit, volume = _zoomed(law.num_shapes, lambda cells: logsumexp(weigh(cells)[0], axis=1))
+    unit, volume = zoomed(law.num_shapes, lambda cells: logsumexp(weigh(cells)[0], axis=1))
     log_weight, log_scale = weigh(unit)
     return Posterior(
         law=law,
@@ -209,11 +216,11 @@ def _least_distances(
         # The likelihood under Laplace noise of unknown width; the constant keeps exact data finite.
         return np.asarray(-len(log_time_s) * np.log(distances(unit).sum(axis=1) + _RUN_NOISE[0]))
 
-    unit, _ = _zoomed(law.num_shapes, score)
+    unit, _ = zoomed(law.num_shapes, score)
     return np.asarray(distances(unit[[np.argmax(score(unit))]])[0])
 
 
-def _zoomed(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[FloatArray, float]:
+def zoomed(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[FloatArray, float]:
     """The cells worth summing over (n, num_shapes), and the share of the unit box they cover.
 
     score: (n, num_shapes) -> log weights (n,).

@@ -1,0 +1,296 @@
+"""How many samples training needs against its global batch: S(B) = S_min (1 + B / B_crit), with intervals.
+
+Sees arrays only. The weights of curves are summed as in posterior.py, with an offset for each group of
+results.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from equipoise.errors import DataError, EvidenceError
+from equipoise.scaling.law import FloatArray
+from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, zoomed
+from equipoise.stats import Interval, percentile_interval
+
+# Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
+# of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the
+# others'.
+_ENTRY_NOISE = np.geomspace(0.003, 0.3, 6)
+_RECIPE_NOISE = np.geomspace(0.005, 0.4, 6)
+_GROUP_NOISE = np.array([0.0, 0.03, 0.08, 0.2, 0.4])
+_TAIL_FREEDOM = 4.0  # recipes stray as Student's t: a few far, most near
+_REWEIGHTINGS = 8
+
+# B_crit may lie this far below the smallest batch seen, and this far above the largest.
+_BELOW, _ABOVE = 0.1, 100.0
+_LEAST_SPREAD = 2.0
+_FEWEST_BATCHES = 3
+_WIDEST_INTERVAL = 300.0
+_NUM_DRAWS = 1000
+_LEVEL = 0.9
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convergence:
+    """Samples to target against global batch, fitted.
+
+    draws: (n, 2) equally likely (S_min, B_crit), for the average group. batch_samples, samples_to_target,
+    group: the entries it was fitted to, (n_entries,). group_factor: (n_groups,) samples of each group over
+    the average one's.
+    weight: (n_entries,) how much each counted, from 0 (far from the curve) to about 1.
+    """
+
+    draws: FloatArray
+    batch_samples: FloatArray
+    samples_to_target: FloatArray
+    group: IntArray
+    group_factor: FloatArray
+    weight: FloatArray
+
+    def samples_min(self, *, level: float = 0.9) -> Interval:
+        """S_min: the samples needed at a vanishing batch, in the average group."""
+        return _interval(self.draws[:, 0], level)
+
+    def batch_critical(self, *, level: float = 0.9) -> Interval:
+        """B_crit: the batch that doubles the samples needed; at most infinity where no growth was seen."""
+        found = _interval(self.draws[:, 1], level)
+        unseen = self.batch_samples.max() * _ABOVE / 2.0
+        return replace(found, high=found.high if found.high < unseen else math.inf)
+
+    def samples(self, batch_samples: float, *, level: float = 0.9) -> Interval:
+        """Samples to target at a batch, in the average group."""
+        return _interval(self.draws[:, 0] * (1.0 + batch_samples / self.draws[:, 1]), level)
+
+    def growth(self, from_batch_samples: float, to_batch_samples: float, *, level: float = 0.9) -> Interval:
+        """How many times the samples are needed when the batch changes; free of S_min and of the group.
+
+        Source: the ratio of S(B) at two batches.
+        """
+        critical = self.draws[:, 1]
+        return _interval((critical + to_batch_samples) / (critical + from_batch_samples), level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipes:
+    """Entries gathered by group and batch.
+
+    batch, log_samples, num_entries: (n_recipes,). membership: (n_groups, n_recipes), 1.0 where of that group.
+    within: squared departures of entries from their recipe, summed; freedom: its degrees. of_entry:
+    (n_entries,).
+    """
+
+    batch: FloatArray
+    log_samples: FloatArray
+    num_entries: FloatArray
+    membership: FloatArray
+    within: float
+    freedom: float
+    of_entry: IntArray
+
+    def critical(self, unit: FloatArray) -> FloatArray:
+        """B_crit of cells: (n, 1) in 0..1 -> (n,), log-uniform over its plausible range."""
+        least, most = self.batch.min() * _BELOW, self.batch.max() * _ABOVE
+        return np.asarray(least * (most / least) ** unit[:, 0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noise:
+    """Combinations of the three noise levels: (n_noises,) each."""
+
+    entry: FloatArray
+    recipe: FloatArray
+    group: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weighed:
+    """Curves weighed: log_weight and log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
+
+    log_weight: FloatArray
+    log_min: FloatArray
+    log_min_sd: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """Recipes that scatter about one curve, shifted by an offset for each group.
+
+    stretch: (n_recipes,) by how much each recipe's variance exceeds the common one.
+    """
+
+    recipes: _Recipes
+    noise: _Noise
+    stretch: FloatArray
+
+    def weigh(self, unit: FloatArray) -> _Weighed:
+        """The weight of each curve (n_cells, 1) with each noise level; S_min and the offsets integrated
+        exactly.
+
+        Source: the normal linear model with random intercepts, Gelman et al. 2013, chapter 15; the inverse of
+        its covariance by Sherman and Morrison 1950, group by group.
+        """
+        recipes, noise = self.recipes, self.noise
+        precision = self._precision()
+        in_group = recipes.membership @ precision  # (n_groups, n_noises)
+        kept = 1.0 / (
+            1.0 + noise.group**2 * in_group
+        )  # the part of a group's mean that is not its own offset
+        total = np.sum(in_group * kept, axis=0)
+        residual = self._residual(unit)
+        log_min = np.zeros((len(unit), len(noise.entry)))
+        chi_square = residual**2 @ precision
+        for members, share in zip(recipes.membership > 0.0, kept, strict=True):
+            pull = residual[:, members] @ precision[members]
+            log_min += pull * share / total
+            chi_square -= pull**2 * share * noise.group**2
+        chi_square -= log_min**2 * total
+        of_noise = (
+            0.5 * np.log(precision).sum(axis=0)
+            + 0.5 * np.log(kept).sum(axis=0)
+            - 0.5 * np.log(total)
+            - recipes.freedom * np.log(noise.entry)
+            - recipes.within / (2.0 * noise.entry**2)
+        )
+        return _Weighed(
+            log_weight=of_noise - 0.5 * np.maximum(chi_square, 0.0), log_min=log_min, log_min_sd=total**-0.5
+        )
+
+    def score(self, unit: FloatArray) -> FloatArray:
+        """The log weight of each curve, whatever the noise: (n_cells,)."""
+        return np.asarray(logsumexp(self.weigh(unit).log_weight, axis=1))
+
+    def departures(self, unit: FloatArray, weighed: _Weighed) -> tuple[FloatArray, FloatArray]:
+        """By the likeliest curve: the offset of each group (n_groups,), and the stretch each recipe calls
+        for.
+
+        Source: expectation step for Student's t, Lange, Little and Taylor 1989, JASA 84, 881.
+        """
+        cell, level = np.unravel_index(np.argmax(weighed.log_weight), weighed.log_weight.shape)
+        precision = self._precision()[:, level]
+        residual = self._residual(unit[[cell]])[0] - weighed.log_min[cell, level]
+        members, group_variance = self.recipes.membership, self.noise.group[level] ** 2
+        offsets = (
+            group_variance
+            * (members @ (precision * residual))
+            / (1.0 + group_variance * (members @ precision))
+        )
+        common = self.stretch * precision  # precision before stretching
+        squares = (residual - offsets @ members) ** 2 * common
+        return offsets, (_TAIL_FREEDOM + squares) / (_TAIL_FREEDOM + 1.0)
+
+    def _precision(self) -> FloatArray:
+        """(n_recipes, n_noises)."""
+        variance = self.noise.recipe**2 + self.noise.entry**2 / self.recipes.num_entries[:, None]
+        return np.asarray(1.0 / (variance * self.stretch[:, None]))
+
+    def _residual(self, unit: FloatArray) -> FloatArray:
+        """Log samples less the log of the curve with S_min = 1: (n_cells, n_recipes)."""
+        growth = 1.0 + self.recipes.batch / self.recipes.critical(unit)[:, None]
+        return np.asarray(self.recipes.log_samples - np.log(growth))
+
+
+def fit_convergence(
+    batch_samples: ArrayLike, samples_to_target: ArrayLike, group: ArrayLike | None = None
+) -> Convergence:
+    """The law of samples against batch that the entries follow.
+
+    batch_samples, samples_to_target: (n_entries,) above 0. group: (n_entries,) labels of any kind; entries of
+    a group share one offset, because targets, rules and data differ between rounds. Entries of one group at
+    one batch count as one recipe, however many submitted it.
+    Raises EvidenceError, naming what to add, when the batches differ too little.
+    Assumes recipes are tuned about equally well at every batch.
+    Source: McCandlish et al. 2018, arXiv 1812.06162 (S_min: their E_min); offsets as in Gelman et al. 2013,
+    chapter 15.
+    """
+    batch, samples = (np.asarray(values, dtype=float) for values in (batch_samples, samples_to_target))
+    _require_spread(batch, samples)
+    label = np.zeros(len(batch)) if group is None else np.asarray(group)
+    index = np.unique(label, return_inverse=True)[1].astype(np.int64)
+    recipes = _recipes(batch, samples, index)
+    stretch = np.ones(len(recipes.batch))
+    for _ in range(_REWEIGHTINGS):
+        model = _Model(recipes=recipes, noise=_noise(len(recipes.membership)), stretch=stretch)
+        unit, _ = zoomed(1, model.score)
+        weighed = model.weigh(unit)
+        offsets, stretch = model.departures(unit, weighed)
+    cell, level = even_draws(weighed.log_weight, _NUM_DRAWS)
+    deviates = even_deviates(_NUM_DRAWS, GOLDEN)
+    log_min = weighed.log_min[cell, level] + deviates * weighed.log_min_sd[level]
+    found = Convergence(
+        draws=np.stack([np.exp(log_min), recipes.critical(unit[cell])], axis=1),
+        batch_samples=batch,
+        samples_to_target=samples,
+        group=index,
+        group_factor=np.exp(offsets),
+        weight=1.0 / stretch[recipes.of_entry],
+    )
+    bounds = _interval(found.draws[:, 1], _LEVEL)
+    if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
+        raise EvidenceError(
+            f"the samples to target at batches of {batch.min():g} to {batch.max():g} scatter too much to tell "
+            f"how they grow: B_crit may be anything from {bounds.low:.3g} to {bounds.high:.3g}.",
+            missing=_missing(batch),
+        )
+    return found
+
+
+def _interval(draws: FloatArray, level: float) -> Interval:
+    return percentile_interval(draws, value=float(np.median(draws)), level=level)
+
+
+def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
+    """Raise when values are impossible, or the batches too alike to show growth."""
+    for name, values in (("batch_samples", batch), ("samples_to_target", samples)):
+        wrong = ~(np.isfinite(values) & (values > 0.0))
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise DataError(
+                f"entry {first + 1} has {name}={values[first]}; expected a finite number above 0."
+            )
+    distinct = np.unique(batch)
+    if len(distinct) < _FEWEST_BATCHES or distinct[-1] < _LEAST_SPREAD * distinct[0]:
+        seen = ", ".join(f"{each:g}" for each in distinct[:_MOST_LISTED]) or "none"
+        raise EvidenceError(
+            f"samples against batch need {_FEWEST_BATCHES} distinct global batches that span a factor of "
+            f"{_LEAST_SPREAD:g}; got {seen}.",
+            missing=_missing(distinct),
+        )
+
+
+def _missing(batch: FloatArray) -> tuple[str, ...]:
+    """What would show how the samples grow with the batch."""
+    if len(batch) == 0:
+        return (
+            f"samples to target at {_FEWEST_BATCHES} global batches that span a factor of {_LEAST_SPREAD:g}",
+        )
+    return (f"samples to target at a global batch of {_LEAST_SPREAD * batch.min():g} or more, repeated",)
+
+
+def _recipes(batch: FloatArray, samples: FloatArray, group: IntArray) -> _Recipes:
+    """Entries gathered by (group, batch); the mean log of a recipe is the median of its entries."""
+    keys, of_entry, counts = np.unique(
+        np.stack([group.astype(float), batch]), axis=1, return_inverse=True, return_counts=True
+    )
+    log_samples = np.log(samples)
+    middle = np.array([np.median(log_samples[of_entry == recipe]) for recipe in range(len(counts))])
+    return _Recipes(
+        batch=keys[1],
+        log_samples=middle,
+        num_entries=counts.astype(float),
+        membership=(keys[0] == np.arange(group.max() + 1)[:, None]).astype(float),
+        within=float(np.sum((log_samples - middle[of_entry]) ** 2)),
+        freedom=float(len(batch) - len(counts)),
+        of_entry=of_entry,
+    )
+
+
+def _noise(num_groups: int) -> _Noise:
+    """All combinations of the noise levels; a single group has no offset from itself."""
+    levels = (_ENTRY_NOISE, _RECIPE_NOISE, _GROUP_NOISE if num_groups > 1 else _GROUP_NOISE[:1])
+    entry, recipe, group = (grid.ravel() for grid in np.meshgrid(*levels, indexing="ij"))
+    return _Noise(entry=entry, recipe=recipe, group=group)
