@@ -22,11 +22,24 @@ from equipoise.spec.workload import (
 
 # Runs that MLPerf asks for, as the official rules list them.
 RUNS_REQUIRED = {
-    10: "bert gnmt transformer minigo rnnt dlrm_dcnv2 stable_diffusion rgat llama2_70b_lora llama31_8b flux1",
+    10: "bert gnmt transformer minigo rnnt dlrm_dcnv2 stable_diffusion rgat llama2_70b_lora llama31_8b flux1 "
+    "gpt_oss_20b dlrmv4",
     5: "resnet50 ssd_r34 retinanet maskrcnn dlrm",
-    3: "gpt3 llama31_405b",
+    3: "gpt3 llama31_405b deepseekv3_671b qwen35_397b_grpo",
     40: "unet3d",
     100: "ncf",
+}
+# Not in the rounds that scores_truth.csv covers, or without samples.
+UNCHECKED = {
+    "llama31_405b",
+    "llama31_8b",
+    "flux1",
+    "minigo",
+    "ncf",
+    "gpt_oss_20b",
+    "deepseekv3_671b",
+    "qwen35_397b_grpo",
+    "dlrmv4",
 }
 SLUGS = frozenset(slug for slugs in RUNS_REQUIRED.values() for slug in slugs.split())
 
@@ -102,7 +115,7 @@ def test_samples_to_target_equal_those_found_independently(data_dir: Path) -> No
         )
         assert ours == pytest.approx(float(row["samples_to_converge"]), rel=1e-6), row
         checked.add(slug)
-    assert checked == SLUGS - {"llama31_405b", "llama31_8b", "flux1", "minigo", "ncf"}
+    assert checked == SLUGS - UNCHECKED
 
 
 @pytest.mark.parametrize(

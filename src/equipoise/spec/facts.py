@@ -16,14 +16,19 @@ from equipoise.errors import SpecError
 
 # A table of facts is a few hundred kilobytes; tomllib is pure Python and quadratic in dotted keys, so a file
 # that is none must be refused before it is parsed.
-MAX_FILE_BYTES = 2_000_000
+MAX_FILE_BYTES = 1_000_000
 MAX_LINE_CHARS = 4_000
-MAX_DOTS_PER_LINE = 100
+MAX_DOTS_PER_LINE = 50
+MAX_NAME_CHARS = 1_000
 
 SLUG = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 # The second form is a registered sign that was written as UTF-8 and read as Latin-1.
 _MARKS = re.compile(r"\((?:r|tm|c)\)|\u00c2?[\u00ae\u00a9]|\u2122", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\W_]+")
+# "[kind.slug]", "[[kind]]", "[kind]" or "kind = ..." at the start of a line.
+_SLUG_PART = r"(?:[\"'](?P<quoted>[^\"']*)[\"']|(?P<slug>[\w-]+))"
+_HEADER = re.compile(rf"\[{{0,2}} ?(?P<kind>[\w-]+) ?(?:\. ?{_SLUG_PART} ?)?[\]=]")
+_HEADER_CHARS = 200
 _UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
 
 
@@ -37,6 +42,8 @@ def canonical(raw: str) -> str:
     >>> canonical("Intel(R) Gaudi(R) 2 AI Accelerator")
     'intel gaudi 2 ai accelerator'
     """
+    if len(raw) > MAX_NAME_CHARS:
+        return raw  # no name is so long, and normalising is quadratic in runs of accents
     text = _MARKS.sub(" ", unicodedata.normalize("NFC", raw))
     text = _SEPARATORS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
     return _UNIT_APART.sub("", text)
@@ -126,20 +133,18 @@ def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[Block]:
     Raises SpecError with file and line for anything that is not such a file.
     """
     text = _read_text(path)
+    lines = _lines_of_tables(text)
     for kind, blocks in _parse(text, path).items():
         if kind not in kinds or not isinstance(blocks, dict):
             expected = " and ".join(f"[{name}.<slug>]" for name in sorted(kinds))
-            line = _line_of(text, rf"\s*\[?\[?\s*\"?{re.escape(kind)}")
-            raise SpecError(f"{path}:{line}: {shown(kind)}; expected tables {expected}")
+            raise SpecError(f"{path}:{lines.get(kind, 1)}: {shown(kind)}; expected tables {expected}")
         for slug, fields in blocks.items():
-            line = _line_of(text, rf"\s*\[\s*{re.escape(kind)}\s*\.\s*[\"']?{re.escape(slug)}[\"']?\s*\]")
+            line = lines.get(f"{kind}.{slug}", lines.get(kind, 1))
             if not isinstance(fields, dict):
                 raise SpecError(f"{path}:{line}: {kind}.{slug}={shown(fields)}; expected a table")
             if not SLUG.fullmatch(slug):
-                raise SpecError(
-                    f"{path}:{line}: slug {shown(slug)}; expected lower case letters and digits "
-                    "joined by - or _"
-                )
+                expected = "lower case letters and digits joined by - or _"
+                raise SpecError(f"{path}:{line}: slug {shown(slug)}; expected {expected}")
             yield Block(path=path, line=line, kind=kind, slug=slug, fields=fields)
 
 
@@ -190,7 +195,14 @@ def _parse(text: str, path: Path) -> dict[str, object]:
         raise SpecError(f"{path}:1: a value out of range: {err}") from err
 
 
-def _line_of(text: str, pattern: str) -> int:
-    """1-based line of the first line that matches; 1 when none does (dotted keys, inline tables)."""
-    match = re.search(rf"^{pattern}", text, re.MULTILINE)
-    return 1 if match is None else text.count("\n", 0, match.start()) + 1 + match.group().count("\n")
+def _lines_of_tables(text: str) -> dict[str, int]:
+    """1-based line on which each table and top-level key first stands, if written in the plain form."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        header = _HEADER.match(line.strip()[:_HEADER_CHARS])
+        if header is not None:
+            kind, slug = header["kind"], header["quoted"] or header["slug"]
+            lines.setdefault(kind, number)
+            if slug:
+                lines.setdefault(f"{kind}.{slug}", number)
+    return lines
