@@ -3,6 +3,8 @@
 import io
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,9 @@ MAX_TABLE_BYTES = 256 * MIB
 MAX_TABLE_ROWS = 1_000_000
 
 _DTYPES: dict[Kind, type[pl.DataType]] = {"str": pl.String, "int": pl.Int64, "float": pl.Float64}
+
+# Tables of the largest size are read in seconds.
+_PROBE_S = 60.0
 
 # Rows of `runs` and `scores` with the same values here belong to the same entry.
 _ENTRY = ("campaign", "submitter", "system", "workload")
@@ -141,7 +146,10 @@ def _content(path: Path) -> bytes:
 
 
 def read_bytes(data: bytes, table: Table, where: str) -> pl.DataFrame:
-    """A table from the bytes of its Parquet file, sorted by its key. Raises DataError for anything else."""
+    """A table from the bytes of its Parquet file, sorted by its key. Raises DataError for anything else.
+
+    Bytes of unknown origin can end the process: `read_table` guards against that.
+    """
     try:
         _check_schema(pl.read_parquet_schema(io.BytesIO(data)), table, where)
         frame = pl.read_parquet(io.BytesIO(data), n_rows=MAX_TABLE_ROWS + 1, hive_partitioning=False)
@@ -152,16 +160,43 @@ def read_bytes(data: bytes, table: Table, where: str) -> pl.DataFrame:
     return _checked(frame, table, where)
 
 
+def _survive(contents: Mapping[Path, tuple[Table, bytes]]) -> None:
+    """Let another process read the tables first. Raises DataError when it refuses or does not survive them."""
+    arguments = [
+        part for path, (table, data) in contents.items() for part in (table.name, str(path), str(len(data)))
+    ]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "equipoise.runs.probe", *arguments],
+            input=b"".join(data for _, data in contents.values()),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_PROBE_S,
+        )
+        refusal, outcome = done.stdout.decode(errors="replace"), done.returncode
+    except subprocess.TimeoutExpired:
+        refusal, outcome = "", f"after {_PROBE_S:.0f} s"
+    if refusal:
+        raise DataError(refusal)
+    if outcome:
+        where = ", ".join(map(str, contents))
+        raise DataError(f"{where}: a damaged Parquet file: reading it ended its reader ({outcome})")
+
+
 def read_table(path: Path, table: Table) -> pl.DataFrame:
     """One table from its file, sorted by its key. Raises DataError naming the file and what is wrong."""
-    return read_bytes(_content(path), table, str(path))
+    data = _content(path)
+    _survive({path: (table, data)})
+    return read_bytes(data, table, str(path))
 
 
 def read_tables(folder: Path) -> Tables:
     """Both tables from a folder that `ingest --into` wrote. Raises DataError as read_table."""
-    return Tables(
-        runs=read_table(_path(folder, RUNS), RUNS), scores=read_table(_path(folder, SCORES), SCORES)
-    )
+    contents = {_path(folder, table): (table, _content(_path(folder, table))) for table in (RUNS, SCORES)}
+    _survive(contents)
+    runs, scores = (read_bytes(data, table, str(path)) for path, (table, data) in contents.items())
+    return Tables(runs=runs, scores=scores)
 
 
 def merged(base: Tables, also: Tables) -> Tables:
