@@ -161,7 +161,7 @@ def read_bytes(data: bytes, table: Table, where: str) -> pl.DataFrame:
 
 
 def _survive(contents: Mapping[Path, tuple[Table, bytes]]) -> None:
-    """Let another process read the tables first. Raises DataError when it refuses or does not survive them."""
+    """Let another process read the tables first. Raises DataError when it refuses or does not survive."""
     arguments = [
         part for path, (table, data) in contents.items() for part in (table.name, str(path), str(len(data)))
     ]
@@ -174,7 +174,8 @@ def _survive(contents: Mapping[Path, tuple[Table, bytes]]) -> None:
             check=False,
             timeout=_PROBE_S,
         )
-        refusal, outcome = done.stdout.decode(errors="replace"), done.returncode
+        refusal = done.stdout.decode(errors="replace")
+        outcome = f"exit code {done.returncode}" if done.returncode else ""
     except subprocess.TimeoutExpired:
         refusal, outcome = "", f"after {_PROBE_S:.0f} s"
     if refusal:
