@@ -20,6 +20,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]  # what is being read, byt
 
 # Below this a second process costs more than it saves: one starts in about 0.1 s, which parses 40 MB.
 _WORTH_SHARING_BYTES = 40_000_000
+# The rounds v0.5 to v5.0 as .tar.zst hold 11 to 35 times their size; only the progress bar depends on it.
+_COMPRESSION = 20
+# Every worker reads its own way through an archive, so more of them stop paying.
+_MAX_WORKERS = 8
 _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.bz2")
 
 
@@ -61,6 +65,7 @@ class _Work:
     source: Source
     context: tuple[str, ...]
     size_bytes: int
+    named: bool
 
 
 def ingest(
@@ -78,7 +83,7 @@ def ingest(
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    works = [_measured(source) for path in named for source in _sources(path)]
+    works = [work for path in named for work in _works(path)]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results)
     report = IngestReport(
@@ -96,16 +101,17 @@ def ingest(
 
 
 def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MAX_WORKERS)
 
 
-def _sources(path: Path) -> list[Source]:
+def _works(path: Path) -> list[_Work]:
     """The source at a path, archives that lie in a folder, and the descriptions beside a part of a round."""
     source = open_source(path)
-    found = [source]
+    found = [_measured(source)]
     if source.kind.name == "directory":
         found += [
-            open_source(child)
+            _measured(open_source(child))
             for child in sorted(path.iterdir())
             if child.name.lower().endswith(_ARCHIVE_SUFFIXES) and child.is_file() and not child.is_symlink()
         ]
@@ -115,16 +121,18 @@ def _sources(path: Path) -> list[Source]:
         if "results" in lower:
             systems = Path(*parts[: len(parts) - 1 - lower[::-1].index("results")], "systems")
             if systems.is_dir():
-                found.append(open_source(systems))
+                found.append(_measured(open_source(systems), named=False))
     return found
 
 
-def _measured(source: Source) -> _Work:
-    """A source with its size: of an archive as it lies, of a folder what is wanted of it."""
+def _measured(source: Source, *, named: bool = True) -> _Work:
+    """A source with its size: of a folder what is wanted of it, of others an estimate."""
     context = context_of(source)
     if source.kind.name in {"archive", "git"}:
         size = source.path.stat().st_size if source.path.is_file() else _WORTH_SHARING_BYTES
-        return _Work(source=source, context=context, size_bytes=size)
+        if source.path.suffix not in {".tar", ".git"}:
+            size *= _COMPRESSION
+        return _Work(source=source, context=context, size_bytes=size, named=named)
     whole = Division(source, Share(path=source.path, context=context, index=0, count=1), Tally())
     total = 0
 
@@ -135,7 +143,7 @@ def _measured(source: Source) -> _Work:
 
     for _ in source.files(measure):
         pass
-    return _Work(source=source, context=context, size_bytes=total)
+    return _Work(source=source, context=context, size_bytes=total, named=named)
 
 
 def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, Share]]:
@@ -143,17 +151,17 @@ def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, Share]]
 
     Large sources go whole where they are as many as the workers; fewer are divided among these.
     """
-    by_size = sorted(range(len(works)), key=lambda index: (-works[index].size_bytes, index))
-    num_large = sum(work.size_bytes * num_workers * 2 > sum(w.size_bytes for w in works) for work in works)
+    total = sum(work.size_bytes for work in works)
+    large = {index for index, work in enumerate(works) if work.size_bytes * num_workers * 2 > total}
+    divided = large if len(large) < num_workers else set()
     shares = []
-    for index in by_size:
-        work = works[index]
-        divided = num_large < num_workers and work.size_bytes * num_workers * 2 > sum(
-            w.size_bytes for w in works
-        )
-        count = num_workers if divided else 1
+    for index in sorted(range(len(works)), key=lambda index: (-works[index].size_bytes, index)):
+        count = num_workers if index in divided else 1
         shares += [
-            (index, Share(path=work.source.path, context=work.context, index=part, count=count))
+            (
+                index,
+                Share(path=works[index].source.path, context=works[index].context, index=part, count=count),
+            )
             for part in range(count)
         ]
     return shares
@@ -203,7 +211,7 @@ def _assembled(
     readings = []
     for reader in READERS:
         sources = [
-            SourceFacts(context=work.context, facts=_merged(found, reader.name))
+            SourceFacts(context=work.context, facts=_merged(found, reader.name), named=work.named)
             for work, found in zip(works, results, strict=True)
         ]
         reading = reader.assemble(sources)
@@ -217,6 +225,7 @@ def _assembled(
                 detail="no result found; expected <org>/results/<system>/<benchmark>/result_*.txt, or a log",
             )
             for work in works
+            if work.named
         )
     return readings, rejected
 

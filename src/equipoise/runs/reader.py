@@ -97,10 +97,12 @@ class SourceFacts:
 
     context: names of the folders above the source's paths, outermost first; an archive's own name.
     facts: by path inside the source.
+    named: whether the user named the source; False for descriptions that were found beside one.
     """
 
     context: tuple[str, ...]
     facts: Mapping[str, Any]
+    named: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Samples that a run needed to reach its target, from what its log states; the catalogue knows the units."""
+"""Samples a run needed to reach its target, from what its log states; the catalogue knows the units."""
 
 from equipoise.runs.readers.mlperf.log import LogFacts, Progress
 from equipoise.spec.workload import samples_to_target
@@ -13,8 +13,7 @@ def _checkpoint(log: LogFacts) -> Progress | None:
     results: dict[float, dict[str, float]] = {}
     reached: dict[float, Progress] = {}
     for metric in log.metrics:
-        at = metric.progress.samples_count
-        at = metric.progress.step_num if at is None else at
+        at = metric.progress.get("samples_count", metric.progress.get("step_num"))
         if at is not None and metric.name in _CHECKPOINT_TARGETS:
             results.setdefault(at, {})[metric.name] = metric.value
             reached[at] = metric.progress
@@ -29,24 +28,22 @@ def _checkpoint(log: LogFacts) -> Progress | None:
 
 def stated_progress(log: LogFacts) -> dict[str, float]:
     """What a log states about the end of training, by the names of its own keys."""
-    progress = _checkpoint(log) or log.progress
-    stated = {
-        "samples_count": progress.samples_count if progress else None,
-        "epoch_num": progress.epoch_num if progress else None,
-        "step_num": progress.step_num if progress else None,
-        "epoch": _early_epoch(log),
-        "train_samples": log.train_samples,
-    }
-    return {key: value for key, value in stated.items() if value is not None}
+    stated = dict(_checkpoint(log) or log.progress or {})
+    epochs = _early_epochs(log)
+    if epochs is not None:
+        stated["epoch_num"] = epochs
+    if log.train_samples is not None:
+        stated["train_samples"] = log.train_samples
+    return stated
 
 
-def _early_epoch(log: LogFacts) -> float | None:
-    """The last epoch of a v0.5 log, counted from 0: some number evaluations one behind, some start at 1."""
-    seen = [log.last_train_epoch, log.progress.epoch if log.progress else None]
-    epochs = [epoch for epoch in seen if epoch is not None]
-    if not epochs:
+def _early_epochs(log: LogFacts) -> float | None:
+    """Epochs trained, where they are numbered by `epoch` (v0.5): from 0 or 1, some evaluations one behind."""
+    numbered = log.progress.get("epoch") if log.progress else None
+    if numbered is None:
         return None
-    return max(epochs) - (log.first_train_epoch if log.first_train_epoch == 1 else 0)
+    last = numbered if log.last_train_epoch is None else max(numbered, log.last_train_epoch)
+    return last if log.first_train_epoch == 1 else last + 1
 
 
 def converged_samples(log: LogFacts, workload: str, round_number: float) -> float | None:

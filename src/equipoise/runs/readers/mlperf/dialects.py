@@ -19,6 +19,7 @@ Event: TypeAlias = dict[str, Any]
 
 # Marked lines of real logs stay below 40 kB; a longer one is an attack or a broken file.
 MAX_LINE_BYTES = MIB // 4
+_MAX_EXACT = 2**53
 # Bounds the decoded events in memory, not the file.
 _CHUNK_BYTES = MIB
 
@@ -44,7 +45,7 @@ def finite(value: object) -> float | None:
     >>> finite("4096"), finite(1e3), finite("n/a"), finite(float("nan")), finite(True)
     (4096.0, 1000.0, None, None, None)
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, int | float | str)):
         return None
     try:
         number = float(value)
@@ -56,6 +57,8 @@ def finite(value: object) -> float | None:
 def event_time_s(event: Event) -> float | None:
     """Seconds since the epoch at which an event was written; None when it does not say."""
     time_ms = event.get("time_ms")
+    if type(time_ms) is int and -_MAX_EXACT < time_ms < _MAX_EXACT:  # nearly always
+        return time_ms * MILLISECOND_S
     if time_ms is None:
         return finite(event.get("time_s"))
     found = finite(time_ms)
@@ -116,7 +119,7 @@ def loose_value(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text h
     return text
 
 
-_MLL = re.compile(rb"([\d.]+(?:[eE][+-]?\d+)?) ([^\s:]+):?([^\r\n]*)")
+_MLL = re.compile(rb"([\d.]+(?:[eE][+-]?\d+)?) ([^\s:]+):?(.*)")
 
 
 def _mll_event(raw: bytes) -> Event | None:
@@ -139,7 +142,7 @@ def _mll_event(raw: bytes) -> Event | None:
 def _early_event(key: str, time_s: float, value: object) -> Event:
     """An event of v0.5, where what is metadata today stands inside the value."""
     if key == "run_stop" and isinstance(value, dict) and "success" in value:
-        status = "success" if value["success"] is True else "failed"
+        status = "success" if str(value["success"]).lower() == "true" else "failed"
         return {"key": key, "time_s": time_s, "value": value, "metadata": {"status": status}}
     if key.startswith("eval_") and isinstance(value, dict):
         metadata = {"epoch": value.get("epoch")}
@@ -147,7 +150,7 @@ def _early_event(key: str, time_s: float, value: object) -> Event:
     return {"key": key, "time_s": time_s, "value": value, "metadata": {}}
 
 
-_MLP = re.compile(rb"[\d.]+ (\S+) ([\d.]+) (?:\([^\r\n]*?:\d+\) )?([^\s:]+):?([^\r\n]*)")
+_MLP = re.compile(rb"[\d.]+ (\S+) ([\d.]+) (?:\(.*?:\d+\) )?([^\s:]+):?(.*)")
 
 
 def _mlp_event(raw: bytes) -> Event | None:
@@ -161,7 +164,7 @@ def _mlp_event(raw: bytes) -> Event | None:
     return event
 
 
-_MLPERF = re.compile(rb"(\S+) \[(\d\d/\d\d/\d\d \d\d:\d\d:\d\d)\], ([^\s:]+):?([^\r\n]*)")
+_MLPERF = re.compile(rb"(\S+) \[(\d\d/\d\d/\d\d \d\d:\d\d:\d\d)\], ([^\s:]+):?(.*)")
 _PERCENT = re.compile(rb"([\d.]+)%")
 
 
@@ -181,33 +184,33 @@ def _mlperf_event(raw: bytes) -> Event | None:
     return event
 
 
-# The first whose token a log holds is used. The content ends with the line; a carriage return ends one too.
+# The first whose token a log holds is used. The content ends with the line.
 DIALECTS = (
     Dialect(
         name="MLLOG",
         token=b":::MLLOG ",
-        pattern=re.compile(rb":::MLLOG ([^\r\n]*)"),
+        pattern=re.compile(rb":::MLLOG (.*)"),
         decode=_mllog_event,
         strict=True,
     ),
     Dialect(
         name="MLL",
         token=b":::MLL ",
-        pattern=re.compile(rb":::MLL ([^\r\n]*)"),
+        pattern=re.compile(rb":::MLL (.*)"),
         decode=_mll_event,
         strict=False,
     ),
     Dialect(
         name="MLPv0.5",
         token=b":::MLPv",
-        pattern=re.compile(rb":::MLPv([^\r\n]*)"),
+        pattern=re.compile(rb":::MLPv(.*)"),
         decode=_mlp_event,
         strict=False,
     ),
     Dialect(
         name="MLPerf",
         token=b"MLPerf: ",
-        pattern=re.compile(rb"MLPerf: ([^\r\n]*)"),
+        pattern=re.compile(rb"MLPerf: (.*)"),
         decode=_mlperf_event,
         strict=False,
     ),

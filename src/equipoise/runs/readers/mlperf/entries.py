@@ -92,7 +92,7 @@ class _Round:
         found = self.folders.get(parts)
         if found is None:
             where = place(parts, len(context))
-            label = where.round or Round(label=context[-1] if context else "unknown", number=math.inf)
+            label = where.round or Round(label=_unknown_round(where, context), number=math.inf)
             found = self.folders[parts] = _Folder(place=where, label=label)
         return found
 
@@ -155,6 +155,12 @@ class _Round:
         return found
 
 
+def _unknown_round(where: Place, context: Parts) -> str:
+    """A label where no folder states a round: the folder around the organisations, else the source's."""
+    around = where.home[:-1] or context
+    return around[-1] if around else "unknown"
+
+
 def _system_key(home: Parts, name: str) -> Parts:
     return (*home, name.casefold())
 
@@ -189,9 +195,13 @@ def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Entry
     The same entry in two sources is taken from the first; what was refused is counted in `rejected`.
     """
     found = _Round(rejected=rejected)
+    beside: set[Parts] = set()
     for source in sources:
+        known = set(found.systems)
         for path, fact in source.facts.items():
             found.add(source.context, path, fact)
+        if not source.named:
+            beside |= found.systems.keys() - known
     entries: dict[tuple[str, str, str | None], Entry] = {}
     for parts, folder in sorted(found.folders.items(), key=lambda item: item[0]):
         if not folder.logs and (folder.place.system is None or folder.place.benchmark is None):
@@ -206,7 +216,7 @@ def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Entry
                     )
             else:
                 entries[key] = entry
-    for unused in sorted(found.systems.keys() - found.used_systems):
+    for unused in sorted(found.systems.keys() - found.used_systems - beside):
         detail = "described, but without an entry in these results"
         rejected.add(Rejection(kind="system_without_results", where="/".join(unused[-2:]), detail=detail))
     return list(entries.values()), found.num_runs_rejected

@@ -9,14 +9,17 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from equipoise.units import MIB
+
 FileKind: TypeAlias = Literal["log", "system", "entry", "summary", "scaling", "node_power", "switch_power"]
 Parts: TypeAlias = tuple[str, ...]
 
 # Descriptions are some kB, lists of an organisation's results some 100 kB.
-MAX_JSON_BYTES = 4 * 2**20
+MAX_JSON_BYTES = 4 * MIB
 
 _ROUND_FOLDER = re.compile(
-    r"(?:.*[^a-z])?(?:training|mlperf)(?:[_. -]?results?)?[_. -]?v?(\d{1,2})[._](\d{1,2})(?:[._]\d+)?(?:\D.*)?"
+    r"(?:.*[^a-z])?(?:training|mlperf)(?:[_. -]?results?)?[_. -]?"
+    r"v?(\d{1,2})[._](\d{1,2})(?:[._]\d+)?(?:\D.*)?"
 )
 _ROUND_ALONE = re.compile(r"(?:v(\d{1,2})\.(\d{1,2})|(\d)\.(\d))(?:\.\d+)?")
 _JSON_KINDS: dict[str, FileKind] = {

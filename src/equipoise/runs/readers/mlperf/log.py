@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 from equipoise.runs.readers.mlperf.dialects import (
     Dialect,
@@ -17,19 +17,13 @@ from equipoise.runs.readers.mlperf.dialects import (
 from equipoise.runs.readers.mlperf.spans import ClockShares, SpanTracker, clock_shares
 
 # What tells a log from its neighbours: its size and this much of either end.
-_FINGERPRINT_BYTES = 32768
+_FINGERPRINT_BYTES = 8192
 # Evaluations kept of metrics that are logged apart (FID and CLIP); real logs hold below 200.
 _MAX_METRICS = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far training was at an event, in the units its log states; None where it does not."""
-
-    samples_count: float | None
-    epoch_num: float | None
-    step_num: float | None
-    epoch: float | None
+# How far training was at an evaluation: every number beside its result, under the log's own keys.
+Progress: TypeAlias = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +39,7 @@ class Metric:
 class LogFacts:
     """What one log says. Times in seconds; None where the log does not say.
 
+    num_lines: of a log without `run_stop`; 0 in others, where nobody asks.
     num_corrupt: marked lines that cannot be read and count against the run.
     submission: the first value of each `submission_*` key (`benchmark`, `division`, `org`, ...).
     progress: that of the last evaluation result before `run_stop`; metrics: results logged apart, in order.
@@ -94,6 +89,21 @@ def _metadata(event: Event) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+# An evaluation result counts when it states at least one of these.
+_PROGRESS_KEYS = frozenset(
+    {"samples_count", "epoch_num", "step_num", "step", "epoch", "train_samples_since_beginning"}
+)
+
+
+def _progress(event: Event) -> Progress:
+    metadata = _metadata(event)
+    return {
+        key: number
+        for key, value in metadata.items()
+        if key != "lineno" and isinstance(key, str) and (number := finite(value)) is not None
+    }
+
+
 @dataclass(slots=True)
 class _Fold:
     """The state while events pass in file order. What follows the first `run_stop` changes no clock."""
@@ -106,10 +116,12 @@ class _Fold:
     submission: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
     num_input_batch: int = 0
-    progress: Progress | None = None
+    evaluation: Event | None = None
     metrics: list[Metric] = field(default_factory=list)
+    reported: Event | None = None
     evals: SpanTracker = field(default_factory=SpanTracker)
     blocks: SpanTracker = field(default_factory=SpanTracker)
+    epochs: SpanTracker = field(default_factory=SpanTracker)
 
     def run_start(self, event: Event) -> None:
         """The last before the stop counts."""
@@ -153,13 +165,18 @@ class _Fold:
             self.numbers["last_train_epoch"] = max(found, self.numbers.get("last_train_epoch", found))
 
     def throughput(self, event: Event) -> None:
-        """The last reported throughput, under the names the rounds used."""
+        """The last report counts, under the names the rounds used."""
         value = event.get("value")
+        if not isinstance(value, dict) or "throughput" in value or "imgs_sec" in value:
+            self.reported = event
+
+    @property
+    def reported_throughput(self) -> float | None:
+        """The number in the last report of a throughput."""
+        value = None if self.reported is None else self.reported.get("value")
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
-        found = finite(value)
-        if found is not None:
-            self.numbers["throughput"] = found
+        return finite(value)
 
     def submission_fact(self, event: Event) -> None:
         """What the submitter says of the run; the first text counts."""
@@ -169,26 +186,21 @@ class _Fold:
 
     def evaluated(self, event: Event) -> None:
         """The last result before the stop counts; metrics that are logged apart are all kept."""
-        metadata = _metadata(event)
-        progress = Progress(
-            samples_count=finite(metadata.get("samples_count")),
-            epoch_num=finite(metadata.get("epoch_num")),
-            step_num=finite(metadata.get("step_num")),
-            epoch=finite(metadata.get("epoch")),
-        )
-        if self.run_stop_s is not None or progress == _NO_PROGRESS:
+        metadata = event.get("metadata")
+        if self.run_stop_s is not None or type(metadata) is not dict or _PROGRESS_KEYS.isdisjoint(metadata):
             return
-        self.progress = progress
-        name, value = metadata.get("metric"), finite(event.get("value"))
-        if value is not None:
-            self.numbers["eval_value"] = value
-        if isinstance(name, str) and value is not None and len(self.metrics) < _MAX_METRICS:
-            self.metrics.append(Metric(name=name, value=value, progress=progress))
+        self.evaluation = event
+        name = metadata.get("metric")
+        if isinstance(name, str) and len(self.metrics) < _MAX_METRICS:
+            value = finite(event.get("value"))
+            if value is not None:
+                self.metrics.append(Metric(name=name, value=value, progress=_progress(event)))
 
     @property
     def missed_target(self) -> bool:
         """Whether both the last result and its target are stated, and the result is the lower one."""
-        value, target = self.numbers.get("eval_value"), self.numbers.get("eval_target")
+        value = None if self.evaluation is None else finite(self.evaluation.get("value"))
+        target = self.numbers.get("eval_target")
         return self.status is None and value is not None and target is not None and value < target
 
     def eval_result(self, event: Event) -> None:
@@ -197,8 +209,6 @@ class _Fold:
         if found is not None:
             self.numbers["eval_result"] = found
 
-
-_NO_PROGRESS = Progress(samples_count=None, epoch_num=None, step_num=None, epoch=None)
 
 _HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
     "run_start": _Fold.run_start,
@@ -219,6 +229,8 @@ _HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
     "eval_stop": lambda fold, event: fold.evals.stop(event),
     "block_start": lambda fold, event: fold.blocks.start(event),
     "block_stop": lambda fold, event: fold.blocks.stop(event),
+    "epoch_start": lambda fold, event: fold.epochs.start(event),
+    "epoch_stop": lambda fold, event: fold.epochs.stop(event),
     "submission_benchmark": _Fold.submission_fact,
     "submission_org": _Fold.submission_fact,
     "submission_division": _Fold.submission_fact,
@@ -270,12 +282,16 @@ class _Scan:
                 known.append((event, raw))
         return known
 
-    def line(self, name: str) -> int | None:
-        """The 1-based line of a mark."""
-        if name not in self.marks:
-            return None
-        raw, start = self.marks[name]
-        return self.data.count(b"\n", 0, self.data.find(raw, start)) + 1
+    def line_numbers(self) -> dict[str, int]:
+        """The 1-based line of each mark, the log counted through once."""
+        found = sorted((self.data.find(raw, start), name) for name, (raw, start) in self.marks.items())
+        numbers: dict[str, int] = {}
+        line, counted = 1, 0
+        for at, name in found:
+            line += self.data.count(b"\n", counted, at)
+            counted = at
+            numbers[name] = line
+        return numbers
 
 
 def _fingerprint(data: bytes) -> bytes:
@@ -289,28 +305,33 @@ def _fingerprint(data: bytes) -> bytes:
 def _clock_shares(fold: _Fold) -> ClockShares:
     if fold.run_start_s is None or fold.run_stop_s is None:
         return ClockShares()
-    return clock_shares(fold.evals, fold.blocks, (fold.run_start_s, fold.run_stop_s))
+    blocks = fold.blocks if fold.blocks.spans else fold.epochs  # some workloads log only epochs
+    return clock_shares(fold.evals, blocks, (fold.run_start_s, fold.run_stop_s))
 
 
 def read_log(data: bytes) -> LogFacts:
     """The facts of one log, whatever its dialect; dialect None and no events when no line is MLPerf's."""
     dialect = dialect_of(data)
-    scan = _Scan(data=data, dialect=dialect)
-    for start, end in chunks(data) if dialect is not None else ():
+    # Progress bars end their lines with a carriage return: the same length, so line numbers stay true.
+    text = data.replace(b"\r", b"\n") if b"\r" in data else data
+    scan = _Scan(data=text, dialect=dialect)
+    for start, end in chunks(text) if dialect is not None else ():
         scan.chunk(start, end)
     fold = scan.fold
+    scan.data = data
+    lines = scan.line_numbers()
     return LogFacts(
         dialect=None if dialect is None else dialect.name,
         num_events=scan.num_events,
         num_corrupt=scan.num_corrupt,
-        first_corrupt_line=scan.line("corrupt"),
-        num_lines=data.count(b"\n") + (not data.endswith(b"\n")),
+        first_corrupt_line=lines.get("corrupt"),
+        num_lines=0 if "run_stop" in lines else data.count(b"\n") + (not data.endswith(b"\n")),
         fingerprint=_fingerprint(data),
         submission=fold.submission,
         run_start_s=fold.run_start_s,
-        run_start_line=scan.line("run_start"),
+        run_start_line=lines.get("run_start"),
         run_stop_s=fold.run_stop_s,
-        run_stop_line=scan.line("run_stop"),
+        run_stop_line=lines.get("run_stop"),
         status=fold.status,
         init_start_s=fold.init_start_s,
         init_stop_s=fold.init_stop_s,
@@ -318,12 +339,12 @@ def read_log(data: bytes) -> LogFacts:
         input_batch=fold.numbers.get("input_batch_size"),
         num_input_batch=fold.num_input_batch,
         train_samples=fold.numbers.get("train_samples"),
-        progress=fold.progress,
+        progress=None if fold.evaluation is None else _progress(fold.evaluation),
         metrics=tuple(fold.metrics),
         missed_target=fold.missed_target,
         first_train_epoch=fold.numbers.get("first_train_epoch"),
         last_train_epoch=fold.numbers.get("last_train_epoch"),
         eval_result_s=fold.numbers.get("eval_result"),
         shares=_clock_shares(fold),
-        reported_throughput=fold.numbers.get("throughput"),
+        reported_throughput=fold.reported_throughput,
     )

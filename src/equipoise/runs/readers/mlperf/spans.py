@@ -19,7 +19,8 @@ def _pair_key(event: Event) -> float | None:
     if isinstance(metadata, dict):
         for key in _PAIR_KEYS:
             if key in metadata:
-                return finite(metadata[key])
+                value = metadata[key]
+                return value if type(value) is int else finite(value)
     return None
 
 
