@@ -137,6 +137,15 @@ def test_concatenated_zstd_frames_are_one_archive(tmp_path):
     assert blobs(path) == TREE
 
 
+def test_the_skippable_frames_of_parallel_zstd_are_passed_over(tmp_path):
+    frame = zstandard.compress(tar_bytes(TREE))
+    path = tmp_path / "round.bin"
+    path.write_bytes(
+        b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + len(frame).to_bytes(4, "little") + frame
+    )
+    assert blobs(path) == TREE
+
+
 @pytest.mark.parametrize("window_log", [27, 31])
 def test_long_zstd_windows_are_read(tmp_path, window_log):
     path = tmp_path / "round.tar.zst"
@@ -192,6 +201,12 @@ def test_the_only_branch_is_read_when_head_names_another(tmp_path, repository):
     git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=trunk", "bare.git")
     git(repository, "push", "--quiet", str(tmp_path / "bare.git"), "main")
     assert blobs(tmp_path / "bare.git") == TREE
+
+
+def test_an_archive_made_by_git_is_read(tmp_path, repository):
+    # Its first member is a pax global header with the commit; hosts of git offer such archives for download.
+    git(repository, "archive", "--prefix=round-main/", f"--output={tmp_path}/round.tar.gz", "HEAD")
+    assert blobs(tmp_path / "round.tar.gz") == {f"round-main/{name}": data for name, data in TREE.items()}
 
 
 def test_a_repository_without_commits_says_so(tmp_path):

@@ -89,6 +89,7 @@ def _xz(file: BinaryIO) -> Read:
 
 COMPRESSIONS = (
     Compression(name="zstd", magic=b"\x28\xb5\x2f\xfd", opened=_zstd),
+    Compression(name="zstd", magic=b"\x50\x2a\x4d\x18", opened=_zstd),  # a skippable frame, as pzstd begins
     Compression(name="gzip", magic=b"\x1f\x8b", opened=_gzip),
     Compression(name="xz", magic=b"\xfd7zXZ\x00", opened=_xz),
     Compression(name="zip", magic=b"PK\x03\x04", opened=None),
