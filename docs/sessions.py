@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
-_JSON = re.compile(r"^```json equipoise (.+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_JSON = re.compile(r"^```json equipoise ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# name -> module that owns it; resolved on first use so that `import equipoise` stays instant.
+# name -> module that owns it; resolved on first use so that `import equipoise` stays instant. No name here is that
+# of a module beside this file: importing `equipoise.study` would put the module in the function's place.
 _OWNERS = {
-    "runs": "equipoise.study",
-    "scores": "equipoise.study",
-    "study": "equipoise.study",
     "ingest": "equipoise.runs.ingest",
+    "scores": "equipoise.study",
+    "tables": "equipoise.study",
 }
 
 __all__ = ["__version__", *_OWNERS]

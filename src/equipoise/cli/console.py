@@ -3,12 +3,16 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from equipoise.cli.output import printable, width_columns
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from equipoise.findings import Findings
 
 
 def drawn(draw: Callable[["Console"], None]) -> str:
@@ -18,7 +22,15 @@ def drawn(draw: Callable[["Console"], None]) -> str:
     console = Console(width=width_columns(), highlight=False, markup=False)
     with console.capture() as capture:
         draw(console)
-    return capture.get()
+    lines = capture.get().rstrip("\n").split("\n")
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def headline(findings: "Findings", path: Path) -> str:
+    """What was found in a few lines, and the file that holds the rest."""
+    paragraphs = (findings.headline, *findings.summary, f"The whole study: {path}")
+    width = width_columns()
+    return "".join(f"{fill(printable(text), width, subsequent_indent='  ')}\n" for text in paragraphs)
 
 
 @contextmanager

@@ -38,9 +38,7 @@ def ingest(
         answer.give(lambda: fields(report), lambda: text(report, into))
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
-            raise DataError(
-                f"{read_from}: no entry found; expected results of MLPerf Training, see the refusals"
-            )
+            raise DataError(f"{read_from}: no entry found; expected MLPerf Training results")
 
 
 def scores(
@@ -116,7 +114,10 @@ def report(
                 file.write(html(findings).encode())
 
         def show() -> str:
-            from equipoise.cli.console import drawn
+            from equipoise.cli.console import drawn, headline
+
+            if out:
+                return headline(findings, out)
             from equipoise.report.terminal import render
 
             return drawn(lambda console: render(findings, console))

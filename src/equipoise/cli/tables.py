@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from equipoise import errors
-from equipoise.cli.output import clipped, table_text, width_columns, written_aside
+from equipoise.cli.output import clipped, printable, table_text, width_columns, written_aside
 from equipoise.runs.writers import WRITERS, Writer
 from equipoise.units import MINUTE_S, format_count
 
@@ -58,9 +58,10 @@ _IDENTITY = (
     _Column(head="round", align="<", cell=_text("round")),
     _Column(head="workload", align="<", cell=_text("workload")),
 )
+_KIND = _Column(head="accelerator", align="<", cell=_text("accelerator"))
 _COLUMNS = (
     _Column(head="N", align=">", cell=_number("num_accelerators", "d")),
-    _Column(head="accelerator", align="<", cell=_text("accelerator")),
+    _KIND,
     _Column(head="minutes", align=">", cell=_minutes),
     _Column(head="speedup", align=">", cell=_number("speedup", ".2f")),
     _Column(head="E'", align=">", cell=_number("relative_efficiency", ".3f")),
@@ -94,12 +95,23 @@ def _identity(entry: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _block_text(entries: list[dict[str, Any]], *, flat: bool) -> str:
-    """One table, with what its entries share in the heading."""
-    heading = "" if flat else f"{entries[0]['round']} {entries[0]['workload']}\n"
-    columns = [*(_IDENTITY if flat else ()), *_fitting()]
+    """One table under a heading of what its entries share; a shared accelerator needs no column."""
+    kinds = {entry["accelerator"] or "-" for entry in entries}
+    shared_kind = kinds.pop() if len(kinds) == 1 and not flat else None
+    columns = [column for column in _fitting() if column is not _KIND or shared_kind is None]
+    if flat:
+        return _columns_text([*_IDENTITY, *columns], entries)
+    heading = f"{entries[0]['round']} {entries[0]['workload']}" + (
+        f" on {shared_kind}" if shared_kind else ""
+    )
+    return f"{clipped(printable(heading))}\n{_columns_text(columns, entries)}"
+
+
+def _columns_text(columns: Sequence[_Column], entries: list[dict[str, Any]]) -> str:
+    """The entries in these columns."""
     rows = [[column.cell(entry) for column in columns] for entry in entries]
     align = "".join(column.align for column in columns)
-    return f"{heading}{table_text([column.head for column in columns], rows, align=align)}\n"
+    return table_text([column.head for column in columns], rows, align=align) + "\n"
 
 
 def _fitting() -> Iterator[_Column]:
