@@ -1,0 +1,54 @@
+"""How wrong the pooled law was, beside perfect scaling and a power law: all protocols, with their time.
+
+Run: PYTHONPATH=src python benchmarks/backtest.py [FOLDER with scores.parquet]; else the embedded data.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+
+from equipoise.runs import embedded
+from equipoise.scaling.backtest import Backtest, Protocol, Record, backtest
+
+RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
+
+
+def line(name: str, record: Record) -> str:
+    """One record in one line; fractions as percent."""
+    coverage = "" if record.coverage is None else f"{record.coverage:9.1%}"
+    return (
+        f"  {name:12} {record.num_groups:5} {record.median_abs_error:8.1%} {record.mean_abs_error:8.1%} "
+        f"{record.p90_abs_error:8.1%}{coverage}"
+    )
+
+
+def show(result: Backtest, seconds: float) -> None:
+    """Print one backtest."""
+    batch = ", given batch" if result.given_batch else ""
+    print(f"{result.protocol}{batch}: {seconds:.1f} s")
+    print("               held   median     mean      p90 coverage")
+    print(line("pooled", result.ours))
+    for name, record in result.baselines.items():
+        print(line(name, record))
+    for title in ("by_jump", "by_cause", "by_workload", "by_round"):
+        for name, errors in getattr(result.ours, title).items():
+            if errors.num_groups:
+                print(
+                    f"    {title[3:]:8} {name:20} {errors.num_groups:4} {errors.median_abs_error:8.1%} "
+                    f"{errors.p90_abs_error:8.1%}"
+                )
+
+
+def main() -> None:
+    """Run every protocol."""
+    scores = pl.read_parquet(Path(sys.argv[1]) / "scores.parquet") if sys.argv[1:] else embedded.load().scores
+    for protocol, given_batch in RUNS:
+        start = time.perf_counter()
+        result = backtest(scores, protocol=protocol, given_batch=given_batch)
+        show(result, time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""How wrong the pooled law was: sizes held out of every round, foretold from earlier rounds alone.
+
+Field names are those of the verb's JSON. Reads no files; knows no clock.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from equipoise.errors import EvidenceError
+from equipoise.scaling import pooled
+from equipoise.scaling.points import GROUP, Floats, best_per_size, round_key
+
+Protocol: TypeAlias = Literal["largest", "new_round"]
+
+# `largest` needs two sizes below the one held out: a power law has two parameters.
+_FEWEST_SIZES: Mapping[Protocol, int] = {"largest": 3, "new_round": 2}
+_JUMPS: tuple[tuple[str, float, float], ...] = (
+    ("up to 2x", 0.0, 2.0),
+    ("2x to 4x", 2.0, 4.0),
+    ("up to 4x", 0.0, 4.0),
+    ("beyond 4x", 4.0, np.inf),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """One held-out entry and what was foretold. jump: its size over the largest size that was known.
+
+    Parts are None where either side is unknown; baselines where they have too few points.
+    """
+
+    round: str
+    workload: str
+    accelerator: str
+    num_accelerators: int
+    jump: float
+    actual_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    actual_samples: float | None
+    predicted_samples: float | None
+    perfect_s: float
+    power_law_s: float | None
+
+
+# A power law needs two known sizes: it is no baseline of a protocol that shows one.
+_BASELINES: Mapping[str, Callable[[HeldOut], float | None]] = {
+    "perfect": lambda one: one.perfect_s,
+    "power_law": lambda one: one.power_law_s,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """The sizes of errors |predicted / actual - 1| as fractions; None without any."""
+
+    num_groups: int
+    median_abs_error: float | None
+    mean_abs_error: float | None
+    p90_abs_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The errors of one way to predict. coverage: how often the 90 % interval held; None for one without."""
+
+    num_groups: int
+    median_abs_error: float
+    mean_abs_error: float
+    p90_abs_error: float
+    coverage: float | None
+    by_workload: dict[str, Errors]
+    by_jump: dict[str, Errors]
+    by_round: dict[str, Errors]
+    by_cause: dict[str, Errors]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backtest:
+    """The record of the pooled law beside the baselines on the same entries, and every held-out entry."""
+
+    protocol: Protocol
+    given_batch: bool
+    ours: Record
+    baselines: dict[str, Record]
+    groups: tuple[HeldOut, ...]
+
+
+def backtest(
+    scores: pl.DataFrame,
+    *,
+    protocol: Protocol = "largest",
+    rounds: Sequence[str] | None = None,
+    given_batch: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Backtest:
+    """The errors of the pooled law on entries held out, each foretold from what was known before its round.
+
+    scores: a frame of the table `scores`. protocol: `largest` holds out the largest size of every (round,
+    workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds: those to
+    test; all by default. given_batch: whether the held-out entry's batch is an input. progress: is told each
+    round.
+    Raises EvidenceError if there is no such group.
+    """
+    best = best_per_size(scores)
+    ordered = sorted(best["campaign"].unique(), key=round_key)
+    held_out: list[HeldOut] = []
+    law: pooled.PooledLaw | None = None
+    for campaign in ordered:
+        tasks = []
+        if rounds is None or campaign in rounds:
+            tasks = list(
+                _tasks(best.filter(pl.col("campaign") == campaign), protocol, given_batch=given_batch)
+            )
+        if not tasks:
+            continue
+        if progress is not None:
+            progress(campaign)
+        earlier = [name for name in ordered if round_key(name) < round_key(campaign)]
+        # Settings found on a shorter past are where the search begins: nothing later enters.
+        law = pooled.fit(best.filter(pl.col("campaign").is_in(earlier)), given_batch=given_batch, start=law)
+        held_out += [_foretold(law, own, target) for own, target in tasks]
+    if not held_out:
+        raise EvidenceError(
+            "no group has enough sizes to hold one out",
+            missing=(f"a round with a group of {_FEWEST_SIZES[protocol]} sizes of one accelerator",),
+        )
+    return Backtest(
+        protocol=protocol,
+        given_batch=given_batch,
+        ours=_record(held_out, lambda one: one.predicted_s, with_interval=True),
+        baselines={
+            name: _record(held_out, predicted_s)
+            for name, predicted_s in _BASELINES.items()
+            if any(predicted_s(one) is not None for one in held_out)
+        },
+        groups=tuple(held_out),
+    )
+
+
+def _tasks(
+    best: pl.DataFrame, protocol: Protocol, *, given_batch: bool
+) -> Iterator[tuple[pl.DataFrame, Mapping[str, object]]]:
+    """What is known of a group, and the row held out of it, for every held-out row of one round."""
+    for _, rows in best.group_by(*GROUP, maintain_order=True):
+        if len(rows) < _FEWEST_SIZES[protocol]:
+            continue
+        num_own = len(rows) - 1 if protocol == "largest" else 1
+        for target in rows[num_own:].iter_rows(named=True):
+            if target["global_batch_samples"] is not None or not given_batch:
+                yield rows[:num_own], target
+
+
+def _foretold(law: pooled.PooledLaw, own: pl.DataFrame, target: Mapping[str, object]) -> HeldOut:
+    """One held-out entry, of which the law sees size, accelerator and workload (and its batch)."""
+    size, batch = int(str(target["num_accelerators"])), target["global_batch_samples"]
+    found = law.predict(
+        own,
+        pooled.Question(
+            workload=str(target["workload"]),
+            accelerator=str(target["accelerator"]),
+            num_accelerators=size,
+            global_batch_samples=float(str(batch)) if law.given_batch else None,
+        ),
+    )
+    sizes = own["num_accelerators"].to_numpy().astype(float)
+    times = own["score_s"].to_numpy()
+    samples = target["samples_to_target"]
+    return HeldOut(
+        round=str(target["campaign"]),
+        workload=found.question.workload,
+        accelerator=found.question.accelerator,
+        num_accelerators=size,
+        jump=size / float(sizes[-1]),
+        actual_s=float(str(target["score_s"])),
+        predicted_s=found.time_s.value,
+        low_s=found.time_s.low,
+        high_s=found.time_s.high,
+        actual_samples=None if samples is None else float(str(samples)),
+        predicted_samples=found.samples_to_target,
+        perfect_s=float(times[-1] * sizes[-1] / size),
+        power_law_s=_power_law_s(sizes, times, size),
+    )
+
+
+def _power_law_s(sizes: Floats, times: Floats, size: int) -> float | None:
+    """Time at a size by the line through log time against log size; None with fewer than two sizes."""
+    if len(sizes) < 2:  # noqa: PLR2004 - a line has two parameters
+        return None
+    slope, level = np.polyfit(np.log(sizes), np.log(times), 1)
+    return float(np.exp(level + slope * np.log(size)))
+
+
+def _record(
+    held_out: Sequence[HeldOut],
+    predicted_s: Callable[[HeldOut], float | None],
+    *,
+    with_interval: bool = False,
+) -> Record:
+    pairs = [(one, value / one.actual_s) for one in held_out if (value := predicted_s(one)) is not None]
+    total = _errors([ratio for _, ratio in pairs])
+    held = [one.low_s <= one.actual_s <= one.high_s for one in held_out]
+    return Record(
+        num_groups=total.num_groups,
+        median_abs_error=total.median_abs_error or 0.0,
+        mean_abs_error=total.mean_abs_error or 0.0,
+        p90_abs_error=total.p90_abs_error or 0.0,
+        coverage=float(np.mean(held)) if with_interval else None,
+        by_workload=_by(pairs, lambda one: one.workload),
+        by_jump={
+            name: _errors([ratio for one, ratio in pairs if above < one.jump <= most])
+            for name, above, most in _JUMPS
+        },
+        by_round=_by(pairs, lambda one: one.round),
+        by_cause=_by_cause(held_out) if with_interval else {},
+    )
+
+
+def _by(pairs: Sequence[tuple[HeldOut, float]], key: Callable[[HeldOut], str]) -> dict[str, Errors]:
+    names = dict.fromkeys(key(one) for one, _ in pairs)
+    return {name: _errors([ratio for one, ratio in pairs if key(one) == name]) for name in names}
+
+
+def _by_cause(held_out: Sequence[HeldOut]) -> dict[str, Errors]:
+    """Errors of the two parts of time: samples to target, and seconds per sample."""
+    known = [
+        (one.predicted_samples / one.actual_samples, one.predicted_s / one.actual_s)
+        for one in held_out
+        if one.predicted_samples is not None and one.actual_samples is not None
+    ]
+    return {
+        "samples_to_target": _errors([samples for samples, _ in known]),
+        "throughput": _errors([time / samples for samples, time in known]),
+    }
+
+
+def _errors(ratios: Sequence[float]) -> Errors:
+    if not ratios:
+        return Errors(num_groups=0, median_abs_error=None, mean_abs_error=None, p90_abs_error=None)
+    sizes = np.abs(np.asarray(ratios) - 1.0)
+    return Errors(
+        num_groups=len(ratios),
+        median_abs_error=float(np.median(sizes)),
+        mean_abs_error=float(np.mean(sizes)),
+        p90_abs_error=float(np.quantile(sizes, 0.9)),
+    )

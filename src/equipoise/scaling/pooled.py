@@ -1,0 +1,243 @@
+"""The pooled law: time to train at any size, from all earlier rounds of a workload and a group's own sizes.
+
+Curves of a workload share their shape across accelerators and rounds. Time is expected twice, directly and as
+samples to target over throughput, and the two are averaged. Reads no files.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend
+from equipoise.scaling.hierarchy import fit as fit_hierarchy
+from equipoise.scaling.points import Floats, best_per_size, points, round_key
+from equipoise.stats import Interval
+
+LEVEL = 0.9
+_DEVIATIONS_AT_LEVEL = 1.6449  # the normal distribution holds 90 % within as many standard deviations
+# Beyond these the answer is an extrapolation nobody has checked: docs/experiments/0002-pooled-law.md.
+_DOMAIN_JUMP = 4.0
+_NUM_EVIDENCE = 8
+# Both estimates see the same entries; equal weights, because there are too few curves to learn better ones.
+_DIRECT_SHARE = 0.5
+
+Part: TypeAlias = Literal["time", "samples", "rate"]
+
+# Before any data: work per accelerator grows by a tenth per doubling, and by another tenth beyond 64.
+_TRENDS: Mapping[Part, Trend] = {
+    "time": Trend(per_doubling=0.1, beyond=0.1),
+    "samples": Trend(per_doubling=0.03, beyond=0.05),
+    "rate": Trend(per_doubling=0.07, beyond=0.05),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A size at which a time is wanted. global_batch_samples: only for a law fitted with batches."""
+
+    workload: str
+    accelerator: str
+    num_accelerators: int
+    global_batch_samples: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and batches that cannot be."""
+        if self.num_accelerators < 1:
+            raise UsageError(f"num_accelerators={self.num_accelerators}; expected 1 or more")
+        batch = self.global_batch_samples
+        if batch is not None and not (np.isfinite(batch) and batch > 0):
+            raise UsageError(f"global_batch_samples={batch}; expected a positive number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """An entry that bore on the answer. weight: its share of all; is_own: of the group asked about."""
+
+    entry_id: str
+    num_accelerators: int
+    weight: float
+    is_own: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledPrediction:
+    """Time at one size, its parts, the evidence (heaviest first), and how near it lies.
+
+    samples_to_target, samples_per_s: None where no batch or convergence of the group is known.
+    outside: in words, why the answer is an extrapolation; None in the domain.
+    """
+
+    question: Question
+    time_s: Interval
+    samples_to_target: float | None
+    samples_per_s: float | None
+    outside: str | None
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def in_domain(self) -> bool:
+        """Whether sizes like this one, in a step like this one, are among the evidence."""
+        return self.outside is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledLaw:
+    """What earlier rounds say about every workload. `fit` makes it; `predict` asks it.
+
+    entries: the best per size, closed division; rounds: their campaigns in order of time.
+    """
+
+    entries: pl.DataFrame
+    rounds: tuple[str, ...]
+    given_batch: bool
+    parts: Mapping[Part, Hierarchy]
+
+    def predict(self, own: pl.DataFrame, question: Question) -> PooledPrediction:
+        """The time at the question's size, from the entries of the law and the group's own.
+
+        own: rows of the table `scores`, of the same workload and accelerator, newer than the law's rounds;
+        may be empty.
+        Raises UsageError if the law wants a batch and has none; EvidenceError without any evidence.
+        Assumes the entry asked about is as good as the best at its size usually is.
+        """
+        if self.given_batch and question.global_batch_samples is None:
+            raise UsageError("this law was fitted with batches; expected global_batch_samples; give one")
+        past = self.entries.filter(pl.col("workload") == question.workload)
+        if past.is_empty() and own.is_empty():
+            raise EvidenceError(
+                f"nothing is known about {question.workload!r}: no entry in the data and no point given",
+                missing=("a time to train at one size or more",),
+            )
+        time = self._ask("time", own, question)
+        parts = (
+            [self._ask(part, own, question) for part in ("samples", "rate")] if self._has_parts(own) else []
+        )
+        mean, deviation, samples = time.mean, time.deviation, None
+        if parts:
+            mean = _DIRECT_SHARE * mean + (1 - _DIRECT_SHARE) * sum(part.mean for part in parts)
+            samples = float(np.exp(parts[0].mean))
+        time_s = float(np.exp(mean)) / question.num_accelerators
+        spread = float(np.exp(_DEVIATIONS_AT_LEVEL * deviation))
+        return PooledPrediction(
+            question=question,
+            time_s=Interval(value=time_s, low=time_s / spread, high=time_s * spread, level=LEVEL),
+            samples_to_target=samples,
+            samples_per_s=None if samples is None else samples / time_s,
+            outside=_outside(past, own, question),
+            evidence=_evidence(past, own, time.weights),
+        )
+
+    def _has_parts(self, own: pl.DataFrame) -> bool:
+        return not _known(own, "samples", given_batch=self.given_batch).is_empty() if len(own) else False
+
+    def _ask(self, part: Part, own: pl.DataFrame, question: Question) -> Predicted:
+        known = _known(own, part, given_batch=self.given_batch)
+        now = float(len(self.rounds))
+        batch = question.global_batch_samples if self.given_batch and part != "time" else None
+        lever = None if batch is None else np.array([batch])
+        if part == "rate" and lever is not None:
+            lever = lever / question.num_accelerators
+        at = points([question.accelerator], [question.num_accelerators], [now], lever=lever)
+        block = _block(known, np.full(len(known), now), part, given_batch=self.given_batch)
+        hierarchy = self.parts[part]
+        if not hierarchy.blocks and len(known):
+            # No earlier round at all: the group's own level stands in for the unit of time.
+            centred = float(np.mean(block.values))
+            hierarchy = Hierarchy(
+                log_deviations=hierarchy.log_deviations,
+                coefficients=hierarchy.coefficients,
+                centre=centred,
+                blocks={},
+                looseness={},
+            )
+        return hierarchy.predict(question.workload, block, at)
+
+
+def fit(scores: pl.DataFrame, *, given_batch: bool = False, start: PooledLaw | None = None) -> PooledLaw:
+    """The pooled law of all scored closed entries of the frame.
+
+    scores: a frame of the table `scores`. given_batch: whether batches are inputs of the law.
+    start: a law of earlier rounds, whose settings are where the search begins.
+    Raises DataError for a campaign that is not a round.
+    """
+    entries = best_per_size(scores)
+    rounds = tuple(sorted(entries["campaign"].unique(), key=round_key))
+    age_of = {campaign: float(age) for age, campaign in enumerate(rounds)}
+    hierarchies: dict[Part, Hierarchy] = {}
+    for part, trend in _TRENDS.items():
+        blocks = {}
+        for (workload,), rows in entries.group_by("workload", maintain_order=True):
+            known = _known(rows, part, given_batch=given_batch)
+            if len(known):
+                ages = np.array([age_of[campaign] for campaign in known["campaign"]])
+                blocks[str(workload)] = _block(known, ages, part, given_batch=given_batch)
+        values = [block.values for block in blocks.values()]
+        hierarchies[part] = fit_hierarchy(
+            blocks,
+            trend,
+            with_lever=given_batch and part != "time",
+            centre=float(np.mean(np.concatenate(values))) if values else 0.0,
+            start=None if start is None else start.parts[part].log_deviations,
+        )
+    return PooledLaw(entries=entries, rounds=rounds, given_batch=given_batch, parts=hierarchies)
+
+
+def _known(rows: pl.DataFrame, part: Part, *, given_batch: bool) -> pl.DataFrame:
+    """The rows that state what the part needs."""
+    if part == "time":
+        return rows
+    known = pl.col("samples_to_target") > 0
+    if given_batch:
+        known &= pl.col("global_batch_samples") > 0
+    return rows.filter(known.fill_null(value=False))
+
+
+def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -> Block:
+    """Values of a part: log of accelerator-seconds, of samples, or of accelerator-seconds per sample."""
+    sizes = rows["num_accelerators"].to_numpy().astype(float)
+    work = np.log(rows["score_s"].to_numpy() * sizes)
+    lever = None
+    if part != "time":
+        samples = np.log(rows["samples_to_target"].to_numpy().astype(float))
+        work = samples if part == "samples" else work - samples
+        if given_batch:
+            batch = rows["global_batch_samples"].to_numpy().astype(float)
+            lever = batch if part == "samples" else batch / sizes
+    accelerators: Sequence[str] = rows["accelerator"].to_list()
+    return Block(points=points(accelerators, sizes, ages, lever=lever), values=work)
+
+
+def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str | None:
+    """Why the question lies outside of what was checked, in words; None when it does not."""
+    size = question.num_accelerators
+    if own.is_empty():
+        return "no measurement of this group; only other accelerators or rounds of the workload"
+    largest, smallest = int(own["num_accelerators"].max()), int(own["num_accelerators"].min())  # type: ignore[arg-type]
+    if size > _DOMAIN_JUMP * largest:
+        return f"{size} accelerators are more than {_DOMAIN_JUMP:g} times the group's largest, {largest}"
+    if size < smallest / _DOMAIN_JUMP:
+        return f"{size} accelerators are fewer than 1/{_DOMAIN_JUMP:g} of the group's smallest, {smallest}"
+    if past.is_empty():
+        return f"no earlier entry of {question.workload}; only the group's own points"
+    return None
+
+
+def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[Evidence, ...]:
+    """The heaviest entries of the estimate of time; weights: of the past's entries, then of the own."""
+    ids = [*past["entry_id"], *own["entry_id"]]
+    sizes = [*past["num_accelerators"], *own["num_accelerators"]]
+    shares = np.abs(weights) / np.abs(weights).sum()
+    heaviest = np.argsort(-shares, kind="stable")[:_NUM_EVIDENCE]
+    return tuple(
+        Evidence(
+            entry_id=str(ids[i]),
+            num_accelerators=int(sizes[i]),
+            weight=float(shares[i]),
+            is_own=bool(i >= len(past)),
+        )
+        for i in heaviest
+    )

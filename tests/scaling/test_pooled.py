@@ -1,0 +1,216 @@
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.errors import DataError, EvidenceError, UsageError
+from equipoise.scaling.backtest import backtest
+from equipoise.scaling.points import best_per_size, round_key
+from equipoise.scaling.pooled import Question, fit
+
+ROUNDS = ("v1.0", "v1.1", "v2.0", "v2.1")
+SPEED = {"a100-sxm4-80gb": 1.0, "h100-sxm5-80gb": 2.5, "tpu-v4": 1.1}
+SIZES = (8, 16, 64, 256)
+
+
+def _scores(*, noise=0.0, seed=0, unit_s=1.0, loss_per_doubling=0.1):
+    """Entries whose accelerator-seconds grow by the same factor at every doubling, on every chip and in every round."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for campaign in ROUNDS:
+        for accelerator, speed in SPEED.items():
+            for size in SIZES:
+                log_loss = loss_per_doubling * np.log2(size / 8) + noise * rng.standard_normal()
+                rows.append(
+                    {
+                        "entry_id": f"{campaign}/x/{accelerator}-{size}/bert",
+                        "campaign": campaign,
+                        "division": "closed",
+                        "workload": "bert",
+                        "accelerator": accelerator,
+                        "num_accelerators": size,
+                        "score_s": unit_s * 1e5 / speed / size * float(np.exp(log_loss)),
+                        "samples_to_target": 3e6 * (size / 8) ** 0.05,
+                        "global_batch_samples": 48 * size,
+                    }
+                )
+    return pl.DataFrame(rows)
+
+
+def _split(scores, campaign="v2.1", accelerator="h100-sxm5-80gb", num_own=2):
+    earlier = scores.filter(pl.col("campaign") != campaign)
+    own = scores.filter((pl.col("campaign") == campaign) & (pl.col("accelerator") == accelerator))
+    return earlier, own[:num_own], own
+
+
+def _ask(size, accelerator="h100-sxm5-80gb", batch=None):
+    return Question(
+        workload="bert", accelerator=accelerator, num_accelerators=size, global_batch_samples=batch
+    )
+
+
+@pytest.mark.law
+def test_a_shape_shared_by_all_is_carried_to_an_unseen_size():
+    earlier, own, rows = _split(_scores(noise=0.01))
+    found = fit(earlier).predict(own, _ask(256))
+    assert found.time_s.value == pytest.approx(rows["score_s"][3], rel=0.05)
+    assert found.time_s.low < rows["score_s"][3] < found.time_s.high
+
+
+@pytest.mark.law
+@settings(max_examples=4, deadline=None)
+@given(unit_s=st.floats(1e-3, 1e4))
+def test_the_unit_of_time_changes_nothing_but_the_unit(unit_s):
+    here, there = _split(_scores(noise=0.05)), _split(_scores(noise=0.05, unit_s=unit_s))
+    one, other = (fit(earlier).predict(own, _ask(256)).time_s for earlier, own, _ in (here, there))
+    assert other.value == pytest.approx(unit_s * one.value, rel=1e-3)
+    assert other.high / other.low == pytest.approx(one.high / one.low, rel=1e-2)
+
+
+@pytest.mark.law
+def test_the_interval_widens_with_the_jump():
+    earlier, own, _ = _split(_scores(noise=0.05))
+    law = fit(earlier)
+    widths = [
+        (found := law.predict(own, _ask(size)).time_s).high / found.low for size in (16, 32, 128, 1024, 8192)
+    ]
+    assert widths == sorted(widths)
+
+
+@pytest.mark.law
+def test_own_points_narrow_the_interval():
+    earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
+    law = fit(earlier)
+    none, one, three = (law.predict(own[:count], _ask(256)).time_s for count in (0, 1, 3))
+    assert none.high / none.low > one.high / one.low > three.high / three.low
+
+
+def test_one_slow_outlier_of_the_past_moves_the_answer_little():
+    scores = _scores(noise=0.02)
+    earlier, own, _ = _split(scores)
+    slow = pl.when(pl.col("entry_id") == "v2.0/x/h100-sxm5-80gb-256/bert").then(4.0).otherwise(1.0)
+    clean = fit(earlier).predict(own, _ask(256)).time_s.value
+    spoilt = fit(earlier.with_columns(score_s=pl.col("score_s") * slow)).predict(own, _ask(256)).time_s.value
+    assert abs(np.log(spoilt / clean)) < np.log(4) / 5
+
+
+def test_parts_make_the_time():
+    earlier, own, rows = _split(_scores(noise=0.01))
+    found = fit(earlier).predict(own, _ask(256))
+    assert found.samples_to_target == pytest.approx(rows["samples_to_target"][3], rel=0.03)
+    assert found.samples_to_target / found.samples_per_s == pytest.approx(found.time_s.value)
+
+
+def test_without_convergence_only_the_time_is_foretold():
+    earlier, own, _ = _split(_scores(noise=0.01).with_columns(samples_to_target=pl.lit(None, pl.Float64)))
+    found = fit(earlier).predict(own, _ask(256))
+    assert found.samples_to_target is None
+    assert found.samples_per_s is None
+    assert found.time_s.value > 0
+
+
+def test_the_heaviest_evidence_is_the_groups_own():
+    earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
+    evidence = fit(earlier).predict(own, _ask(128)).evidence
+    assert evidence[0].is_own
+    assert [one.weight for one in evidence] == sorted((one.weight for one in evidence), reverse=True)
+    assert sum(one.weight for one in evidence) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("size", "num_own", "words"),
+    [
+        (64, 2, None),
+        (65, 2, "more than 4 times"),
+        (64, 0, "no measurement of this group"),
+        (1, 2, "fewer than 1/4"),
+    ],
+)
+def test_the_domain_ends_four_times_beyond_the_own_sizes(size, num_own, words):
+    earlier, own, _ = _split(_scores(noise=0.05), num_own=num_own)
+    found = fit(earlier).predict(own, _ask(size))
+    assert found.in_domain == (words is None)
+    assert words is None or words in found.outside
+
+
+def test_a_workload_never_seen_is_foretold_from_its_own_points_with_doubt():
+    earlier, own, rows = _split(_scores(noise=0.01))
+    found = fit(earlier).predict(
+        own.with_columns(workload=pl.lit("mine")),
+        Question(workload="mine", accelerator="h100-sxm5-80gb", num_accelerators=64),
+    )
+    assert found.time_s.low < rows["score_s"][2] < found.time_s.high
+    assert not found.in_domain
+
+
+def test_no_evidence_is_no_number():
+    earlier, own, _ = _split(_scores())
+    with pytest.raises(EvidenceError, match="nothing is known about 'mine'"):
+        fit(earlier).predict(
+            own[:0], Question(workload="mine", accelerator="h100-sxm5-80gb", num_accelerators=8)
+        )
+
+
+def test_a_law_with_batches_wants_the_batch():
+    earlier, own, rows = _split(_scores(noise=0.01))
+    law = fit(earlier, given_batch=True)
+    with pytest.raises(UsageError, match="expected global_batch_samples"):
+        law.predict(own, _ask(256))
+    found = law.predict(own, _ask(256, batch=48.0 * 256))
+    assert found.time_s.value == pytest.approx(rows["score_s"][3], rel=0.1)
+
+
+@pytest.mark.parametrize(("size", "batch"), [(0, None), (8, 0.0), (8, float("nan"))])
+def test_impossible_questions_are_refused(size, batch):
+    with pytest.raises(UsageError, match="expected"):
+        _ask(size, batch=batch)
+
+
+def test_campaigns_that_are_no_rounds_are_refused():
+    with pytest.raises(DataError, match="'sweep-1' is not a round"):
+        round_key("sweep-1")
+    assert sorted(["v10.0", "v4.1", "v4.0"], key=round_key) == ["v4.0", "v4.1", "v10.0"]
+
+
+def test_only_the_best_closed_score_of_a_size_counts():
+    rows = _scores()[:1]
+    frame = pl.concat(
+        [
+            rows,
+            rows.with_columns(score_s=pl.col("score_s") * 2, entry_id=pl.lit("slower")),
+            rows.with_columns(
+                score_s=pl.col("score_s") / 2, entry_id=pl.lit("open"), division=pl.lit("open")
+            ),
+            rows.with_columns(score_s=pl.lit(None, pl.Float64), entry_id=pl.lit("unscored")),
+        ]
+    )
+    assert best_per_size(frame)["entry_id"].to_list() == rows["entry_id"].to_list()
+
+
+@pytest.mark.law
+def test_later_rounds_change_nothing_of_the_record_of_earlier_ones():
+    scores = _scores(noise=0.1)
+    last = pl.col("campaign") == "v2.1"
+    disturbed = scores.with_columns(
+        score_s=pl.when(last).then(pl.col("score_s").shuffle(7) * 3).otherwise("score_s")
+    )
+    past = [one for one in backtest(scores).groups if one.round != "v2.1"]
+    assert past == [one for one in backtest(disturbed).groups if one.round != "v2.1"]
+    assert past == list(backtest(scores.filter(~last)).groups)
+
+
+@pytest.mark.law
+def test_the_held_out_time_is_seen_by_nobody():
+    scores = _scores(noise=0.1)
+    largest = (pl.col("campaign") == "v2.1") & (pl.col("num_accelerators") == 256)
+    disturbed = scores.with_columns(
+        score_s=pl.when(largest).then(pl.col("score_s") * 7).otherwise("score_s"),
+        samples_to_target=pl.when(largest).then(1.0).otherwise("samples_to_target"),
+        global_batch_samples=pl.when(largest).then(1).otherwise("global_batch_samples"),
+    )
+    seen, unseen = (
+        [(one.predicted_s, one.low_s, one.high_s, one.predicted_samples) for one in backtest(table).groups]
+        for table in (scores, disturbed)
+    )
+    assert seen == unseen
