@@ -29,7 +29,3 @@ def main(arguments: list[str]) -> int:
             sys.stdout.write(str(err))
             return EXIT_REFUSED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

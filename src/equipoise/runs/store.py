@@ -23,6 +23,11 @@ MAX_TABLE_ROWS = 1_000_000
 
 _DTYPES: dict[Kind, type[pl.DataType]] = {"str": pl.String, "int": pl.Int64, "float": pl.Float64}
 
+# What the probe runs: modules are found where this process finds them, whatever the working folder.
+_PROBE = (
+    "import sys; end = 2 + int(sys.argv[1]); sys.path[:] = sys.argv[2:end]; "
+    "from equipoise.runs.probe import main; sys.exit(main(sys.argv[end:]))"
+)
 # Tables of the largest size are read in seconds.
 _PROBE_S = 60.0
 
@@ -167,7 +172,7 @@ def _survive(contents: Mapping[Path, tuple[Table, bytes]]) -> None:
     ]
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "equipoise.runs.probe", *arguments],
+            [sys.executable, "-I", "-c", _PROBE, str(len(sys.path)), *sys.path, *arguments],
             input=b"".join(data for _, data in contents.values()),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
