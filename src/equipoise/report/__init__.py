@@ -1,0 +1,1 @@
+"""Findings shown: one HTML file (html.py) or a terminal (terminal.py). Computes nothing."""

@@ -1,0 +1,155 @@
+"""What a section is made of: prose, tables, tiles, figures. html.py and terminal.py render every block."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from equipoise.report.charts import Chart
+
+Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strong:
+    """Words that carry the sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Something to type, or a path."""
+
+    text: str
+
+
+Span: TypeAlias = str | Strong | Code
+
+
+def strong(text: str) -> Strong:
+    """Words that carry the sentence."""
+    return Strong(text=text)
+
+
+def code(text: str) -> Code:
+    """Something to type, or a path."""
+    return Code(text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prose:
+    """One paragraph. A note is an aside in smaller type."""
+
+    spans: tuple[Span, ...]
+    is_note: bool = False
+
+
+def prose(*spans: Span) -> Prose:
+    """One paragraph."""
+    return Prose(spans=spans)
+
+
+def note(*spans: Span) -> Prose:
+    """One aside."""
+    return Prose(spans=spans, is_note=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """A title inside a section; `name` is its anchor, unique in the report. is_minor: below another one."""
+
+    name: str
+    text: str
+    is_minor: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bullets:
+    """A list of short paragraphs."""
+
+    items: tuple[tuple[Span, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Badge:
+    """A word that judges, in a tone that shows it: never by colour alone."""
+
+    text: str
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One configuration or number that stands out: what it is for, its value, and why in a sentence."""
+
+    label: str
+    value: str
+    detail: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """A few tiles side by side."""
+
+    items: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand."""
+
+    title: str
+    is_number: bool = False
+    is_wide: bool = False
+    meaning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell. key: what it sorts by, None when it has no value. detail: a second, quieter line."""
+
+    text: str
+    key: float | str | None = None
+    detail: str | None = None
+    badge: Badge | None = None
+    is_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows that can be sorted by each column."""
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Every row has a cell a column."""
+        assert all(len(row) == len(self.columns) for row in self.rows), self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """Figures side by side that share their series, hence their legend."""
+
+    charts: tuple[Chart, ...]
+    legend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Blocks behind a title. is_long: too long for a terminal, which then says where to find it.
+
+    is_aside: for who doubts; neither in a terminal nor on paper.
+    """
+
+    name: str
+    title: str
+    badges: tuple[Badge, ...]
+    blocks: "tuple[Block, ...]"
+    is_long: bool = False
+    is_aside: bool = False
+
+
+Block: TypeAlias = Prose | Heading | Bullets | Tiles | Table | Panels | Fold

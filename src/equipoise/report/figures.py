@@ -1,0 +1,182 @@
+"""Charts as Plotly's JSON. Plain dictionaries in Plotly's documented schema: nothing heavy is imported.
+
+Colours are names of the page's CSS variables, which assets/page.js resolves when it draws, in either theme.
+"""
+
+import html
+import math
+from itertools import chain
+from typing import Any, Final
+
+from equipoise.report.charts import Axis, Chart, Mark, Note, Series
+
+PlotlyJson = dict[str, Any]
+
+MARKER_PX: Final = 9.0
+ROW_PX: Final = 26
+FRAME_PX: Final = 84
+PLOT_PX: Final = 340
+NOTE_PX: Final = 44  # room beside the plot for the label of the largest size
+MOST_TICKS: Final = 7
+LOG_PADDING: Final = 0.06  # of the axis on each side, so that no marker is cut
+
+
+def plotly_figure(chart: Chart) -> PlotlyJson:
+    """The chart as `{"data": [...], "layout": {...}}`.
+
+    Source: plotly.js figure reference, version 4.
+    """
+    x_range = _range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
+    # Large markers first, so that they cover no small one.
+    data = [_trace(series) for series in sorted(chart.series, key=lambda each: -max(each.weights, default=0))]
+    if chart.level is not None:
+        data.insert(0, _level_trace(chart, x_range))
+    data.extend(_note_trace(each) for each in chart.notes)
+    return {"data": data, "layout": _layout(chart, x_range)}
+
+
+def plotly_text(text: str) -> str:
+    """Text that Plotly shows as it is: it reads tags in names, labels and hovers."""
+    return html.escape(text)
+
+
+def colour(mark: Mark) -> str:
+    """The CSS variable of a mark."""
+    return f"var(--series-{mark.colour})" if mark.colour else "var(--quiet)"
+
+
+def height_px(chart: Chart) -> int:
+    """How high the figure is drawn: a row a name, or a plain plot."""
+    return FRAME_PX + ROW_PX * len(chart.y.categories) if chart.y.categories else PLOT_PX
+
+
+def _trace(series: Series) -> PlotlyJson:
+    """The points of one series. Hovers are escaped: Plotly reads tags in them."""
+    sizes = [MARKER_PX * math.sqrt(weight) for weight in series.weights] if series.weights else MARKER_PX
+    tone = colour(series.mark)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if series.is_line else "markers",
+        "name": plotly_text(series.name),
+        "x": list(series.x),
+        "y": [plotly_text(value) if isinstance(value, str) else value for value in series.y],
+        "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in series.hovers],
+        "hoverinfo": "text",
+        "line": {"color": tone, "width": 2},
+        "marker": {
+            "color": tone,
+            "symbol": series.mark.symbol,
+            "size": sizes,
+            "opacity": 0.9,
+            "line": {"color": "var(--paper)", "width": 1},
+        },
+        "cliponaxis": False,
+    }
+
+
+def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
+    """A dashed line over the whole width, with its meaning written at its right end."""
+    assert chart.level is not None
+    ends = [10**value if chart.x.is_log else value for value in x_range]
+    return {
+        "type": "scatter",
+        "mode": "lines+text",
+        "x": ends,
+        "y": [chart.level.y, chart.level.y],
+        "text": ["", plotly_text(chart.level.text)],
+        "textposition": "top left",
+        "textfont": {"color": "var(--ink-2)", "size": 11},
+        "line": {"color": "var(--ink-2)", "width": 1, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
+
+
+def _note_trace(each: Note) -> PlotlyJson:
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": [each.x],
+        "y": [each.y],
+        "text": [f"\u00a0\u00a0{plotly_text(each.text)}\u00a0\u00a0"],
+        "textposition": "middle right",
+        "textfont": {"color": "var(--ink)", "size": 12},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
+
+
+def _layout(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
+    y_values = tuple(chain.from_iterable(series.heights for series in chart.series))
+    if chart.level is not None:
+        y_values = (*y_values, chart.level.y)
+    return {
+        "height": height_px(chart),
+        "margin": {"l": 12, "r": NOTE_PX if chart.notes else 16, "t": 12, "b": 12},
+        "xaxis": _axis(chart.x, x_range),
+        "yaxis": _axis(chart.y, _range(chart.y, y_values)),
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--ink-2)"},
+        "hoverlabel": {
+            "bgcolor": "var(--raised)",
+            "bordercolor": "var(--rule)",
+            "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--ink)"},
+            "align": "left",
+        },
+        "hovermode": "closest",
+        "dragmode": False,
+        "showlegend": False,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+    }
+
+
+def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
+    """One axis; a log axis gets the ticks that `ticks` chooses, for Plotly's own leave powers of two out."""
+    drawn: PlotlyJson = {
+        "title": {
+            "text": plotly_text(f"{axis.title}, log scale" if axis.is_log else axis.title),
+            "standoff": 8,
+            "font": {"size": 12},
+        },
+        "fixedrange": True,
+        "automargin": True,
+        "zeroline": False,
+        "gridcolor": "var(--grid)",
+        "linecolor": "var(--rule)",
+        "tickfont": {"size": 11},
+    }
+    if axis.categories:
+        names = [plotly_text(name) for name in reversed(axis.categories)]
+        return drawn | {
+            "type": "category", "categoryorder": "array", "categoryarray": names,
+            "range": [-0.6, len(names) - 0.4],
+            "tickvals": names,
+        }  # fmt: skip
+    drawn["range"] = list(limits)
+    if axis.is_log:
+        values = ticks(10 ** limits[0], 10 ** limits[1])
+        drawn |= {"type": "log", "tickvals": values, "ticktext": [f"{value:,g}" for value in values]}
+    return drawn
+
+
+def _range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
+    """The limits of an axis of numbers, in its own scale (log10 on a log axis)."""
+    if axis.categories or not values:
+        return (0.0, 1.0)
+    low, high = min(values), max(values)
+    if axis.is_log:
+        low, high = math.log10(low), math.log10(high)
+    elif axis.starts_at_zero:
+        return (min(0.0, low), high * 1.12)
+    padding = LOG_PADDING * (high - low) or 0.3
+    return (low - padding, high + padding)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """At most `MOST_TICKS` powers of two that lie between low and high, evenly apart on a log axis.
+
+    >>> ticks(1.8, 4000)
+    [2, 8, 32, 128, 512, 2048]
+    """
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
+    return [2.0**exponent if exponent < 0 else 2**exponent for exponent in range(first, last + 1, step)]

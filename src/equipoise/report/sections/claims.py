@@ -1,0 +1,171 @@
+"""The claims of the study, each tested its way and like for like, with rule and figures."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from equipoise.findings import Findings
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Cell,
+    Column,
+    Fold,
+    Heading,
+    Table,
+    Tone,
+    note,
+    prose,
+    strong,
+)
+from equipoise.report.section import Section
+from equipoise.report.words import count, listed, plural, printable, ratio, sentence, workload_name
+from equipoise.scaling.claims import RULE, Claim, Part
+from equipoise.scaling.readings import Figure, Reading, Verdict
+from equipoise.units import format_duration
+
+TONES: Final[dict[Verdict, Tone]] = {
+    "holds": "good", "reverses": "bad", "not supported": "plain", "not enough evidence": "quiet",
+}  # fmt: skip
+MOST_NAMED: Final = 3  # entries named beside a figure before the rest is counted
+ACROSS = "across workloads"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statement:
+    """What a claim says in one testable sentence, its rule, and the workloads it was tested on."""
+
+    words: str
+    rule: str
+    parts: tuple[Part, ...]
+
+
+def _blocks(findings: Findings) -> tuple[Block, ...]:
+    own = [claim for claim in findings.claims if _is_own(claim)]
+    others = [claim for claim in findings.claims if not _is_own(claim)]
+    intro = prose(
+        strong(plural(len(own), "claim")),
+        " of the study, each tested twice on this data: ",
+        strong("its way"),
+        ", with E' over mixed hardware, and ",
+        strong("like for like"),
+        ", with E against the smallest system of the same accelerator. "
+        "Each opens to its rules, what was seen, and the figures behind that.",
+    )
+    names = {workload.workload: printable(workload.name) for workload in findings.workloads}
+    places = {id(claim): place for place, claim in enumerate(findings.claims, start=1)}
+    more = (prose("What the study says of one workload only, asked of the others:"),) if others else ()
+    return (
+        intro,
+        note(sentence(RULE)),
+        *(_claim(claim, places[id(claim)], names) for claim in own),
+        *more,
+        *(_claim(claim, places[id(claim)], names) for claim in others),
+    )
+
+
+def _is_own(claim: Claim) -> bool:
+    """Whether the study itself states the claim for these workloads."""
+    return not claim.stated_for or set(claim.stated_for) == set(claim.workloads)
+
+
+def _claim(claim: Claim, place: int, names: dict[str, str]) -> Fold:
+    tested = listed([names.get(slug) or workload_name(slug) for slug in claim.workloads]) or "no workload"
+    blocks: list[Block] = [note(f"Tested on {tested}.")]
+    if not claim.parts:
+        blocks.append(prose(sentence(claim.like_for_like.words)))
+    for number, ((statement, rule), parts) in enumerate(
+        groupby(claim.parts, key=lambda p: (p.statement, p.rule)), 1
+    ):
+        name = f"claim-{place}-{number}"
+        blocks.extend(
+            _statement(
+                name, _Statement(words=sentence(statement), rule=sentence(rule), parts=tuple(parts)), names
+            )
+        )
+    verdicts = (
+        _badge(claim.their_way.verdict, "its way: "),
+        _badge(claim.like_for_like.verdict, "like for like: "),
+    )
+    title = f"{claim.number}. {sentence(claim.claim)}"
+    return Fold(name=f"claim-{place}", title=title, badges=verdicts, blocks=tuple(blocks))
+
+
+def _badge(verdict: Verdict, before: str = "") -> Badge:
+    return Badge(text=f"{before}{verdict}", tone=TONES[verdict])
+
+
+def _statement(name: str, statement: _Statement, names: dict[str, str]) -> tuple[Block, ...]:
+    """One testable statement: its rule once, then what each workload says."""
+    rows = tuple(
+        (*_workload_cells(part, statement, names), _reading(part.their_way), _reading(part.like_for_like))
+        for part in statement.parts
+    )
+    columns = (*_workload_columns(statement), Column(title="Its way"), Column(title="Like for like"))
+    return (
+        Heading(name=name, text=statement.words[:1].upper() + statement.words[1:], is_minor=True),
+        note(f"Rule: {statement.rule}."),
+        Table(name=f"{name}-readings", caption="What was seen", columns=columns, rows=rows),
+        *_figures(name, statement, names),
+    )
+
+
+def _workload_columns(statement: _Statement) -> tuple[Column, ...]:
+    """A column for the workload where there is more than one."""
+    return () if len(statement.parts) == 1 else (Column(title="Workload"),)
+
+
+def _workload_cells(part: Part, statement: _Statement, names: dict[str, str]) -> tuple[Cell, ...]:
+    if len(statement.parts) == 1:
+        return ()
+    name = ACROSS if part.workload is None else names.get(part.workload) or workload_name(part.workload)
+    return (Cell(text=name, key=name),)
+
+
+def _reading(reading: Reading) -> Cell:
+    return Cell(text="", key=reading.verdict, badge=_badge(reading.verdict), detail=sentence(reading.words))
+
+
+def _figures(name: str, statement: _Statement, names: dict[str, str]) -> tuple[Block, ...]:
+    """The numbers the verdicts rest on, with the entries they come from; none where there is no evidence."""
+    rows = tuple(
+        (*_workload_cells(part, statement, names), Cell(text=way, key=way), *_figure_cells(figure))
+        for part in statement.parts
+        for way, reading in (("its way", part.their_way), ("like for like", part.like_for_like))
+        for figure in reading.figures
+    )
+    if not rows:
+        return ()
+    columns = (
+        *_workload_columns(statement),
+        Column(title="Way"),
+        Column(title="Figure"),
+        Column(title="Value", is_number=True),
+        Column(title="Computed from"),
+    )
+    table = Table(name=f"{name}-figures", caption="Each figure and its entries", columns=columns, rows=rows)
+    return (
+        Fold(name=f"{name}-behind", title="The figures behind it", badges=(), blocks=(table,), is_aside=True),
+    )
+
+
+def _figure_cells(figure: Figure) -> tuple[Cell, ...]:
+    value = (
+        format_duration(figure.value)
+        if figure.unit == "s"
+        else f"{ratio(figure.value)} {figure.unit}".rstrip()
+    )
+    return (
+        Cell(text=sentence(figure.name), key=figure.name),
+        Cell(text=value, key=figure.value),
+        Cell(text=_entries_text(figure.entry_ids), key=len(figure.entry_ids)),
+    )
+
+
+def _entries_text(entry_ids: tuple[str, ...]) -> str:
+    named = ", ".join(printable(entry_id) for entry_id in entry_ids[:MOST_NAMED])
+    rest = len(entry_ids) - MOST_NAMED
+    return named if rest <= 0 else f"{named} and {count(rest)} more"
+
+
+SECTION = Section(name="claims", title="The study's claims, tested", needs=("claims",), blocks=_blocks)

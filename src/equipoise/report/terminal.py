@@ -1,0 +1,266 @@
+"""The report in a terminal: the blocks of the page in the columns there are, with plots of characters."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from equipoise import __version__
+from equipoise.findings import Findings
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Fold,
+    Heading,
+    Panels,
+    Prose,
+    Span,
+    Strong,
+    Table,
+    Tiles,
+)
+from equipoise.report.charts import Chart
+from equipoise.report.sections import SECTIONS
+from equipoise.report.sections.method import NOT_VERIFIED
+from equipoise.report.textplot import Canvas, style, symbol, text_plot
+from equipoise.report.words import DASH, TIMES, listed, printable, sentence
+
+# What stands for the characters this package itself writes where only ASCII can be shown.
+ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
+COLUMN_GAP: Final = 3
+READABLE_COLUMNS: Final = 14
+TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
+
+
+def render(findings: Findings, console: Console) -> None:
+    """Print the report on `console`, no line longer than it is wide; colour and Unicode where it has them."""
+    what = f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
+    _print(console, Text(f"Equipoise {__version__} · {what}", "dim"))
+    console.print()
+    _print(console, Text(sentence(findings.headline), "bold"))
+    for each in findings.summary:
+        _item(console, Text(sentence(each)))
+    left_out = [section.title for section in SECTIONS if not section.applies(findings)]
+    for section in SECTIONS:
+        if section.applies(findings):
+            console.print()
+            _print(console, _rule(section.title, console))
+            for block in section.blocks(findings):
+                _block(block, console)
+    console.print()
+    absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
+    _print(console, Text(f"{NOT_VERIFIED} Dataset {printable(findings.dataset)}.{absent}", "dim"))
+
+
+def _print(console: Console, text: Text) -> None:
+    """Text as far as the console can show it: without Unicode, what stands for it."""
+    if _is_ascii(console):
+        text = _as_ascii(text)
+    console.print(text, highlight=False)
+
+
+def _is_ascii(console: Console) -> bool:
+    return not console.encoding.lower().startswith("utf")
+
+
+def _as_ascii(text: Text) -> Text:
+    """The same text in ASCII, styles kept piece by piece; what has no stand-in becomes `?`."""
+    shown = Text(end=text.end)
+    for piece in text.split("\n", include_separator=True, allow_blank=True):
+        position = 0
+        for offset in sorted(
+            {0, len(piece), *(edge for span in piece.spans for edge in (span.start, span.end))}
+        ):
+            part = piece[position:offset]
+            plain = part.plain.translate(ASCII).encode("ascii", "replace").decode()
+            shown.append(plain, part.spans[-1].style if part.spans else piece.style)
+            position = offset
+    return shown
+
+
+def _rule(title: str, console: Console) -> Text:
+    line = "-" if _is_ascii(console) else "─"
+    return Text(f"{title} ".ljust(console.width, line), "bold")
+
+
+def _block(block: Block, console: Console) -> None:
+    for kind, renderer in RENDERERS:
+        if isinstance(block, kind):
+            renderer(block, console)
+            return
+    raise TypeError(f"no renderer for a block of type {type(block).__name__}; add it to RENDERERS")
+
+
+def _spans(spans: tuple[Span, ...]) -> Text:
+    text = Text()
+    for span in spans:
+        if isinstance(span, Strong):
+            text.append(span.text, "bold")
+        elif isinstance(span, Code):
+            text.append(span.text, "cyan")
+        else:
+            text.append(span)
+    return text
+
+
+def _prose(block: Prose, console: Console) -> None:
+    text = _spans(block.spans)
+    if block.is_note:
+        text.stylize("dim")
+    _print(console, text)
+
+
+def _heading(block: Heading, console: Console) -> None:
+    console.print()
+    _print(console, Text(block.text, "underline" if block.is_minor else "bold underline"))
+
+
+def _bullets(block: Bullets, console: Console) -> None:
+    for item in block.items:
+        _item(console, _spans(item))
+
+
+def _item(console: Console, text: Text) -> None:
+    """One item of a list, its further lines under its first."""
+    shown = _as_ascii(text) if _is_ascii(console) else text
+    lines = shown.wrap(console, console.width - 2)
+    for place, line in enumerate(lines):
+        line.rstrip()
+        console.print(Text("- " if place == 0 else "  ") + line, highlight=False)
+
+
+def _tiles(block: Tiles, console: Console) -> None:
+    for tile in block.items:
+        _item(
+            console,
+            Text.assemble((f"{tile.label}: ", ""), (tile.value, "bold"), f" ({tile.detail}). ", tile.words),
+        )
+
+
+def _badges(badges: tuple[Badge, ...]) -> Text:
+    return Text(", ").join(Text(badge.text, TONES[badge.tone]) for badge in badges)
+
+
+def _fold(block: Fold, console: Console) -> None:
+    if block.is_aside:
+        return
+    if block.is_long:
+        _item(console, Text(f"{block.title}: in the HTML report and in `equipoise scores`."))
+        return
+    console.print()
+    title = Text(block.title, "bold")
+    if block.badges:
+        title.append_text(Text(" [", "bold")).append_text(_badges(block.badges)).append_text(
+            Text("]", "bold")
+        )
+    _print(console, title)
+    for inner in block.blocks:
+        _block(inner, console)
+
+
+def _table(block: Table, console: Console) -> None:
+    """The columns for which there is room, first come first served; what is left out is said."""
+    plain = _is_ascii(console)
+    widths = _column_widths(block, console.width)
+    table = RichTable(box=box.ASCII2 if plain else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, width in widths.items():
+        column = block.columns[place]
+        title = Text(column.title)
+        table.add_column(
+            _as_ascii(title) if plain else title,
+            justify="right" if column.is_number else "left",
+            overflow="fold",
+            width=width,
+        )
+    for row in block.rows:
+        cells = [_cell(row[place]) for place in widths]
+        table.add_row(*(_as_ascii(cell) if plain else cell for cell in cells))
+    console.print(Padding(table, (1, 0, 0, 0)), highlight=False)
+    hidden = [column.title for place, column in enumerate(block.columns) if place not in widths]
+    if hidden:
+        _print(console, Text(f"In the HTML report also: {', '.join(hidden)}.", "dim"))
+
+
+def _column_widths(block: Table, width: int) -> dict[int, int]:
+    """The width of each column shown: first what each needs at least, then the rest to those that want it."""
+    widths: dict[int, int] = {}
+    room = width + COLUMN_GAP
+    for place, column in enumerate(block.columns):
+        least = _least_width(block, place)
+        if column.is_wide:
+            continue
+        if least + COLUMN_GAP > room:
+            break
+        widths[place] = least
+        room -= least + COLUMN_GAP
+    wanted = {place: _natural_width(block, place) - least for place, least in widths.items()}
+    while room > 0 and any(more > 0 for more in wanted.values()):
+        for place in [place for place, more in wanted.items() if more > 0][:room]:
+            widths[place] += 1
+            wanted[place] -= 1
+            room -= 1
+    return widths
+
+
+def _least_width(block: Table, place: int) -> int:
+    """What a column needs: the longest word of its title; a number whole, words in a readable strip."""
+    title = max((cell_len(word) for word in block.columns[place].title.split()), default=1)
+    longest = max(map(cell_len, _lines(block, place)), default=1)
+    return max(title, longest if block.columns[place].is_number else min(longest, READABLE_COLUMNS))
+
+
+def _natural_width(block: Table, place: int) -> int:
+    """What a column would take if nothing were wrapped."""
+    return max(map(cell_len, (block.columns[place].title, *_lines(block, place))))
+
+
+def _lines(block: Table, place: int) -> list[str]:
+    return [line for row in block.rows for line in _cell(row[place]).plain.splitlines()]
+
+
+def _cell(cell: Cell) -> Text:
+    text = Text(cell.text)
+    if cell.badge:
+        text.append(cell.badge.text, TONES[cell.badge.tone])
+    if cell.detail:
+        text.append(f"\n{cell.detail}", "dim" if cell.text else "")
+    return text
+
+
+def _panels(block: Panels, console: Console) -> None:
+    canvas = Canvas(columns=console.width, is_unicode=not _is_ascii(console))
+    for chart in block.charts:
+        console.print()
+        _print(console, _chart_title(chart))
+        _print(console, text_plot(chart, canvas))
+    marks = {series.name: series.mark for chart in block.charts for series in chart.series}
+    legend = Text(f"{block.legend}: ", "dim")
+    for place, (name, mark) in enumerate(marks.items()):
+        legend.append(", " if place else "").append(symbol(mark, canvas), style(mark)).append(f" {name}")
+    _print(console, legend)
+
+
+def _chart_title(chart: Chart) -> Text:
+    x, y = (f"{axis.title} (log)" if axis.is_log else axis.title for axis in (chart.x, chart.y))
+    axes = f"{y} against {x}" if y else f"by {x}"
+    return Text.assemble((chart.title, "bold"), (f": {axes}", "dim"))
+
+
+# Which function prints which kind of block; `Any` because each takes its own kind.
+RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
+    (Prose, _prose),
+    (Heading, _heading),
+    (Bullets, _bullets),
+    (Tiles, _tiles),
+    (Table, _table),
+    (Panels, _panels),
+    (Fold, _fold),
+)

@@ -1,0 +1,176 @@
+"""Charts as characters: a scatter of symbols, or a grid of names against sizes with counts."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from rich.text import Text
+
+from equipoise.report.charts import Axis, Chart, Mark
+from equipoise.report.figures import ticks
+from equipoise.report.words import TIMES, count, ratio
+
+PLOT_ROWS: Final = 13
+MOST_NAME_CHARACTERS: Final = 25
+SIZE_CHARACTERS: Final = 6
+ASCII_SYMBOLS: Final = {
+    "circle": "o", "square": "#", "diamond": "%", "triangle-up": "^",
+    "cross": "+", "x": "x", "star": "*", "pentagon": "@",
+}  # fmt: skip
+SYMBOLS: Final = {
+    "circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲",
+    "cross": "+", "x": TIMES, "star": "*", "pentagon": "◇",
+}  # fmt: skip
+STYLES: Final = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_red")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canvas:
+    """Where a plot is drawn: how many columns there are, and whether they can show more than ASCII."""
+
+    columns: int
+    is_unicode: bool
+
+
+def symbol(mark: Mark, canvas: Canvas) -> str:
+    """The one character of a mark."""
+    return (SYMBOLS if canvas.is_unicode else ASCII_SYMBOLS)[mark.symbol]
+
+
+def style(mark: Mark) -> str:
+    """The terminal colour of a mark; a terminal without colours ignores it."""
+    return STYLES[mark.colour - 1] if mark.colour else "dim"
+
+
+def text_plot(chart: Chart, canvas: Canvas) -> Text:
+    """The chart in `canvas.columns` characters a line."""
+    return _grid_plot(chart, canvas) if chart.y.categories else _scatter_plot(chart, canvas)
+
+
+def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
+    """Symbols on a plane; where several fall on one character, the first series stays on top."""
+    label_columns = 8
+    num_columns = canvas.columns - label_columns - 2
+    x_values = [value for series in chart.series for value in series.x]
+    y_values = [value for series in chart.series for value in series.heights]
+    if not x_values:
+        return Text("no points")
+    if chart.level is not None:
+        y_values.append(chart.level.y)
+    x_scale, y_scale = _Scale.over(chart.x, x_values), _Scale.over(chart.y, y_values)
+    cells = [[(" ", "")] * num_columns for _ in range(PLOT_ROWS)]
+    if chart.level is not None:
+        row = PLOT_ROWS - 1 - y_scale.place(chart.level.y, PLOT_ROWS)
+        cells[row] = [("┄" if canvas.is_unicode else "-", "dim")] * num_columns
+    for series in reversed(chart.series):
+        for x, y in zip(series.x, series.heights, strict=True):
+            row = PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS)
+            cells[row][x_scale.place(x, num_columns)] = (symbol(series.mark, canvas), style(series.mark))
+    bar, corner, dash = ("│", "└", "─") if canvas.is_unicode else ("|", "+", "-")
+    plot = Text()
+    for row, line in enumerate(cells):
+        value = y_scale.value(PLOT_ROWS - 1 - row, PLOT_ROWS)
+        label = ratio(value) if row in (0, PLOT_ROWS // 2, PLOT_ROWS - 1) else ""
+        plot.append(f"{label:>{label_columns}} {bar}")
+        for character, cell_style in line:
+            plot.append(character, cell_style)
+        plot.append("\n")
+    plot.append(f"{'':>{label_columns}} {corner}{dash * num_columns}\n")
+    plot.append(_x_labels(x_scale, num_columns, label_columns + 2))
+    return plot
+
+
+def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:
+    """Powers of two, each ending under its place."""
+    line = [" "] * (indent + num_columns)
+    for value in ticks(scale.low, scale.high):
+        label = count(value)
+        start = max(0, indent + scale.place(value, num_columns) - len(label) + 1)
+        line[start : start + len(label)] = label
+    return "".join(line).rstrip()
+
+
+def _grid_plot(chart: Chart, canvas: Canvas) -> Text:
+    """A row a name, a column a size; a cell has the symbol of its group and how many systems share it."""
+    sizes = sorted({value for series in chart.series for value in series.x})
+    name_columns = min(MOST_NAME_CHARACTERS, max(map(len, chart.y.categories)) + 1)
+    most = (canvas.columns - name_columns) // SIZE_CHARACTERS
+    columns = _merged(sizes, most)
+    spots: dict[tuple[str, int], list[tuple[Mark, int]]] = {}
+    for series in chart.series:
+        weights = series.weights or (1,) * len(series.x)
+        for x, y, weight in zip(series.x, series.y, weights, strict=True):
+            spots.setdefault((str(y), columns[x]), []).append((series.mark, weight))
+    plot = Text()
+    for name in chart.y.categories:
+        plot.append(_fitted(name, name_columns - 1, canvas).ljust(name_columns))
+        for place in range(max(columns.values(), default=0) + 1):
+            _append_spot(plot, spots.get((name, place), []), canvas)
+        plot.append("\n")
+    plot.append(" " * name_columns)
+    for place in range(max(columns.values(), default=0) + 1):
+        members = [size for size in sizes if columns[size] == place]
+        plot.append(_size_label(members).rjust(SIZE_CHARACTERS))
+    return plot
+
+
+def _append_spot(plot: Text, spot: list[tuple[Mark, int]], canvas: Canvas) -> None:
+    shown = Text()
+    for mark, weight in spot[:2]:
+        shown.append(symbol(mark, canvas), style(mark))
+        shown.append(f"{weight}" if weight > 1 else "")
+    plot.append(" " * max(0, SIZE_CHARACTERS - len(shown)))
+    if spot:
+        plot.append_text(shown[:SIZE_CHARACTERS])
+    else:
+        plot.right_crop(1)
+        plot.append("·" if canvas.is_unicode else ".", "dim")
+
+
+def _merged(sizes: list[float], most: int) -> dict[float, int]:
+    """Which column each size stands in: its own while there is room, else shared with the nearest."""
+    groups = [[size] for size in sizes]
+    while len(groups) > most:
+        gaps = [groups[i + 1][0] / groups[i][-1] for i in range(len(groups) - 1)]
+        nearest = gaps.index(min(gaps))
+        groups[nearest : nearest + 2] = [groups[nearest] + groups[nearest + 1]]
+    return {size: place for place, group in enumerate(groups) for size in group}
+
+
+def _size_label(members: list[float]) -> str:
+    """One size, or the smallest of several that share a column with a plus."""
+    return f"{members[0]:g}" if len(members) == 1 else f"{members[0]:g}+"
+
+
+def _fitted(name: str, columns: int, canvas: Canvas) -> str:
+    if len(name) <= columns:
+        return name
+    return name[: columns - 1] + ("…" if canvas.is_unicode else ".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """A linear or logarithmic way from values to character places."""
+
+    low: float
+    high: float
+    is_log: bool
+
+    @classmethod
+    def over(cls, axis: Axis, values: list[float]) -> "_Scale":
+        low, high = min(values), max(values)
+        if axis.starts_at_zero and not axis.is_log:
+            low = min(0.0, low)
+        return cls(low=low, high=high, is_log=axis.is_log)
+
+    def place(self, value: float, num_places: int) -> int:
+        low, high, value = (math.log(v) if self.is_log else v for v in (self.low, self.high, value))
+        if high == low:
+            return num_places // 2
+        return round((value - low) / (high - low) * (num_places - 1))
+
+    def value(self, place: int, num_places: int) -> float:
+        fraction = place / (num_places - 1)
+        if self.is_log:
+            return self.low * math.pow(self.high / self.low, fraction)
+        return self.low + (self.high - self.low) * fraction
