@@ -14,7 +14,7 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.runs import embedded
 from equipoise.runs.store import Tables, merged, read_tables
-from equipoise.scaling.claims import tested_claims
+from equipoise.scaling.claims import claims_about
 from equipoise.scaling.decompose import with_factors
 from equipoise.scaling.groups import Grouping, grouped
 from equipoise.scaling.metrics import COMPARABLE, ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
@@ -110,7 +110,7 @@ def study(
         for workload in chosen
     )
     by_workload = {found.workload: found.entries for found in each}
-    claims = tested_claims(by_workload, label=f"{chosen_round}, {DIVISION}")
+    claims = claims_about(by_workload, label=f"{chosen_round}, {DIVISION}")
     names = {found.workload: found.name for found in each}
     return Findings(
         round=chosen_round,

@@ -1,6 +1,8 @@
 """A small builder of `scores` tables: each test states only the columns its claim is about."""
 
+import tomllib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -48,3 +50,9 @@ def table() -> Callable[[Iterable[Row]], pl.DataFrame]:
 def entries() -> Callable[[Iterable[Row]], pl.DataFrame]:
     """The same with metrics and factors, as the study sees it."""
     return lambda rows: with_factors(with_metrics(scores_table(rows)))
+
+
+@pytest.fixture(scope="session")
+def truth() -> dict[str, Any]:
+    """Published and independently measured figures of v4.1."""
+    return tomllib.loads((Path(__file__).parents[1] / "truth" / "scaling_study_v41.toml").read_text())

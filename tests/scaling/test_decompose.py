@@ -45,8 +45,10 @@ def test_training_and_overhead_by_hand(entries):
     outside = {"eval_s": 5.0, "eval_outside_s": 5.0}
     frame = entries(
         [
-            {"num_accelerators": 4, "score_s": 100.0, "samples_to_target": 900.0, "train_block_s": 90.0} | outside,
-            {"num_accelerators": 8, "score_s": 40.0, "samples_to_target": 900.0, "train_block_s": 30.0} | outside,
+            {"num_accelerators": 4, "score_s": 100.0, "samples_to_target": 900.0, "train_block_s": 90.0}
+            | outside,
+            {"num_accelerators": 8, "score_s": 40.0, "samples_to_target": 900.0, "train_block_s": 30.0}
+            | outside,
         ]
     )
     row = frame.row(1, named=True)
@@ -58,7 +60,10 @@ def test_training_and_overhead_by_hand(entries):
 def test_evaluation_inside_the_blocks_is_not_split_and_says_so(entries):
     inside = {"eval_s": 5.0, "eval_outside_s": 0.0, "samples_to_target": 900.0, "train_block_s": 90.0}
     frame = entries(
-        [{"num_accelerators": 4, "score_s": 100.0} | inside, {"num_accelerators": 8, "score_s": 60.0} | inside]
+        [
+            {"num_accelerators": 4, "score_s": 100.0} | inside,
+            {"num_accelerators": 8, "score_s": 60.0} | inside,
+        ]
     )
     assert frame["training"].null_count() == 2
     assert "inside the training blocks" in frame["factors_missing"][1]

@@ -203,7 +203,9 @@ def test_metrics_do_not_depend_on_the_order_of_rows(table, rows, random):
 
 @pytest.mark.law
 @given(
-    st.integers(1, 64), st.floats(1.0, 1e5), st.lists(st.integers(1, 100), min_size=1, max_size=8, unique=True)
+    st.integers(1, 64),
+    st.floats(1.0, 1e5),
+    st.lists(st.integers(1, 100), min_size=1, max_size=8, unique=True),
 )
 def test_perfect_scaling_has_efficiency_one_everywhere(table, smallest, accelerator_s, multiples):
     sizes = [smallest, *(smallest * multiple for multiple in multiples)]

@@ -61,7 +61,7 @@ class Claim:
     verdict: Verdict
 
 
-def tested_claims(entries_by_workload: Mapping[str, pl.DataFrame], *, label: str) -> tuple[Claim, ...]:
+def claims_about(entries_by_workload: Mapping[str, pl.DataFrame], *, label: str) -> tuple[Claim, ...]:
     """The six claims on these workloads, and the first one asked of workloads that the study does not cover.
 
     entries_by_workload: slug -> a frame with metrics and factors, of one round and division.

@@ -77,13 +77,12 @@ def _nearest_to_both(front: pl.DataFrame) -> dict[str, Any]:
 
 def _pointer(purpose: Purpose, row: dict[str, Any], workload: str, *, front: pl.DataFrame) -> Pointer:
     fastest = front.row(0, named=True)
-    words = "the shortest time of all" + (", and the least accelerator-time" if front.height == 1 else "")
+    words = "The shortest time of all" + (", and the least accelerator-time." if front.height == 1 else ".")
     if purpose != "speed":
         slower = row["score_s"] / fastest["score_s"]
         cheaper = row["_accelerator_s"] / fastest["_accelerator_s"]
-        words = f"{slower:.3g} times the shortest time for {cheaper:.2g} of its accelerator-time"
-        if purpose == "efficiency":
-            words += ", the least of all"
+        least = ", the least of all" if purpose == "efficiency" else ""
+        words = f"{slower:.3g} times the shortest time for {cheaper:.2g} of its accelerator-time{least}."
     return Pointer(
         workload=workload,
         purpose=purpose,

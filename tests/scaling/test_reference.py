@@ -1,0 +1,94 @@
+import pytest
+
+from equipoise.scaling.metrics import with_metrics
+from equipoise.scaling.reference import Published, table_row
+
+
+def _published(**changed):
+    stated = {
+        "round": "v9.9",
+        "workload": "bert",
+        "name": "BERT",
+        "num_entries": 2,
+        "num_accelerators": 2,
+        "score_minutes": 10.0,
+        "num_decimals": 2,
+        "source": "a paper",
+    }
+    return Published(**(stated | changed))
+
+
+@pytest.fixture
+def row(table):
+    """Table I's row for a reference of 2 accelerators and so many minutes, with any further entries."""
+
+    def build(minutes, *, published=None, more=()):
+        rows = [
+            {"num_accelerators": 2, "score_s": minutes * 60.0},
+            {"num_accelerators": 8, "score_s": 60.0},
+            *more,
+        ]
+        return table_row(with_metrics(table(rows)), "bert", published)
+
+    return build
+
+
+def test_equal_after_rounding_is_no_difference(row):
+    assert row(10.004, published=_published()).differences == ()
+
+
+def test_a_number_cut_instead_of_rounded_is_recognised(row):
+    (difference,) = row(366.18525, published=_published(score_minutes=366.18)).differences
+    assert difference == "366.18525 min here, 366.18 in the study: the same, cut after 2 digits"
+
+
+def test_another_number_is_named_with_its_size(row):
+    (difference,) = row(60.56236, published=_published(score_minutes=60.52)).differences
+    assert difference == "60.56236 min here, 60.52 in the study: 0.07 % more than it prints"
+    (difference,) = row(60.0, published=_published(score_minutes=60.52)).differences
+    assert difference.endswith("0.86 % less than it prints")
+
+
+def test_an_entry_without_logs_explains_the_count(row):
+    lost = {
+        "submitter": "uni",
+        "system": "big",
+        "num_accelerators": 56,
+        "score_s": None,
+        "reason": "logs missing",
+    }
+    found = row(10.0, published=_published(), more=[lost])
+    assert (found.num_entries, found.num_scored) == (3, 2)
+    (difference,) = found.differences
+    assert difference == (
+        "the results hold 3 entries, the study counts 2: as many more as have no score here: uni/big (logs missing)"
+    )
+
+
+def test_a_count_that_nothing_explains_is_said_plainly(row):
+    (difference,) = row(10.0, published=_published(num_entries=1)).differences
+    assert "the study does not say which" in difference
+
+
+def test_a_count_that_the_unscored_do_not_explain_names_both(row):
+    lost = {"submitter": "uni", "system": "big", "score_s": None, "reason": "logs missing"}
+    (difference,) = row(10.0, published=_published(num_entries=7), more=[lost]).differences
+    assert "the study counts 7; 1 of ours have no score: uni/big" in difference
+
+
+def test_another_reference_size_is_named(row):
+    (difference,) = row(10.0, published=_published(num_accelerators=4)).differences
+    assert difference == "the reference has 2 accelerators here, 4 in the study"
+
+
+def test_without_a_published_row_there_is_no_difference(row):
+    found = row(10.0)
+    assert found.differences == ()
+    assert found.reference.num_accelerators == 2
+
+
+def test_without_any_score_there_is_no_reference(table):
+    found = table_row(with_metrics(table([{"num_accelerators": 2, "score_s": None}])), "bert", _published())
+    assert found.reference is None
+    assert "no entry here has a score" in found.differences[-1]
+    assert found.unscored[0].reason == "no reason was recorded"

@@ -1,0 +1,62 @@
+import pytest
+
+from equipoise.scaling.claims import claims_about
+from equipoise.scaling.pointers import pointers
+from equipoise.scaling.summary import headline, summary
+
+NAMES = {"bert": "BERT", "retinanet": "RetinaNet"}
+
+
+@pytest.fixture
+def bert(entries):
+    """E = 0.1 at 1,024 of which the batch takes half: 10 ** -0.5; and an older chip as reference."""
+    return entries(
+        [
+            {"num_accelerators": 2, "score_s": 2000.0, "accelerator": "a100-sxm4-80gb"},
+            {"num_accelerators": 4, "score_s": 256.0, "samples_to_target": 1000.0},
+            {"num_accelerators": 64, "score_s": 20.0, "samples_to_target": 1000.0},
+            {
+                "num_accelerators": 1024,
+                "score_s": 10.0,
+                "samples_to_target": 1000.0 * 10**0.5,
+                "energy_j": 5e6,
+            },
+        ]
+    )
+
+
+def test_headline_says_what_is_left_and_how_the_claims_fare(bert):
+    said = headline("Round 9", {"bert": bert}, claims_about({"bert": bert}, label="v9.9"))
+    assert said.startswith("Round 9: the largest system works at 10 % of the efficiency")
+    assert "of the study's 6 claims" in said
+    assert "cannot be tested" in said
+
+
+def test_headline_of_several_workloads_gives_the_range(bert, entries):
+    retinanet = entries(
+        {"workload": "retinanet", "entry_id": f"r{size}", "num_accelerators": size, "score_s": score_s}
+        for size, score_s in ((4, 64.0), (64, 8.0))
+    )
+    both = {"bert": bert, "retinanet": retinanet}
+    said = headline("Round 9", both, claims_about(both, label="v9.9"))
+    assert "the largest systems work at 10 % to 50 %" in said
+
+
+def test_headline_without_two_sizes_claims_nothing(entries):
+    one = {"bert": entries([{"num_accelerators": 8, "score_s": 10.0}])}
+    assert "nothing can be said like for like" in headline("Round 9", one, claims_about(one, label="v9.9"))
+
+
+def test_summary_sentences_by_hand(bert):
+    generation, cause, between, energy = summary(NAMES, {"bert": bert}, pointers(bert, "bert"))
+    # E' = (2000 x 2) / (10 x 1024) = 0.39 against 0.1 like for like.
+    assert "BERT on 1,024 accelerators has E' 0.391" in generation
+    assert "0.1 against the smallest system of its own kind" in generation
+    assert "50 % of the (logarithmic) loss is the extra samples" in cause
+    assert "BERT 64 accelerators" in between
+    assert energy == "Entries with measured energy: BERT 1."
+
+
+def test_what_the_data_do_not_carry_is_left_out(entries):
+    one = {"bert": entries([{"num_accelerators": 8, "score_s": 10.0}])}
+    assert summary(NAMES, one, ()) == ("None of these entries measured its energy.",)
