@@ -19,6 +19,8 @@ Event: TypeAlias = dict[str, Any]
 
 # Marked lines of real logs stay below 40 kB; a longer one is an attack or a broken file.
 MAX_LINE_BYTES = MIB // 4
+# Lines that are no JSON and hold facts are some 100 bytes long; guessing at longer ones would only cost time.
+_MAX_LOOSE_BYTES = 4096
 _MAX_EXACT = 2**53
 # Bounds the decoded events in memory, not the file.
 _CHUNK_BYTES = MIB
@@ -110,7 +112,7 @@ def loose_value(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text h
     if found is not None or raw == b"null":
         return found
     text = raw.decode("latin-1")
-    if text.startswith("{"):
+    if text.startswith("{") and len(raw) <= _MAX_LOOSE_BYTES:
         quoted = _TRAILING_COMMA.sub(r"\1", text.replace("'", '"'))
         quoted = _BARE_VALUE.sub(r'\1"\2"\3', _BARE_NAME.sub(r'\1"\2"\3:', quoted))
         found = tolerant_json(quoted.encode())
