@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.stats import percentile_interval
@@ -13,6 +13,7 @@ def test_interval_between_quantiles_by_hand():
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0.05, 0.99))
 def test_higher_level_is_never_narrower(draws, level):
     narrow = percentile_interval(draws, value=0.0, level=level * 0.9)

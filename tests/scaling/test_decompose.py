@@ -1,6 +1,6 @@
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.runs import embedded
@@ -106,6 +106,7 @@ def test_shares_of_loss_by_hand(entries):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=10))
 def test_factors_multiply_to_the_efficiencies(entries, rows):
     frame = entries(rows)
@@ -121,6 +122,7 @@ def test_factors_multiply_to_the_efficiencies(entries, rows):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=10))
 def test_shares_of_loss_sum_to_one(entries, rows):
     shares = log_loss_shares(entries(rows))

@@ -1,6 +1,6 @@
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.scaling.metrics import curves, spots, with_metrics
@@ -166,6 +166,7 @@ def test_spots_count_the_systems_that_share_one(table):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=12), st.floats(1e-3, 1e3))
 def test_metrics_do_not_depend_on_the_unit_of_time(table, rows, factor):
     scaled = [row | {"score_s": row["score_s"] and row["score_s"] * factor} for row in rows]
@@ -178,6 +179,7 @@ def test_metrics_do_not_depend_on_the_unit_of_time(table, rows, factor):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=12))
 def test_every_reference_and_baseline_has_efficiency_one(table, rows):
     frame = with_metrics(table(rows))
@@ -190,6 +192,7 @@ def test_every_reference_and_baseline_has_efficiency_one(table, rows):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=10), st.randoms(use_true_random=False))
 def test_metrics_do_not_depend_on_the_order_of_rows(table, rows, random):
     frame = table(rows)
@@ -202,6 +205,7 @@ def test_metrics_do_not_depend_on_the_order_of_rows(table, rows, random):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(
     st.integers(1, 64),
     st.floats(1.0, 1e5),
@@ -215,6 +219,7 @@ def test_perfect_scaling_has_efficiency_one_everywhere(table, smallest, accelera
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(st.lists(ENTRY, min_size=1, max_size=12))
 def test_an_entry_is_always_counted_against_its_own_kind(table, rows):
     frame = with_metrics(table(rows))

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.scaling.metrics import with_metrics
@@ -44,6 +44,7 @@ def test_nothing_scored_points_nowhere(table):
 
 
 @pytest.mark.law
+@settings(deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries({"num_accelerators": st.integers(1, 4096), "score_s": st.floats(1.0, 1e5)}),
