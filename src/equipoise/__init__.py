@@ -8,15 +8,15 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# name -> module that owns it; resolved on first use so that `import equipoise` stays instant. No name here is that
-# of a module beside this file: importing `equipoise.study` would put the module in the function's place.
+# name -> module that owns it; resolved on first use so that `import equipoise` stays instant. No name here is
+# that of a module beside this file: importing `equipoise.study` would put the module in the function's place.
 _OWNERS = {
     "ingest": "equipoise.runs.ingest",
     "scores": "equipoise.study",
     "tables": "equipoise.study",
 }
 
-__all__ = ["__version__", *_OWNERS]
+__all__ = ["__version__", "ingest", "scores", "tables"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the owner exports

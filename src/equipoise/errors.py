@@ -1,12 +1,12 @@
 """The tree of errors that a user, a file or too little evidence can cause.
 
-    EquipoiseError            every error this package raises on purpose
-    |- InputError             what was given cannot be used: exit code 2
-    |  |- DataError           a file or row: says where, what was found, what was expected, what to do
-    |  |- SpecError           an accelerator, workload, cluster or strategy that is unknown or impossible
-    |  `- UsageError          options that do not fit together
-    `- EvidenceError          the question is fair, the evidence too thin: exit code 3, with what is missing
-       `- FitError            a law could not be fitted to the points given
+EquipoiseError            every error this package raises on purpose
+|- InputError             what was given cannot be used: exit code 2
+|  |- DataError           a file or row: says where, what was found, what was expected, what to do
+|  |- SpecError           an accelerator, workload, cluster or strategy that is unknown or impossible
+|  `- UsageError          options that do not fit together
+`- EvidenceError          the question is fair, the evidence too thin: exit code 3, with what is missing
+   `- FitError            a law could not be fitted to the points given
 """
 
 EXIT_INPUT = 2

@@ -1,4 +1,4 @@
-"""SI constants and the only formatters of quantities. Inside the package everything is seconds, bytes, joules."""
+"""SI constants and the only formatters of quantities. Inside the package: seconds, bytes, joules."""
 
 import math
 
@@ -31,7 +31,7 @@ def format_si(value: float, unit: str, *, digits: int = 3) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as a person would say it: seconds below two minutes, minutes below two hours, then hours, days.
+    """A duration as people say it: seconds below two minutes, minutes below two hours, hours, days.
 
     >>> format_duration(21971.115)
     '6.1 h'

@@ -1,6 +1,6 @@
 """The tables: every column with its type, unit and meaning. docs/tables.md is checked against this file.
 
-A table is a Polars frame with exactly these columns, in this order. Unknown is null; there are no sentinel numbers.
+A table is a Polars frame with exactly these columns, in this order. Unknown is null, never a sentinel.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table: its name, what a row is, its columns in order, and the columns that sort and identify a row."""
+    """One table: its name, what a row is, its columns in order, and those that sort and identify a row."""
 
     name: str
     row: str
@@ -189,7 +189,7 @@ SCORES = Table(
         Column(
             name="energy_j",
             kind="float",
-            meaning="official energy: olympic in time order, times convergence scaling; null when not measured",
+            meaning="official energy: olympic in time order, times convergence scaling; null if unmeasured",
         ),
         Column(name="source_uri", kind="str", meaning="folder of the entry inside its round"),
         Column(
