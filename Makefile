@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
@@ -45,14 +45,15 @@ clean: ## remove the environment, caches and report.html
 
 $(VENV)/core.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("equipoise needs Python 3.11 or newer, found %d.%d: make PYTHON=python3.11" % sys.version_info[:2])'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --editable .
+	@echo "Installing into $(VENV), once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/core.stamp
-	$(PIP) install --editable '.[test]'
+	@$(PIP) install --editable '.[test]'
 	@touch $@
 
 $(VENV)/check.stamp: $(VENV)/test.stamp
-	$(PIP) install --editable '.[check]'
+	@$(PIP) install --editable '.[check]'
 	@touch $@
