@@ -1,0 +1,1 @@
+"""What to do: where theory, published and measured evidence meet."""

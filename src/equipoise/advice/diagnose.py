@@ -1,0 +1,213 @@
+"""Why an entry or a curve loses efficiency, in words: each symptom has a printed rule and cites its figures.
+
+Factors come from scaling.decompose; nothing is fitted here.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from equipoise.units import format_count, format_duration, format_percent
+
+Row: TypeAlias = dict[str, Any]
+
+# An entry that keeps this much of its baseline's efficiency has lost nothing worth a reason.
+HEALTHY_EFFICIENCY = 0.9
+MAIN_SHARE = 0.5
+STARVED_THROUGHPUT = 0.8
+STARVED_BATCH_FRACTION = 0.5
+EVALUATION_FRACTION = 0.25
+SET_UP_FRACTION = 0.15
+OUTLIER_RATIO = 1.2
+NUM_PEERS = 2
+MARGINAL_GAIN = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One symptom of one entry or curve. subject: an entry_id, or the slug of an accelerator for a curve."""
+
+    symptom: str
+    subject: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """A symptom of an entry. rule: when it is said, for the reader. words: the sentence, or None when not so.
+
+    words takes the row of the entry, that of its like-for-like baseline, and the scores of other entries
+    with the same accelerator and size.
+    """
+
+    name: str
+    title: str
+    rule: str
+    words: Callable[[Row, Row, list[float]], str | None]
+
+
+def diagnose(entries: pl.DataFrame) -> tuple[Diagnosis, ...]:
+    """Every symptom of every entry, in the order of the entries.
+
+    entries: one round, workload and division, as `scaling.decompose.with_factors` returned them.
+    An entry without score, accelerator or baseline has no diagnosis; one without factors only those that
+    need none.
+    """
+    rows = entries.filter(pl.col("like_for_like_efficiency").is_not_null()).to_dicts()
+    by_id = {row["entry_id"]: row for row in rows}
+    found = []
+    for row in rows:
+        baseline = by_id[row["like_for_like_baseline_id"]]
+        peers = [other["score_s"] for other in rows if _same_place(other, row)]
+        for symptom in SYMPTOMS:
+            words = symptom.words(row, baseline, peers)
+            if words is not None:
+                found.append(Diagnosis(symptom=symptom.name, subject=row["entry_id"], words=words))
+    return tuple(found)
+
+
+def diagnose_curves(curves: pl.DataFrame) -> tuple[Diagnosis, ...]:
+    """Where each curve's returns diminish: from which size on every step gains less than half of ideal.
+
+    curves: as `scaling.metrics.curves` returned them, best score at each size of each accelerator.
+    A curve of one size, or whose last step still gains half, has no diagnosis.
+    """
+    found = []
+    for (accelerator,), curve in curves.group_by(["accelerator"], maintain_order=True):
+        points = list(zip(curve["num_accelerators"], curve["score_s"], strict=True))
+        onset = None
+        for (small, slow_s), (large, fast_s) in pairwise(points):
+            # Gain of a step in doublings of speed per doubling of size: 1 is ideal, 0 is none.
+            gain = math.log(slow_s / fast_s) / math.log(large / small)
+            if gain >= MARGINAL_GAIN:
+                onset = None
+            elif onset is None:
+                onset = (small, large, gain)
+        if onset is not None:
+            words = (
+                f"diminishing returns from {format_count(onset[0])} accelerators: the step to "
+                f"{format_count(onset[1])} gains {format_percent(max(onset[2], 0.0))} of ideal per doubling"
+            )
+            found.append(Diagnosis(symptom="diminishing_returns", subject=str(accelerator), words=words))
+    return tuple(found)
+
+
+def _same_place(other: Row, row: Row) -> bool:
+    place = ("accelerator", "num_accelerators")
+    return bool(other["entry_id"] != row["entry_id"] and all(other[key] == row[key] for key in place))
+
+
+def _lossy(row: Row) -> bool:
+    return bool(row["like_for_like_efficiency"] < HEALTHY_EFFICIENCY and row["statistical"] is not None)
+
+
+def _share(row: Row, factor: str) -> float:
+    """Share of the logarithmic loss: losses multiply, so that their logarithms add."""
+    return math.log(row[factor]) / math.log(row["like_for_like_efficiency"])
+
+
+def _convergence_bound(row: Row, baseline: Row, _: Iterable[float]) -> str | None:
+    if not _lossy(row) or _share(row, "statistical") < MAIN_SHARE:
+        return None
+    more = row["samples_to_target"] / baseline["samples_to_target"] - 1
+    return (
+        f"convergence-bound: {format_percent(_share(row, 'statistical'))} of the loss is the "
+        f"{format_percent(more)} more samples it needs{_batches(row, baseline)}"
+    )
+
+
+def _batch_starved(row: Row, baseline: Row, _: Iterable[float]) -> str | None:
+    batches = [entry["global_batch_samples"] for entry in (row, baseline)]
+    if not _lossy(row) or None in batches or row["throughput"] >= STARVED_THROUGHPUT:
+        return None
+    here, there = (
+        batch / entry["num_accelerators"] for batch, entry in zip(batches, (row, baseline), strict=True)
+    )
+    if here > STARVED_BATCH_FRACTION * there:
+        return None
+    return (
+        f"batch starvation: {here:.3g} samples an accelerator and step against {there:.3g} in its baseline; "
+        f"throughput per accelerator is {format_percent(row['throughput'])} of the baseline's"
+    )
+
+
+def _evaluation_bound(row: Row, _: Row, __: Iterable[float]) -> str | None:
+    # Evaluation that runs beside training costs no time of its own, so only what lies outside counts.
+    outside_s = row["eval_outside_s"]
+    if outside_s is None or outside_s < EVALUATION_FRACTION * row["unscaled_s"]:
+        return None
+    fraction = outside_s / row["unscaled_s"]
+    return f"evaluation-bound: {format_percent(fraction)} of the clock is evaluation outside training"
+
+
+def _set_up_bound(row: Row, _: Row, __: Iterable[float]) -> str | None:
+    if row["train_block_s"] is None or row["eval_outside_s"] is None:  # the log tells nothing apart
+        return None
+    rest_s = row["unscaled_s"] - row["train_block_s"] - row["eval_outside_s"]
+    if rest_s < SET_UP_FRACTION * row["unscaled_s"]:
+        return None
+    fraction = rest_s / row["unscaled_s"]
+    return f"set-up-bound: {format_percent(fraction)} of the clock is neither training nor evaluation"
+
+
+def _slow_outlier(row: Row, _: Row, peers: list[float]) -> str | None:
+    if len(peers) < NUM_PEERS or row["score_s"] < OUTLIER_RATIO * median(peers):
+        return None
+    return (
+        f"slow outlier: {format_duration(row['score_s'])} against {format_duration(median(peers))}, the "
+        f"median of {len(peers)} other entries with the same accelerators"
+    )
+
+
+def _batches(row: Row, baseline: Row) -> str:
+    here, there = row["global_batch_samples"], baseline["global_batch_samples"]
+    if here is None or there is None or here == there:
+        return ""
+    return f" at a batch of {format_count(here)} instead of {format_count(there)}"
+
+
+SYMPTOMS = (
+    Symptom(
+        name="convergence_bound",
+        title="convergence-bound",
+        rule=f"E below {HEALTHY_EFFICIENCY} and at least {MAIN_SHARE} of its log loss is statistical",
+        words=_convergence_bound,
+    ),
+    Symptom(
+        name="batch_starvation",
+        title="batch starvation",
+        rule=f"E below {HEALTHY_EFFICIENCY}, throughput below {STARVED_THROUGHPUT}, and at most "
+        f"{STARVED_BATCH_FRACTION} of the baseline's samples an accelerator and step",
+        words=_batch_starved,
+    ),
+    Symptom(
+        name="evaluation_bound",
+        title="evaluation-bound",
+        rule=f"evaluation outside the training blocks takes at least {EVALUATION_FRACTION} of the clock; "
+        "not said where the log has no blocks",
+        words=_evaluation_bound,
+    ),
+    Symptom(
+        name="set_up_bound",
+        title="set-up-bound",
+        rule=f"at least {SET_UP_FRACTION} of the clock lies outside training and evaluation, where the log "
+        "tells them apart",
+        words=_set_up_bound,
+    ),
+    Symptom(
+        name="slow_outlier",
+        title="slow outlier",
+        rule=f"at least {OUTLIER_RATIO} times the median of {NUM_PEERS} or more other entries with the same "
+        "accelerator and size",
+        words=_slow_outlier,
+    ),
+)
+CURVE_RULE = (
+    f"diminishing returns: every further step gains less than {MARGINAL_GAIN} of ideal "
+    "(log speed over log size)"
+)
