@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from equipoise.errors import DataError, EvidenceError
 from equipoise.scaling.law import FloatArray
-from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, zoomed
+from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
 from equipoise.stats import Interval, percentile_interval
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
@@ -162,7 +161,7 @@ class _Model:
 
     def score(self, unit: FloatArray) -> FloatArray:
         """The log weight of each curve, whatever the noise: (n_cells,)."""
-        return np.asarray(logsumexp(self.weigh(unit).log_weight, axis=1))
+        return log_sum(self.weigh(unit).log_weight)
 
     def departures(self, unit: FloatArray, weighed: _Weighed) -> tuple[FloatArray, FloatArray]:
         """By the likeliest curve: the offset of each group (n_groups,), and the stretch each recipe calls
@@ -232,7 +231,7 @@ def fit_convergence(
     bounds = _interval(found.draws[:, 1], _LEVEL)
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
         raise EvidenceError(
-            f"the samples to target at batches of {batch.min():g} to {batch.max():g} scatter too much to tell "
+            f"the samples to target at batches of {batch.min():g}-{batch.max():g} scatter too much to tell "
             f"how they grow: B_crit may be anything from {bounds.low:.3g} to {bounds.high:.3g}.",
             missing=_missing(batch),
         )
@@ -268,7 +267,7 @@ def _missing(batch: FloatArray) -> tuple[str, ...]:
         return (
             f"samples to target at {_FEWEST_BATCHES} global batches that span a factor of {_LEAST_SPREAD:g}",
         )
-    return (f"samples to target at a global batch of {_LEAST_SPREAD * batch.min():g} or more, repeated",)
+    return (f"samples to target at a global batch of {_LEAST_SPREAD * batch.max():g} or more, repeated",)
 
 
 def _recipes(batch: FloatArray, samples: FloatArray, group: IntArray) -> _Recipes:

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
-from scipy.special import logsumexp
 
 from equipoise.errors import DataError, FitError
 from equipoise.scaling.law import Domain, FloatArray, Law
@@ -25,6 +24,7 @@ from equipoise.scaling.posterior import (
     clusters,
     even_deviates,
     law_noise,
+    log_sum,
     null_noise,
     outliers,
     posterior,
@@ -193,12 +193,12 @@ def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise | None
     gathered = clusters(used.num_accelerators, np.log(used.time_s), used.entry)
     noise = noise or law_noise()
     posteriors = [posterior(law, gathered, used.domain, noise) for law in laws]
-    evidence = np.array([each.log_evidence for each in posteriors])
+    evidence = np.array([[each.log_evidence for each in posteriors]])
     null = posterior(CONSTANT, gathered, used.domain, null_noise())
-    log_odds = float(logsumexp(evidence)) - math.log(len(laws)) - null.log_evidence
+    log_odds = float(log_sum(evidence)[0]) - math.log(len(laws)) - null.log_evidence
     if log_odds < math.log(LEAST_ODDS):
         raise _no_dependence(data, math.exp(log_odds))
-    weights = np.exp(evidence - logsumexp(evidence))
+    weights = np.exp(evidence - log_sum(evidence))[0]
     fits = [
         _law_fit(each, weight=float(weight), noise=noise, used=used)
         for each, weight in zip(posteriors, weights, strict=True)
@@ -241,17 +241,18 @@ def predict(
 
 def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> LawFit:
     """One law of the comparison; `used` holds the runs that are no outliers."""
-    all_draws, _ = found.draws(_NUM_DRAWS)
-    draws, levels = found.draws(round(weight * _NUM_DRAWS))
+    draws, levels = found.draws(_NUM_DRAWS)
+    count = round(weight * _NUM_DRAWS)
+    earned = ((np.arange(count) + 0.5) * (_NUM_DRAWS / max(count, 1))).astype(int)
     values = _least_squares(found, used)
     return LawFit(
         law=found.law,
         weight=weight,
         values=values,
-        covariance=np.atleast_2d(np.cov(all_draws, rowvar=False)),
+        covariance=np.atleast_2d(np.cov(draws, rowvar=False)),
         aicc=_aicc(_residuals(found.law, values, used), len(values) + 1),
-        draws=draws,
-        noise=np.stack([noise.run[levels], noise.cluster[levels]], axis=1),
+        draws=draws[earned],
+        noise=np.stack([noise.run[levels], noise.cluster[levels]], axis=1)[earned],
     )
 
 

@@ -4,13 +4,14 @@ The overall scale is integrated in closed form, the shape and the noise on grids
 data allow.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, ndtri
+from scipy.special import ndtri
 
 from equipoise.scaling.law import Domain, FloatArray, Law
 
@@ -18,13 +19,13 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 IntArray: TypeAlias = NDArray[np.int64]
 
 # Cells per side at each zoom, by the number of shape parameters; the last zoom is the one that counts.
-_ZOOMS = {0: (1,), 1: (99, 99, 147), 2: (33, 33, 49)}
+_ZOOMS = {0: (1,), 1: (99, 99, 147), 2: (25, 25, 41)}
 _NEGLIGIBLE_LOG_WEIGHT = -12.0
 
 # Noise before any data: runs of one training at one size differ by about 2.5 %, from well under 1 % to 10 %
 # and more; whole sizes or entries stray from any smooth law by up to 8 %, but in most data by nothing that
 # shows. docs/experiments/0001-law-intervals.md has the coverage with and without the second.
-_RUN_NOISE = np.geomspace(0.0005, 0.3, 15)
+_RUN_NOISE = np.geomspace(0.0005, 0.3, 13)
 _RUN_NOISE_MEDIAN, _RUN_NOISE_LOG_SD = 0.025, 0.8
 _CLUSTER_NOISE = np.array([0.0, 0.01, 0.02, 0.04, 0.08])
 _CLUSTER_NOISE_WEIGHT = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
@@ -97,6 +98,12 @@ class Posterior:
         return np.asarray(self.unit[np.argmax(self.log_weight.max(axis=1))])
 
 
+def log_sum(log_weight: FloatArray) -> FloatArray:
+    """The log of the sum of weights along each row: (n_rows, n_columns) -> (n_rows,)."""
+    largest = log_weight.max(axis=1, keepdims=True)
+    return np.asarray(largest[:, 0] + np.log(np.exp(log_weight - largest).sum(axis=1)))
+
+
 def even_draws(log_weight: FloatArray, count: int) -> tuple[IntArray, IntArray]:
     """Rows and columns of `count` cells drawn by their weight (n_rows, n_columns), without random numbers.
 
@@ -120,7 +127,7 @@ def law_noise(cluster: FloatArray = _CLUSTER_NOISE, weight: FloatArray = _CLUSTE
     """The noise expected around a law; cluster, weight: (n,) how far clusters stray, and how often each."""
     log_weight = -0.5 * (np.log(_RUN_NOISE / _RUN_NOISE_MEDIAN) / _RUN_NOISE_LOG_SD) ** 2
     run, cluster = np.meshgrid(_RUN_NOISE, cluster, indexing="ij")
-    weights = log_weight[:, None] - logsumexp(log_weight) + np.log(weight)
+    weights = log_weight[:, None] - log_sum(log_weight[None, :]) + np.log(weight)
     return Noise(run=run.ravel(), cluster=cluster.ravel(), log_weight=weights.ravel())
 
 
@@ -164,7 +171,7 @@ def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posteri
         chi_square = residual**2 @ precision - log_scale**2 * total
         return of_noise - 0.5 * np.maximum(chi_square, 0.0), log_scale
 
-    unit, volume = zoomed(law.num_shapes, lambda cells: logsumexp(weigh(cells)[0], axis=1))
+    unit, volume = zoomed(law.num_shapes, lambda cells: log_sum(weigh(cells)[0]))
     log_weight, log_scale = weigh(unit)
     return Posterior(
         law=law,
@@ -173,7 +180,7 @@ def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posteri
         log_weight=log_weight,
         log_scale=log_scale,
         log_scale_sd=total**-0.5,
-        log_evidence=float(logsumexp(log_weight) + np.log(volume / len(unit))),
+        log_evidence=float(log_sum(log_weight.reshape(1, -1))[0]) + math.log(volume / len(unit)),
     )
 
 
