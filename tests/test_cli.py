@@ -203,6 +203,15 @@ def test_ingest_document_has_the_fields_scripts_rely_on():
     assert {"rejected", "unknown_names"} <= document.keys()
 
 
+def test_input_without_any_entry_is_exit_code_2_and_says_what_was_refused(tmp_path):
+    (tmp_path / "result_0.txt").write_text("epoch 1: loss 0.5\n")
+    ended = equipoise("ingest", tmp_path, "--into", tmp_path / "tables", "--json")
+    assert ended.returncode == 2
+    assert "no entry found" in ended.stderr
+    assert strict_json(ended.stdout)["rejected"]
+    assert not (tmp_path / "tables").exists()
+
+
 # What people see
 
 
@@ -250,6 +259,21 @@ def test_like_for_like_of_the_example_is_what_its_minutes_say(ingested):
         expected = by_size[8]["score_s"] / entry["score_s"] / (size / 8)
         assert entry["like_for_like_efficiency"] == pytest.approx(expected, rel=1e-12)
         assert entry["like_for_like_baseline"].endswith("XE9680x8H200-SXM-141GB")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("equipoise sco", "scores"),
+        ("equipoise scores --round v4", "v4.0\nv4.1"),
+        ("equipoise report --workload llama2", "llama2_70b_lora"),
+        ("equipoise scores --accelerator h100-sxm5-8", "h100-sxm5-80gb"),
+        ("equipoise explain margi", "marginal"),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_names(words, completed):
+    env = {"_EQUIPOISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert equipoise(env=env).stdout.strip() == completed
 
 
 # Files

@@ -5,7 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.options import (
+    Accelerator,
+    Also,
+    AsJson,
+    Data,
+    Hardware,
+    JsonOut,
+    Round,
+    SeveralWorkloads,
+    Workload,
+    Workloads,
+    extend_catalogue,
+)
 from equipoise.cli.output import answering, written_aside
 from equipoise.errors import DataError
 
@@ -43,9 +55,9 @@ def ingest(
 
 def scores(
     *,
-    round_: Annotated[str | None, typer.Option("--round", help="A round, e.g. v4.1.")] = None,
-    workload: Annotated[str | None, typer.Option(help="A workload, e.g. bert.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="An accelerator, e.g. h100-sxm5-80gb.")] = None,
+    round_: Round = None,
+    workload: Workload = None,
+    accelerator: Accelerator = None,
     submitter: Annotated[str | None, typer.Option(help="An organisation, as its folder is named.")] = None,
     division: Annotated[str | None, typer.Option(help="closed or open; both unless given.")] = None,
     sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort by it, -COLUMN descends.")] = None,
@@ -87,10 +99,8 @@ def scores(
 
 def report(
     *,
-    round_: Annotated[str | None, typer.Option("--round", help="A round; v4.1 unless given.")] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="A workload; repeat for several. The study's four unless given.")
-    ] = None,
+    round_: Round = None,
+    workload: SeveralWorkloads = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write one HTML file.")] = None,
     k: Annotated[int | None, typer.Option(help="Number of groups; by silhouette unless given.")] = None,
     data: Data = None,

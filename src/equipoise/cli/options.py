@@ -5,6 +5,44 @@ from typing import Annotated
 
 import typer
 
+
+def _rounds_from(incomplete: str) -> list[str]:
+    """Embedded rounds, for a shell that completes a word."""
+    from equipoise.runs import embedded
+
+    return [one.name for one in embedded.rounds() if one.name.startswith(incomplete)]
+
+
+def _workloads_from(incomplete: str) -> list[str]:
+    """Workloads of the catalogue, for a shell that completes a word."""
+    from equipoise.spec.workload import workloads
+
+    return [one.slug for one in workloads() if one.slug.startswith(incomplete)]
+
+
+def _accelerators_from(incomplete: str) -> list[str]:
+    """Accelerators of the catalogue, for a shell that completes a word."""
+    from equipoise.spec.hardware import accelerators
+
+    return [one.slug for one in accelerators() if one.slug.startswith(incomplete)]
+
+
+Round = Annotated[
+    str | None, typer.Option("--round", autocompletion=_rounds_from, help="A round, e.g. v4.1.")
+]
+Workload = Annotated[str | None, typer.Option(autocompletion=_workloads_from, help="A workload, e.g. bert.")]
+SeveralWorkloads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        autocompletion=_workloads_from,
+        help="A workload; may be repeated. Those of the study unless given.",
+    ),
+]
+Accelerator = Annotated[
+    str | None,
+    typer.Option(autocompletion=_accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 JsonOut = Annotated[
     Path | None, typer.Option("--json-out", metavar="FILE", help="Write the JSON document to FILE besides.")

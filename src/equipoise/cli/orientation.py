@@ -31,8 +31,17 @@ def list_(
         answer.give(lambda: {kind: rows}, lambda: listing.text(rows) + version)
 
 
+def _terms_from(incomplete: str) -> list[str]:
+    """Words of the glossary, for a shell that completes a word."""
+    from equipoise import glossary
+
+    return [term.name for term in glossary.terms() if term.name.startswith(incomplete)]
+
+
 def explain(
-    term: Annotated[str | None, typer.Argument(help="A word of the glossary.")] = None,
+    term: Annotated[
+        str | None, typer.Argument(autocompletion=_terms_from, help="A word of the glossary.")
+    ] = None,
     *,
     as_json: AsJson = False,
     json_out: JsonOut = None,
