@@ -198,6 +198,16 @@ def test_an_empty_log_is_a_failed_run(v60):
     ]
 
 
+def test_a_corrupt_line_voids_its_run_and_is_located(v60):
+    with (v60 / "Org/results/sys/bert/result_3.txt").open("a") as file:
+        file.write(":::MLLOG {torn\n")
+    report = ingest(v60)
+    (row,) = report.scores.filter(workload="bert").to_dicts()
+    assert (row["num_failed"], row["lenient_s"]) == (1, pytest.approx(105.5))
+    (told,) = report.rejected.rows()
+    assert (told["kind"], told["where"]) == ("corrupt_line", "Org/results/sys/bert/result_3.txt:10")
+
+
 def test_a_lost_log_leaves_the_entry_unscored(v60):
     (v60 / "Org/results/sys/bert/result_3.txt").unlink()
     (row,) = ingest(v60).scores.filter(workload="bert").to_dicts()

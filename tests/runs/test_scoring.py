@@ -87,6 +87,13 @@ def test_too_few_to_drop_both_ends_is_no_score():
     assert score(good(10, 20), FIVE).score_s is None
 
 
+def test_of_an_unknown_workload_nothing_is_called_missing():
+    unknown = MlperfRules(num_runs_required=10, known=False)
+    found = score(good(10, 30, 20), unknown, gaps=True)
+    assert (found.score_s, found.num_missing, found.reason) == (20, 0, None)
+    assert score([], unknown).reason == "no logs found"
+
+
 def test_more_logs_than_required_all_count():
     assert score(good(10, 20, 30, 40, 50, 60, 70), FIVE).score_s == 40
 

@@ -88,11 +88,18 @@ def _olympic(outcomes: Sequence[Outcome], rules: MlperfRules, *, forgiven: froze
     return _Olympic(counted=tuple(good[index] for index in kept), mean_s=mean_s, num_failed=num_failed)
 
 
+def _num_missing(outcomes: Sequence[Outcome], rules: MlperfRules) -> int:
+    """Logs required and not found; none of a workload whose rules nobody has written down here."""
+    return max(rules.num_runs_required - len(outcomes), 0) if rules.known else 0
+
+
 def _reason(
     outcomes: Sequence[Outcome], rules: MlperfRules, olympic: _Olympic, *, gaps: bool, scaled: bool
 ) -> str | None:
     """Why there is no official score, or None."""
-    num_missing = max(rules.num_runs_required - len(outcomes), 0)
+    num_missing = _num_missing(outcomes, rules)
+    if not outcomes and not num_missing:
+        return "no logs found"
     if num_missing and (gaps or not outcomes):
         return f"{num_missing} of {rules.num_runs_required} logs missing"
     if rules.num_counted is None and olympic.num_failed > rules.max_failed:
@@ -139,7 +146,7 @@ def score(
         unscaled_s=strict.mean_s if official else None,
         lenient_s=None if lenient.mean_s is None else lenient.mean_s * factor,
         num_failed=strict.num_failed,
-        num_missing=max(rules.num_runs_required - len(outcomes), 0),
+        num_missing=_num_missing(outcomes, rules),
         min_s=min(times_s, default=None),
         max_s=max(times_s, default=None),
         counted=strict.counted if official else (),

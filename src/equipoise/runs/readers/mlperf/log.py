@@ -43,7 +43,6 @@ class LogFacts:
     num_corrupt: marked lines that cannot be read and count against the run.
     submission: the first value of each `submission_*` key (`benchmark`, `division`, `org`, ...).
     progress: that of the last evaluation result before `run_stop`; metrics: results logged apart, in order.
-    input_batch: `input_batch_size` of v0.5; num_input_batch: how often it stands there, once a rank.
     first_train_epoch, last_train_epoch: of `train_epoch` lines (v0.5).
     eval_result_s: `timestamp` of the last `eval_result` (v0.6 Minigo: the official time).
     missed_target: the last result is below the target that the log states (v0.5; later logs have a status).
@@ -64,8 +63,6 @@ class LogFacts:
     init_start_s: float | None
     init_stop_s: float | None
     global_batch: float | None
-    input_batch: float | None
-    num_input_batch: int
     train_samples: float | None
     progress: Progress | None
     metrics: tuple[Metric, ...]
@@ -115,7 +112,6 @@ class _Fold:
     init_stop_s: float | None = None
     submission: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
-    num_input_batch: int = 0
     evaluation: Event | None = None
     metrics: list[Metric] = field(default_factory=list)
     reported: Event | None = None
@@ -151,11 +147,6 @@ class _Fold:
         found = finite(event.get("value"))
         if found is not None:
             self.numbers[event["key"]] = found
-
-    def input_batch(self, event: Event) -> None:
-        """v0.5: the batch of one worker or of all; how often it stands tells them apart."""
-        self.num_input_batch += 1
-        self.number(event)
 
     def train_epoch(self, event: Event) -> None:
         """v0.5: the epoch that begins, counted from 0 or 1."""
@@ -216,7 +207,6 @@ _HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
     "init_start": _Fold.init_start,
     "init_stop": _Fold.init_stop,
     "global_batch_size": _Fold.number,
-    "input_batch_size": _Fold.input_batch,
     "train_samples": _Fold.number,
     "eval_target": _Fold.number,
     "train_epoch": _Fold.train_epoch,
@@ -336,8 +326,6 @@ def read_log(data: bytes) -> LogFacts:
         init_start_s=fold.init_start_s,
         init_stop_s=fold.init_stop_s,
         global_batch=fold.numbers.get("global_batch_size"),
-        input_batch=fold.numbers.get("input_batch_size"),
-        num_input_batch=fold.num_input_batch,
         train_samples=fold.numbers.get("train_samples"),
         progress=None if fold.evaluation is None else _progress(fold.evaluation),
         metrics=tuple(fold.metrics),

@@ -109,6 +109,11 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         workload = names.slug("workload", raw_workload, lambda _: None) or raw_workload
     limit_s = _OPEN_INIT_LIMIT_S if division == "open" and number >= _FIRST_WITH_OPEN_LIMIT else _INIT_LIMIT_S
     runs = tuple(_run(log, workload, number, limit_s) for log in entry.logs)
+    for log in entry.logs:
+        if log.facts.num_corrupt:
+            where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
+            detail = f"{log.facts.num_corrupt} marked lines cannot be read; the rules void the run"
+            rejected.add(Rejection(kind="corrupt_line", where=where, detail=detail))
     machine = names.machine(system, entry.system_folder)
     columns = {
         "origin": "mlperf",
