@@ -329,3 +329,11 @@ def test_round_names(spelling):
 
 def test_other_campaigns_keep_their_name():
     assert round_name("my sweep") == "my sweep"
+
+
+def test_figures_that_others_ascribe_to_the_study_are_called_unsupported(v41, folder):
+    (attributed,) = v41.attributed
+    assert "23.6 %" in attributed.claim
+    assert attributed.found.startswith("unsupported")
+    assert "2509.03263" in attributed.source
+    assert study(data=folder(_line("bert", (1, 100.0), (2, 60.0), (4, 40.0)))).attributed == ()

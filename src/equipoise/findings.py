@@ -7,7 +7,7 @@ import polars as pl
 from equipoise.scaling.claims import Claim
 from equipoise.scaling.groups import Grouping
 from equipoise.scaling.pointers import Pointer
-from equipoise.scaling.reference import TableRow
+from equipoise.scaling.reference import Attributed, TableRow
 from equipoise.scaling.shared import SharedSystems
 
 
@@ -41,6 +41,7 @@ class Findings:
     """Everything a report shows about one round.
 
     headline: one sentence that says what was found. summary: a few sentences more, most important first.
+    attributed: figures that others ascribe to the published study of this round; empty for other rounds.
     dataset: version of the embedded data. sources: where the tables came from, in words.
     """
 
@@ -53,3 +54,4 @@ class Findings:
     workloads: tuple[WorkloadFindings, ...]
     claims: tuple[Claim, ...]
     shared: SharedSystems
+    attributed: tuple[Attributed, ...]

@@ -19,7 +19,7 @@ from equipoise.scaling.decompose import with_factors
 from equipoise.scaling.groups import Grouping, grouped
 from equipoise.scaling.metrics import COMPARABLE, ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
 from equipoise.scaling.pointers import pointers
-from equipoise.scaling.reference import Published, table_row
+from equipoise.scaling.reference import Attributed, Published, table_row
 from equipoise.scaling.shared import shared_systems
 from equipoise.scaling.summary import headline, summary
 from equipoise.scaling.titles import workload_title
@@ -124,6 +124,7 @@ def study(
         shared=shared_systems(
             by_workload, num_published=_num_systems_in_all() if own.keys() == by_workload.keys() else None
         ),
+        attributed=_attributed(chosen_round),
     )
 
 
@@ -255,12 +256,26 @@ def _published() -> tuple[Published, ...]:
         Published(
             round=each["round"],
             num_decimals=each["num_decimals"],
-            source=f"{each['name']}, {each['where']}, {each['url']}",
+            source=_source(each),
             **row,
         )
         for each in _published_facts()
         for row in each["row"]
     )
+
+
+def _attributed(round_: str) -> tuple[Attributed, ...]:
+    """What others ascribe to the studies of a round."""
+    return tuple(
+        Attributed(source=_source(each), **stated)
+        for each in _published_facts()
+        if each["round"] == round_
+        for stated in each.get("attributed", ())
+    )
+
+
+def _source(facts: dict[str, Any]) -> str:
+    return f"{facts['name']}, {facts['where']}, {facts['url']}"
 
 
 def _num_systems_in_all() -> int | None:

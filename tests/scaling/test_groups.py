@@ -110,3 +110,10 @@ def test_equal_efficiency_everywhere_still_groups_by_size(table):
     grouping, marked = grouped(with_metrics(table(rows)))
     assert marked["cluster"].to_list() == [1, 1, 2, 2]
     assert grouping.groups[1].min_accelerators == 512
+
+
+def test_an_absurd_score_does_not_take_part(table):
+    rows = [_perfect(size) for size in (1, 2, 512, 1024)]
+    absurd = {"num_accelerators": 2**60, "score_s": 1e300}
+    _, marked = grouped(with_metrics(table([*rows, absurd])))
+    assert marked["cluster"].to_list() == [1, 1, 2, 2, None]

@@ -29,6 +29,7 @@ def report_fields(findings: Findings) -> dict[str, Any]:
         "workloads": [_workload(each, findings.claims) for each in findings.workloads],
         "claims": [_claim(claim, claim.parts) for claim in findings.claims],
         "verdict_rule": RULE,
+        "attributed": [_plain_dict(asdict(each)) for each in findings.attributed],
         "shared_systems": {
             "num_systems": shared.num_systems,
             "num_published": shared.num_published,

@@ -20,6 +20,8 @@ SCALING = "each feature to mean 0 and standard deviation 1 over the workload's s
 
 # More groups than this cannot be told apart in a figure or named in words.
 MAX_GROUPS = 8
+# Beyond these an efficiency is a slip of the pen, and its logarithm would outweigh everything else.
+MIN_EFFICIENCY = 1e-12
 NUM_STARTS = 10
 NUM_RESAMPLES = 100
 LEVEL = 0.9
@@ -76,7 +78,11 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
     """
     if k is not None and k <= 1:
         raise UsageError(f"k={k}: expected at least 2 groups; leave it out to choose by silhouette")
-    rows = entries.with_row_index("_row").filter(COMPARABLE).sort("entry_id")
+    rows = (
+        entries.with_row_index("_row")
+        .filter(COMPARABLE & pl.col("relative_efficiency").is_between(MIN_EFFICIENCY, 1 / MIN_EFFICIENCY))
+        .sort("entry_id")
+    )
     points = _scaled(
         rows.select(pl.col("num_accelerators").log(2), pl.col("relative_efficiency").log(2)).to_numpy()
     )

@@ -39,7 +39,7 @@ def slopes(first: View, second: View) -> Reading:
             )
             for view, slope in zip((first, second), slopes, strict=True)
         ),
-        words=f"all systems: slope {slopes[0]:.2f} for {workload_title(first.workload)}, {slopes[1]:.2f} for "
+        words=f"All systems: slope {slopes[0]:.2f} for {workload_title(first.workload)}, {slopes[1]:.2f} for "
         f"{workload_title(second.workload)}.",
     )
 

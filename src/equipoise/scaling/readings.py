@@ -76,7 +76,7 @@ class View:
     def about(self) -> str:
         """What was looked at, for a sentence."""
         if self.way == "their way" or self.points.is_empty():
-            return "all systems"
+            return "All systems"
         return f"{accelerator_title(self.points['accelerator'][0])} only"
 
 
@@ -335,6 +335,9 @@ def loss_is_throughput(view: View) -> Reading:
         figures=(
             Figure(name="share of the log loss in throughput", value=throughput, unit="", entry_ids=ids),
             Figure(name="share of the log loss in batch growth", value=statistical, unit="", entry_ids=ids),
+            Figure(
+                name="share of the log loss in the rules", value=row["rules_fraction"], unit="", entry_ids=ids
+            ),
         ),
         words=(
             f"{view.about}, {format_count(row['num_accelerators'])} accelerators: "

@@ -39,6 +39,15 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed:
+    """A figure that others ascribe to a published study, and what the study really holds of it."""
+
+    claim: str
+    found: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unscored:
     """An entry of the results that has no official score, and why."""
 
