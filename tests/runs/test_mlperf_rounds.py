@@ -120,12 +120,22 @@ def test_every_unscored_entry_says_why(entries):
     assert all(row["reason"] is None for row in entries.values() if row["score_s"] is not None)
 
 
+def test_accelerators_equal_the_truth_and_processors_count_where_there_are_none(truth, entries):
+    processors = {
+        key: row["num_accelerators"] for key, row in entries.items() if row["accelerator"].endswith("-cpu")
+    }
+    assert processors["v1.0", "Intel", "4-nodes-32s-8376H-pytorch", "dlrm"] == 32  # 32 sockets, says its name
+    assert processors["v2.1", "Intel", "16-nodes-SPR-pytorch", "bert"] == 32
+    for key, row in entries.items():
+        theirs = number(truth[key], "accelerators")
+        assert (theirs == 0) if key in processors else (theirs == row["num_accelerators"]), key
+
+
 @pytest.mark.parametrize(
     ("column", "theirs"),
     [
         ("num_failed", "n_failed"),
         ("convergence_scaling", "scaling_factor"),
-        ("num_accelerators", "accelerators"),
         ("num_nodes", "number_of_nodes"),
     ],
 )
@@ -158,6 +168,9 @@ def test_batches_equal_the_truth(truth, entries):
         for key, row in entries.items()
         if str(row["global_batch_samples"] or "") != (truth[key]["global_batch_size"] or "")
     }
+    in_tokens = {key for key in differ if key[3] == "transformer"}
+    assert len(in_tokens) == 6
+    assert all(differ.pop(key) is None and int(truth[key]["global_batch_size"]) > 80_000 for key in in_tokens)
     assert differ == CONFLICTING_BATCH
 
 

@@ -80,15 +80,23 @@ def test_a_list_of_results_stands_in_for_a_description():
 
 def test_machines_without_accelerators_run_on_their_processors():
     names = Names()
-    system = SystemFacts(
-        accelerator="N/A",
-        num_accelerators=0,
-        num_nodes=8,
-        host_processor="Intel(R) Xeon(R) Platinum 8380H CPU @ 2.90GHz",
-    )
-    machine = names.machine(system, None)
-    assert (machine.accelerator, machine.num_accelerators) == ("xeon-8380h-cpu", 0)
+    text = b"""{"number_of_nodes": "8", "accelerators_per_node": "0", "accelerator_model_name": "N/A",
+    "host_processors_per_node": "4", "host_processor_model_name": "Intel(R) Xeon(R) Platinum 8380H CPU @ 2.90GHz"}"""
+    machine = names.machine(read_system(text), None)
+    assert (machine.accelerator, machine.num_accelerators) == ("xeon-8380h-cpu", 32)
     assert not names.unknown
+
+
+def test_early_machines_state_their_processors_in_words():
+    text = b"""{"hardware": "4-nodes 4x Intel(R) Xeon(R) Platinum 8180 processor", "nodes": [{"num_nodes": 4,
+    "accelerator": "NA", "num_accelerators": 0, "cpu": "Intel(R) Xeon(R) Platinum 8180 CPU @ 2.50GHz"}]}"""
+    machine = Names().machine(read_system(text), None)
+    assert (machine.accelerator, machine.num_accelerators) == ("xeon-8180-cpu", 16)
+
+
+def test_absurdly_long_names_are_cut():
+    machine = Names().machine(SystemFacts(accelerator="x" * 10_000, num_accelerators=8), None)
+    assert len(machine.accelerator) < 250
 
 
 def test_unknown_names_stay_raw_and_are_counted():

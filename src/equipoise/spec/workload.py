@@ -16,6 +16,8 @@ WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
 EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
 
 Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
+# The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
+MAX_BATCH_SAMPLES = 10**15
 PERS: tuple[Per, ...] = ("sample", "epoch", "token", "step")
 AREAS = ("language", "vision", "generation", "recommendation", "graph", "speech", "games")
 
@@ -65,6 +67,7 @@ class Workload:
     sample: str = "sample"
     sequence_tokens: int | None = None
     dataset_samples: int | None = None
+    global_batch_below: float | None = None
     params: float | None = None
     first_round: float | None = None
     last_round: float | None = None
@@ -159,6 +162,21 @@ def samples_to_target(
     return _samples(converged, stated, found, round_number, global_batch_samples)
 
 
+def global_batch_samples(slug: str, logged: float | None) -> int | None:
+    """The global batch in samples that a log states, of a workload that need not be known.
+
+    None where the log does not say, or states more than the workload's table allows: then it counts tokens.
+
+    >>> global_batch_samples("transformer", 2048), global_batch_samples("transformer", 737280)
+    (2048, None)
+    """
+    found = current().workloads.get(slug)
+    below = None if found is None else found.global_batch_below
+    if logged is None or not 1 <= logged < (MAX_BATCH_SAMPLES if below is None else below):
+        return None
+    return int(logged)
+
+
 def workloads() -> tuple[Workload, ...]:
     """Every workload of the table, those of added files included, in the order of the files."""
     return tuple(current().workloads.values())
@@ -203,7 +221,7 @@ def load_workloads(extra: Sequence[Path] = ()) -> Catalogue:
 
 _TEXTS = ("title", "task", "dataset", "target", "sample", "source")
 _COUNTS = ("sequence_tokens", "dataset_samples")
-_NUMBERS = ("params", "first_round", "last_round")
+_NUMBERS = ("params", "global_batch_below", "first_round", "last_round")
 _RULES = ("num_runs_required", "num_dropped_each_end", "max_failed", "num_counted")
 _KEYS = frozenset((*_TEXTS, *_COUNTS, *_NUMBERS, *_RULES, "area", "aliases", "named", "converged"))
 _NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})

@@ -8,6 +8,9 @@ from equipoise.runs.reader import UnknownName
 from equipoise.runs.readers.mlperf.system import SystemFacts
 from equipoise.spec import hardware, names, workload
 
+# Real names stay below 200 characters; longer ones are cut, since they are shown and stored.
+MAX_NAME_CHARACTERS = 200
+
 _EDITS = {
     "accelerator": hardware.EDIT,
     "availability": names.EDIT,
@@ -38,27 +41,27 @@ class Names:
             return None
         found = lookup(raw)
         if found is None:
+            raw = raw if len(raw) <= MAX_NAME_CHARACTERS else raw[:MAX_NAME_CHARACTERS] + "..."
             self.unknown[kind, raw] += 1
         return found or raw
 
     def machine(self, system: SystemFacts, folder: str | None) -> Machine:
-        """The accelerator and its count; a machine without accelerators runs on its processors."""
+        """The accelerator and its count; without accelerators, the processors of all nodes are these."""
         count = system.num_accelerators
         if count == 0:
-            accelerator = self.slug("accelerator", system.host_processor, hardware.accelerator_slug)
-            return Machine(accelerator=accelerator, num_accelerators=0, num_nodes=system.num_nodes)
-        raw = system.accelerator
-        alias = None
-        if raw is not None:
-            alias = hardware.accelerator_alias(raw, system.system_name) or hardware.accelerator_alias(
-                raw, folder
+            return Machine(
+                accelerator=self.slug("accelerator", system.host_processor, hardware.accelerator_slug),
+                num_accelerators=system.num_host_processors,
+                num_nodes=system.num_nodes,
             )
-            if alias is None:
-                self.unknown["accelerator", raw] += 1
+        raw, alias = system.accelerator, None
+        if raw is not None:
+            by_name = hardware.accelerator_alias(raw, system.system_name)
+            alias = by_name or hardware.accelerator_alias(raw, folder)
         if alias is not None and count is not None:
             count = round(count * alias.accelerators_per_count)
         return Machine(
-            accelerator=raw if alias is None else alias.slug,
+            accelerator=alias.slug if alias else self.slug("accelerator", raw, lambda _: None),
             num_accelerators=count,
             num_nodes=system.num_nodes,
         )

@@ -9,12 +9,12 @@ from equipoise.runs.reader import Rejection, Row, Tally
 from equipoise.runs.readers.mlperf.convergence import converged_samples
 from equipoise.runs.readers.mlperf.entries import Entry, Log
 from equipoise.runs.readers.mlperf.log import LogFacts
-from equipoise.runs.readers.mlperf.names import Names
+from equipoise.runs.readers.mlperf.names import MAX_NAME_CHARACTERS, Names
 from equipoise.runs.readers.mlperf.power import Energy, entry_energy, run_energy
 from equipoise.runs.readers.mlperf.system import SystemFacts
 from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, Score, score
 from equipoise.spec import names as spellings
-from equipoise.spec.workload import workload_rules, workload_slug
+from equipoise.spec.workload import global_batch_samples, workload_rules, workload_slug
 from equipoise.units import HOUR_S, MINUTE_S
 
 # Time from the first `init_start` to `init_stop` that the rules allow; from v2.0 on, open submissions may
@@ -65,7 +65,7 @@ def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> st
     reasons = (
         ("no_time", time_s <= 0),
         ("no_status", facts.status is None and facts.dialect == "MLLOG"),
-        (f"status={facts.status}", facts.status not in {None, SUCCESS}),
+        (f"status={facts.status}"[:MAX_NAME_CHARACTERS], facts.status not in {None, SUCCESS}),
         ("target_missed", facts.missed_target),
         (CORRUPT_LINE, facts.num_corrupt > 0),
         (SLOW_INIT, init_s >= init_limit_s),
@@ -74,8 +74,9 @@ def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> st
 
 
 def _first(*values: str | None) -> str | None:
-    """The first text that is not a placeholder of a submission script."""
-    return next((value for value in values if value and "PLACEHOLDER" not in value), None)
+    """The first text that is not a placeholder of a submission script, cut where it is absurdly long."""
+    found = (value[:MAX_NAME_CHARACTERS] for value in values if value and "PLACEHOLDER" not in value)
+    return next(found, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         "framework": names.slug("framework", system.framework, spellings.framework_slug),
         "precision": None,  # no round states it
         "strategy": None,
-        "global_batch_samples": _global_batch(entry, rejected),
+        "global_batch_samples": _global_batch(entry, workload, rejected),
     }
     return JudgedEntry(
         entry=entry,
@@ -159,26 +160,26 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float) -> R
     )
 
 
-def _batch(facts: LogFacts) -> int | None:
-    value = facts.global_batch
-    return int(value) if value is not None and 0 < value < 2**62 else None
-
-
-def _global_batch(entry: Entry, rejected: Tally) -> int | None:
+def _global_batch(entry: Entry, workload: str, rejected: Tally) -> int | None:
     """The batch of an entry; where its logs differ, that of most of them, smallest first, with a warning."""
-    seen = Counter(batch for log in entry.logs if (batch := _batch(log.facts)) is not None)
+    logged = [batch for log in entry.logs if (batch := log.facts.global_batch) is not None]
+    seen = Counter(
+        batch
+        for log in entry.logs
+        if (batch := global_batch_samples(workload, log.facts.global_batch)) is not None
+    )
     if len(seen) > 1:
-        rejected.add(
-            Rejection(
-                kind="conflicting_batch", where=entry.uri, detail=f"global batches {sorted(seen)}; kept"
-            )
-        )
+        detail = f"global batches {sorted(seen)}; that of most logs is taken"
+        rejected.add(Rejection(kind="conflicting_batch", where=entry.uri, detail=detail))
+    if logged and not seen:
+        detail = f"global_batch_size={min(logged):g} is no number of samples of {workload}; left out"
+        rejected.add(Rejection(kind="batch_not_in_samples", where=entry.uri, detail=detail))
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 
 
 def run_rows(judged_entry: JudgedEntry) -> list[Row]:
     """The rows of `runs` of an entry."""
-    entry = judged_entry.entry
+    entry, workload = judged_entry.entry, judged_entry.columns["workload"]
     rows = []
     for run in judged_entry.runs:
         facts = run.log.facts
@@ -187,7 +188,7 @@ def run_rows(judged_entry: JudgedEntry) -> list[Row]:
             {
                 "run_id": f"{entry.round.label}/{uri}",
                 **judged_entry.columns,
-                "global_batch_samples": _batch(facts),
+                "global_batch_samples": global_batch_samples(workload, facts.global_batch),
                 "status": run.outcome.status,
                 "time_to_train_s": run.outcome.time_s,
                 "samples_to_target": run.samples_to_target,

@@ -14,6 +14,7 @@ _SAME_KEY = 0.9
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 # The largest system so far has 11,616 accelerators; more than this is a slip or an attack.
 _MAX_COUNT = 100_000_000
+_SOCKETS = re.compile(r"\b(\d{1,2}) ?x (?=\D)")
 _LEADING_COUNT = re.compile(r"\s*(\d{1,9})\b")
 # `'num_nodes': '24'`, with any escaping: Python's text of a dict inside the text of a dict.
 _QUOTED_PAIR = re.compile(r"""['"](\w+)\\*['"]\s*:\s*\\*['"]([^'"\\]*)""")
@@ -32,6 +33,7 @@ class SystemFacts:
     num_accelerators: int | None = None
     num_nodes: int | None = None
     host_processor: str | None = None
+    num_host_processors: int | None = None
     framework: str | None = None
 
 
@@ -61,6 +63,10 @@ def _count(value: object) -> int | None:
         match = _LEADING_COUNT.match(value)
         number = float(match[1]) if match else None
     return int(number) if number is not None and 0 <= number <= _MAX_COUNT else None
+
+
+def _product(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one * other
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,10 @@ def _of_nodes(fields: _Fields, nodes: object) -> dict[str, Any]:
             total = per_node if _whole_slice(accelerator, per_node) else per_node * num_nodes
             found["num_accelerators"] = (found["num_accelerators"] or 0) + total
     found["system_name"] = _text(fields.first("hardware"))
+    # Early descriptions state sockets in words: "2x Intel(R) Xeon(R) ...", "4-nodes 4x Intel(R) ...".
+    match = _SOCKETS.search(f"{found['host_processor'] or ''} {found['system_name'] or ''}")
+    if match and found["num_nodes"] is not None:
+        found["num_host_processors"] = int(match[1]) * found["num_nodes"]
     return found
 
 
@@ -128,12 +138,13 @@ def _of_document(document: Mapping[object, object]) -> SystemFacts:
         num_nodes = _count(fields.first("number_of_nodes", "num_nodes"))
         accelerator = _text(fields.first("accelerator_model_name", "accelerator"))
         per_node = _count(fields.first("accelerators_per_node", "num_accelerators"))
-        whole = per_node if num_nodes is None or per_node is None else per_node * num_nodes
+        whole = per_node if num_nodes is None else _product(per_node, num_nodes)
         counts = {
             "accelerator": accelerator,
             "num_accelerators": _count(fields.first("accelerators_count")) if per_node is None else whole,
             "num_nodes": num_nodes,
             "host_processor": _text(fields.first("host_processor_model_name", "cpu")),
+            "num_host_processors": _product(_count(fields.first("host_processors_per_node")), num_nodes),
             "system_name": _text(fields.first("system_name", "system", "hardware", "platform")),
         }
     return SystemFacts(
