@@ -22,13 +22,14 @@ from equipoise.report.section import Section
 from equipoise.report.words import count, listed, plural, printable, ratio, sentence, workload_name
 from equipoise.scaling.claims import RULE, Claim, Part
 from equipoise.scaling.readings import Figure, Reading, Verdict
+from equipoise.scaling.reference import Attributed
 from equipoise.units import format_duration
 
 TONES: Final[dict[Verdict, Tone]] = {
     "holds": "good", "reverses": "bad", "not supported": "plain", "not enough evidence": "quiet",
 }  # fmt: skip
 MOST_NAMED: Final = 3  # entries named beside a figure before the rest is counted
-ACROSS = "across workloads"
+ACROSS: Final = "across workloads"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,31 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
         *(_claim(claim, places[id(claim)], names) for claim in own),
         *more,
         *(_claim(claim, places[id(claim)], names) for claim in others),
+        *_attributed(findings.attributed),
+    )
+
+
+def _attributed(attributed: tuple[Attributed, ...]) -> tuple[Block, ...]:
+    """Figures that go round under the study's name, beside what the study says."""
+    if not attributed:
+        return ()
+    rows = tuple(
+        (
+            Cell(text=sentence(each.claim), key=each.claim),
+            Cell(text=sentence(each.found), key=each.found),
+            Cell(text=sentence(each.source), key=each.source),
+        )
+        for each in attributed
+    )
+    columns = (Column(title="Said of the study"), Column(title="Found in it"), Column(title="Looked up in"))
+    return (
+        prose("Figures that others ascribe to the study:"),
+        Table(
+            name="attributed",
+            caption="What others say of the study, and what it holds",
+            columns=columns,
+            rows=rows,
+        ),
     )
 
 

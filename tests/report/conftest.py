@@ -1,0 +1,223 @@
+"""Small findings made by hand, with names as hostile as a test wants them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from equipoise.findings import Findings, WorkloadFindings
+from equipoise.scaling.claims import Claim, Part
+from equipoise.scaling.groups import Group, Grouping
+from equipoise.scaling.metrics import ENTRY_COLUMNS
+from equipoise.scaling.pointers import Pointer
+from equipoise.scaling.readings import Figure, Reading
+from equipoise.scaling.reference import Attributed, Published, Reference, TableRow, Unscored
+from equipoise.scaling.shared import SharedSystems
+from equipoise.stats import Interval
+
+# accelerators, seconds, E', E, cluster, joules
+ROWS = ((4, 600.0, 1.0, 1.0, 1, None), (8, 330.0, 0.909, 0.9, 1, 1.5e6), (64, 75.0, 0.5, 0.4, 2, 2.5e6))
+
+
+def _entry(place: int, submitter: str, system: str, accelerator: str) -> dict[str, object]:
+    size, score_s, relative, like_for_like, cluster, energy_j = ROWS[place]
+    return dict.fromkeys(ENTRY_COLUMNS) | {
+        "round": "v9.9",
+        "division": "closed",
+        "submitter": submitter,
+        "system": f"{system}-{size}",
+        "workload": "bert",
+        "accelerator": accelerator,
+        "num_accelerators": size,
+        "score_s": score_s,
+        "speedup": 600.0 / score_s,
+        "relative_efficiency": relative,
+        "like_for_like_efficiency": like_for_like,
+        "like_for_like_baseline": f"{submitter}/{system}-4",
+        "global_batch_samples": 128 * size,
+        "samples_to_target": 2.5e6,
+        "samples_per_s_per_accelerator": 2.5e6 / score_s / size,
+        "energy_j": energy_j,
+        "energy_j_per_sample": None if energy_j is None else energy_j / 2.5e6,
+        "cluster": cluster,
+        "statistical": 0.8,
+        "throughput": 0.5,
+        "source_uri": f"{submitter}/results/{system}-{size}/bert/result_0.txt",
+        "source_line": 100 + place,
+        "entry_id": f"v9.9/{submitter}/{system}-{size}/bert",
+    }
+
+
+def _reading(verdict: str, value: float, entry_id: str) -> Reading:
+    figure = Figure(name="E' at 64", value=value, unit="", entry_ids=(entry_id,))
+    return Reading(verdict=verdict, figures=(figure,), words=f"seen at 64: {value}.")
+
+
+def _claims(entry_id: str) -> tuple[Claim, ...]:
+    theirs, like = _reading("holds", 0.5, entry_id), _reading("reverses", 0.4, entry_id)
+    part = Part(
+        statement="the largest is as efficient as the smallest",
+        rule="ratio from 0.5 to 2",
+        workload="bert",
+        their_way=theirs,
+        like_for_like=like,
+    )
+    stated = Claim(
+        number=1,
+        claim="BERT: the largest is as efficient as the smallest",
+        workloads=("bert",),
+        stated_for=("bert",),
+        parts=(part,),
+        their_way=theirs,
+        like_for_like=like,
+        verdict="reverses",
+    )
+    nothing = Reading(verdict="not enough evidence", figures=(), words="too few sizes.")
+    untested = replace(stated, number=2, parts=(), their_way=nothing, like_for_like=nothing, stated_for=())
+    return (stated, replace(untested, verdict="not enough evidence"))
+
+
+def _grouping(words: str) -> Grouping:
+    groups = tuple(
+        Group(
+            cluster=cluster,
+            num_entries=number,
+            min_accelerators=low,
+            max_accelerators=high,
+            min_s=75.0,
+            max_s=600.0,
+            median_relative_efficiency=0.5,
+            accelerators=("h100-sxm5-80gb",),
+            words=words,
+        )
+        for cluster, number, low, high in ((1, 2, 4, 8), (2, 1, 64, 64))
+    )
+    return Grouping(
+        features=("log2 accelerators", "log2 E'"),
+        scaling="each feature to mean 0",
+        k=2,
+        chosen_by="the highest mean silhouette",
+        silhouettes=((2, 0.7), (3, 0.5)),
+        stability=Interval(value=0.9, low=0.5, high=1.0, level=0.9),
+        num_resamples=100,
+        groups=groups,
+        words="2 groups.",
+    )
+
+
+def _spots(entries: pl.DataFrame) -> pl.DataFrame:
+    return entries.select(
+        "accelerator",
+        "num_accelerators",
+        "cluster",
+        num_systems=pl.lit(3, pl.UInt32),
+        systems=pl.concat_list(pl.concat_str("submitter", "system", separator="/")),
+    )
+
+
+def make_findings(
+    submitter: str = "Dell", system: str = "XE", accelerator: str = "h100-sxm5-80gb"
+) -> Findings:
+    """Three entries of one workload, and everything a study says about them."""
+    entries = pl.DataFrame(
+        [_entry(place, submitter, system, accelerator) for place in range(len(ROWS))],
+        infer_schema_length=None,
+    )
+    first, last = entries.row(0, named=True), entries.row(2, named=True)
+    named = {"submitter": submitter, "accelerator": accelerator}
+    table = TableRow(
+        workload="bert",
+        num_entries=4,
+        num_scored=3,
+        reference=Reference(
+            entry_id=first["entry_id"],
+            system=first["system"],
+            num_accelerators=4,
+            score_s=600.0,
+            source_uri=first["source_uri"],
+            **named,
+        ),
+        unscored=(
+            Unscored(
+                system=system, num_accelerators=16, reason="2 of 10 logs missing", num_missing=2, **named
+            ),
+        ),
+        published=Published(
+            round="v9.9",
+            workload="bert",
+            name="BERT",
+            num_entries=5,
+            num_accelerators=4,
+            score_minutes=10.0,
+            num_decimals=2,
+            source="a study, Table I",
+        ),
+        differences=("the results hold 4 entries, the study counts 5",),
+    )
+    pointer = Pointer(
+        workload="bert",
+        purpose="speed",
+        entry_id=last["entry_id"],
+        system=last["system"],
+        num_accelerators=64,
+        score_s=75.0,
+        relative_efficiency=0.5,
+        like_for_like_efficiency=0.4,
+        words="the shortest time of all",
+        **named,
+    )
+    workload = WorkloadFindings(
+        workload="bert",
+        name="BERT",
+        table=table,
+        entries=entries,
+        spots=_spots(entries),
+        curves=entries,
+        grouping=_grouping(f"small systems of {submitter}"),
+        grouping_missing=None,
+        pointers=(pointer,),
+        energy=entries.filter(pl.col("energy_j").is_not_null()),
+    )
+    shared = SharedSystems(
+        num_systems=1,
+        table=entries.head(1).with_columns(rank=pl.lit(1)),
+        families=pl.DataFrame(
+            {
+                "submitter": [submitter],
+                "accelerator": [accelerator],
+                "from_accelerators": [4],
+                "to_accelerators": [64],
+                "workload": ["bert"],
+                "efficiency": [0.4],
+            }
+        ),
+        num_published=None,
+        words="1 system has a score in all workloads.",
+    )
+    return Findings(
+        round="v9.9",
+        division="closed",
+        dataset="2030.1",
+        sources=f"Tables given by {submitter}.",
+        headline=f"The largest system of {submitter} keeps 40 %",
+        summary=("E' hides it.",),
+        workloads=(workload,),
+        claims=_claims(last["entry_id"]),
+        shared=shared,
+        attributed=(
+            Attributed(claim=f"+99 % by {submitter}", found="it holds no such figure", source="a summary"),
+        ),
+    )
+
+
+@pytest.fixture
+def findings() -> Findings:
+    """Findings with plain names."""
+    return make_findings()
+
+
+@pytest.fixture
+def findings_of() -> Callable[..., Findings]:
+    """Findings with the names a test gives."""
+    return make_findings

@@ -1,0 +1,164 @@
+"""The page: one file, no network, sound structure, the findings' numbers, and no name that is more than text."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from equipoise.report import html
+from equipoise.report.sections import SECTIONS
+
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+HOSTILE = "</script></td><img src=x onerror=\"alert('x')\">\u202e\x1b[2J{{7*7}}${x}`'\"&amp;%{x}<!--"
+
+
+class Page(HTMLParser):
+    """Elements with their text, and whether every tag is closed in its turn."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.open, self.unbalanced = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        found = {
+            "tag": tag,
+            "attributes": dict(attrs),
+            "text": "",
+            "inside": [each["tag"] for each in self.open],
+        }
+        self.elements.append(found)
+        if tag not in VOID:
+            self.open.append(found)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1]["tag"] != tag:
+            self.unbalanced.append(tag)
+        else:
+            self.open.pop()
+
+    def handle_data(self, data):
+        for found in self.open:
+            found["text"] += data
+
+    def all(self, tag, **attributes):
+        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        return [
+            found
+            for found in self.elements
+            if found["tag"] == tag and wanted.items() <= found["attributes"].items()
+        ]
+
+
+@pytest.fixture
+def page(findings):
+    return Page(html.render(findings))
+
+
+def test_it_is_well_formed_with_one_headline_and_unique_anchors(page, findings):
+    assert page.unbalanced == []
+    assert page.open == []
+    assert [found["text"] for found in page.all("h1")] == [findings.headline]
+    anchors = [found["attributes"]["id"] for found in page.elements if "id" in found["attributes"]]
+    assert len(anchors) == len(set(anchors))
+
+
+def test_every_section_is_there_and_the_contents_lead_to_each(page):
+    assert [found["attributes"]["id"] for found in page.all("section")] == [
+        section.name for section in SECTIONS
+    ]
+    anchors = {found["attributes"].get("id") for found in page.elements}
+    links = [found["attributes"]["href"] for found in page.all("a")]
+    assert {f"#{section.name}" for section in SECTIONS} <= set(links)
+    assert all(link.startswith("#") and link[1:] in anchors for link in links)
+
+
+def test_labels_refer_to_elements_that_exist(page):
+    anchors = {found["attributes"].get("id") for found in page.elements}
+    labels = [found["attributes"].get("aria-labelledby") for found in page.elements]
+    assert {label for label in labels if label} <= anchors
+
+
+def test_nothing_is_loaded_from_anywhere(findings):
+    text = html.render(findings)
+    page = Page(text)
+    assert not [
+        found for found in page.elements if found["tag"] in {"img", "link", "iframe", "object", "base"}
+    ]
+    assert not [found for found in page.elements if "src" in found["attributes"]]
+    styles = "".join(found["text"] for found in page.all("style"))
+    assert "url(" not in styles
+    assert "@import" not in styles
+
+
+def test_the_policy_allows_exactly_the_scripts_of_the_page(page):
+    (policy,) = [
+        found["attributes"]["content"] for found in page.all("meta", http_equiv="Content-Security-Policy")
+    ]
+    assert "default-src 'none'" in policy
+    scripts = [found["text"] for found in page.all("script") if "type" not in found["attributes"]]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert not [name for found in page.elements for name in found["attributes"] if name.startswith("on")]
+
+
+def test_it_leaves_room_below_six_megabytes(findings):
+    assert 1_000_000 < len(html.render(findings).encode()) < 2_000_000
+
+
+def test_figures_hold_the_numbers_of_the_findings(page, findings):
+    entries = findings.workloads[0].entries
+    for column, name in (("relative_efficiency", "relative"), ("like_for_like_efficiency", "like-for-like")):
+        (script,) = page.all("script", id=f"figure-bert-{name}-data")
+        traces = [trace for trace in json.loads(script["text"])["data"] if "name" in trace]
+        points = sorted(zip(traces[0]["x"], traces[0]["y"], strict=True))
+        assert points == sorted(entries.select("num_accelerators", column).iter_rows())
+
+
+def test_each_figure_says_in_words_what_it_shows(page):
+    plots = page.all("div", role="img")
+    assert len(plots) == 5  # systems, E', E, joules a run, joules a sample
+    assert "1.00 at 4, 0.400 at 64" in plots[2]["attributes"]["aria-label"]
+
+
+def test_hovers_name_the_system_and_its_log(page):
+    (script,) = page.all("script", id="figure-bert-relative-data")
+    hovers = json.loads(script["text"])["data"][1]["hovertext"]
+    assert hovers[2].startswith("Dell / XE-64<br>")
+    assert hovers[2].endswith("Dell/results/XE-64/bert/result_0.txt:102")
+
+
+def test_tables_can_be_sorted_by_each_column(page):
+    headers = page.all("th", scope="col")
+    buttons = [found for found in page.all("button") if found["inside"][-1] == "th"]
+    assert len(headers) == len(buttons) > 20
+    keys = [found["attributes"]["data-key"] for found in page.elements if "data-key" in found["attributes"]]
+    assert "600.0" in keys
+
+
+def test_the_note_of_mlcommons_and_the_dataset_are_on_the_page(page):
+    (footer,) = page.all("footer")
+    assert "not verified by the MLCommons Association" in footer["text"]
+    assert "2030.1" in footer["text"]
+
+
+def test_hostile_names_are_text_everywhere(findings_of):
+    plain = Page(html.render(findings_of()))
+    hostile = Page(html.render(findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)))
+    assert [found["tag"] for found in hostile.elements] == [found["tag"] for found in plain.elements]
+    assert hostile.unbalanced == []
+    assert "</script></td><img src=x onerror=" in hostile.all("h1")[0]["text"]
+    for script in hostile.all("script", type="application/json"):
+        for trace in json.loads(script["text"])["data"]:
+            assert "<img" not in json.dumps([trace.get("name"), trace.get("hovertext"), trace["y"]])
+
+
+def test_a_section_without_its_findings_is_left_out_and_named(findings):
+    page = Page(html.render(replace(findings, claims=())))
+    assert "claims" not in [found["attributes"]["id"] for found in page.all("section")]
+    assert "Left out for lack of data: The study's claims, tested" in page.all("footer")[0]["text"]

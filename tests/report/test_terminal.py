@@ -1,0 +1,151 @@
+"""The terminal: 80 columns, with and without colour and Unicode, and no name that commands it."""
+
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from equipoise.report import terminal
+from equipoise.report.blocks import Cell, Column, Fold, Table
+from equipoise.report.charts import Axis, Chart, Level, Mark, Series
+from equipoise.report.textplot import Canvas, text_plot
+
+HOSTILE = "\x1b[2J\x1b]0;pwned\x07[bold red]x[/] " + "very-long-name-" * 20
+
+
+def printed(show, *, width=80, encoding="utf-8", color_system=None):
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding=encoding, newline="\n") as file:
+        console = Console(
+            file=file, width=width, color_system=color_system, force_terminal=color_system is not None,
+            legacy_windows=False,
+        )  # fmt: skip
+        show(console)
+        file.flush()
+        return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+@pytest.mark.parametrize("width", [40, 80, 132])
+def test_no_line_is_longer_than_the_terminal(findings, width, encoding):
+    text = printed(lambda console: terminal.render(findings, console), width=width, encoding=encoding)
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+def test_it_says_what_the_page_says(findings):
+    text = " ".join(printed(lambda console: terminal.render(findings, console)).split())
+    for words in (
+        findings.headline,
+        "Where to look next",
+        "64 \N{MULTIPLICATION SIGN} H100 SXM5 80 GB",
+        "its way: holds, like for like: reverses",
+        "Rule: ratio from 0.5 to 2",
+        "10.000",
+        "2 of 10 logs missing",
+        "1.5 MJ",
+        "not verified by the MLCommons Association",
+    ):
+        assert words in text
+
+
+def test_without_unicode_it_is_plain_ascii_with_stand_ins(findings):
+    text = printed(lambda console: terminal.render(findings, console), encoding="ascii")
+    assert "64 x H100" in text
+    assert "?" not in text
+
+
+def test_without_colour_no_escape_is_written(findings):
+    assert "\x1b" not in printed(lambda console: terminal.render(findings, console))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_neither_command_the_terminal_nor_break_its_columns(findings_of, encoding):
+    hostile = findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)
+    text = printed(lambda console: terminal.render(hostile, console), encoding=encoding)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold red]" in text.replace("\n", "")
+    assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_columns_that_do_not_fit_are_named_below_the_table():
+    columns = tuple(Column(title=f"number {place}", is_number=True) for place in range(12))
+    row = tuple(Cell(text="1,234,567", key=1) for _ in columns)
+    table = Table(name="t", caption="T", columns=columns, rows=(row,))
+    text = printed(lambda console: terminal._block(table, console))
+    assert "number 0" in " ".join(text.split("──")[0].split())
+    assert "In the HTML report also:" in text
+    assert "number 11." in text
+    assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_a_long_fold_says_where_it_is_shown_and_an_aside_says_nothing():
+    fold = Fold(name="f", title="29 entries", badges=(), blocks=(), is_long=True)
+    aside = Fold(name="f", title="29 entries", badges=(), blocks=(), is_aside=True)
+    assert "29 entries: in the HTML report" in printed(lambda console: terminal._block(fold, console))
+    assert printed(lambda console: terminal._block(aside, console)) == ""
+
+
+CIRCLE, SQUARE = Mark(colour=1, symbol="circle"), Mark(colour=2, symbol="square")
+
+
+def series(mark, x, y, weights=()):
+    return Series(name="s", mark=mark, x=x, y=y, hovers=((),) * len(x), weights=weights)
+
+
+def plot(chart, *, is_unicode=True, columns=40):
+    return text_plot(chart, Canvas(columns=columns, is_unicode=is_unicode)).plain.splitlines()
+
+
+def scatter(*all_series, level=None):
+    return Chart(
+        name="c", title="t", subtitle="", alternative="", series=all_series, level=level,
+        x=Axis(title="n", is_log=True), y=Axis(title="E", starts_at_zero=True),
+    )  # fmt: skip
+
+
+def test_points_stand_at_the_corners_of_their_ranges():
+    lines = plot(scatter(series(CIRCLE, (2.0, 32.0), (1.0, 0.0)), level=Level(y=1.0, text="")))
+    assert lines[0].startswith("    1.00 │●┄")
+    assert lines[12].endswith("●")
+    assert lines[12].startswith("       0 │")
+    assert lines[14].split() == ["2", "4", "8", "16", "32"]
+
+
+def test_half_way_on_a_log_axis_is_the_geometric_mean():
+    lines = plot(scatter(series(CIRCLE, (1.0, 16.0, 256.0), (1.0, 1.0, 1.0))))
+    (line,) = [line for line in lines if "●" in line]
+    first, middle, last = (place for place, character in enumerate(line) if character == "●")
+    assert abs((first + last) / 2 - middle) <= 1
+
+
+def test_the_first_series_stays_on_top():
+    lines = plot(scatter(series(CIRCLE, (8.0,), (1.0,)), series(SQUARE, (8.0,), (1.0,))), is_unicode=False)
+    assert "o" in "".join(lines)
+    assert "#" not in "".join(lines)
+
+
+def test_a_grid_counts_what_shares_a_spot():
+    chart = Chart(
+        name="c", title="t", subtitle="", alternative="", x=Axis(title="n", is_log=True),
+        y=Axis(title="", categories=("H100", "a very long name of an accelerator")),
+        series=(series(CIRCLE, (8.0, 64.0), ("H100", "a very long name of an accelerator"), weights=(7, 1)),),
+    )  # fmt: skip
+    top, bottom, sizes = plot(chart, columns=60)
+    assert top.split() == ["H100", "●7", "·"]
+    assert bottom.split()[-2:] == ["·", "●"]
+    assert sizes.split() == ["8", "64"]
+
+
+def test_sizes_that_do_not_fit_share_a_column_with_the_nearest():
+    sizes = (8.0, 9.0, 64.0, 512.0, 4096.0)
+    chart = Chart(
+        name="c", title="t", subtitle="", alternative="", x=Axis(title="n", is_log=True),
+        y=Axis(title="", categories=("a",)), series=(series(CIRCLE, sizes, ("a",) * 5),),
+    )  # fmt: skip
+    assert plot(chart, columns=27)[-1].split() == ["8+", "64", "512", "4096"]
+
+
+def test_a_chart_without_points_says_so():
+    assert plot(scatter()) == ["no points"]

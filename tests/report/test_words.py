@@ -1,0 +1,68 @@
+"""Values and names as people read them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.report.words import (
+    LONGEST_NAME,
+    accelerator_name,
+    count,
+    listed,
+    minutes,
+    printable,
+    ratio,
+    workload_name,
+)
+
+
+@given(st.text())
+def test_a_printable_name_is_one_short_visible_line(name):
+    shown = printable(name)
+    assert shown.isprintable()
+    assert len(shown) <= LONGEST_NAME
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S")), max_size=LONGEST_NAME))
+def test_a_plain_name_is_shown_as_it_is(name):
+    assert printable(name) == name
+
+
+def test_escapes_and_overrides_become_visible():
+    assert printable("a\x1b[31mb\u202ec\td") == "a\\x1b[31mb\\u202ec d"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0979, "0.0979"), (1.7684, "1.77"), (17.893, "17.9"), (3070.05, "3,070"), (0, "0")]
+)
+def test_a_ratio_has_three_significant_digits(value, shown):
+    assert ratio(value) == shown
+
+
+@pytest.mark.parametrize("say", [ratio, minutes, count])
+@pytest.mark.parametrize("absent", [None, math.nan, math.inf])
+def test_what_is_not_known_is_a_dash(say, absent):
+    assert say(absent) == "\N{EN DASH}"
+
+
+def test_minutes_are_those_of_table_one():
+    assert minutes(21971.115) == "366.185"
+
+
+def test_items_are_listed_as_a_sentence_does():
+    assert [listed(items) for items in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
+def test_known_names_get_their_title_and_unknown_ones_stay_raw():
+    assert accelerator_name("h100-sxm5-80gb") == "H100 SXM5 80 GB"
+    assert accelerator_name("Abacus 9000\x07") == "Abacus 9000\\x07"
+    assert accelerator_name(None) == "unknown accelerator"
+    assert workload_name("bert") == "BERT"
+    assert workload_name("chess_2031") == "chess_2031"
