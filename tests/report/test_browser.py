@@ -1,0 +1,194 @@
+"""The page in a real headless Chromium: it draws, sorts, prints, fits a phone, and runs nothing of a name."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+from equipoise.report import html
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    @contextmanager
+    def opened_page(findings, **options):
+        """The report in a page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
+        path = tmp_path / "report.html"
+        path.write_text(html.render(findings), encoding="utf-8")
+        context = browser.new_context(offline=True, **options)
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        troubles, requests = [], []
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: troubles.append(dialog.message))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.locator(".theme").wait_for()
+        yield page
+        assert troubles == []
+        assert [url for url in requests if url != path.as_uri() and not url.startswith("data:")] == []
+        context.close()
+
+    return opened_page
+
+
+def drawn_points(page, name):
+    return page.evaluate(
+        "name => document.getElementById(name).querySelector('.plot').data"
+        ".filter(trace => trace.name).map(trace => [trace.x, trace.y])",
+        name,
+    )
+
+
+def show_all(page):
+    """Scroll to each figure, so that it is drawn. (Waiting for a script would need what the policy forbids.)"""
+    for plot in page.locator(".plot").all():
+        plot.scroll_into_view_if_needed()
+        plot.locator(".main-svg").first.wait_for(state="attached")
+
+
+def test_every_figure_is_drawn_with_the_findings_numbers(findings, opened):
+    with opened(findings) as page:
+        show_all(page)
+        entries = findings.workloads[0].entries
+        expected = [[list(map(float, entries["num_accelerators"])), entries["relative_efficiency"].to_list()]]
+        assert drawn_points(page, "figure-bert-relative") == expected
+        assert page.locator("#figure-bert-relative .points path").count() == 3
+
+
+def test_a_hostile_name_is_shown_and_never_run(findings_of, opened):
+    with opened(findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)) as page:
+        show_all(page)
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
+        page.locator("#figure-bert-relative .plot").hover()
+        assert page.locator("img").count() == 0
+        assert page.title() == "Training at scale: MLPerf v9.9"
+        assert HOSTILE in page.locator("h1").inner_text()
+
+
+def test_a_hover_names_system_and_log(findings, opened):
+    with opened(findings) as page:
+        page.locator("#figure-bert-relative").scroll_into_view_if_needed()
+        box = page.locator("#figure-bert-relative .points path").nth(2).bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        hover = page.locator("#figure-bert-relative .hoverlayer")
+        hover.get_by_text("result_0.txt:102").wait_for()
+        assert "Dell / XE-64" in hover.text_content()
+
+
+def test_tables_sort_by_key_both_ways_from_the_keyboard(findings, opened):
+    with opened(findings) as page:
+        page.locator("#entries summary").first.click()
+        table = page.locator("#entries table").first
+        minutes = table.locator("th button", has_text="Minutes")
+        minutes.focus()
+        page.keyboard.press("Enter")
+        assert table.locator("th[aria-sort=ascending]").inner_text().strip() == "Minutes"
+        assert table.locator("tbody th").first.inner_text().startswith("Dell / XE-64")
+        page.keyboard.press("Space")
+        assert table.locator("th[aria-sort=descending]").inner_text().strip() == "Minutes"
+        assert table.locator("tbody th").first.inner_text().startswith("Dell / XE-4")
+
+
+@pytest.mark.parametrize("width_px", [320, 390, 768])
+def test_a_phone_never_scrolls_sideways(findings_of, opened, width_px):
+    long = findings_of(submitter="Long" * 30, system="unbroken" * 20, accelerator="accelerator" * 9)
+    with opened(long, viewport={"width": width_px, "height": 800}, is_mobile=True) as page:
+        show_all(page)
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width_px
+
+
+def contrast(page, selector):
+    """WCAG contrast of an element's text with the page behind it."""
+    return page.evaluate(
+        """selector => {
+            const light = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map(Number).map((v) => v / 255)
+                .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+                .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+            const style = getComputedStyle(document.querySelector(selector));
+            let behind = document.querySelector(selector);
+            while (/(, 0\\)|transparent)$/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+            const pair = [light(style.color), light(getComputedStyle(behind).backgroundColor)].sort((a, b) => b - a);
+            return (pair[0] + 0.05) / (pair[1] + 0.05);
+        }""",
+        selector,
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast_in_both_themes(findings, opened, scheme):
+    with opened(findings, color_scheme=scheme) as page:
+        for selector in (
+            "h1",
+            ".summary li",
+            ".note",
+            ".tile .detail",
+            ".badge.good",
+            ".badge.bad",
+            ".toc a",
+            "th button",
+        ):
+            assert contrast(page, selector) >= 4.5, selector
+
+
+def test_figures_change_with_the_theme(findings, opened):
+    with opened(findings, color_scheme="light") as page:
+        page.locator("#figure-bert-systems").scroll_into_view_if_needed()
+        tick = page.locator("#figure-bert-systems .xtick text").first
+        before = tick.evaluate("each => getComputedStyle(each).fill")
+        page.get_by_role("button", name="Dark theme").click()
+        assert tick.evaluate("each => getComputedStyle(each).fill") != before
+        assert page.get_by_role("button", name="Light theme").is_visible()
+
+
+def test_the_legend_brings_one_series_forward(findings, opened):
+    with opened(findings) as page:
+        button = page.locator("#workloads .legend button", has_text="group 2")
+        button.click()
+        assert button.get_attribute("aria-pressed") == "true"
+        faded = page.evaluate(
+            "document.querySelector('#figure-bert-systems .plot').data.map(trace => [trace.name, trace.opacity ?? 1])"
+        )
+        assert dict(faded) == {"group 1": 0.12, "group 2": 1}
+
+
+def test_paper_shows_every_figure_and_every_fold(findings, opened, tmp_path):
+    with opened(findings, color_scheme="dark") as page:
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("details:not([open]):not(.aside)").count() == 0
+        undrawn = "[...document.querySelectorAll('.plot')].filter(plot => !plot.querySelector('.main-svg[viewBox]')).length"
+        assert page.evaluate(undrawn) == 0
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert page.locator("#entries details:not([open])").count() == 1
+        page.pdf(path=tmp_path / "report.pdf", format="A4")
+        assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_without_javascript_every_number_is_still_there(findings, browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(html.render(findings), encoding="utf-8")
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert "Figures need JavaScript" in page.locator("noscript").inner_text()
+    assert page.locator("#entries tbody tr").count() == 4
+    context.close()
