@@ -28,7 +28,7 @@ lint: $(VENV)/check.stamp
 
 check: lint ## run what CI runs: ruff, mypy --strict, doctests, tests
 	$(BIN)/python -m pytest --doctest-modules src
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory test
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python -m equipoise.runs.embedded
