@@ -55,7 +55,7 @@ _ENTRY_COLUMNS = (
     Column(
         name="num_accelerators",
         kind="int",
-        meaning="accelerators in the whole system, as MLPerf counts them; processor sockets where it has none",
+        meaning="accelerators in the whole system, as MLPerf counts them; CPU sockets where it has none",
     ),
     Column(name="num_nodes", kind="int", meaning="hosts in the whole system"),
     Column(
@@ -113,7 +113,7 @@ RUNS = Table(
         Column(
             name="train_block_s",
             kind="float",
-            meaning="time inside training blocks (epochs where a log has none) within the clock, union of overlaps",
+            meaning="time in training blocks (epochs where a log has none) within the clock, union of overlaps",
         ),
         Column(
             name="init_s", kind="float", meaning="`init_start` to `run_start`: outside the official clock"
