@@ -42,7 +42,7 @@ def _recent(a: Points, b: Points) -> Floats:
 
 
 def _group(a: Points, b: Points) -> Floats:
-    return _same(a.accelerator, b.accelerator) * (_distance(a.age, b.age) == 0.0).astype(float)
+    return _same(a.accelerator, b.accelerator) * np.where(_distance(a.age, b.age) == 0.0, 1.0, 0.0)
 
 
 def _slope(a: Points, b: Points) -> Floats:
@@ -80,7 +80,7 @@ class Share:
 SHAPES: tuple[Covariance, ...] = (_ones, _slope, _bend, _smooth, _rough)
 
 # Prior medians of the deviations: a workload's level is free, chips differ by tens of percent, curves by ten
-# percent over three doublings, those of one accelerator or group by less. Wide (a factor e): data decide.
+# percent over three doublings, those of one accelerator or group by less. Earlier rounds decide.
 SHARES: tuple[Share, ...] = (
     Share(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
     Share(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
@@ -110,6 +110,7 @@ class Extra:
     name: str
     covariance: Covariance
     prior_deviation: float
+    is_smooth: bool = True
 
 
 def _compute(a: Points, b: Points) -> Floats:
@@ -126,6 +127,7 @@ EXTRAS: tuple[Extra, ...] = (
         name="group, size by size",
         covariance=lambda a, b: _group(a, b) * np.exp(-_distance(a.size_log2, b.size_log2)),
         prior_deviation=0.05,
+        is_smooth=False,
     ),
 )
 
@@ -152,7 +154,7 @@ def _lever_rough(a: Points, b: Points) -> Floats:
 LEVERS: tuple[Extra, ...] = (
     Extra(name="batch slope", covariance=_lever_slope, prior_deviation=0.1),
     Extra(name="batch curve", covariance=_lever_smooth, prior_deviation=0.2),
-    Extra(name="batch, rough", covariance=_lever_rough, prior_deviation=0.1),
+    Extra(name="batch, rough", covariance=_lever_rough, prior_deviation=0.1, is_smooth=False),
     Extra(
         name="batch curve, recent",
         covariance=lambda a, b: _lever_smooth(a, b) * _recent(a, b),
@@ -167,6 +169,7 @@ LEVERS: tuple[Extra, ...] = (
         name="batch, rough, of the group",
         covariance=lambda a, b: _lever_rough(a, b) * _group(a, b),
         prior_deviation=0.05,
+        is_smooth=False,
     ),
 )
 
@@ -190,3 +193,10 @@ def prior_deviations(*, with_lever: bool) -> Floats:
         [deviation for share in SHARES for deviation in share.prior_deviations]
         + [extra.prior_deviation for extra in extras]
     )
+
+
+def smooth_components(*, with_lever: bool) -> Floats:
+    """1 for every component that is smooth over size, 0 for the others, in the order of `covariances`."""
+    extras = (*EXTRAS, *LEVERS) if with_lever else EXTRAS
+    shapes = [shape is not _rough for _ in SHARES for shape in SHAPES]
+    return np.array([*shapes, *(extra.is_smooth for extra in extras)], dtype=float)

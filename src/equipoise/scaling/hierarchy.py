@@ -10,17 +10,23 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import minimize
 
-from equipoise.scaling.covariance import CENTRE_LOG2, bend, covariances, prior_deviations
+from equipoise.scaling.covariance import (
+    CENTRE_LOG2,
+    bend,
+    covariances,
+    prior_deviations,
+    smooth_components,
+)
 from equipoise.scaling.points import Floats, Points
 
 # Results have heavy tails: a first attempt of a new submitter can be twice as slow. Three degrees of freedom
 # is the smallest whole number with a variance.
 DEGREES_OF_FREEDOM = 3.0
 NOISE_PRIOR_DEVIATION = 0.05
-# Prior standard deviation of each log deviation: a factor e up or down.
-PRIOR_SPREAD = 1.0
+# Prior standard deviation of each log deviation: a factor 1.6 up or down.
+PRIOR_SPREAD = 0.5
 # No search beyond: a noise of zero has no covariance matrix, and e**4 of the prior is no deviation of a time.
-MOST_SPREADS = 4.0
+MOST_LOG = 4.0
 FIT_ROUNDS = 2
 REWEIGHTINGS = 4
 MAX_ITERATIONS = 25
@@ -47,10 +53,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Mean and standard deviation in log units at one point, and the weight of each point in the mean."""
+    """What is expected at some points, in log units.
 
-    mean: float
-    deviation: float
+    mean, deviation: (n_at,), with the noise of a new entry. covariance: (n_at, n_at), without it.
+    weights: (n_at, n_block + n_own), what each known point adds to each mean.
+    """
+
+    mean: Floats
+    deviation: Floats
+    covariance: Floats
     weights: Floats
 
 
@@ -67,56 +78,52 @@ class Hierarchy:
     blocks: Mapping[str, Block]
     looseness: Mapping[str, Floats]
 
-    def predict(self, name: str, own: Block, at: Points) -> Predicted:
-        """The value expected at the one point `at`, from the block `name` and the curve's own points.
+    def predict(self, name: str, own: Block, at: Points, *, smooth: bool = False) -> Predicted:
+        """What is expected at the points `at` of a curve, from the block `name` and its own points.
 
-        Without such a block only the trend and the own points speak.
-        Weights: (n_block + n_own,), of the block's points first.
+        Without such a block only the trend and the own points speak. smooth: leaves out what differs from
+        size to size without pattern, so that the mean is the curve and not the next entry.
         """
         past = self.blocks.get(name)
-        points, values, looseness = own.points, own.values, np.ones(len(own.values))
+        known, values, looseness = own.points, own.values, np.ones(len(own.values))
         if past is not None:
-            points = past.points.joined(own.points)
+            known = past.points.joined(own.points)
             values = np.concatenate([past.values, own.values])
             looseness = np.concatenate([self.looseness[name], looseness])
-        if len(points) == 0:
-            return self._prior(at)
         variances, noise = _variances(self.log_deviations)
-        shared = np.tensordot(variances, covariances(points, points), 1)
-        residuals = values - self.centre - _basis(points) @ self.coefficients
-        looseness = _reweighted(shared, noise, residuals, looseness)
-        with_target = variances @ covariances(points, at)[:, :, 0]
-        weights = np.asarray(
-            np.linalg.solve(shared + np.diag(noise * looseness), with_target), dtype=np.float64
-        )
-        prior = self._prior(at)
+        wanted = variances * smooth_components(with_lever=at.lever_log2 is not None) if smooth else variances
+        mean = self.centre + _basis(at) @ self.coefficients
+        covariance = np.tensordot(wanted, covariances(at, at), 1)
+        weights = np.zeros((len(at), len(known)))
+        if len(known):
+            shared = np.tensordot(variances, covariances(known, known), 1)
+            residuals = values - self.centre - _basis(known) @ self.coefficients
+            looseness = _reweighted(shared, noise, residuals, looseness)
+            between = np.tensordot(wanted, covariances(known, at), 1)
+            weights[:] = np.linalg.solve(shared + np.diag(noise * looseness), between).T
+            mean = mean + weights @ residuals
+            covariance = covariance - weights @ between
+        # Rounding may leave a hair less than nothing.
+        spread = np.maximum(np.diag(covariance), 0.0)
+        tail = DEGREES_OF_FREEDOM / (DEGREES_OF_FREEDOM - 2.0)
         return Predicted(
-            mean=prior.mean + float(weights @ residuals),
-            deviation=max(prior.deviation**2 - float(weights @ with_target), noise) ** 0.5,
-            weights=weights,
+            mean=mean, deviation=np.sqrt(spread + noise * tail), covariance=covariance, weights=weights
         )
-
-    def _prior(self, at: Points) -> Predicted:
-        variances, noise = _variances(self.log_deviations)
-        tail = DEGREES_OF_FREEDOM / (DEGREES_OF_FREEDOM - 2)
-        own = float(variances @ covariances(at, at)[:, 0, 0]) + noise * tail
-        mean = self.centre + float((_basis(at) @ self.coefficients)[0])
-        return Predicted(mean=mean, deviation=float(np.sqrt(own)), weights=np.zeros(0))
 
 
 def fit(
-    blocks: Mapping[str, Block], trend: Trend, *, centre: float, with_lever: bool, start: Floats | None = None
+    blocks: Mapping[str, Block], trend: Trend, *, centre: float, start: Floats, search: bool = True
 ) -> Hierarchy:
     """The regression with the deviations and trend of highest posterior density, outliers weighted down.
 
     blocks: by name. centre: subtracted from all values; makes the result independent of the unit of time.
-    with_lever: whether the points have one. start: log deviations of an earlier fit to begin from; the prior
-    medians by default.
+    start: log deviations to begin from, the noise last: `prior_log_deviations` or those of an earlier fit.
+    search: whether to look for better ones; else only the trend and the weights of outliers are found.
     Assumes log deviations are normal around their prior medians and noise is Student-t.
     Source: Rasmussen and Williams 2006, equations 5.8 and 5.9; Lange, Little and Taylor 1989 for the weights.
     """
-    prior = np.log(np.append(prior_deviations(with_lever=with_lever), NOISE_PRIOR_DEVIATION))
-    log_deviations = prior if start is None else start
+    prior = prior_log_deviations(with_lever=len(start) > len(prior_log_deviations(with_lever=False)))
+    log_deviations = start
     components = {name: covariances(block.points, block.points) for name, block in blocks.items()}
     looseness = {name: np.ones(len(block.values)) for name, block in blocks.items()}
     coefficients = _prior_coefficients(trend)
@@ -125,17 +132,9 @@ def fit(
             (components[name], block.values - centre, _basis(block.points), looseness[name])
             for name, block in blocks.items()
         ]
-        found = minimize(
-            _value_and_gradient,
-            log_deviations,
-            args=(prior, trend, system),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=list(zip(prior - MOST_SPREADS, prior + MOST_SPREADS, strict=True)),
-            options={"maxiter": MAX_ITERATIONS},
-        )
-        log_deviations = found.x
-        coefficients = _posterior(log_deviations, prior, trend, system)[2]
+        if search:
+            log_deviations = _searched(log_deviations, prior, trend, system)
+        coefficients = _coefficients(log_deviations, trend, system)
         variances, noise = _variances(log_deviations)
         for name, block in blocks.items():
             residuals = block.values - centre - _basis(block.points) @ coefficients
@@ -150,6 +149,26 @@ def fit(
     )
 
 
+def prior_log_deviations(*, with_lever: bool) -> Floats:
+    """The prior medians of the log deviations, the noise last."""
+    medians = np.append(prior_deviations(with_lever=with_lever), NOISE_PRIOR_DEVIATION)
+    return np.asarray(np.log(medians), dtype=np.float64)
+
+
+def _searched(start: Floats, prior: Floats, trend: Trend, system: _System) -> Floats:
+    """The log deviations of highest posterior density near the start."""
+    found = minimize(
+        _value_and_gradient,
+        start,
+        args=(prior, trend, system),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(middle - MOST_LOG, middle + MOST_LOG) for middle in prior],
+        options={"maxiter": MAX_ITERATIONS},
+    )
+    return np.asarray(found.x, dtype=np.float64)
+
+
 def _variances(log_deviations: Floats) -> tuple[Floats, float]:
     """Of the components, and of the noise."""
     return np.exp(2.0 * log_deviations[:-1]), float(np.exp(2.0 * log_deviations[-1]))
@@ -161,51 +180,58 @@ def _basis(points: Points) -> Floats:
 
 
 # Prior standard deviations of the trend's coefficients: the level is free.
-_TREND_SPREAD = np.array([30.0, 0.15, 0.15])
+_TREND_SPREAD = np.array([30.0, 0.07, 0.07])
 
 
 def _prior_coefficients(trend: Trend) -> Floats:
     return np.array([0.0, trend.per_doubling, trend.beyond])
 
 
+def _inverses(log_deviations: Floats, system: _System) -> list[tuple[Floats, float]]:
+    """Of each block the inverse of its covariance matrix, and half the log of the matrix's determinant."""
+    variances, noise = _variances(log_deviations)
+    found = []
+    for components, _, _, looseness in system:
+        factor = np.linalg.cholesky(np.tensordot(variances, components, 1) + np.diag(noise * looseness))
+        half = np.linalg.inv(factor)
+        found.append((half.T @ half, float(np.log(np.diag(factor)).sum())))
+    return found
+
+
+def _coefficients(
+    log_deviations: Floats, trend: Trend, system: _System, inverses: list[tuple[Floats, float]] | None = None
+) -> Floats:
+    """The trend of highest posterior density, given the deviations."""
+    inverses = inverses or _inverses(log_deviations, system)
+    left = np.diag(_TREND_SPREAD**-2.0)
+    right = left @ _prior_coefficients(trend)
+    for (_, values, basis, _), (inverse, _) in zip(system, inverses, strict=True):
+        left = left + basis.T @ inverse @ basis
+        right = right + basis.T @ inverse @ values
+    return np.asarray(np.linalg.solve(left, right), dtype=np.float64)
+
+
 def _value_and_gradient(
     log_deviations: Floats, prior: Floats, trend: Trend, system: _System
 ) -> tuple[float, Floats]:
-    return _posterior(log_deviations, prior, trend, system)[:2]
-
-
-def _posterior(
-    log_deviations: Floats, prior: Floats, trend: Trend, system: _System
-) -> tuple[float, Floats, Floats]:
-    """Negative log posterior, its gradient, and the coefficients of the trend at which it is taken."""
+    """Negative log posterior at the best trend, and its gradient."""
     variances, noise = _variances(log_deviations)
-    precision = np.diag(_TREND_SPREAD**-2.0)
-    expected = _prior_coefficients(trend)
-    left, right = precision.copy(), precision @ expected
-    inverses = []
-    value = 0.0
-    for components, values, basis, looseness in system:
-        total = np.tensordot(variances, components, 1) + np.diag(noise * looseness)
-        factor = np.linalg.cholesky(total)
-        half = np.linalg.inv(factor)
-        inverse = half.T @ half
-        inverses.append(inverse)
-        value += float(np.log(np.diag(factor)).sum())
-        left += basis.T @ inverse @ basis
-        right += basis.T @ inverse @ values
-    coefficients = np.asarray(np.linalg.solve(left, right), dtype=np.float64)
-    away = coefficients - expected
-    value += 0.5 * float(away @ precision @ away)
+    inverses = _inverses(log_deviations, system)
+    coefficients = _coefficients(log_deviations, trend, system, inverses)
+    away = (coefficients - _prior_coefficients(trend)) / _TREND_SPREAD
+    value = 0.5 * float(away @ away)
     gradient = np.zeros_like(log_deviations)
-    for (components, values, basis, looseness), inverse in zip(system, inverses, strict=True):
+    for (components, values, basis, looseness), (inverse, half_log_determinant) in zip(
+        system, inverses, strict=True
+    ):
         residuals = values - basis @ coefficients
         solved = inverse @ residuals
-        value += 0.5 * float(residuals @ solved)
+        value += half_log_determinant + 0.5 * float(residuals @ solved)
         slack = inverse - np.outer(solved, solved)
         gradient[:-1] += variances * (components.reshape(len(components), -1) @ slack.ravel())
         gradient[-1] += noise * float(np.diag(slack) @ looseness)
     away = (log_deviations - prior) / PRIOR_SPREAD
-    return value + 0.5 * float(away @ away), gradient + away / PRIOR_SPREAD, coefficients
+    return value + 0.5 * float(away @ away), gradient + away / PRIOR_SPREAD
 
 
 def _reweighted(shared: Floats, noise: float, residuals: Floats, looseness: Floats) -> Floats:

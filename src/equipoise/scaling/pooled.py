@@ -5,16 +5,17 @@ samples to target over throughput, and the two are averaged. Reads no files.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from equipoise.errors import EvidenceError, UsageError
-from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend
+from equipoise.errors import DataError, EvidenceError, UsageError
+from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, best_per_size, points, round_key
+from equipoise.scaling.posterior import even_deviates
 from equipoise.stats import Interval
 
 LEVEL = 0.9
@@ -24,6 +25,12 @@ _DOMAIN_JUMP = 4.0
 _NUM_EVIDENCE = 8
 # Both estimates see the same entries; equal weights, because there are too few curves to learn better ones.
 _DIRECT_SHARE = 0.5
+
+# Courses of a curve are drawn on this grid and interpolated: each is one curve whatever sizes are asked.
+_GRID_LOG2 = np.arange(0.0, 20.25, 0.25)
+# Square roots of primes: their multiples fill the unit interval evenly, and independently of each other.
+_IRRATIONALS = tuple(np.sqrt((2.0, 3.0, 5.0, 7.0, 11.0, 13.0)))
+_NUM_COURSES = len(_IRRATIONALS)
 
 Part: TypeAlias = Literal["time", "samples", "rate"]
 
@@ -85,6 +92,37 @@ class PooledPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Questions about one group. sizes: (n_sizes,). batches: samples, (n_sizes,) or (1,); None: no input."""
+
+    workload: str
+    accelerator: str
+    sizes: Floats
+    batches: Floats | None
+
+
+def _asked(questions: Sequence[Question], *, given_batch: bool) -> _Asked:
+    batches = [question.global_batch_samples for question in questions]
+    if given_batch and None in batches:
+        raise UsageError("this law was fitted with batches; expected global_batch_samples; give one")
+    return _Asked(
+        workload=questions[0].workload,
+        accelerator=questions[0].accelerator,
+        sizes=np.array([question.num_accelerators for question in questions], dtype=float),
+        batches=np.array(batches, dtype=float) if given_batch else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """Log accelerator-seconds at each size, and what they are made of; samples: None where unknown."""
+
+    mean: Floats
+    time: Predicted
+    samples: Predicted | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PooledLaw:
     """What earlier rounds say about every workload. `fit` makes it; `predict` asks it.
 
@@ -104,63 +142,98 @@ class PooledLaw:
         Raises UsageError if the law wants a batch and has none; EvidenceError without any evidence.
         Assumes the entry asked about is as good as the best at its size usually is.
         """
-        if self.given_batch and question.global_batch_samples is None:
-            raise UsageError("this law was fitted with batches; expected global_batch_samples; give one")
-        past = self.entries.filter(pl.col("workload") == question.workload)
+        return self.predict_all(own, [question])[0]
+
+    def predict_all(self, own: pl.DataFrame, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
+        """As `predict`, for several sizes of one group at once. The questions differ in size and batch only."""
+        asked = _asked(questions, given_batch=self.given_batch)
+        past = self._past(own, asked.workload)
+        expected = self._expected(own, asked, smooth=False)
+        found = []
+        for i, question in enumerate(questions):
+            time_s = float(np.exp(expected.mean[i])) / question.num_accelerators
+            spread = float(np.exp(_DEVIATIONS_AT_LEVEL * expected.time.deviation[i]))
+            samples = None if expected.samples is None else float(np.exp(expected.samples.mean[i]))
+            found.append(
+                PooledPrediction(
+                    question=question,
+                    time_s=Interval(value=time_s, low=time_s / spread, high=time_s * spread, level=LEVEL),
+                    samples_to_target=samples,
+                    samples_per_s=None if samples is None else samples / time_s,
+                    outside=_outside(past, own, question),
+                    evidence=_evidence(past, own, expected.time.weights[i]),
+                )
+            )
+        return tuple(found)
+
+    def curves_s(self, own: pl.DataFrame, question: Question, sizes: Floats, *, count: int = 500) -> Floats:
+        """Equally likely courses of time over size: (count, n_sizes). Each is the same curve at every call.
+
+        question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
+        Smooth: without what differs from size to size without pattern, or from entry to entry.
+        """
+        asked = replace(_asked([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
+        self._past(own, asked.workload)
+        expected = self._expected(own, asked, smooth=True)
+        values, vectors = np.linalg.eigh(expected.time.covariance)
+        courses = vectors[:, -_NUM_COURSES:] * np.sqrt(np.maximum(values[-_NUM_COURSES:], 0.0))
+        deviates = np.column_stack([even_deviates(count, irrational) for irrational in _IRRATIONALS])
+        log_work = expected.mean + deviates @ courses.T
+        where = np.log2(np.asarray(sizes, dtype=float))
+        at_sizes = np.stack([np.interp(where, _GRID_LOG2, course) for course in log_work])
+        return np.asarray(np.exp(at_sizes) / sizes, dtype=np.float64)
+
+    def settings(self) -> dict[str, list[float]]:
+        """The log deviations found, by part: what `fit` takes to save the search."""
+        return {part: hierarchy.log_deviations.tolist() for part, hierarchy in self.parts.items()}
+
+    def _past(self, own: pl.DataFrame, workload: str) -> pl.DataFrame:
+        """The law's entries of the workload asked about. Raises where there is nothing to answer from."""
+        past = self.entries.filter(pl.col("workload") == workload)
         if past.is_empty() and own.is_empty():
             raise EvidenceError(
-                f"nothing is known about {question.workload!r}: no entry in the data and no point given",
+                f"nothing is known about {workload!r}: no entry in the data and no point given",
                 missing=("a time to train at one size or more",),
             )
-        time = self._ask("time", own, question)
-        parts = (
-            [self._ask(part, own, question) for part in ("samples", "rate")] if self._has_parts(own) else []
-        )
-        mean, deviation, samples = time.mean, time.deviation, None
-        if parts:
-            mean = _DIRECT_SHARE * mean + (1 - _DIRECT_SHARE) * sum(part.mean for part in parts)
-            samples = float(np.exp(parts[0].mean))
-        time_s = float(np.exp(mean)) / question.num_accelerators
-        spread = float(np.exp(_DEVIATIONS_AT_LEVEL * deviation))
-        return PooledPrediction(
-            question=question,
-            time_s=Interval(value=time_s, low=time_s / spread, high=time_s * spread, level=LEVEL),
-            samples_to_target=samples,
-            samples_per_s=None if samples is None else samples / time_s,
-            outside=_outside(past, own, question),
-            evidence=_evidence(past, own, time.weights),
-        )
+        return past
 
-    def _has_parts(self, own: pl.DataFrame) -> bool:
-        return not _known(own, "samples", given_batch=self.given_batch).is_empty() if len(own) else False
+    def _expected(self, own: pl.DataFrame, asked: _Asked, *, smooth: bool) -> _Expected:
+        """Log accelerator-seconds at every size: directly, and through its parts where they are known."""
+        time = self._ask("time", own, asked, smooth=smooth)
+        if _known(own, "samples", given_batch=self.given_batch).is_empty():
+            return _Expected(mean=time.mean, time=time, samples=None)
+        samples, rate = (self._ask(part, own, asked, smooth=smooth) for part in ("samples", "rate"))
+        mean = _DIRECT_SHARE * time.mean + (1.0 - _DIRECT_SHARE) * (samples.mean + rate.mean)
+        return _Expected(mean=mean, time=time, samples=samples)
 
-    def _ask(self, part: Part, own: pl.DataFrame, question: Question) -> Predicted:
+    def _ask(self, part: Part, own: pl.DataFrame, asked: _Asked, *, smooth: bool) -> Predicted:
         known = _known(own, part, given_batch=self.given_batch)
         now = float(len(self.rounds))
-        batch = question.global_batch_samples if self.given_batch and part != "time" else None
-        lever = None if batch is None else np.array([batch])
-        if part == "rate" and lever is not None:
-            lever = lever / question.num_accelerators
-        at = points([question.accelerator], [question.num_accelerators], [now], lever=lever)
+        num_sizes = len(asked.sizes)
+        lever = None
+        if asked.batches is not None and part != "time":
+            lever = np.broadcast_to(asked.batches, num_sizes)
+            lever = lever / asked.sizes if part == "rate" else lever
+        at = points([asked.accelerator] * num_sizes, asked.sizes, np.full(num_sizes, now), lever=lever)
         block = _block(known, np.full(len(known), now), part, given_batch=self.given_batch)
         hierarchy = self.parts[part]
         if not hierarchy.blocks and len(known):
             # No earlier round at all: the group's own level stands in for the unit of time.
-            centred = float(np.mean(block.values))
-            hierarchy = Hierarchy(
-                log_deviations=hierarchy.log_deviations,
-                coefficients=hierarchy.coefficients,
-                centre=centred,
-                blocks={},
-                looseness={},
-            )
-        return hierarchy.predict(question.workload, block, at)
+            hierarchy = replace(hierarchy, centre=float(np.mean(block.values)))
+        return hierarchy.predict(asked.workload, block, at, smooth=smooth)
 
 
-def fit(scores: pl.DataFrame, *, given_batch: bool = False, start: PooledLaw | None = None) -> PooledLaw:
+def fit(
+    scores: pl.DataFrame,
+    *,
+    given_batch: bool = False,
+    settings: Mapping[str, Sequence[float]] | None = None,
+    start: PooledLaw | None = None,
+) -> PooledLaw:
     """The pooled law of all scored closed entries of the frame.
 
     scores: a frame of the table `scores`. given_batch: whether batches are inputs of the law.
+    settings: of an earlier law (`PooledLaw.settings`), taken as they are: no search, a tenth of the time.
     start: a law of earlier rounds, whose settings are where the search begins.
     Raises DataError for a campaign that is not a round.
     """
@@ -176,14 +249,30 @@ def fit(scores: pl.DataFrame, *, given_batch: bool = False, start: PooledLaw | N
                 ages = np.array([age_of[campaign] for campaign in known["campaign"]])
                 blocks[str(workload)] = _block(known, ages, part, given_batch=given_batch)
         values = [block.values for block in blocks.values()]
+        begin = prior_log_deviations(with_lever=given_batch and part != "time")
+        if settings is not None:
+            begin = _settled(settings, part, len(begin))
+        elif start is not None:
+            begin = start.parts[part].log_deviations
         hierarchies[part] = fit_hierarchy(
             blocks,
             trend,
-            with_lever=given_batch and part != "time",
             centre=float(np.mean(np.concatenate(values))) if values else 0.0,
-            start=None if start is None else start.parts[part].log_deviations,
+            start=begin,
+            search=settings is None,
         )
     return PooledLaw(entries=entries, rounds=rounds, given_batch=given_batch, parts=hierarchies)
+
+
+def _settled(settings: Mapping[str, Sequence[float]], part: Part, num_deviations: int) -> Floats:
+    """The settings of one part. Raises DataError if they are those of another law."""
+    found = np.asarray(settings.get(part, ()), dtype=float)
+    if found.shape != (num_deviations,) or not np.isfinite(found).all():
+        raise DataError(
+            f"settings of the pooled law: {part} has {found.size} numbers; expected {num_deviations}; "
+            "they are of another version or of a law without batches: make them again"
+        )
+    return found
 
 
 def _known(rows: pl.DataFrame, part: Part, *, given_batch: bool) -> pl.DataFrame:
