@@ -113,7 +113,7 @@ RUNS = Table(
         Column(
             name="train_block_s",
             kind="float",
-            meaning="time in training blocks (epochs where a log has none) within the clock, union of overlaps",
+            meaning="time in training blocks (epochs where a log has none) within the clock; union of them",
         ),
         Column(
             name="init_s", kind="float", meaning="`init_start` to `run_start`: outside the official clock"
