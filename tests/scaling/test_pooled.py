@@ -214,3 +214,39 @@ def test_the_held_out_time_is_seen_by_nobody():
         for table in (scores, disturbed)
     )
     assert seen == unseen
+
+
+def test_settings_save_the_search_and_give_the_same_answer():
+    earlier, own, _ = _split(_scores(noise=0.05))
+    law = fit(earlier)
+    again = fit(earlier, settings=law.settings())
+    assert again.predict(own, _ask(256)).time_s.value == pytest.approx(
+        law.predict(own, _ask(256)).time_s.value, rel=0.01
+    )
+    with pytest.raises(DataError, match="time has 3 numbers; expected 34"):
+        fit(earlier, settings={"time": [0.0, 0.0, 0.0]})
+    with pytest.raises(DataError, match="a law without batches"):
+        fit(earlier, settings=law.settings(), given_batch=True)
+
+
+def test_several_sizes_at_once_are_as_one_by_one():
+    earlier, own, _ = _split(_scores(noise=0.05))
+    law = fit(earlier)
+    questions = [_ask(size) for size in (8, 64, 256)]
+    together = [one.time_s.value for one in law.predict_all(own, questions)]
+    assert together == pytest.approx([law.predict(own, question).time_s.value for question in questions])
+
+
+@pytest.mark.law
+def test_courses_of_the_curve_surround_the_answer_and_stay_the_same_curves():
+    earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
+    law = fit(earlier)
+    sizes = np.array([8.0, 64.0, 100.0, 512.0])
+    curves_s = law.curves_s(own, _ask(1), sizes, count=400)
+    assert curves_s.shape == (400, 4)
+    for column, size in enumerate((8, 64, 100, 512)):
+        time = law.predict(own, _ask(size)).time_s
+        assert time.low < np.median(curves_s[:, column]) < time.high
+    assert law.curves_s(own, _ask(1), sizes[1:2], count=400)[:, 0] == pytest.approx(curves_s[:, 1])
+    widths = np.log(curves_s).std(axis=0)
+    assert widths[3] > widths[1]

@@ -145,7 +145,7 @@ class PooledLaw:
         return self.predict_all(own, [question])[0]
 
     def predict_all(self, own: pl.DataFrame, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
-        """As `predict`, for several sizes of one group at once. The questions differ in size and batch only."""
+        """As `predict`, for several sizes of one group: the questions differ in size and batch only."""
         asked = _asked(questions, given_batch=self.given_batch)
         past = self._past(own, asked.workload)
         expected = self._expected(own, asked, smooth=False)
