@@ -303,6 +303,12 @@ def test_starts_and_stops_numbered_apart_still_pair():
     assert read_log(lines).shares.train_block_s == 7
 
 
+def test_evaluation_that_is_logged_at_one_instant_took_no_time():
+    # Stable Diffusion is evaluated after training; its logs mark the instants only.
+    lines = START + event("eval_start", 9000, step_num=1) + event("eval_stop", 9000, step_num=1) + STOP
+    assert read_log(lines).shares.eval_s == 0
+
+
 def test_spans_outside_the_clock_do_not_count():
     lines = event("eval_start", 0, epoch_num=0) + START + event("eval_stop", 3000, epoch_num=0)
     assert read_log(lines + STOP).shares.eval_s == 2

@@ -51,7 +51,7 @@ class SpanTracker:
         if key not in self._open_s:
             key = next(iter(self._open_s))
         start_s = self._open_s.pop(key)
-        if time_s > start_s:
+        if time_s >= start_s:
             self.spans.append((start_s, time_s))
 
 
