@@ -147,6 +147,13 @@ def test_energy_is_shown_where_it_was_measured(findings):
     assert "1.5 MJ" in text(found)
 
 
+def test_a_single_point_of_energy_makes_a_table_but_no_figure(findings):
+    single = with_workload(findings, energy=findings.workloads[0].energy.head(1))
+    found = energy.SECTION.blocks(single)
+    assert not [block for block in found if isinstance(block, blocks.Panels)]
+    assert len(one(found, blocks.Table).rows) == 1
+
+
 def test_energy_nobody_measured_is_not_guessed(findings):
     none = with_workload(findings, energy=findings.workloads[0].energy.head(0))
     assert "No entry of these workloads logged its power" in text(energy.SECTION.blocks(none))

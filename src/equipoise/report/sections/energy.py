@@ -41,8 +41,9 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
         _chart(measured, marks, column="energy_j", quantity="joules a run"),
         _chart(measured, marks, column="energy_j_per_sample", quantity="joules a training sample"),
     )
-    panels = Panels(charts=tuple(chart for chart in charts if chart.series), legend="Workload")
-    return (intro, panels, _table(measured))
+    drawn = tuple(chart for chart in charts if sum(len(series.x) for series in chart.series) > 1)
+    panels = (Panels(charts=drawn, legend="Workload"),) if drawn else ()
+    return (intro, *panels, _table(measured))
 
 
 def _chart(measured: list[WorkloadFindings], marks: dict[str, Mark], *, column: str, quantity: str) -> Chart:
