@@ -1,1 +1,1 @@
-"""What to do: where theory, published and measured evidence meet."""
+"""What to do: theory meets measured and published evidence here, and only here."""

@@ -1,0 +1,282 @@
+"""Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from equipoise.advice import record
+from equipoise.advice.answer import Evidence, Foretold, Ground, Inquiry, LawUsed, Record
+from equipoise.advice.fitted import fitted_ground, sizes_of_interest
+from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.runs.readers.measurements import Measurements
+from equipoise.scaling import pooled
+from equipoise.scaling.fit import points
+from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.points import best_per_size, round_key
+from equipoise.spec.workload import workload_slug
+from equipoise.units import format_count
+
+POOLED = "pooled"
+WORK = "the whole training"
+_YOURS = "yours"
+_MOST_LISTED = 8
+_NUM_EVIDENCE = 8
+_ASSUMES = (
+    "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
+    "good as the best of its size usually is"
+)
+
+
+def workload_in(scores: pl.DataFrame, name: str) -> str:
+    """A workload as the data name it: itself, or the slug of its catalogue."""
+    if name in scores["workload"]:
+        return name
+    return workload_slug(name) or name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Published results: the best per size of every group.
+
+    laws: the pooled laws already fitted, by the round they know nothing of (None: they know all) and whether
+    batches are given.
+    """
+
+    best: pl.DataFrame
+    laws: dict[tuple[str | None, bool], pooled.PooledLaw] = field(default_factory=dict)
+
+    def law_before(self, round_: str | None, *, given_batch: bool) -> pooled.PooledLaw:
+        """The pooled law of strictly earlier rounds, with the settings that ship."""
+        key = (round_, given_batch)
+        if key not in self.laws:
+            self.laws[key] = pooled.fit(
+                self.before(round_),
+                given_batch=given_batch,
+                settings=record.shipped().settings(given_batch=given_batch),
+            )
+        return self.laws[key]
+
+    def before(self, round_: str | None) -> pl.DataFrame:
+        """The entries of strictly earlier rounds; all without a round."""
+        if round_ is None:
+            return self.best
+        rounds = self.best["campaign"].unique()
+        earlier = [name for name in rounds if round_key(name) < round_key(round_)]
+        return self.best.filter(pl.col("campaign").is_in(earlier))
+
+
+def published_ground(
+    results: Results, inquiry: Inquiry, *, accelerator: str, own: Measurements | None = None
+) -> Ground:
+    """What the results of a workload say about an accelerator at the sizes asked for.
+
+    own: the user's times, as the group's newest points; else the group's best published ones of one round.
+    Raises SpecError for names the data do not have, EvidenceError for a group without a result.
+    """
+    best = results.best
+    workload = _workload(best, str(inquiry.workload))
+    group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
+    if own is not None:
+        newest = None
+        known = _own_rows(own, workload, accelerator, best.schema)
+    else:
+        newest = _round(group, best, inquiry, workload=workload, accelerator=accelerator)
+        known = group.filter(pl.col("campaign") == newest)
+    sizes = inquiry.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+    notes = () if own is None else own.notes
+    if inquiry.law not in {None, POOLED}:
+        return _by_one_law(known, sizes, inquiry, newest)
+    return _by_pooled_law(results, known, sizes, inquiry, round_=newest, notes=notes)
+
+
+def _by_one_law(known: pl.DataFrame, sizes: Sequence[int], inquiry: Inquiry, newest: str | None) -> Ground:
+    """One law of time against size, fitted to the group's own points."""
+    batch = inquiry.global_batch_samples
+    unused = () if batch is None else ("--global-batch was not used: only the pooled law knows batches.",)
+    own = fitted_ground(
+        points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
+        sizes,
+        law=inquiry.law,
+        work=WORK,
+        evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
+        notes=unused,
+    )
+    return replace(own, round=newest)
+
+
+def _by_pooled_law(
+    results: Results,
+    known: pl.DataFrame,
+    sizes: Sequence[int],
+    inquiry: Inquiry,
+    *,
+    round_: str | None,
+    notes: tuple[str, ...],
+) -> Ground:
+    """The pooled law of the past, on which the group's own points act."""
+    given_batch = inquiry.global_batch_samples is not None
+    law = results.law_before(round_, given_batch=given_batch)
+    past = results.before(round_)
+    first = known.row(0, named=True)
+    questions = [
+        pooled.Question(
+            workload=first["workload"],
+            accelerator=first["accelerator"],
+            num_accelerators=size,
+            global_batch_samples=inquiry.global_batch_samples,
+        )
+        for size in sizes
+    ]
+    found = law.predict_all(known, questions)
+    group = past.filter(
+        pl.col("accelerator") == first["accelerator"], pl.col("workload") == first["workload"]
+    )
+    measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
+    energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
+
+    def curves_s(at: FloatArray) -> FloatArray:
+        return law.curves_s(known, questions[0], at)
+
+    return Ground(
+        law=LawUsed(
+            name=POOLED,
+            assumes=_ASSUMES,
+            source="a Gaussian process with variance components: docs/experiments/0002-pooled-law.md",
+        ),
+        work=WORK,
+        round=round_,
+        domain=Domain(smallest=float(measured.min()), largest=float(measured.max())),
+        foretold=tuple(
+            Foretold(
+                num_accelerators=each.question.num_accelerators,
+                time=each.time_s,
+                outside=each.outside,
+                record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
+                energy_j=energy_j.get(each.question.num_accelerators),
+            )
+            for each in found
+        ),
+        curves_s=curves_s,
+        evidence=_weighed(pl.concat([past, known]), found),
+        notes=notes,
+    )
+
+
+def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record | None:
+    """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
+    own = known["num_accelerators"].to_numpy()
+    if size < own.min():
+        return None
+    return record.shipped().record(
+        "largest" if len(own) > 1 else "new_round", jump=size / float(own.max()), given_batch=given_batch
+    )
+
+
+def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[Evidence, ...]:
+    """The entries that weighed most over all sizes, heaviest first, with where they come from."""
+    weights: dict[str, float] = {}
+    own: set[str] = set()
+    for prediction in found:
+        for each in prediction.evidence:
+            weights[each.entry_id] = weights.get(each.entry_id, 0.0) + each.weight / len(found)
+            own |= {each.entry_id} if each.is_own else set()
+    heaviest = sorted(weights, key=lambda entry_id: -weights[entry_id])[:_NUM_EVIDENCE]
+    rows = {row["entry_id"]: row for row in entries.filter(pl.col("entry_id").is_in(heaviest)).to_dicts()}
+    return tuple(
+        _evidence(rows[entry_id], weights[entry_id], is_own=entry_id in own) for entry_id in heaviest
+    )
+
+
+def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evidence:
+    return Evidence(
+        kind="measured" if row["campaign"] == _YOURS else "published",
+        ref=row["entry_id"],
+        num_accelerators=row["num_accelerators"],
+        time_s=row["score_s"],
+        weight=weight,
+        is_own=is_own,
+        source_uri=row["source_uri"],
+        source_line=row["source_line"],
+    )
+
+
+def _own_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
+    """The user's measurements as rows of the table `scores`: the median of each size."""
+    rows = []
+    for size in np.unique(own.num_accelerators):
+        here = own.num_accelerators == size
+        batch = np.median(own.global_batch_samples[here])
+        rows.append(
+            {
+                "entry_id": f"{own.where}: {format_count(size)} accelerators",
+                "origin": "measured",
+                "campaign": _YOURS,
+                "workload": workload,
+                "accelerator": accelerator,
+                "num_accelerators": int(size),
+                "score_s": float(np.median(own.time_s[here])),
+                "global_batch_samples": int(batch) if np.isfinite(batch) else None,
+                "source_uri": own.where,
+            }
+        )
+    return pl.DataFrame(rows, schema=schema)
+
+
+def results_of(scores: pl.DataFrame) -> Results:
+    """The published results of a frame of the table `scores`.
+
+    Only MLPerf rounds: of other campaigns nobody knows what came before what.
+    """
+    best = best_per_size(scores)
+    rounds = []
+    for name in best["campaign"].unique():
+        try:
+            round_key(name)
+        except DataError:
+            continue
+        rounds.append(name)
+    return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
+
+
+def _workload(best: pl.DataFrame, name: str) -> str:
+    found = workload_in(best, name)
+    held = best["workload"].unique().sort().to_list()
+    if found in held:
+        return found
+    if workload_slug(name) is None:
+        raise SpecError(f"workload {name!r} is not in the data; they hold {', '.join(held)}")
+    raise EvidenceError(
+        f"the data hold no scored closed entry of {found}",
+        missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
+    )
+
+
+def _round(
+    group: pl.DataFrame, best: pl.DataFrame, inquiry: Inquiry, *, workload: str, accelerator: str
+) -> str:
+    """The round to start from. Raises where the group has no result, or none in the round asked for."""
+    rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
+    if not rounds:
+        with_results = best.filter(pl.col("workload") == workload)["accelerator"]
+        others = with_results.value_counts(sort=True)["accelerator"].to_list()
+        raise EvidenceError(
+            f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
+            missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
+        )
+    if inquiry.round is None:
+        return rounds[-1]
+    wanted = f"v{inquiry.round.strip().lower().removeprefix('v')}"
+    if wanted not in rounds:
+        raise SpecError(
+            f"round {inquiry.round!r} has no scored closed entry of {workload} on {accelerator}; "
+            f"{', '.join(rounds)} have"
+        )
+    return wanted
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

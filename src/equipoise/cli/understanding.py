@@ -1,0 +1,143 @@
+"""The verbs of understanding: predict times at sizes nobody ran, and tell how wrong such predictions were."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.output import answering
+from equipoise.errors import SpecError, UsageError
+
+_MAX_LIST = 1000
+
+
+def predict(
+    *,
+    workload: Annotated[str | None, typer.Option(help="A workload, e.g. bert.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="An accelerator, e.g. h100-sxm5-80gb.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="N[,N...]", help="Numbers of accelerators; those measured, and twice the most."),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Your own times (CSV, Parquet), alone or beside results."
+        ),
+    ] = None,
+    global_batch: Annotated[float | None, typer.Option(help="Samples a step over all accelerators.")] = None,
+    law: Annotated[str | None, typer.Option(help="One law alone, e.g. amdahl; `pooled` for results.")] = None,
+    round_: Annotated[
+        str | None, typer.Option("--round", help="The round to start from; the accelerator's newest.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
+    region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
+    hour_usd: Annotated[float | None, typer.Option(help="What an hour of waiting costs, US dollars.")] = None,
+    deadline_h: Annotated[float | None, typer.Option(help="Hours that training may take at most.")] = None,
+    data: Data = None,
+    also: Also = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Foretell times, costs and where more stop paying."""
+    extend_catalogue(hardware, workloads)
+    with answering("predict", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.advice.answer import Inquiry, Terms
+        from equipoise.advice.forecast import forecast
+        from equipoise.cli.foretold import fields, text
+        from equipoise.runs.readers.measurements import read_measurements
+        from equipoise.study import tables
+        from equipoise.units import HOUR_S
+
+        inquiry = Inquiry(
+            workload=workload,
+            accelerator=accelerator,
+            sizes=_sizes(at),
+            global_batch_samples=global_batch,
+            law=law,
+            round=round_,
+        )
+        terms = Terms(
+            usd_per_accelerator_hour=price,
+            region=region,
+            usd_per_hour=hour_usd,
+            deadline_s=None if deadline_h is None else deadline_h * HOUR_S,
+        )
+        own = None
+        if from_ is not None:
+            own = read_measurements(from_, workload=workload, accelerator=accelerator)
+        found = forecast(tables(data=data, also=also or ()).scores, inquiry, own=own, terms=terms)
+        answer.give(lambda: fields(found), lambda: text(found))
+
+
+def backtest(
+    *,
+    rounds: Annotated[
+        str | None, typer.Option(metavar="R[,R...]", help="Rounds to foretell; all unless given.")
+    ] = None,
+    given: Annotated[
+        Literal["batch"] | None, typer.Option(help="Let the law know the batch of what is held out.")
+    ] = None,
+    new_round: Annotated[
+        bool, typer.Option("--new-round", help="Hold out all sizes but a group's smallest, not the largest.")
+    ] = False,
+    data: Data = None,
+    also: Also = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Foretell past results from earlier ones; say how wrong."""
+    extend_catalogue(hardware, workloads)
+    with answering("backtest", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.cli.backtested import fields, text
+        from equipoise.cli.console import progress_bar
+        from equipoise.scaling.backtest import backtest as hold_out
+        from equipoise.study import tables
+
+        scores = tables(data=data, also=also or ()).scores
+        held = sorted(scores["campaign"].drop_nulls().unique())
+        chosen = _rounds(rounds, held)
+        with progress_bar() as progress:
+            told: list[str] = []
+
+            def show(round_: str) -> None:
+                told.append(round_)
+                if progress is not None:
+                    progress(round_, len(told) - 1, len(chosen or held))
+
+            result = hold_out(
+                scores,
+                protocol="new_round" if new_round else "largest",
+                rounds=chosen,
+                given_batch=given == "batch",
+                progress=show,
+            )
+        answer.give(lambda: fields(result), lambda: text(result))
+
+
+def _sizes(listed: str | None) -> tuple[int, ...]:
+    """Numbers of accelerators from the command line, in the order given, each once."""
+    if listed is None:
+        return ()
+    items = [item.strip() for item in listed.split(",")]
+    wrong = next((item for item in items if not re.fullmatch(r"[0-9]{1,12}", item)), None)
+    if wrong is not None or len(items) > _MAX_LIST:
+        raise UsageError(f"--at {wrong!r}: expected whole numbers such as 8,16,32")
+    return tuple(dict.fromkeys(int(item) for item in items))
+
+
+def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
+    """Rounds from the command line as the data name them."""
+    if listed is None:
+        return None
+    wanted = [f"v{item.strip().lower().removeprefix('v')}" for item in listed.split(",")]
+    unknown = next((name for name in wanted if name not in held), None)
+    if unknown is not None:
+        raise SpecError(f"round {unknown!r} is not in the data; they hold {', '.join(held)}")
+    return wanted

@@ -1,0 +1,360 @@
+"""A user's own measurements: CSV or Parquet with numbers of accelerators and times, in, times at fixed work out.
+
+Units are told by the column's name. Nothing is guessed: what cannot be read is refused with its place.
+"""
+
+import csv
+import io
+import math
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.errors import DataError
+from equipoise.spec.hardware import accelerator_slug
+from equipoise.spec.workload import workload_slug
+from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
+
+MAX_FILE_BYTES = 16 * MIB
+MAX_ROWS = 10_000
+MAX_COLUMNS = 1_000
+MAX_ACCELERATORS = 1_000_000_000
+MAX_TEXT = 200
+# Beyond these a unit must have slipped: a femtosecond, and thirty million years.
+_SHORTEST_S, _LONGEST_S = 1e-15, 1e15
+_PARQUET_MAGIC = b"PAR1"
+_CONVERT_S = 60.0
+_ECHO = 40
+
+_SIZE = "num_accelerators"
+_BATCH = "global_batch_samples"
+_STATUS = "status"
+_ENTRY = ("entry", "label", "entry_id")
+_SUCCESS = frozenset({"", "success", "ok"})
+
+_UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
+_TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(_UNIT_S)})|(samples)_per_(s|min|h)")
+_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+# Samples whose time stands for a throughput: enough for people to read it in seconds.
+_WORK_SAMPLES = 1_000_000.0
+
+# A file with several of these holds several curves; each is spelt as its catalogue spells it.
+_SERIES: Mapping[str, Callable[[str], str | None]] = {
+    "workload": lambda raw: workload_slug(raw, None),
+    "accelerator": accelerator_slug,
+}
+# Preferred in this order, where a file has several: the first includes all that training takes.
+_QUANTITIES = ("time_to_train", "samples", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Times for one fixed amount of work, one run an item.
+
+    where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a whole training.
+    num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None where
+    the file has none. global_batch_samples: (n_runs,), NaN where unstated.
+    notes: what was assumed or left out, in sentences.
+    """
+
+    where: str
+    work: str
+    is_time_to_train: bool
+    num_accelerators: NDArray[np.float64]
+    time_s: NDArray[np.float64]
+    entry: tuple[str, ...] | None
+    global_batch_samples: NDArray[np.float64]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """The column that holds the times: its name, what it measures, and one unit of it in seconds."""
+
+    name: str
+    quantity: str
+    unit_s: float
+
+    def seconds(self, value: float) -> float:
+        """Time of the fixed work, before the batch is taken into account."""
+        return _WORK_SAMPLES * self.unit_s / value if self.quantity == "samples" else value * self.unit_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One data row: where it stands, in words, and its cells by column."""
+
+    place: str
+    cells: Mapping[str, str]
+
+    def number(self, column: str) -> float:
+        """The cell as a number above 0. Raises DataError for anything else."""
+        text = self.cells[column].strip()
+        value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
+        if not 0.0 < value < math.inf:
+            raise self.refusal(column, "a finite number above 0, with a decimal point")
+        return value
+
+    def refusal(self, column: str, expected: str) -> DataError:
+        """The error for a cell."""
+        return DataError(
+            f"{self.place}, column {column}: found {_echo(self.cells[column])}; expected {expected}"
+        )
+
+
+def read_measurements(
+    path: Path, *, workload: str | None = None, accelerator: str | None = None
+) -> Measurements:
+    """The measurements of a file, of one workload on one accelerator.
+
+    workload, accelerator: which to take where the file has such a column.
+    Raises DataError naming the file, row and column, what was found and what was expected.
+    Assumes the global batch, where the file gives seconds a step and no batch, is the same at every size.
+    """
+    header, rows = _table(_text(path), path.name)
+    timed, notes = _timed_column(header, path.name)
+    if _SIZE not in header:
+        raise DataError(
+            f"{path.name}: no column {_SIZE}; found {_listed(header)}; name the column of the sizes so"
+        )
+    kept = list(rows)
+    for column, wanted in (("workload", workload), ("accelerator", accelerator)):
+        if column in header:
+            kept = _of_series(kept, column, wanted, path.name)
+    usable = [row for row in kept if row.cells.get(_STATUS, "").strip().lower() in _SUCCESS]
+    if len(usable) < len(kept):
+        notes.append(f"{len(kept) - len(usable)} rows whose {_STATUS} is not `success` were left out.")
+    if not usable:
+        raise DataError(f"{path.name}: no row with a measurement; expected a header and one row a run")
+    return _measurements(usable, timed, header, path.name, notes)
+
+
+def wanted_column(name: str) -> bool:
+    """Whether a column, by its name in lower case, has a meaning here."""
+    named = (_SIZE, _BATCH, _STATUS, *_ENTRY, *_SERIES)
+    return name in named or _TIMED.fullmatch(name) is not None
+
+
+def column_name(raw: str) -> str:
+    """A header cell as the names here are written."""
+    return raw.strip().lower().replace(" ", "_")
+
+
+def _measurements(
+    rows: Sequence[_Row], timed: _Timed, header: Sequence[str], where: str, notes: list[str]
+) -> Measurements:
+    """The columns of rows that were all kept."""
+    batch = np.array([_batch(row) for row in rows])
+    time_s = np.array([_time_s(row, timed) for row in rows])
+    work = "the whole training"
+    if timed.quantity == "samples":
+        work = f"{_WORK_SAMPLES:,.0f} samples"
+    elif timed.quantity == "step":
+        time_s, work = _at_fixed_samples(rows, time_s, batch, timed)
+        if not np.isfinite(batch).any():
+            notes.append(
+                f"{where} states no {_BATCH}: the batch is taken to be the same at every size, so that a step "
+                "is the same work."
+            )
+    label = next((name for name in _ENTRY if name in header), None)
+    return Measurements(
+        where=where,
+        work=work,
+        is_time_to_train=timed.quantity == "time_to_train",
+        num_accelerators=np.array([_size(row) for row in rows]),
+        time_s=time_s,
+        entry=None if label is None else tuple(row.cells[label][:MAX_TEXT] for row in rows),
+        global_batch_samples=batch,
+        notes=tuple(notes),
+    )
+
+
+def _size(row: _Row) -> float:
+    value = row.number(_SIZE)
+    if not value.is_integer() or value > MAX_ACCELERATORS:
+        raise row.refusal(_SIZE, f"a whole number from 1 to {MAX_ACCELERATORS:,}")
+    return value
+
+
+def _batch(row: _Row) -> float:
+    return row.number(_BATCH) if row.cells.get(_BATCH, "").strip() else math.nan
+
+
+def _time_s(row: _Row, timed: _Timed) -> float:
+    seconds = timed.seconds(row.number(timed.name))
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        raise row.refusal(timed.name, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
+    return seconds
+
+
+def _at_fixed_samples(
+    rows: Sequence[_Row], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
+) -> tuple[NDArray[np.float64], str]:
+    """Seconds of a step as seconds of the same number of samples, and that number in words."""
+    stated = np.isfinite(batch)
+    if not stated.any():
+        return step_s, "one step"
+    if not stated.all():
+        row = rows[int(np.argmin(stated))]
+        raise DataError(
+            f"{row.place}, column {_BATCH}: empty, while other rows state it; a step ({timed.name}) is only "
+            "the same work at the same batch. State it in every row or in none"
+        )
+    if np.all(batch == batch[0]):
+        return step_s, f"one step of {batch[0]:,.0f} samples"
+    return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples"
+
+
+def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]:
+    """The column to take the times from, and a note where there was a choice."""
+    found: dict[str, _Timed] = {}
+    for name in header:
+        match = _TIMED.fullmatch(name)
+        if match is None:
+            continue
+        quantity, unit = match[1] or match[3], match[2] or match[4]
+        if quantity in found:
+            raise DataError(
+                f"{where}: columns {found[quantity].name} and {name} hold the same quantity; keep one"
+            )
+        found[quantity] = _Timed(name=name, quantity=quantity, unit_s=_UNIT_S[unit])
+    if not found:
+        raise DataError(
+            f"{where}: no column of times; found {_listed(header)}; expected time_to_train_s, step_s or "
+            "samples_per_s, or one of them in other units: _ms, _min, _h"
+        )
+    chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
+    notes = [f"Column {each.name} was not used: {chosen.name} says the same and more." for each in unused]
+    return chosen, notes
+
+
+def _of_series(rows: Sequence[_Row], column: str, wanted: str | None, where: str) -> list[_Row]:
+    """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
+    spelt = _SERIES[column]
+    names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
+    if wanted is not None:
+        aim = spelt(wanted) or wanted
+        chosen = {raw for raw, name in names.items() if aim in {raw, name}}
+        if not chosen and any(names):
+            raise DataError(f"{where}: no row has {column} {_echo(wanted)}; it has {_listed([*names])}")
+        names = {raw: aim for raw in chosen} or names
+    if len(set(names.values())) > 1:
+        raise DataError(
+            f"{where}: column {column} holds several, {_listed([*names])}; choose one with --{column}"
+        )
+    return [row for row in rows if row.cells[column].strip() in names]
+
+
+def _table(text: str, where: str) -> tuple[list[str], Iterator[_Row]]:
+    """The names of the columns in lower case, and the rows that are not blank."""
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        header = [column_name(cell) for cell in next(lines, [])]
+    except csv.Error as err:
+        raise DataError(f"{where}: line 1: {err}; expected comma-separated names of columns") from err
+    if not any(header):
+        raise DataError(f"{where}: empty; expected a header such as num_accelerators,time_to_train_s")
+    if len(header) > MAX_COLUMNS:
+        raise DataError(f"{where}: {len(header)} columns; at most {MAX_COLUMNS} are read")
+    twice = next((name for name in header if wanted_column(name) and header.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{where}: two columns are named {twice}; expected one")
+    return header, _rows(lines, header, where)
+
+
+def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[_Row]:
+    number = 0
+    while True:
+        try:
+            cells = next(lines, None)
+        except csv.Error as err:
+            raise DataError(f"{where}: row {number + 1}: {err}; expected cells as in the header") from err
+        if cells is None:
+            return
+        if not any(cell.strip() for cell in cells):
+            continue
+        number += 1
+        if number > MAX_ROWS:
+            raise DataError(f"{where}: more than {MAX_ROWS} rows; give one median a size instead")
+        if len(cells) != len(header):
+            raise DataError(
+                f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"
+            )
+        yield _Row(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
+
+
+def _text(path: Path) -> str:
+    """The file as CSV text. Raises DataError when it is absent, no regular file, too large or not text."""
+    data = _content(path)
+    if data.startswith(_PARQUET_MAGIC):
+        return _parquet_as_csv(data, path.name)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path.name}: UTF-16 text; expected UTF-8: save it as `CSV UTF-8`")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        line = data.count(b"\n", 0, err.start) + 1
+        raise DataError(
+            f"{path.name}: line {line}: byte {data[err.start]:#04x} is not UTF-8 text; expected a CSV (UTF-8) "
+            "or Parquet file"
+        ) from err
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DataError(f"{path.name}: line {line}: a NUL byte; expected a CSV or Parquet file")
+    return text
+
+
+def _content(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: not a regular file; expected a CSV or Parquet file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise DataError(f"{path}: {status.st_size} bytes; at most {MAX_FILE_BYTES} are read")
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise DataError(f"{path}: {reason}; expected a CSV or Parquet file") from err
+
+
+def _parquet_as_csv(data: bytes, where: str) -> str:
+    """A Parquet file as CSV text, made by another process: a damaged one can end the process that reads it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "equipoise.runs.readers.parquet_text"],
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_CONVERT_S,
+        )
+    except subprocess.TimeoutExpired as err:
+        raise DataError(f"{where}: a damaged Parquet file: not read within {_CONVERT_S:.0f} s") from err
+    text = done.stdout.decode("utf-8", errors="replace")
+    if done.returncode:
+        reason = text or f"reading it ended its reader (exit code {done.returncode})"
+        raise DataError(f"{where}: not a readable Parquet table: {reason}")
+    return text
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a person reads them; of many, the first."""
+    most = 8
+    shown = ", ".join(_echo(name) for name in names[:most])
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > most else shown or "none"
+
+
+def _echo(text: str) -> str:
+    """Text of a file, short and quoted."""
+    return repr(text if len(text) <= _ECHO else f"{text[:_ECHO]}...")
