@@ -1,16 +1,11 @@
-"""A user's own measurements: CSV or Parquet with numbers of accelerators and times, in, times at fixed work out.
+"""A user's own measurements: numbers of accelerators and times, in a file of his, as times at fixed work.
 
 Units are told by the column's name. Nothing is guessed: what cannot be read is refused with its place.
 """
 
-import csv
-import io
 import math
 import re
-import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,20 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError
+from equipoise.runs.readers.cells import MAX_TEXT, Row, echo, listed, rows_of
 from equipoise.spec.hardware import accelerator_slug
 from equipoise.spec.workload import workload_slug
-from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
+from equipoise.units import DAY_S, HOUR_S, MILLISECOND_S, MINUTE_S
 
-MAX_FILE_BYTES = 16 * MIB
-MAX_ROWS = 10_000
-MAX_COLUMNS = 1_000
 MAX_ACCELERATORS = 1_000_000_000
-MAX_TEXT = 200
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
-_PARQUET_MAGIC = b"PAR1"
-_CONVERT_S = 60.0
-_ECHO = 40
 
 _SIZE = "num_accelerators"
 _BATCH = "global_batch_samples"
@@ -59,9 +48,9 @@ _QUANTITIES = ("time_to_train", "samples", "step")
 class Measurements:
     """Times for one fixed amount of work, one run an item.
 
-    where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a whole training.
-    num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None where
-    the file has none. global_batch_samples: (n_runs,), NaN where unstated.
+    where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
+    num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
+    where the file has none. global_batch_samples: (n_runs,), NaN where unstated.
     notes: what was assumed or left out, in sentences.
     """
 
@@ -88,28 +77,6 @@ class _Timed:
         return _WORK_SAMPLES * self.unit_s / value if self.quantity == "samples" else value * self.unit_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One data row: where it stands, in words, and its cells by column."""
-
-    place: str
-    cells: Mapping[str, str]
-
-    def number(self, column: str) -> float:
-        """The cell as a number above 0. Raises DataError for anything else."""
-        text = self.cells[column].strip()
-        value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
-        if not 0.0 < value < math.inf:
-            raise self.refusal(column, "a finite number above 0, with a decimal point")
-        return value
-
-    def refusal(self, column: str, expected: str) -> DataError:
-        """The error for a cell."""
-        return DataError(
-            f"{self.place}, column {column}: found {_echo(self.cells[column])}; expected {expected}"
-        )
-
-
 def read_measurements(
     path: Path, *, workload: str | None = None, accelerator: str | None = None
 ) -> Measurements:
@@ -119,11 +86,11 @@ def read_measurements(
     Raises DataError naming the file, row and column, what was found and what was expected.
     Assumes the global batch, where the file gives seconds a step and no batch, is the same at every size.
     """
-    header, rows = _table(_text(path), path.name)
+    header, rows = rows_of(path)
     timed, notes = _timed_column(header, path.name)
     if _SIZE not in header:
         raise DataError(
-            f"{path.name}: no column {_SIZE}; found {_listed(header)}; name the column of the sizes so"
+            f"{path.name}: no column {_SIZE}; found {listed(header)}; name the column of the sizes so"
         )
     kept = list(rows)
     for column, wanted in (("workload", workload), ("accelerator", accelerator)):
@@ -143,13 +110,8 @@ def wanted_column(name: str) -> bool:
     return name in named or _TIMED.fullmatch(name) is not None
 
 
-def column_name(raw: str) -> str:
-    """A header cell as the names here are written."""
-    return raw.strip().lower().replace(" ", "_")
-
-
 def _measurements(
-    rows: Sequence[_Row], timed: _Timed, header: Sequence[str], where: str, notes: list[str]
+    rows: Sequence[Row], timed: _Timed, header: Sequence[str], where: str, notes: list[str]
 ) -> Measurements:
     """The columns of rows that were all kept."""
     batch = np.array([_batch(row) for row in rows])
@@ -161,8 +123,8 @@ def _measurements(
         time_s, work = _at_fixed_samples(rows, time_s, batch, timed)
         if not np.isfinite(batch).any():
             notes.append(
-                f"{where} states no {_BATCH}: the batch is taken to be the same at every size, so that a step "
-                "is the same work."
+                f"{where} states no {_BATCH}: the batch is taken to be the same at every size, so that a "
+                "step is the same work."
             )
     label = next((name for name in _ENTRY if name in header), None)
     return Measurements(
@@ -177,26 +139,35 @@ def _measurements(
     )
 
 
-def _size(row: _Row) -> float:
-    value = row.number(_SIZE)
+def _size(row: Row) -> float:
+    value = _number(row, _SIZE)
     if not value.is_integer() or value > MAX_ACCELERATORS:
         raise row.refusal(_SIZE, f"a whole number from 1 to {MAX_ACCELERATORS:,}")
     return value
 
 
-def _batch(row: _Row) -> float:
-    return row.number(_BATCH) if row.cells.get(_BATCH, "").strip() else math.nan
+def _number(row: Row, column: str) -> float:
+    """A cell as a number above 0. Raises DataError for anything else."""
+    text = row.cells[column].strip()
+    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
+    if not 0.0 < value < math.inf:
+        raise row.refusal(column, "a finite number above 0, with a decimal point")
+    return value
 
 
-def _time_s(row: _Row, timed: _Timed) -> float:
-    seconds = timed.seconds(row.number(timed.name))
+def _batch(row: Row) -> float:
+    return _number(row, _BATCH) if row.cells.get(_BATCH, "").strip() else math.nan
+
+
+def _time_s(row: Row, timed: _Timed) -> float:
+    seconds = timed.seconds(_number(row, timed.name))
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise row.refusal(timed.name, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
     return seconds
 
 
 def _at_fixed_samples(
-    rows: Sequence[_Row], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
+    rows: Sequence[Row], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
 ) -> tuple[NDArray[np.float64], str]:
     """Seconds of a step as seconds of the same number of samples, and that number in words."""
     stated = np.isfinite(batch)
@@ -228,7 +199,7 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
         found[quantity] = _Timed(name=name, quantity=quantity, unit_s=_UNIT_S[unit])
     if not found:
         raise DataError(
-            f"{where}: no column of times; found {_listed(header)}; expected time_to_train_s, step_s or "
+            f"{where}: no column of times; found {listed(header)}; expected time_to_train_s, step_s or "
             "samples_per_s, or one of them in other units: _ms, _min, _h"
         )
     chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
@@ -236,7 +207,7 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
     return chosen, notes
 
 
-def _of_series(rows: Sequence[_Row], column: str, wanted: str | None, where: str) -> list[_Row]:
+def _of_series(rows: Sequence[Row], column: str, wanted: str | None, where: str) -> list[Row]:
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
     spelt = _SERIES[column]
     names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
@@ -244,117 +215,10 @@ def _of_series(rows: Sequence[_Row], column: str, wanted: str | None, where: str
         aim = spelt(wanted) or wanted
         chosen = {raw for raw, name in names.items() if aim in {raw, name}}
         if not chosen and any(names):
-            raise DataError(f"{where}: no row has {column} {_echo(wanted)}; it has {_listed([*names])}")
-        names = {raw: aim for raw in chosen} or names
+            raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
+        names = dict.fromkeys(chosen, aim) or names
     if len(set(names.values())) > 1:
         raise DataError(
-            f"{where}: column {column} holds several, {_listed([*names])}; choose one with --{column}"
+            f"{where}: column {column} holds several, {listed([*names])}; choose one with --{column}"
         )
     return [row for row in rows if row.cells[column].strip() in names]
-
-
-def _table(text: str, where: str) -> tuple[list[str], Iterator[_Row]]:
-    """The names of the columns in lower case, and the rows that are not blank."""
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = [column_name(cell) for cell in next(lines, [])]
-    except csv.Error as err:
-        raise DataError(f"{where}: line 1: {err}; expected comma-separated names of columns") from err
-    if not any(header):
-        raise DataError(f"{where}: empty; expected a header such as num_accelerators,time_to_train_s")
-    if len(header) > MAX_COLUMNS:
-        raise DataError(f"{where}: {len(header)} columns; at most {MAX_COLUMNS} are read")
-    twice = next((name for name in header if wanted_column(name) and header.count(name) > 1), None)
-    if twice:
-        raise DataError(f"{where}: two columns are named {twice}; expected one")
-    return header, _rows(lines, header, where)
-
-
-def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[_Row]:
-    number = 0
-    while True:
-        try:
-            cells = next(lines, None)
-        except csv.Error as err:
-            raise DataError(f"{where}: row {number + 1}: {err}; expected cells as in the header") from err
-        if cells is None:
-            return
-        if not any(cell.strip() for cell in cells):
-            continue
-        number += 1
-        if number > MAX_ROWS:
-            raise DataError(f"{where}: more than {MAX_ROWS} rows; give one median a size instead")
-        if len(cells) != len(header):
-            raise DataError(
-                f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"
-            )
-        yield _Row(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
-
-
-def _text(path: Path) -> str:
-    """The file as CSV text. Raises DataError when it is absent, no regular file, too large or not text."""
-    data = _content(path)
-    if data.startswith(_PARQUET_MAGIC):
-        return _parquet_as_csv(data, path.name)
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path.name}: UTF-16 text; expected UTF-8: save it as `CSV UTF-8`")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as err:
-        line = data.count(b"\n", 0, err.start) + 1
-        raise DataError(
-            f"{path.name}: line {line}: byte {data[err.start]:#04x} is not UTF-8 text; expected a CSV (UTF-8) "
-            "or Parquet file"
-        ) from err
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise DataError(f"{path.name}: line {line}: a NUL byte; expected a CSV or Parquet file")
-    return text
-
-
-def _content(path: Path) -> bytes:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected a CSV or Parquet file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise DataError(f"{path}: {status.st_size} bytes; at most {MAX_FILE_BYTES} are read")
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES)
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise DataError(f"{path}: {reason}; expected a CSV or Parquet file") from err
-
-
-def _parquet_as_csv(data: bytes, where: str) -> str:
-    """A Parquet file as CSV text, made by another process: a damaged one can end the process that reads it."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "equipoise.runs.readers.parquet_text"],
-            input=data,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_CONVERT_S,
-        )
-    except subprocess.TimeoutExpired as err:
-        raise DataError(f"{where}: a damaged Parquet file: not read within {_CONVERT_S:.0f} s") from err
-    text = done.stdout.decode("utf-8", errors="replace")
-    if done.returncode:
-        reason = text or f"reading it ended its reader (exit code {done.returncode})"
-        raise DataError(f"{where}: not a readable Parquet table: {reason}")
-    return text
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a person reads them; of many, the first."""
-    most = 8
-    shown = ", ".join(_echo(name) for name in names[:most])
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > most else shown or "none"
-
-
-def _echo(text: str) -> str:
-    """Text of a file, short and quoted."""
-    return repr(text if len(text) <= _ECHO else f"{text[:_ECHO]}...")

@@ -10,7 +10,8 @@ import sys
 import polars as pl
 
 from equipoise.runs.probe import EXIT_REFUSED, MAX_MEMORY_BYTES
-from equipoise.runs.readers.measurements import MAX_ROWS, MAX_TEXT, column_name, wanted_column
+from equipoise.runs.readers.cells import MAX_ROWS, MAX_TEXT, column_name
+from equipoise.runs.readers.measurements import wanted_column
 
 
 def csv_text(data: bytes) -> str:

@@ -1,0 +1,154 @@
+"""Rows of a user's CSV or Parquet file as text cells, each with its place for messages."""
+
+import csv
+import io
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.errors import DataError
+from equipoise.units import MIB
+
+MAX_FILE_BYTES = 16 * MIB
+MAX_ROWS = 10_000
+MAX_COLUMNS = 1_000
+MAX_TEXT = 200
+_PARQUET_MAGIC = b"PAR1"
+_CONVERT_S = 60.0
+_ECHO = 40
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One data row: where it stands, in words, and its cells by column."""
+
+    place: str
+    cells: Mapping[str, str]
+
+    def refusal(self, column: str, expected: str) -> DataError:
+        """The error for a cell."""
+        return DataError(
+            f"{self.place}, column {column}: found {echo(self.cells[column])}; expected {expected}"
+        )
+
+
+def column_name(raw: str) -> str:
+    """A header cell as names are written here: lower case, without blanks."""
+    return raw.strip().lower().replace(" ", "_")
+
+
+def rows_of(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """The names of the columns, and the rows that are not blank.
+
+    Raises DataError naming the file and row, what was found and what was expected.
+    """
+    return _table(_text(path), path.name)
+
+
+def _table(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
+    """The names of the columns in lower case, and the rows that are not blank."""
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        header = [column_name(cell) for cell in next(lines, [])]
+    except csv.Error as err:
+        raise DataError(f"{where}: line 1: {err}; expected comma-separated names of columns") from err
+    if not any(header):
+        raise DataError(f"{where}: empty; expected a header such as num_accelerators,time_to_train_s")
+    if len(header) > MAX_COLUMNS:
+        raise DataError(f"{where}: {len(header)} columns; at most {MAX_COLUMNS} are read")
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{where}: two columns are named {echo(twice)}; expected one")
+    return header, _rows(lines, header, where)
+
+
+def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[Row]:
+    number = 0
+    while True:
+        try:
+            cells = next(lines, None)
+        except csv.Error as err:
+            raise DataError(f"{where}: row {number + 1}: {err}; expected cells as in the header") from err
+        if cells is None:
+            return
+        if not any(cell.strip() for cell in cells):
+            continue
+        number += 1
+        if number > MAX_ROWS:
+            raise DataError(f"{where}: more than {MAX_ROWS} rows; give one median a size instead")
+        if len(cells) != len(header):
+            raise DataError(
+                f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"
+            )
+        yield Row(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
+
+
+def _text(path: Path) -> str:
+    """The file as CSV text. Raises DataError when it is absent, no regular file, too large or not text."""
+    data = _content(path)
+    if data.startswith(_PARQUET_MAGIC):
+        return _parquet_as_csv(data, path.name)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path.name}: UTF-16 text; expected UTF-8: save it as `CSV UTF-8`")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        line, byte = data.count(b"\n", 0, err.start) + 1, data[err.start]
+        raise DataError(
+            f"{path.name}: line {line}: byte {byte:#04x} is not UTF-8 text; expected a CSV (UTF-8) or Parquet file"
+        ) from err
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DataError(f"{path.name}: line {line}: a NUL byte; expected a CSV or Parquet file")
+    return text
+
+
+def _content(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: not a regular file; expected a CSV or Parquet file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise DataError(f"{path}: {status.st_size} bytes; at most {MAX_FILE_BYTES} are read")
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise DataError(f"{path}: {reason}; expected a CSV or Parquet file") from err
+
+
+def _parquet_as_csv(data: bytes, where: str) -> str:
+    """A Parquet file as CSV text, by another process: a damaged one can end the process that reads it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "equipoise.runs.readers.parquet_text"],
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_CONVERT_S,
+        )
+    except subprocess.TimeoutExpired as err:
+        raise DataError(f"{where}: a damaged Parquet file: not read within {_CONVERT_S:.0f} s") from err
+    text = done.stdout.decode("utf-8", errors="replace")
+    if done.returncode:
+        reason = text or f"reading it ended its reader (exit code {done.returncode})"
+        raise DataError(f"{where}: not a readable Parquet table: {reason}")
+    return text
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a person reads them; of many, the first."""
+    shown = ", ".join(echo(name) for name in names[:_MOST_LISTED])
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > _MOST_LISTED else shown or "none"
+
+
+def echo(text: str) -> str:
+    """Text of a file, short and quoted."""
+    return repr(text if len(text) <= _ECHO else f"{text[:_ECHO]}...")

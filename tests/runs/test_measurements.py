@@ -1,0 +1,260 @@
+"""A user's own measurements: units by hand, choices, and whatever a file may hold."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from equipoise.errors import DataError
+from equipoise.runs.readers.cells import MAX_FILE_BYTES, MAX_ROWS
+from equipoise.runs.readers.measurements import read_measurements
+
+
+@pytest.fixture
+def read(tmp_path):
+    """A function that reads a text or bytes as a file `mine.csv`."""
+
+    def reader(content, **wanted):
+        path = tmp_path / "mine.csv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_measurements(path, **wanted)
+
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "seconds", "work"),
+    [
+        ("time_to_train_s", "90", 90.0, "the whole training"),
+        ("time_to_train_ms", "1500", 1.5, "the whole training"),
+        ("time_to_train_min", "2.5", 150.0, "the whole training"),
+        ("time_to_train_h", "0.5", 1800.0, "the whole training"),
+        ("time_to_train_d", "2", 172800.0, "the whole training"),
+        ("step_s", "0.25", 0.25, "one step"),
+        ("step_ms", "250", 0.25, "one step"),
+        # A million samples at 500 a second take 2000 s; at 500 a minute, 60 times as long.
+        ("samples_per_s", "500", 2000.0, "1,000,000 samples"),
+        ("samples_per_min", "500", 120_000.0, "1,000,000 samples"),
+        ("samples_per_h", "3.6e6", 1000.0, "1,000,000 samples"),
+    ],
+)
+def test_the_name_of_the_column_tells_the_unit(read, column, cell, seconds, work):
+    found = read(f"num_accelerators,{column}\n8,{cell}\n")
+    assert found.num_accelerators.tolist() == [8.0]
+    assert found.time_s.tolist() == pytest.approx([seconds], rel=1e-12)
+    assert found.work == work
+    assert found.is_time_to_train is (work == "the whole training")
+
+
+def test_steps_of_several_batches_become_times_for_the_same_samples(read):
+    # 0.5 s for 100 samples, 0.8 s for 200: a million samples take 5000 s and 4000 s.
+    found = read("num_accelerators,step_s,global_batch_samples\n1,0.5,100\n2,0.8,200\n")
+    assert found.time_s.tolist() == pytest.approx([5000.0, 4000.0], rel=1e-12)
+    assert found.work == "1,000,000 samples"
+    assert found.notes == ()
+
+
+def test_steps_of_one_batch_stay_steps(read):
+    found = read("num_accelerators,step_s,global_batch_samples\n1,0.5,128\n2,0.3,128\n")
+    assert found.time_s.tolist() == [0.5, 0.3]
+    assert found.work == "one step of 128 samples"
+
+
+def test_steps_without_a_batch_say_what_is_assumed(read):
+    (note,) = read("num_accelerators,step_s\n1,0.5\n2,0.3\n").notes
+    assert "taken to be the same at every size" in note
+
+
+def test_steps_with_a_batch_in_some_rows_only_are_refused(read):
+    with pytest.raises(DataError, match=r"mine.csv: row 2, column global_batch_samples: empty"):
+        read("num_accelerators,step_s,global_batch_samples\n1,0.5,100\n2,0.8,\n")
+
+
+def test_repeated_sizes_are_repetitions_and_labels_are_kept(read):
+    found = read("num_accelerators,time_to_train_s,entry\n8,10,a\n8,11,b\n8,12,b\n")
+    assert found.time_s.tolist() == [10.0, 11.0, 12.0]
+    assert found.entry == ("a", "b", "b")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_spreadsheets_write_is_read(read, delimiter, mark, end):
+    lines = (("Num Accelerators", "time_to_train_min", "note"), ("8", " 1.5 ", '"a, b; c"'), ("", "", ""))
+    found = read(mark + end.join(delimiter.join(line) for line in lines))
+    assert (found.num_accelerators.tolist(), found.time_s.tolist()) == ([8.0], [90.0])
+
+
+def test_runs_that_failed_are_left_out_and_counted(read):
+    found = read("num_accelerators,time_to_train_s,status\n8,10,success\n8,,no_run_stop\n16,6,success\n")
+    assert found.num_accelerators.tolist() == [8.0, 16.0]
+    assert found.notes == ("1 rows whose status is not `success` were left out.",)
+
+
+def test_whole_trainings_are_preferred_to_steps(read):
+    found = read("num_accelerators,step_s,time_to_train_s\n8,0.1,100\n")
+    assert found.time_s.tolist() == [100.0]
+    assert found.notes == ("Column step_s was not used: time_to_train_s says the same and more.",)
+
+
+SERIES = "workload,accelerator,num_accelerators,time_to_train_s\nbert,h100-sxm5-80gb,8,10\nresnet50,h100-sxm5-80gb,8,20\n"
+
+
+def test_of_several_workloads_one_must_be_chosen(read):
+    with pytest.raises(DataError, match=r"column workload holds several, 'bert', 'resnet50'; .*--workload"):
+        read(SERIES)
+    assert read(SERIES, workload="resnet50").time_s.tolist() == [20.0]
+    assert read(SERIES, workload="ResNet").time_s.tolist() == [20.0]  # an alias of the catalogue
+
+
+def test_a_choice_that_no_row_has_is_refused(read):
+    with pytest.raises(DataError, match="no row has accelerator 'b200-sxm6-180gb'; it has 'h100-sxm5-80gb'"):
+        read(SERIES, workload="bert", accelerator="b200-sxm6-180gb")
+
+
+def test_two_spellings_of_one_accelerator_are_one(read):
+    text = "accelerator,num_accelerators,step_s\nNVIDIA H100-SXM5-80GB,8,1\nh100-sxm5-80gb,16,0.6\n"
+    assert read(text, accelerator="h100-sxm5-80gb").time_s.tolist() == [1.0, 0.6]
+    assert read(text).time_s.tolist() == [1.0, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "empty"),
+        ("\n\n", "empty"),
+        ("num_accelerators,time_to_train_s\n", "no row with a measurement"),
+        ("gpus,time_to_train_s\n8,1\n", "no column num_accelerators; found 'gpus', 'time_to_train_s'"),
+        ("num_accelerators,seconds\n8,1\n", "expected time_to_train_s, step_s or samples_per_s"),
+        ("num_accelerators,time_to_train_s,time_to_train_min\n8,1,1\n", "hold the same quantity"),
+        ("num_accelerators,time_to_train_s,time_to_train_s\n8,1,1\n", "two columns are named"),
+        ("num_accelerators,time_to_train_s\n8,1\n16\n", "row 2: 1 cells; expected 2"),
+        ("num_accelerators,time_to_train_s\n8,1\n16,1,2\n", "row 2: 3 cells; expected 2"),
+        ("num_accelerators,time_to_train_s\n8,1\n16,\n", "row 2, column time_to_train_s: found ''"),
+        ("num_accelerators,time_to_train_s\n8,abc\n", "row 1, column time_to_train_s: found 'abc'; expected"),
+        ("num_accelerators,time_to_train_s\n8,nan\n", "found 'nan'"),
+        ("num_accelerators,time_to_train_s\n8,inf\n", "found 'inf'"),
+        ("num_accelerators,time_to_train_s\n8,1e999\n", "found '1e999'"),
+        ("num_accelerators,time_to_train_s\n8,-3\n", "found '-3'"),
+        ("num_accelerators,time_to_train_s\n8,0\n", "found '0'"),
+        ("num_accelerators,time_to_train_s\n8,1_000\n", "found '1_000'"),
+        ("num_accelerators;time_to_train_s\n8;1,5\n", "found '1,5'; expected .* decimal point"),
+        ("num_accelerators,time_to_train_s\n8,=cmd|' /C calc'!A0\n", 'found "=cmd'),
+        ("num_accelerators,time_to_train_s\n8,1e300\n", "a time between"),
+        ("num_accelerators,time_to_train_h\n8,1e308\n", "a time between"),
+        (
+            "num_accelerators,time_to_train_s\n2.5,1\n",
+            "column num_accelerators: found '2.5'; expected a whole",
+        ),
+        ("num_accelerators,time_to_train_s\n0,1\n", "column num_accelerators: found '0'"),
+        ("num_accelerators,time_to_train_s\n1e12,1\n", "a whole number from 1 to 1,000,000,000"),
+        ('num_accelerators,time_to_train_s\n8,"1\n', "row 1: unexpected end of data"),
+        (b"num_accelerators,time_to_train_s\n8,\xff\n", "line 2: byte 0xff is not UTF-8"),
+        (b"num_accelerators,time_to_train_s\n8,1\0\n", "line 2: a NUL byte"),
+        ("num_accelerators,time_to_train_s\n8,1\n".encode("utf-16"), "UTF-16"),
+        (b"PK\x03\x04\x14\x00\x06\x00", "NUL byte|not UTF-8|no column"),
+        (b"PAR1 is how Parquet begins", "not a readable Parquet table"),
+        ("num_accelerators,time_to_train_s\n" + "8,1\n" * (MAX_ROWS + 1), f"more than {MAX_ROWS} rows"),
+        (",".join(f"c{i}" for i in range(2000)), "2000 columns"),
+        (b"8" * (MAX_FILE_BYTES + 1), f"at most {MAX_FILE_BYTES} are read"),
+    ],
+    ids=lambda value: str(value[:30]) if isinstance(value, str | bytes) else "",
+)
+def test_what_cannot_be_read_is_refused_with_its_place(read, content, words):
+    with pytest.raises(DataError, match=words) as caught:
+        read(content)
+    assert "mine.csv" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        read_measurements(tmp_path / "nothing.csv")
+    with pytest.raises(DataError, match="not a regular file"):
+        read_measurements(tmp_path)
+    with pytest.raises(DataError, match="not a regular file"):
+        read_measurements(Path("/dev/zero"))
+
+
+def parquet(**columns):
+    buffer = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def test_parquet_says_the_same_as_csv(read):
+    sizes, times = [1, 2, 4], [0.1, 1 / 3, 2.5e-7]
+    found = read(parquet(num_accelerators=sizes, step_s=times, extra=[[1], [2], []]))
+    assert found.num_accelerators.tolist() == sizes
+    assert found.time_s.tolist() == times
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"num_accelerators": [1, None], "step_s": [1.0, 2.0]}, "row 2, column num_accelerators: found ''"),
+        ({"num_accelerators": [1, 2], "step_s": [1.0, float("nan")]}, "row 2, column step_s: found 'NaN'"),
+        ({"num_accelerators": [[1], [2]], "step_s": [1.0, 2.0]}, "no column num_accelerators"),
+        ({"other": [1]}, "no column of times; found 'other'"),
+    ],
+)
+def test_parquet_cells_are_judged_as_csv_cells(read, columns, words):
+    with pytest.raises(DataError, match=words):
+        read(parquet(**columns))
+
+
+def test_a_damaged_parquet_file_does_not_end_this_process(read):
+    whole = bytearray(parquet(num_accelerators=list(range(1, 200)), step_s=[1.0] * 199))
+    for at in range(4, len(whole) - 8, len(whole) // 5):
+        damaged = whole.copy()
+        damaged[at : at + 4] = b"\xff\xff\xff\x7f"
+        try:
+            found = read(bytes(damaged))
+        except DataError:
+            continue
+        assert np.isfinite(found.time_s).all()
+
+
+CELLS = st.one_of(
+    st.floats(allow_nan=True).map(repr),
+    st.integers().map(str),
+    st.text(max_size=20),
+    st.sampled_from(["", "NaN", "-1", "=1+1", '"', "'", "1e400", "\x1b[31m", "8", "0.5"]),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    header=st.lists(
+        st.sampled_from(["num_accelerators", "step_s", "samples_per_h", "entry", "workload", "", "x"]),
+        max_size=6,
+    ),
+    rows=st.lists(st.lists(CELLS, max_size=6), max_size=5),
+)
+def test_any_text_is_times_or_a_refusal(read, header, rows):
+    text = "\n".join(",".join(cells) for cells in [header, *rows])
+    assert_times_or_a_refusal(read, text.encode("utf-8", errors="surrogatepass"))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=400))
+def test_any_bytes_are_times_or_a_refusal(read, data):
+    assert_times_or_a_refusal(read, data)
+    assert_times_or_a_refusal(read, b"num_accelerators,step_s\n8,1\n" + data)
+
+
+def assert_times_or_a_refusal(read, content):
+    try:
+        found = read(content)
+    except DataError as err:
+        said = str(err)
+    else:
+        said = found.where
+        assert len(found.time_s) == len(found.num_accelerators) >= 1
+        assert (np.isfinite(found.time_s) & (found.time_s > 0)).all()
+        assert (found.num_accelerators >= 1).all()
+    assert "mine.csv" in said
