@@ -1,10 +1,12 @@
 """Coverage of the intervals of scaling/fit.py on laws that are known, beside what SciPy alone gives.
 
-    python benchmarks/laws.py [--cases 1000] [--nulls 1000] [--seed 1]
+    python benchmarks/laws.py [--cases 1000] [--nulls 4000] [--seed 1] [--scores scores.parquet]
 
 Prints, for each way of fitting: how often the 90 % interval holds the true time at 1, 2 and 4 times the
 largest size, its width, the error of its middle, and how many cases got no answer; then how often times that
-do not depend on the size got an answer. docs/experiments/0001-law-intervals.md tells what was learnt.
+do not depend on the size got an answer; then, with --scores (a table that `equipoise ingest --into` wrote),
+how the largest size of published groups is foretold from their smaller ones.
+docs/experiments/0001-law-intervals.md tells what was learnt.
 """
 
 import argparse
@@ -12,8 +14,10 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeWarning, curve_fit
 from scipy.stats import t as student_t
@@ -22,9 +26,10 @@ from equipoise.errors import FitError
 from equipoise.scaling.fit import fit, points, predict
 from equipoise.scaling.law import FloatArray, Law
 from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL
-from equipoise.scaling.posterior import law_noise
+from equipoise.scaling.posterior import MEASURED_NOISE, PUBLISHED_NOISE, law_noise
 
 LEVEL = 0.9
+LEAST_GROUP = 4  # published sizes: three to fit and one to foretell
 BEYOND = np.array([1.0, 2.0, 4.0])
 REGIMES = ("where it shows", "wide", "textbook")
 
@@ -46,10 +51,11 @@ class Case:
         return self.law.predict_s(num_accelerators, *self.values)
 
 
-def synthetic(rng: np.random.Generator, index: int, *, stray: float = 0.0) -> Case:
+def synthetic(rng: np.random.Generator, index: int, *, stray: float = 0.0, slow: float = 1.0) -> Case:
     """A law, a regime and a design in turn: 4-8 sizes, 1-5 repetitions, noise of 1-5 %.
 
-    stray: log standard deviation by which whole sizes depart from the law.
+    stray: log standard deviation by which whole sizes depart from the law. slow: by how much one run, not at
+    the largest size, takes longer than it should.
     """
     law = CANDIDATES[index % len(CANDIDATES)]
     num_sizes, num_repetitions = int(rng.integers(4, 9)), int(rng.integers(1, 6))
@@ -60,6 +66,7 @@ def synthetic(rng: np.random.Generator, index: int, *, stray: float = 0.0) -> Ca
     noise = np.exp(rng.uniform(np.log(0.01), np.log(0.05))) * rng.standard_normal(len(runs))
     strays = np.repeat(stray * rng.standard_normal(num_sizes), num_repetitions)
     time_s = law.predict_s(runs, *values) * np.exp(noise + strays)
+    time_s[rng.integers(len(runs) - num_repetitions)] *= slow
     return Case(law=law, values=values, num_accelerators=runs, time_s=time_s)
 
 
@@ -90,11 +97,11 @@ def _true_values(rng: np.random.Generator, law: Law, regime: str, largest: float
 
 def null_case(rng: np.random.Generator, index: int) -> tuple[FloatArray, FloatArray]:
     """Times that do not depend on the size, of each kind in turn: (num_accelerators, time_s)."""
-    sizes = 2.0 ** (np.arange(rng.integers(4, 9)) + rng.integers(0, 5))
+    sizes = 2.0 ** (np.arange(rng.integers(3, 9)) + rng.integers(0, 5))
     kind = index % 8
     if kind == 0:
         sizes = sizes[:1]
-    elif kind == 1:
+    if kind == 1:
         sizes = sizes[:2]
     runs = np.repeat(sizes, int(rng.integers(1, 6)))
     spread = (0.02, 0.03, 0.0, 0.03, 0.1, 0.3, 1.0, None)[kind]
@@ -106,7 +113,7 @@ def null_case(rng: np.random.Generator, index: int) -> tuple[FloatArray, FloatAr
 
 def ours(*, knows_law: bool = False, knows_no_stray: bool = False) -> Way:
     """The package: all laws weighed, or the true law given; with or without allowing for sizes that stray."""
-    noise = law_noise(np.zeros(1), np.ones(1)) if knows_no_stray else None
+    noise = law_noise([0.0], [1.0]) if knows_no_stray else MEASURED_NOISE
 
     def way(law: Law, sizes: FloatArray, time_s: FloatArray, asked: FloatArray):  # noqa: ANN202 - as Way
         try:
@@ -248,12 +255,40 @@ def show(name: str, rows: dict[str, NDArray], num_cases: int, seconds: float) ->
             )
 
 
+def show_published(scores: pl.DataFrame) -> None:
+    """The largest size of each (round, workload, accelerator) foretold from its smaller ones, best score a size."""
+    keys = ["campaign", "workload", "accelerator"]
+    best = (
+        scores.filter((pl.col("division") == "closed") & pl.col("score_s").is_not_null())
+        .group_by(*keys, "num_accelerators")
+        .agg(pl.col("score_s").min())
+        .sort(*keys, "num_accelerators")
+    )
+    groups = [group for _, group in best.group_by(keys, maintain_order=True) if len(group) >= LEAST_GROUP]
+    for name, noise in (("MEASURED_NOISE", MEASURED_NOISE), ("PUBLISHED_NOISE", PUBLISHED_NOISE)):
+        held, errors = [], []
+        for group in groups:
+            sizes, time_s = group["num_accelerators"].to_numpy().astype(float), group["score_s"].to_numpy()
+            try:
+                fitted = fit(points(sizes[:-1], time_s[:-1]), noise=noise)
+            except FitError:
+                continue
+            found = predict(fitted, sizes[-1], level=LEVEL, of="run")
+            held.append(found.low_s[0] <= time_s[-1] <= found.high_s[0])
+            errors.append(abs(found.time_s[0] / time_s[-1] - 1.0))
+        print(
+            f"published, {name}: {len(groups)} groups, {len(groups) - len(held)} no answer, "
+            f"coverage {np.mean(held):.3f}, median error {np.median(errors):.3f}"
+        )
+
+
 def main() -> None:
     """Run every way on the same cases and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--nulls", type=int, default=1000)
+    parser.add_argument("--nulls", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scores", type=Path)
     options = parser.parse_args()
     ways: dict[str, Way] = {
         "ours, laws weighed": ours(),
@@ -267,10 +302,16 @@ def main() -> None:
     }
     warnings.simplefilter("ignore", OptimizeWarning)
     warnings.simplefilter("ignore", RuntimeWarning)
-    for stray in (0.0, 0.02):
+    print("coverage of 90 % intervals (median log width, median error)")
+    scenarios = {
+        "noise of 1-5 % alone": {},
+        "and sizes stray by 2 %": {"stray": 0.02},
+        "and one run takes 1.6 times as long": {"slow": 1.6},
+    }
+    for scenario, settings in scenarios.items():
         rng = np.random.default_rng(options.seed)
-        cases = [synthetic(rng, index, stray=stray) for index in range(options.cases)]
-        print(f"\ncoverage of 90 % intervals (median log width, median error), sizes stray by {stray:.0%}")
+        cases = [synthetic(rng, index, **settings) for index in range(options.cases)]
+        print(f"\n{scenario}")
         for name, way in ways.items():
             start = time.perf_counter()
             rows = measured(way, cases)
@@ -280,6 +321,9 @@ def main() -> None:
         ours()(AMDAHL, *null_case(rng, index), np.ones(1)) is not None for index in range(options.nulls)
     )
     print(f"\nnull data: {options.nulls - answered} of {options.nulls} got 'not enough evidence'")
+
+    if options.scores:
+        show_published(pl.read_parquet(options.scores))
 
 
 if __name__ == "__main__":

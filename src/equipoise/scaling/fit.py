@@ -17,22 +17,25 @@ from equipoise.errors import DataError, FitError
 from equipoise.scaling.law import Domain, FloatArray, Law
 from equipoise.scaling.laws import CANDIDATES, CONSTANT
 from equipoise.scaling.posterior import (
+    MEASURED_NOISE,
     BoolArray,
+    Clusters,
     IntArray,
     Noise,
     Posterior,
     clusters,
     even_deviates,
-    law_noise,
     log_sum,
     null_noise,
     outliers,
     posterior,
 )
 
-# Odds against "the size does not matter" below which there is no answer. 10,500 series of noise alone at 4-8
-# sizes reached 190 at most (docs/experiments/0001-law-intervals.md).
-LEAST_ODDS = 200.0
+# Odds against "the size does not matter" below which there is no answer: of 15,000 series of noise alone, one
+# passed, at 3,800 (docs/experiments/0001-law-intervals.md).
+LEAST_ODDS = 1000.0
+# What a law pays for each run it leaves out: one run in fifty is an outlier, anywhere within a factor of ten.
+_LOG_OUTLIER = math.log(0.02 / (2.0 * math.log(10.0)))
 _FEWEST_SIZES = 3
 _NUM_DRAWS = 2000
 _EXACT = 1e-12
@@ -175,10 +178,10 @@ def points(num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike |
     )
 
 
-def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise | None = None) -> Fit:
+def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEASURED_NOISE) -> Fit:
     """The laws fitted to the points and weighed against each other, every law being as likely before.
 
-    noise: what scatter to expect around the law; without it, that of published and of careful runs.
+    noise: the scatter to expect: MEASURED_NOISE on one machine, PUBLISHED_NOISE between systems.
 
     Raises FitError, naming what to measure, when the points cannot tell a law from times that do not depend
     on size.
@@ -190,12 +193,11 @@ def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise | None
     if len(data.where(~far).sizes) < _sizes_needed(laws):
         far = np.zeros_like(far)
     used = data.where(~far)
-    gathered = clusters(used.num_accelerators, np.log(used.time_s), used.entry)
-    noise = noise or law_noise()
-    posteriors = [posterior(law, gathered, used.domain, noise) for law in laws]
+    posteriors = [posterior(law, _clusters(used), used.domain, noise) for law in laws]
     evidence = np.array([[each.log_evidence for each in posteriors]])
-    null = posterior(CONSTANT, gathered, used.domain, null_noise())
-    log_odds = float(log_sum(evidence)[0]) - math.log(len(laws)) - null.log_evidence
+    null = posterior(CONSTANT, _clusters(data), data.domain, null_noise())
+    with_outliers = float(log_sum(evidence)[0]) - math.log(len(laws)) + _LOG_OUTLIER * np.sum(far)
+    log_odds = with_outliers - null.log_evidence
     if log_odds < math.log(LEAST_ODDS):
         raise _no_dependence(data, math.exp(log_odds))
     weights = np.exp(evidence - log_sum(evidence))[0]
@@ -237,6 +239,10 @@ def predict(
         extrapolation=np.maximum(1.0, np.maximum(sizes / domain.largest, domain.smallest / sizes)),
         level=level,
     )
+
+
+def _clusters(runs: Points) -> Clusters:
+    return clusters(runs.num_accelerators, np.log(runs.time_s), runs.entry)
 
 
 def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> LawFit:
