@@ -5,7 +5,7 @@
 Prints, for each way of fitting: how often the 90 % interval holds the true time at 1, 2 and 4 times the
 largest size, its width, the error of its middle, and how many cases got no answer; then how often times that
 do not depend on the size got an answer; then, with --scores (a table that `equipoise ingest --into` wrote),
-how the largest size of published groups is foretold from their smaller ones.
+how the largest size of published groups is foretold from their smaller ones, and samples against batch.
 docs/experiments/0001-law-intervals.md tells what was learnt.
 """
 
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeWarning, curve_fit
 from scipy.stats import t as student_t
 
-from equipoise.errors import FitError
+from equipoise.errors import EvidenceError, FitError
+from equipoise.scaling.convergence import fit_convergence
 from equipoise.scaling.fit import fit, points, predict
 from equipoise.scaling.law import FloatArray, Law
 from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL
@@ -256,7 +257,7 @@ def show(name: str, rows: dict[str, NDArray], num_cases: int, seconds: float) ->
 
 
 def show_published(scores: pl.DataFrame) -> None:
-    """The largest size of each (round, workload, accelerator) foretold from its smaller ones, best score a size."""
+    """The largest size of each (round, workload, accelerator) foretold from its smaller ones."""
     keys = ["campaign", "workload", "accelerator"]
     best = (
         scores.filter((pl.col("division") == "closed") & pl.col("score_s").is_not_null())
@@ -280,6 +281,31 @@ def show_published(scores: pl.DataFrame) -> None:
             f"published, {name}: {len(groups)} groups, {len(groups) - len(held)} no answer, "
             f"coverage {np.mean(held):.3f}, median error {np.median(errors):.3f}"
         )
+
+
+def show_convergence(scores: pl.DataFrame) -> None:
+    """S(B) of every workload over all rounds, each round with its own offset."""
+    usable = scores.filter(
+        (pl.col("division") == "closed")
+        & pl.col("samples_to_target").is_not_null()
+        & pl.col("global_batch_samples").is_not_null()
+    )
+    print(
+        f"\n{'workload':18s} entries {'batches':>14s} {'S_min':>24s} {'B_crit':>26s}  growth over the batches"
+    )
+    for (workload,), entries in usable.group_by("workload", maintain_order=True):
+        batch = entries["global_batch_samples"].to_numpy()
+        seen = f"{batch.min()}-{batch.max()}"
+        try:
+            found = fit_convergence(
+                batch, entries["samples_to_target"].to_numpy(), entries["campaign"].to_numpy()
+            )
+        except EvidenceError as too_little:
+            print(f"{workload:18s} {len(entries):7d} {seen:>14s} {too_little}")
+            continue
+        figures = (found.samples_min(), found.batch_critical(), found.growth(batch.min(), batch.max()))
+        shown = "  ".join(f"{each.value:.3g} ({each.low:.3g}-{each.high:.3g})" for each in figures)
+        print(f"{workload:18s} {len(entries):7d} {seen:>14s}  {shown}")
 
 
 def main() -> None:
@@ -323,7 +349,9 @@ def main() -> None:
     print(f"\nnull data: {options.nulls - answered} of {options.nulls} got 'not enough evidence'")
 
     if options.scores:
-        show_published(pl.read_parquet(options.scores))
+        scores = pl.read_parquet(options.scores)
+        show_published(scores)
+        show_convergence(scores)
 
 
 if __name__ == "__main__":
