@@ -100,23 +100,30 @@ def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path):
     assert "\\x1b[31mred\\x07" in said
 
 
-THIN = ("report", "--round", "v0.6", "--workload", "minigo")  # one scored closed entry; a study needs three
+@pytest.fixture(scope="session")
+def two_entries(ingested, tmp_path_factory):
+    """The example without its largest entry: one too few for a study."""
+    folder = tmp_path_factory.mktemp("two")
+    for table in ("runs", "scores"):
+        rows = pl.read_parquet(ingested / f"{table}.parquet")
+        rows.filter(pl.col("num_accelerators") < 32).write_parquet(folder / f"{table}.parquet")
+    return folder
 
 
-def test_too_little_evidence_is_exit_code_3_and_says_what_is_missing():
-    ended = equipoise(*THIN)
-    assert "minigo has 1" in complaint(ended)
-    assert "missing: " in ended.stderr
+def test_too_little_evidence_is_exit_code_3_and_says_what_is_missing(two_entries):
+    ended = equipoise("report", "--data", two_entries)
+    assert "llama2_70b_lora has 2" in complaint(ended)
+    assert "(missing: scored closed entries in v5.0)" in ended.stderr
     assert ended.returncode == 3
 
 
-def test_too_little_evidence_has_a_document_too():
-    ended = equipoise(*THIN, "--json")
+def test_too_little_evidence_has_a_document_too(two_entries):
+    ended = equipoise("report", "--data", two_entries, "--json")
     document = json.loads(ended.stdout)
     assert ended.returncode == 3
     assert document["schema"] == "equipoise.report/1"
     assert document["status"] == "not_enough_evidence"
-    assert document["missing"]
+    assert document["missing"] == ["scored closed entries in v5.0"]
 
 
 # JSON
