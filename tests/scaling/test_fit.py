@@ -101,6 +101,17 @@ def test_one_slow_run_is_marked_and_left_out():
     assert predict(found, 128.0).time_s[0] == pytest.approx(AMDAHL.predict_s(128.0, 20.0, 1000.0), rel=0.05)
 
 
+def test_thousands_of_runs_are_fitted_and_their_outliers_marked():
+    rng = np.random.default_rng(6)
+    runs = np.repeat(SIZES, 1000)
+    times_s = AMDAHL.predict_s(runs, 20.0, 1000.0) * np.exp(0.02 * rng.standard_normal(len(runs)))
+    times_s[[10, 5000]] *= 3.0
+    found = fit(points(runs, times_s))
+    assert found.outliers[[10, 5000]].all()
+    assert found.outliers.mean() < 0.001
+    assert found.best.values == pytest.approx((20.0, 1000.0), rel=0.01)
+
+
 def test_runs_of_one_entry_do_not_count_as_independent():
     # Five runs a size that share their entry's luck of 5 % say little more than one run a size does.
     rng = np.random.default_rng(5)
