@@ -9,6 +9,7 @@ from equipoise.errors import FitError
 from equipoise.scaling.fit import Fit, Points, fit, predict
 from equipoise.scaling.law import FloatArray, Law
 from equipoise.scaling.laws import CANDIDATES, law_named
+from equipoise.scaling.posterior import MEASURED_NOISE, Noise
 from equipoise.stats import Interval
 from equipoise.units import format_count
 
@@ -20,18 +21,21 @@ def fitted_ground(
     sizes: Sequence[int],
     *,
     law: str | None,
+    noise: Noise = MEASURED_NOISE,
     work: str,
     evidence: tuple[Evidence, ...],
     notes: tuple[str, ...] = (),
 ) -> Ground:
-    """What laws fitted to the points say. law: the name of the only one to fit; all candidates unless given.
+    """What laws fitted to the points say.
+
+    law: the name of the only one to fit; all candidates unless given. noise: the scatter to expect.
 
     Raises FitError, naming what to measure, where the points are too few or do not depend on size.
     """
     laws = CANDIDATES if law is None else (law_named(law),)
-    fitted = fit(data, laws)
+    fitted = fit(data, laws, noise=noise)
     found = predict(fitted, [float(size) for size in sizes], level=LEVEL, of="run")
-    record = _record(data, laws)
+    record = _record(data, laws, noise)
     return Ground(
         law=_law_used(fitted),
         work=work,
@@ -98,18 +102,18 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
     return (f"{far} runs lie too far from any law and were left out (at {sizes} accelerators).",)
 
 
-def _record(data: Points, laws: tuple[Law, ...]) -> Record | None:
+def _record(data: Points, laws: tuple[Law, ...], noise: Noise) -> Record | None:
     """How wrong the laws are at the largest measured size, fitted to the smaller ones; None with too few."""
     largest = data.sizes[-1]
     smaller = data.where(data.num_accelerators < largest)
     try:
-        found = predict(fit(smaller, laws), largest, level=LEVEL, of="run")
+        found = predict(fit(smaller, laws, noise=noise), largest, level=LEVEL, of="run")
     except FitError:
         return None
     actual_s = float(np.median(data.time_s[data.num_accelerators == largest]))
     error = abs(float(found.time_s[0]) / actual_s - 1.0)
     return Record(
-        of=f"your own largest size, {format_count(largest)}, from the smaller ones",
+        of=f"the largest size measured, {format_count(largest)}, from the smaller ones",
         num_held_out=1,
         median_abs_error=error,
         p90_abs_error=None,

@@ -1,11 +1,14 @@
 """Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import polars as pl
+from scipy.interpolate import CubicSpline
 
 from equipoise.advice import record
 from equipoise.advice.answer import Evidence, Foretold, Ground, Inquiry, LawUsed, Record
@@ -16,6 +19,7 @@ from equipoise.scaling import pooled
 from equipoise.scaling.fit import points
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.scaling.points import best_per_size, round_key
+from equipoise.scaling.posterior import PUBLISHED_NOISE
 from equipoise.spec.workload import workload_slug
 from equipoise.units import format_count
 
@@ -24,6 +28,7 @@ WORK = "the whole training"
 _YOURS = "yours"
 _MOST_LISTED = 8
 _NUM_EVIDENCE = 8
+_KNOT_LOG2 = 0.25
 _ASSUMES = (
     "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
     "good as the best of its size usually is"
@@ -86,7 +91,7 @@ def published_ground(
         newest = _round(group, best, inquiry, workload=workload, accelerator=accelerator)
         known = group.filter(pl.col("campaign") == newest)
     sizes = inquiry.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
-    notes = () if own is None else own.notes
+    notes = () if own is None else (*own.notes, *_beside_published(known, group))
     if inquiry.law not in {None, POOLED}:
         return _by_one_law(known, sizes, inquiry, newest)
     return _by_pooled_law(results, known, sizes, inquiry, round_=newest, notes=notes)
@@ -100,6 +105,7 @@ def _by_one_law(known: pl.DataFrame, sizes: Sequence[int], inquiry: Inquiry, new
         points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
         sizes,
         law=inquiry.law,
+        noise=PUBLISHED_NOISE,
         work=WORK,
         evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
         notes=unused,
@@ -136,10 +142,7 @@ def _by_pooled_law(
     )
     measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
     energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
-
-    def curves_s(at: FloatArray) -> FloatArray:
-        return law.curves_s(known, questions[0], at)
-
+    domain = Domain(smallest=float(measured.min()), largest=float(measured.max()))
     return Ground(
         law=LawUsed(
             name=POOLED,
@@ -148,7 +151,7 @@ def _by_pooled_law(
         ),
         work=WORK,
         round=round_,
-        domain=Domain(smallest=float(measured.min()), largest=float(measured.max())),
+        domain=domain,
         foretold=tuple(
             Foretold(
                 num_accelerators=each.question.num_accelerators,
@@ -159,10 +162,32 @@ def _by_pooled_law(
             )
             for each in found
         ),
-        curves_s=curves_s,
+        curves_s=_smooth_curves(law, known, questions[0], domain),
         evidence=_weighed(pl.concat([past, known]), found),
         notes=notes,
     )
+
+
+def _smooth_curves(
+    law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
+) -> Callable[[FloatArray], FloatArray]:
+    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when first asked.
+
+    Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
+    """
+
+    @cache
+    def spline() -> CubicSpline:
+        first = math.floor(math.log2(domain.smallest))
+        last = math.ceil(math.log2(2.0 * domain.largest))
+        knots_log2 = np.arange(first, last + _KNOT_LOG2 / 2.0, _KNOT_LOG2)
+        log_times = np.log(law.curves_s(known, question, 2.0**knots_log2))
+        return CubicSpline(knots_log2, log_times, axis=1)
+
+    def curves_s(at: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(spline()(np.log2(at))))
+
+    return curves_s
 
 
 def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record | None:
@@ -223,6 +248,17 @@ def _own_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Sch
             }
         )
     return pl.DataFrame(rows, schema=schema)
+
+
+def _beside_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...]:
+    """How the user's times compare with the best published ones of the accelerator at the same size."""
+    best = group.group_by("num_accelerators").agg(best_s=pl.col("score_s").min())
+    both = known.join(best, on="num_accelerators").sort("num_accelerators")
+    ratios = both["score_s"] / both["best_s"]
+    return tuple(
+        f"At {format_count(size)} accelerators your time is {ratio:.2g} times the best published one."
+        for size, ratio in zip(both["num_accelerators"], ratios, strict=True)
+    )
 
 
 def results_of(scores: pl.DataFrame) -> Results:

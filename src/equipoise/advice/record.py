@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from threadpoolctl import threadpool_limits
 
 from equipoise.advice.answer import Record
 from equipoise.errors import DataError
@@ -170,10 +171,21 @@ def _document() -> dict[str, Any]:
     }
 
 
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with numbers of five digits: the same bytes whatever the order of sums inside a library."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 def main() -> int:
     """Write the file beside the embedded tables."""
     path = Path(str(files("equipoise") / "data" / _NAME))
-    path.write_bytes(orjson.dumps(_document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    with threadpool_limits(limits=1):
+        found = _rounded(_document())
+    path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return 0
 
 

@@ -101,7 +101,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as err:
         line, byte = data.count(b"\n", 0, err.start) + 1, data[err.start]
         raise DataError(
-            f"{path.name}: line {line}: byte {byte:#04x} is not UTF-8 text; expected a CSV (UTF-8) or Parquet file"
+            f"{path.name}: line {line}: byte {byte:#04x} is not UTF-8; expected a CSV (UTF-8) or Parquet file"
         ) from err
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
