@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from equipoise.advice.balance import Balances, Unanswered
+from equipoise.advice.diagnose import Diagnosis
+from equipoise.advice.record import Shipped
+from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim
 from equipoise.scaling.groups import Grouping
 from equipoise.scaling.pointers import Pointer
@@ -22,6 +26,9 @@ class WorkloadFindings:
     is lacking.
     pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
     energy: the rows of `entries` with measured energy; may be empty.
+    losses: what each entry lost by cause (`scaling.decompose.losses`). diagnoses: of entries;
+    curve_diagnoses: of accelerators. batches: samples against batch over all rounds, or why nothing is known.
+    balances: where each accelerator stops paying.
     """
 
     workload: str
@@ -34,6 +41,11 @@ class WorkloadFindings:
     grouping_missing: str | None
     pointers: tuple[Pointer, ...]
     energy: pl.DataFrame
+    losses: pl.DataFrame
+    diagnoses: tuple[Diagnosis, ...]
+    curve_diagnoses: tuple[Diagnosis, ...]
+    batches: BatchGrowth | Unanswered
+    balances: Balances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +54,7 @@ class Findings:
 
     headline: one sentence that says what was found. summary: a few sentences more, most important first.
     attributed: figures that others ascribe to the published study of this round; empty for other rounds.
+    record: how wrong predictions were on results held out; None where it does not ship.
     dataset: version of the embedded data. sources: where the tables came from, in words.
     """
 
@@ -55,3 +68,4 @@ class Findings:
     claims: tuple[Claim, ...]
     shared: SharedSystems
     attributed: tuple[Attributed, ...]
+    record: Shipped | None

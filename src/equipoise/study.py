@@ -10,12 +10,16 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.advice import record
+from equipoise.advice.balance import Balances, Unanswered, balances
+from equipoise.advice.diagnose import diagnose, diagnose_curves
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.runs import embedded
 from equipoise.runs.store import Tables, merged, read_tables
+from equipoise.scaling.batches import BatchGrowth, batch_growth
 from equipoise.scaling.claims import claims_about
-from equipoise.scaling.decompose import with_factors
+from equipoise.scaling.decompose import losses, with_factors
 from equipoise.scaling.groups import Grouping, grouped
 from equipoise.scaling.metrics import COMPARABLE, ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
 from equipoise.scaling.pointers import pointers
@@ -105,9 +109,15 @@ def study(
     own = {row.workload: row for row in published if row.round == chosen_round}
     chosen = _chosen_workloads(workloads, entries, default=tuple(own), round_=chosen_round)
     measured = with_factors(with_metrics(entries.rename({"round": "campaign"}))).rename({"campaign": "round"})
+    of_round = {workload: measured.filter(pl.col("workload") == workload) for workload in chosen}
+    stops = balances(
+        everything.rename({"round": "campaign"}),
+        {workload: curves(rows) for workload, rows in of_round.items()},
+        round_=chosen_round,
+    )
     each = tuple(
-        _workload_findings(measured.filter(pl.col("workload") == workload), workload, own.get(workload), k=k)
-        for workload in chosen
+        _workload_findings(rows, own.get(workload), stops[workload], _batches(everything, workload), k=k)
+        for workload, rows in of_round.items()
     )
     by_workload = {found.workload: found.entries for found in each}
     claims = claims_about(by_workload, label=f"{chosen_round}, {DIVISION}")
@@ -125,6 +135,7 @@ def study(
             by_workload, num_published=_num_systems_in_all() if own.keys() == by_workload.keys() else None
         ),
         attributed=_attributed(chosen_round),
+        record=_record(),
     )
 
 
@@ -138,8 +149,14 @@ def round_name(name: str) -> str:
 
 
 def _workload_findings(
-    entries: pl.DataFrame, workload: str, published: Published | None, *, k: int | None
+    entries: pl.DataFrame,
+    published: Published | None,
+    stops: Balances,
+    batches: BatchGrowth | Unanswered,
+    *,
+    k: int | None,
 ) -> WorkloadFindings:
+    workload = entries["workload"][0]
     ordered = entries.sort("num_accelerators", "score_s", "entry_id", nulls_last=True)
     grouping: Grouping | None = None
     grouping_missing = None
@@ -148,18 +165,41 @@ def _workload_findings(
     except EvidenceError as err:
         grouping_missing = str(err)
         marked = ordered.with_columns(cluster=pl.lit(None, pl.Int64))
+    best = curves(marked)
     return WorkloadFindings(
         workload=workload,
         name=published.name if published else workload_title(workload),
         table=table_row(ordered, workload, published),
         entries=marked.select(ENTRY_COLUMNS),
         spots=spots(marked),
-        curves=curves(marked),
+        curves=best,
         grouping=grouping,
         grouping_missing=grouping_missing,
         pointers=pointers(marked, workload),
         energy=marked.select(ENTRY_COLUMNS).filter(pl.col("energy_j").is_not_null()),
+        losses=losses(marked),
+        diagnoses=diagnose(marked),
+        curve_diagnoses=diagnose_curves(best),
+        batches=batches,
+        balances=stops,
     )
+
+
+def _batches(everything: pl.DataFrame, workload: str) -> BatchGrowth | Unanswered:
+    """Samples against batch over all rounds of a workload, or why they tell nothing."""
+    entries = everything.filter((pl.col("workload") == workload) & (pl.col("division") == DIVISION))
+    try:
+        return batch_growth(entries)
+    except EvidenceError as err:
+        return Unanswered(subject=workload, reason=str(err), missing=err.missing)
+
+
+def _record() -> record.Shipped | None:
+    """How wrong predictions were; None in a checkout whose record has not been made yet."""
+    try:
+        return record.shipped()
+    except DataError:
+        return None
 
 
 def _chosen_round(wanted: str | None, entries: pl.DataFrame, published: Sequence[Published]) -> str:

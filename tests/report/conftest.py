@@ -6,9 +6,18 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from equipoise.advice.answer import Forecast, Ground, LawUsed
+from equipoise.advice.balance import Balance, Balances, Unanswered
+from equipoise.advice.diagnose import Diagnosis
+from equipoise.advice.record import Shipped, Summary
+from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
 from equipoise.findings import Findings, WorkloadFindings
+from equipoise.scaling.backtest import Errors, Record
+from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim, Part
+from equipoise.scaling.equilibrium import Doubling, Equilibrium
 from equipoise.scaling.groups import Group, Grouping
+from equipoise.scaling.law import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS
 from equipoise.scaling.pointers import Pointer
 from equipoise.scaling.readings import Figure, Reading
@@ -116,6 +125,148 @@ def _spots(entries: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _losses(entries: pl.DataFrame) -> pl.DataFrame:
+    """E 1, 0.9 and 0.4: nothing lost; 0.152 doublings that no log tells; 1.322 = 0.322 + 1 + 0."""
+    reason = "evaluation lies inside the training blocks"
+    return entries.select(
+        "accelerator",
+        "num_accelerators",
+        "entry_id",
+        efficiency="like_for_like_efficiency",
+        lost_doublings=pl.Series([0.0, 0.152, 1.322]),
+        statistical=pl.Series([0.0, None, 0.322]),
+        training=pl.Series([None] * 3, dtype=pl.Float64),
+        overhead=pl.Series([None] * 3, dtype=pl.Float64),
+        throughput=pl.Series([0.0, None, 1.0]),
+        rules=pl.Series([0.0, None, 0.0]),
+        untold=pl.Series([None, 0.152, None]),
+        factors_missing=pl.Series([None, reason, reason]),
+    )
+
+
+def _batches(entries: pl.DataFrame) -> BatchGrowth:
+    return BatchGrowth(
+        entries=entries.select(
+            "round",
+            "entry_id",
+            "submitter",
+            "system",
+            "accelerator",
+            "num_accelerators",
+            "global_batch_samples",
+            "samples_to_target",
+            adjusted_samples="samples_to_target",
+            weight=pl.lit(1.0),
+        ),
+        curve=pl.DataFrame(
+            {
+                "global_batch_samples": [512.0, 8192.0],
+                "samples": [2.1e6, 3e6],
+                "low": [2e6, 2.8e6],
+                "high": [2.2e6, 3.2e6],
+            }
+        ),
+        samples_min=Interval(value=2.0e6, low=1.9e6, high=2.1e6, level=0.9),
+        batch_critical=Interval(value=16_000.0, low=14_000.0, high=19_000.0, level=0.9),
+        growth=Interval(value=1.43, low=1.3, high=1.6, level=0.9),
+    )
+
+
+def _balance(accelerator: str, submitter: str) -> Balance:
+    """A balance at 32 (16-48) and a peak that the data do not reach."""
+    doubling = Doubling(gain_s=30.0, gain_fraction=0.25, accelerator_hours_factor=1.5, extrapolated=False)
+    balance = Equilibrium(
+        kind="balance",
+        title="the balance point",
+        num_accelerators=32,
+        low=16,
+        high=48,
+        level=0.9,
+        bound="at",
+        time_s=120.0,
+        efficiency=0.625,
+        next_doubling=doubling,
+    )
+    peak = replace(
+        balance,
+        kind="peak",
+        title="the fastest size",
+        num_accelerators=64,
+        low=64,
+        high=None,
+        bound="at_least",
+    )
+    rates = Rates(
+        price=Price(
+            accelerator=accelerator, usd_per_accelerator_hour=3.0, low=2.0, high=4.0, basis=f"by {submitter}"
+        ),
+        grid=Grid(region="world", kg_co2_per_kwh=0.5, basis="2030, a source"),
+        accelerator_power_w=700.0,
+        system_power=SYSTEM_POWER,
+    )
+    ground = Ground(
+        law=LawUsed(name="pooled", assumes="curves share their shape", source="a paper"),
+        work="the whole training",
+        round="v9.9",
+        domain=Domain(smallest=4.0, largest=64.0),
+        foretold=(),
+        curves_s=lambda sizes: sizes[None, :],
+        evidence=(),
+        notes=(),
+    )
+    return Balance(
+        accelerator=accelerator,
+        sizes=(4, 8, 64),
+        forecast=Forecast(
+            workload="bert",
+            accelerator=accelerator,
+            ground=ground,
+            bills=(),
+            rates=rates,
+            equilibria=(balance, peak),
+            answer=balance,
+            no_equilibria=None,
+        ),
+        curve=pl.DataFrame(
+            {
+                "num_accelerators": [4, 16, 64, 128],
+                "time_s": [600.0, 180.0, 75.0, 60.0],
+                "low_s": [550.0, 160.0, 70.0, 50.0],
+                "high_s": [650.0, 200.0, 80.0, 70.0],
+                "level": [0.9] * 4,
+                "in_domain": [True, True, True, False],
+            }
+        ),
+        points=(balance, peak),
+        bills=(bill(32, 120.0, rates), bill(64, 120.0, rates, measured_energy_j=7.2e6)),
+        words=("at 32 you are at the balance point (16-48)", "the fastest size lies at 64 or beyond"),
+    )
+
+
+def _shipped() -> Shipped:
+    def record(median: float, coverage: float | None) -> Record:
+        errors = Errors(num_groups=40, median_abs_error=median, mean_abs_error=median, p90_abs_error=0.2)
+        return Record(
+            num_groups=50,
+            median_abs_error=median,
+            mean_abs_error=median,
+            p90_abs_error=0.2,
+            coverage=coverage,
+            by_workload={},
+            by_jump={"up to 2x": errors},
+            by_round={},
+            by_cause={},
+        )
+
+    summary = Summary(
+        protocol="largest",
+        given_batch=False,
+        ours=record(0.06, 0.88),
+        baselines={"perfect": record(0.35, None)},
+    )
+    return Shipped(dataset="2030.1", by_batch={}, bins=(), summaries=(summary,))
+
+
 def make_findings(
     submitter: str = "Dell", system: str = "XE", accelerator: str = "h100-sxm5-80gb"
 ) -> Findings:
@@ -178,6 +329,32 @@ def make_findings(
         grouping_missing=None,
         pointers=(pointer,),
         energy=entries.filter(pl.col("energy_j").is_not_null()),
+        losses=_losses(entries),
+        diagnoses=(
+            Diagnosis(
+                symptom="batch_starvation",
+                subject=last["entry_id"],
+                words="batch starvation: 1 samples an accelerator and step against 8 in its baseline",
+            ),
+        ),
+        curve_diagnoses=(
+            Diagnosis(
+                symptom="diminishing_returns",
+                subject=accelerator,
+                words="diminishing returns from 8 accelerators",
+            ),
+        ),
+        batches=_batches(entries),
+        balances=Balances(
+            found=(_balance(accelerator, submitter),),
+            unanswered=(
+                Unanswered(
+                    subject=f"{accelerator}-other",
+                    reason=f"{submitter} has one size.",
+                    missing=("the time at 16 accelerators",),
+                ),
+            ),
+        ),
     )
     shared = SharedSystems(
         num_systems=1,
@@ -208,6 +385,7 @@ def make_findings(
         attributed=(
             Attributed(claim=f"+99 % by {submitter}", found="it holds no such figure", source="a summary"),
         ),
+        record=_shipped(),
     )
 
 

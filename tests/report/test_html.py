@@ -122,7 +122,7 @@ def test_figures_hold_the_numbers_of_the_findings(page, findings):
 
 def test_each_figure_says_in_words_what_it_shows(page):
     plots = page.all("div", role="img")
-    assert len(plots) == 5  # systems, E', E, joules a run, joules a sample
+    assert len(plots) == 8  # systems, E', E; losses, batches, balance; joules a run, joules a sample
     assert "1.00 at 4, 0.400 at 64" in plots[2]["attributes"]["aria-label"]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from equipoise.report.charts import Chart
+from equipoise.report.charts import BarChart, Chart
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
@@ -133,7 +133,7 @@ class Table:
 class Panels:
     """Figures side by side that share their series, hence their legend."""
 
-    charts: tuple[Chart, ...]
+    charts: tuple[Chart | BarChart, ...]
     legend: str
 
 

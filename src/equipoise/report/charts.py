@@ -34,6 +34,7 @@ class Series:
 
     x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
     a point. weights: (n,) how many entries a point stands for, or empty when each stands for one.
+    is_line: points joined. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
     """
 
     name: str
@@ -43,11 +44,24 @@ class Series:
     hovers: tuple[tuple[str, ...], ...]
     weights: tuple[int, ...] = ()
     is_line: bool = False
+    is_curve: bool = False
+    is_extrapolated: bool = False
 
     @property
     def heights(self) -> tuple[float, ...]:
         """The numbers among y: all of them, or none on an axis of categories."""
         return tuple(value for value in self.y if not isinstance(value, str))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """What lies between two curves: the interval of the series of that name. x, low, high: (n,)."""
+
+    name: str
+    mark: Mark
+    x: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +97,38 @@ class Chart:
     series: tuple[Series, ...]
     level: Level | None = None
     notes: tuple[Note, ...] = ()
+    bands: tuple[Band, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One cause in every bar. heights: (n,) None where it is not known; negative ones hang below zero."""
+
+    name: str
+    mark: Mark
+    heights: tuple[float | None, ...]
+    hovers: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarChart:
+    """A bar a category, stacked from parts. labels: (n,) what is written above each; else as Chart.
+
+    limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
+    """
+
+    name: str
+    title: str
+    subtitle: str
+    alternative: str
+    x_title: str
+    y_title: str
+    categories: tuple[str, ...]
+    labels: tuple[str, ...]
+    limits: tuple[float, float]
+    series: tuple[Part, ...]
+
+    def extent(self, place: int) -> tuple[float, float]:
+        """How far the parts of a bar reach below and above zero."""
+        heights = [part.heights[place] or 0.0 for part in self.series]
+        return sum(min(each, 0.0) for each in heights), sum(max(each, 0.0) for each in heights)

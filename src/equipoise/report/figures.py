@@ -8,7 +8,7 @@ import math
 from itertools import chain
 from typing import Any, Final
 
-from equipoise.report.charts import Axis, Chart, Mark, Note, Series
+from equipoise.report.charts import Axis, Band, BarChart, Chart, Mark, Note, Series
 
 PlotlyJson = dict[str, Any]
 
@@ -18,20 +18,25 @@ FRAME_PX: Final = 84
 PLOT_PX: Final = 340
 NOTE_PX: Final = 44  # room beside the plot for the label of the largest size
 MOST_TICKS: Final = 7
+FEWEST_TICKS: Final = 3
+BAND_OPACITY: Final = 0.18
 LOG_PADDING: Final = 0.06  # of the axis on each side, so that no marker is cut
 
 
-def plotly_figure(chart: Chart) -> PlotlyJson:
+def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
     """The chart as `{"data": [...], "layout": {...}}`.
 
     Source: plotly.js figure reference, version 4.
     """
+    if isinstance(chart, BarChart):
+        return _bars(chart)
     x_range = _range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
     # Large markers first, so that they cover no small one.
     data = [_trace(series) for series in sorted(chart.series, key=lambda each: -max(each.weights, default=0))]
     if chart.level is not None:
         data.insert(0, _level_trace(chart, x_range))
     data.extend(_note_trace(each) for each in chart.notes)
+    data = [*(_band_trace(each) for each in chart.bands), *data]
     return {"data": data, "layout": _layout(chart, x_range)}
 
 
@@ -45,8 +50,10 @@ def colour(mark: Mark) -> str:
     return f"var(--series-{mark.colour})" if mark.colour else "var(--quiet)"
 
 
-def height_px(chart: Chart) -> int:
+def height_px(chart: Chart | BarChart) -> int:
     """How high the figure is drawn: a row a name, or a plain plot."""
+    if isinstance(chart, BarChart):
+        return PLOT_PX
     return FRAME_PX + ROW_PX * len(chart.y.categories) if chart.y.categories else PLOT_PX
 
 
@@ -56,13 +63,13 @@ def _trace(series: Series) -> PlotlyJson:
     tone = colour(series.mark)
     return {
         "type": "scatter",
-        "mode": "lines+markers" if series.is_line else "markers",
+        "mode": "lines" if series.is_curve else "lines+markers" if series.is_line else "markers",
         "name": plotly_text(series.name),
         "x": list(series.x),
         "y": [plotly_text(value) if isinstance(value, str) else value for value in series.y],
         "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in series.hovers],
         "hoverinfo": "text",
-        "line": {"color": tone, "width": 2},
+        "line": {"color": tone, "width": 2, "dash": "dot" if series.is_extrapolated else "solid"},
         "marker": {
             "color": tone,
             "symbol": series.mark.symbol,
@@ -72,6 +79,64 @@ def _trace(series: Series) -> PlotlyJson:
         },
         "cliponaxis": False,
     }
+
+
+def _band_trace(band: Band) -> PlotlyJson:
+    """A closed outline, filled and see-through."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": plotly_text(band.name),
+        "x": [*band.x, *reversed(band.x)],
+        "y": [*band.high, *reversed(band.low)],
+        "fill": "toself",
+        "fillcolor": colour(band.mark),
+        "line": {"color": colour(band.mark), "width": 0},
+        "opacity": BAND_OPACITY,
+        "hoverinfo": "skip",
+    }
+
+
+def _bars(chart: BarChart) -> PlotlyJson:
+    """Bars at even distances, whatever the sizes: the names below say them."""
+    names = [plotly_text(name) for name in chart.categories]
+    data: list[PlotlyJson] = [
+        {
+            "type": "bar",
+            "name": plotly_text(part.name),
+            "x": names,
+            "y": list(part.heights),
+            "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in part.hovers],
+            "hoverinfo": "text",
+            "textposition": "none",
+            "marker": {"color": colour(part.mark), "line": {"color": "var(--paper)", "width": 1}},
+        }
+        for part in chart.series
+    ]
+    tops = [chart.extent(place)[1] for place in range(len(names))]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "text",
+            "x": names,
+            "y": tops,
+            "text": [plotly_text(label) for label in chart.labels],
+            "textposition": "top center",
+            "textfont": {"color": "var(--ink)", "size": 12},
+            "hoverinfo": "skip",
+            "cliponaxis": False,
+        }
+    )
+    low, high = chart.limits
+    layout = _frame(PLOT_PX, right_px=16) | {
+        "barmode": "relative",
+        "bargap": 0.35,
+        "xaxis": _axis(Axis(title=chart.x_title), (-0.6, len(names) - 0.4))
+        | {"type": "category", "categoryorder": "array", "categoryarray": names, "tickvals": names},
+        "yaxis": _axis(Axis(title=chart.y_title), (low * 1.12, high * 1.15))
+        | {"zeroline": True, "zerolinecolor": "var(--rule)"},
+    }
+    return {"data": data, "layout": layout}
 
 
 def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
@@ -109,11 +174,18 @@ def _layout(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
     y_values = tuple(chain.from_iterable(series.heights for series in chart.series))
     if chart.level is not None:
         y_values = (*y_values, chart.level.y)
-    return {
-        "height": height_px(chart),
-        "margin": {"l": 12, "r": NOTE_PX if chart.notes else 16, "t": 12, "b": 12},
+    y_values = (*y_values, *chain.from_iterable((*band.low, *band.high) for band in chart.bands))
+    return _frame(height_px(chart), right_px=NOTE_PX if chart.notes else 16) | {
         "xaxis": _axis(chart.x, x_range),
         "yaxis": _axis(chart.y, _range(chart.y, y_values)),
+    }
+
+
+def _frame(height: int, *, right_px: int) -> PlotlyJson:
+    """What the layouts of all figures share."""
+    return {
+        "height": height,
+        "margin": {"l": 12, "r": right_px, "t": 12, "b": 12},
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--ink-2)"},
         "hoverlabel": {
             "bgcolor": "var(--raised)",
@@ -174,9 +246,24 @@ def _range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
 def ticks(low: float, high: float) -> list[float]:
     """At most `MOST_TICKS` powers of two that lie between low and high, evenly apart on a log axis.
 
+    Round numbers instead where only one or two such powers lie between.
+
     >>> ticks(1.8, 4000)
     [2, 8, 32, 128, 512, 2048]
+    >>> ticks(1.9, 5.2)
+    [2, 3, 4, 5]
     """
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    if last - first < FEWEST_TICKS - 1:
+        return _round_numbers(low, high)
     step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
     return [2.0**exponent if exponent < 0 else 2**exponent for exponent in range(first, last + 1, step)]
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Numbers of one digit, or of two that end in 5, between two that lie less than a decade apart."""
+    decade = 10.0 ** math.floor(math.log10(low))
+    numbers = [digit * decade for digit in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50)]
+    inside = [number for number in numbers if low <= number <= high]
+    step = max(1, math.ceil(len(inside) / MOST_TICKS))
+    return [int(number) if number.is_integer() else number for number in inside[::step]]

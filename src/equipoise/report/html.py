@@ -26,7 +26,7 @@ from equipoise.report.blocks import (
     Tile,
     Tiles,
 )
-from equipoise.report.charts import Chart, Mark
+from equipoise.report.charts import BarChart, Chart, Mark
 from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
 from equipoise.report.markup import Html, element, escaped, json_script
 from equipoise.report.section import Section
@@ -272,7 +272,7 @@ def _legend_button(name: str, mark: Mark) -> Html:
     return element("button", path, name, type="button", aria_pressed="false", data_series=plotly_text(name))
 
 
-def _figure(chart: Chart) -> Html:
+def _figure(chart: Chart | BarChart) -> Html:
     name = _anchor(f"figure-{chart.name}")
     plot = element(
         "div",

@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
     Table,
     Tiles,
 )
-from equipoise.report.charts import Chart
+from equipoise.report.charts import BarChart, Chart
 from equipoise.report.sections import SECTIONS
 from equipoise.report.sections.method import NOT_VERIFIED
 from equipoise.report.textplot import Canvas, style, symbol, text_plot
@@ -248,7 +248,9 @@ def _panels(block: Panels, console: Console) -> None:
     _print(console, legend)
 
 
-def _chart_title(chart: Chart) -> Text:
+def _chart_title(chart: Chart | BarChart) -> Text:
+    if isinstance(chart, BarChart):
+        return Text.assemble((chart.title, "bold"), (f": {chart.y_title} by {chart.x_title}", "dim"))
     x, y = (f"{axis.title} (log)" if axis.is_log else axis.title for axis in (chart.x, chart.y))
     axes = f"{y} against {x}" if y else f"by {x}"
     return Text.assemble((chart.title, "bold"), (f": {axes}", "dim"))

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.text import Text
 
-from equipoise.report.charts import Axis, Chart, Mark
+from equipoise.report.charts import Axis, BarChart, Chart, Mark
 from equipoise.report.figures import ticks
 from equipoise.report.words import TIMES, count, ratio
 
@@ -42,8 +42,10 @@ def style(mark: Mark) -> str:
     return STYLES[mark.colour - 1] if mark.colour else "dim"
 
 
-def text_plot(chart: Chart, canvas: Canvas) -> Text:
+def text_plot(chart: Chart | BarChart, canvas: Canvas) -> Text:
     """The chart in `canvas.columns` characters a line."""
+    if isinstance(chart, BarChart):
+        return _bar_plot(chart, canvas)
     return _grid_plot(chart, canvas) if chart.y.categories else _scatter_plot(chart, canvas)
 
 
@@ -77,6 +79,25 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
         plot.append("\n")
     plot.append(f"{'':>{label_columns}} {corner}{dash * num_columns}\n")
     plot.append(_x_labels(x_scale, num_columns, label_columns + 2))
+    return plot
+
+
+def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
+    """A line a bar: its name, each part in its own symbol, its label; what hangs below zero is left out."""
+    name_columns = max(map(len, chart.categories), default=0) + 1
+    label_columns = max(map(len, chart.labels), default=0) + 1
+    num_columns = canvas.columns - name_columns - label_columns - 2
+    most = max((chart.extent(place)[1] for place in range(len(chart.categories))), default=0.0) or 1.0
+    plot = Text()
+    for place, name in enumerate(chart.categories):
+        plot.append(f"{name:>{name_columns - 1}} {'│' if canvas.is_unicode else '|'}")
+        end = 0.0
+        for part in chart.series:
+            start, end = end, end + max(part.heights[place] or 0.0, 0.0)
+            columns = round(end / most * num_columns) - round(start / most * num_columns)
+            plot.append(symbol(part.mark, canvas) * columns, style(part.mark))
+        plot.append(f" {chart.labels[place]}\n")
+    plot.right_crop(1)
     return plot
 
 

@@ -8,6 +8,9 @@ import polars as pl
 
 FACTORS = ("generation", "statistical", "throughput", "training", "overhead", "rules")
 
+# The parts that `losses` tells apart; throughput stands for training and overhead where no log splits it.
+LOSSES = ("statistical", "training", "overhead", "throughput", "rules", "untold")
+
 # The quantities that the factors compare with the baseline's.
 _INPUTS = (
     "num_accelerators", "score_s", "unscaled_s", "relative_efficiency", "samples_to_target", "eval_s",
@@ -79,6 +82,36 @@ def log_loss_shares(entries: pl.DataFrame) -> pl.DataFrame:
         "entry_id", "num_accelerators", "like_for_like_efficiency",
         *((pl.col(factor).log() / efficiency.log()).alias(f"{factor}_fraction")
           for factor in ("statistical", "throughput", "rules")),
+    )  # fmt: skip
+
+
+def losses(entries: pl.DataFrame) -> pl.DataFrame:
+    """What each entry lost by cause, in doublings: -log2 of its efficiency and of each factor of it.
+
+    entries: as `with_factors` returned them; those without a like-for-like efficiency are left out.
+    Returns accelerator, num_accelerators, entry_id, efficiency, lost_doublings, its parts (LOSSES) and
+    factors_missing. A part is negative where the entry gained, null where the log does not tell it apart;
+    throughput is null where training and overhead tell it, untold is what no factor explains. The parts that
+    are not null sum to lost_doublings.
+    Assumes losses multiply, so that their logarithms add: -log2 E = the sum of -log2 of the factors.
+    """
+    split, told = pl.col("training").is_not_null(), pl.col("statistical").is_not_null()
+    lost = {name: (1.0 / pl.col(name)).log(2) for name in (*FACTORS, "like_for_like_efficiency")}
+    rules = pl.col("rules").is_not_null()
+    whole = told & rules & pl.col("throughput").is_not_null()
+    return entries.filter(pl.col("like_for_like_efficiency").is_not_null()).select(
+        "accelerator", "num_accelerators", "entry_id",
+        efficiency="like_for_like_efficiency",
+        lost_doublings=lost["like_for_like_efficiency"],
+        statistical=pl.when(whole).then(lost["statistical"]),
+        training=pl.when(whole & split).then(lost["training"]),
+        overhead=pl.when(whole & split).then(lost["overhead"]),
+        throughput=pl.when(whole & ~split).then(lost["throughput"]),
+        rules=pl.when(rules).then(lost["rules"]),
+        untold=pl.when(~whole).then(
+            lost["like_for_like_efficiency"] - pl.when(rules).then(lost["rules"]).otherwise(0.0)
+        ),
+        factors_missing="factors_missing",
     )  # fmt: skip
 
 

@@ -4,11 +4,15 @@ from typing import Final
 
 from equipoise.report.section import Section
 from equipoise.report.sections import (
+    balance,
+    batches,
     claims,
     energy,
     entries,
+    losses,
     method,
     pointers,
+    record,
     shared,
     table_one,
     workloads,
@@ -19,6 +23,10 @@ SECTIONS: Final[tuple[Section, ...]] = (
     claims.SECTION,
     table_one.SECTION,
     workloads.SECTION,
+    losses.SECTION,
+    batches.SECTION,
+    balance.SECTION,
+    record.SECTION,
     shared.SECTION,
     energy.SECTION,
     entries.SECTION,
