@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
+from threadpoolctl import threadpool_limits
 
 from equipoise import economics
 from equipoise.advice.answer import LEVEL, Evidence, Forecast, Ground, Inquiry, Terms
@@ -33,7 +34,8 @@ def forecast(
     published ones.
     Raises EvidenceError where the evidence is too thin for any number with an interval.
     """
-    return _forecast(results_of(scores), inquiry, own, terms or Terms())
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        return _forecast(results_of(scores), inquiry, own, terms or Terms())
 
 
 def forecasts(
@@ -45,11 +47,12 @@ def forecasts(
     """
     results = results_of(scores)
     answers: list[Forecast | EvidenceError] = []
-    for inquiry in inquiries:
-        try:
-            answers.append(_forecast(results, inquiry, None, terms or Terms()))
-        except EvidenceError as err:
-            answers.append(err)
+    with threadpool_limits(limits=1):
+        for inquiry in inquiries:
+            try:
+                answers.append(_forecast(results, inquiry, None, terms or Terms()))
+            except EvidenceError as err:
+                answers.append(err)
     return tuple(answers)
 
 

@@ -3,14 +3,15 @@
 from dataclasses import asdict
 from typing import Any
 
+from equipoise.cli.digits import six_digits
 from equipoise.cli.output import clipped, printable, table_text
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut, Record
 from equipoise.units import format_count, format_duration, format_percent
 
 _NUM_WORST = 8
 _HELD_OUT = {
-    "largest": "the largest size of every group of three sizes or more held out",
-    "new_round": "all sizes of every group but its smallest held out",
+    "largest": "the largest size of every group of three sizes or more",
+    "new_round": "all sizes of every group but its smallest",
 }
 _NAMES = {"perfect": "perfect scaling", "power_law": "power law"}
 
@@ -20,9 +21,9 @@ def fields(result: Backtest) -> dict[str, Any]:
     return {
         "protocol": result.protocol,
         "given_batch": result.given_batch,
-        "ours": asdict(result.ours),
-        "baselines": {name: asdict(record) for name, record in result.baselines.items()},
-        "groups": [asdict(one) for one in result.groups],
+        "ours": six_digits(asdict(result.ours)),
+        "baselines": {name: six_digits(asdict(record)) for name, record in result.baselines.items()},
+        "groups": [six_digits(asdict(one)) for one in result.groups],
     }
 
 
@@ -30,7 +31,7 @@ def text(result: Backtest) -> str:
     """The same for people."""
     batch = "; its batch was given" if result.given_batch else ""
     head = (
-        f"{result.ours.num_groups} results foretold from strictly earlier rounds and the group's smaller sizes:",
+        f"Foretold from strictly earlier rounds and the sizes kept: {result.ours.num_groups} results,",
         f"{_HELD_OUT[result.protocol]}{batch}.",
         "Error: |predicted / actual - 1|.",
     )

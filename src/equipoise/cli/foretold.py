@@ -6,6 +6,7 @@ from textwrap import fill
 from typing import Any
 
 from equipoise.advice.answer import Forecast, Foretold, Record
+from equipoise.cli.digits import six_digits
 from equipoise.cli.output import printable, table_text, width_columns
 from equipoise.economics import Bill
 from equipoise.scaling.equilibrium import Equilibrium, words
@@ -28,7 +29,7 @@ _MOST_SHARES = 3
 def fields(found: Forecast) -> dict[str, Any]:
     """The fields of the document."""
     ground = found.ground
-    return {
+    whole = {
         "workload": found.workload,
         "accelerator": found.accelerator,
         "round": ground.round,
@@ -41,10 +42,11 @@ def fields(found: Forecast) -> dict[str, Any]:
         "no_equilibria": found.no_equilibria,
         "law": asdict(ground.law),
         "evidence": [asdict(each) for each in ground.evidence],
-        "domain": asdict(ground.domain),
+        "domain": {"smallest": round(ground.domain.smallest), "largest": round(ground.domain.largest)},
         "rates": asdict(found.rates),
         "notes": list(ground.notes),
     }
+    return {name: six_digits(value) for name, value in whole.items()}
 
 
 def _prediction(each: Foretold, bill: Bill) -> dict[str, Any]:

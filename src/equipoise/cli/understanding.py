@@ -95,6 +95,8 @@ def backtest(
     """Foretell past results from earlier ones; say how wrong."""
     extend_catalogue(hardware, workloads)
     with answering("backtest", as_json=as_json, json_out=json_out) as answer:
+        from threadpoolctl import threadpool_limits
+
         from equipoise.cli.backtested import fields, text
         from equipoise.cli.console import progress_bar
         from equipoise.scaling.backtest import backtest as hold_out
@@ -103,7 +105,8 @@ def backtest(
         scores = tables(data=data, also=also or ()).scores
         held = sorted(scores["campaign"].drop_nulls().unique())
         chosen = _rounds(rounds, held)
-        with progress_bar() as progress:
+        # The matrices are small: threads would only wait for each other.
+        with progress_bar() as progress, threadpool_limits(limits=1):
             told: list[str] = []
 
             def show(round_: str) -> None:
