@@ -1,0 +1,258 @@
+"""`predict` and `backtest` as their users and scripts meet them: real processes, exit codes, streams, files."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+H200 = ("--workload", "llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
+# T = 10 s + 1000 s / N, in minutes.
+AMDAHL = "num_accelerators,time_to_train_min\n" + "".join(
+    f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (1, 2, 4, 8, 16, 32)
+)
+
+
+def equipoise(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def document(ended):
+    """The one document on standard output, as a strict parser reads it."""
+    return json.loads(ended.stdout, parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A function that writes a file of measurements."""
+
+    def write(text, name="mine.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_predict_says_what_scripts_rely_on(tmp_path):
+    ended = equipoise("predict", *H200, "--at", "64,16", "--json", "--json-out", "a.json", cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = document(ended)
+    assert list(found)[:3] == ["schema", "equipoise", "dataset"]
+    assert found["schema"] == "equipoise.predict/1"
+    assert [each["num_accelerators"] for each in found["predictions"]] == [64, 16]
+    for each in found["predictions"]:
+        assert {"time_s", "low_s", "high_s", "level", "in_domain"} <= each.keys()
+        assert 0 < each["low_s"] < each["time_s"] < each["high_s"]
+        assert each["level"] == 0.9
+        assert each["record"]["num_held_out"] > 10
+    for each in found["equilibria"]:
+        assert list(each)[:4] == ["kind", "num_accelerators", "low", "high"]
+        assert {"censored", "efficiency", "time_s", "next_doubling"} <= each.keys()
+        assert {"gain_s", "gain_fraction", "accelerator_hours_factor"} <= each["next_doubling"].keys()
+    assert [each["kind"] for each in found["equilibria"]] == ["balance", "marginal", "floor", "peak"]
+    assert found["answer"] in {"balance", "marginal", "floor"}
+    assert found["law"]["name"] == "pooled"
+    for each in found["evidence"]:
+        assert list(each)[:2] == ["kind", "ref"]
+        assert each["source_uri"]
+        assert 0 < each["weight"] < 1
+    assert (tmp_path / "a.json").read_text() == ended.stdout
+
+
+def test_predict_recovers_a_known_law_from_a_file(mine):
+    found = document(
+        equipoise("predict", "--from", mine(AMDAHL), "--law", "amdahl", "--at", "8,64", "--json")
+    )
+    inside, beyond = found["predictions"]
+    assert inside["time_s"] == pytest.approx(135.0, rel=0.01)
+    assert beyond["time_s"] == pytest.approx(25.625, rel=0.02)
+    assert beyond["low_s"] < 25.625 < beyond["high_s"]
+    assert (inside["in_domain"], beyond["in_domain"]) == (True, False)
+    assert found["law"]["values"] == pytest.approx({"serial_s": 10.0, "parallel_s": 1000.0}, rel=1e-3)
+    # Nothing is known of a file's accelerator: no price, no power, no invented bill.
+    assert (beyond["usd"], beyond["energy_j"], beyond["carbon_kg"]) == (None, None, None)
+    assert {each["ref"] for each in found["evidence"]} == {"mine.csv"}
+
+
+def test_predict_joins_a_file_with_published_results(mine):
+    path = mine("num_accelerators,time_to_train_min\n8,25\n16,14\n")
+    found = document(equipoise("predict", *H200, "--from", path, "--at", "32", "--json"))
+    assert {each["kind"] for each in found["evidence"]} == {"measured", "published"}
+    assert found["round"] is None
+    assert any("times the best published one" in note for note in found["notes"])
+
+
+def test_batch_deadline_and_price_change_the_answer():
+    options = ("--global-batch", 64, "--price", 2.5, "--region", "france", "--deadline-h", 0.1)
+    found = document(equipoise("predict", *H200, "--at", "64", *options, "--json"))
+    (each,) = found["predictions"]
+    assert each["usd"] == pytest.approx(2.5 * each["accelerator_hours"], rel=1e-4)
+    assert each["carbon_kg"] == pytest.approx(each["energy_j"] / 3.6e6 * 0.056, rel=1e-4)
+    assert [point["kind"] for point in found["equilibria"]][-2:] == ["cost", "energy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--workload and --accelerator"),
+        (["--workload", "bert"], "--workload and --accelerator"),
+        (["--workload", "bret", "--accelerator", "h100-sxm5-80gb"], "they hold bert"),
+        (["--workload", "bert", "--accelerator", "h9000"], "h9000"),
+        ([*H200, "--round", "v0.5"], "v5.0"),
+        ([*H200, "--at", "8,many"], "'many'"),
+        ([*H200, "--at", ""], "expected whole numbers"),
+        ([*H200, "--at", "0"], "--at 0"),
+        ([*H200, "--law", "magic"], "the laws are"),
+        ([*H200, "--global-batch", "-1"], "--global-batch"),
+        ([*H200, "--price", "0"], "--price"),
+        ([*H200, "--region", "atlantis"], "atlantis"),
+        (["--from", "nothing.csv"], "nothing.csv"),
+        (["--from", "."], "not a regular file"),
+        ([*H200, "--data", "nothing-here"], "nothing-here"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_used_is_one_sentence(arguments, words, tmp_path):
+    ended = equipoise("predict", *arguments, "--json", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.fullmatch(r"equipoise: [^\n]+\n", ended.stderr)
+    assert words in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing"),
+    [
+        ("8,10\n", "16 accelerators"),
+        ("8,10\n16,6\n", "32 accelerators"),
+        ("8,10\n16,10.1\n32,9.9\n64,10.0\n", "repetitions"),
+    ],
+    ids=["one size", "two sizes", "flat"],
+)
+def test_too_little_evidence_is_exit_code_3_with_what_to_measure(rows, missing, mine):
+    ended = equipoise("predict", "--from", mine(f"num_accelerators,time_to_train_s\n{rows}"), "--json")
+    assert ended.returncode == 3
+    found = document(ended)
+    assert found["schema"] == "equipoise.predict/1"
+    assert found["status"] == "not_enough_evidence"
+    assert "predictions" not in found
+    assert missing in " ".join(found["missing"])
+
+
+def test_an_accelerator_without_results_is_too_little_evidence():
+    ended = equipoise("predict", "--workload", "gpt3", "--accelerator", "v100-sxm2-16gb", "--json")
+    assert ended.returncode == 3
+    assert document(ended)["missing"]
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "=cmd|' /C calc'!A0"])
+def test_what_a_file_holds_does_not_reach_the_terminal_raw(name, mine):
+    path = mine(f"workload,num_accelerators,step_s\n{name},8,1\nother,8,1\n")
+    ended = equipoise("predict", "--from", path)
+    assert ended.returncode == 2
+    assert "\x1b" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", *H200],
+        [
+            "predict",
+            "--workload",
+            "bert",
+            "--accelerator",
+            "h100-sxm5-80gb",
+            "--round",
+            "v4.1",
+            "--law",
+            "usl",
+        ],
+        [
+            "predict",
+            "--workload",
+            "bert",
+            "--accelerator",
+            "tpu-v4",
+            "--at",
+            "1,1000000",
+            "--hour-usd",
+            "1000",
+        ],
+        ["predict", "--from", "mine.csv", "--price", "2"],
+        ["backtest", "--rounds", "v0.6"],
+        ["backtest", "--rounds", "0.5,v0.6", "--new-round"],
+        ["backtest", "--rounds", "v0.6", "--given", "batch"],
+    ],
+    ids=" ".join,
+)
+def test_text_is_plain_and_fits_80_columns(arguments, mine, tmp_path):
+    mine(AMDAHL)
+    ended = equipoise(*arguments, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\x1b" not in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+
+
+def test_the_first_reason_to_stop_is_said_first(mine):
+    # Of 10 s + 1000 s / N the doubling from 50 on gains less than half of ideal; balance and floor lie at 100.
+    text = AMDAHL + "".join(f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (64, 128, 256, 512))
+    said = equipoise("predict", "--from", mine(text), "--law", "amdahl").stdout
+    first = re.search(r"first reason first:\n- (.*)", said)[1]
+    assert re.match(r"At (49|50|51) you are at the point from which doubling gains", first)
+
+
+def test_backtest_says_what_scripts_rely_on():
+    ended = equipoise("backtest", "--rounds", "v0.6", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = document(ended)
+    assert found["schema"] == "equipoise.backtest/1"
+    assert found["protocol"] == "largest"
+    promised = {"num_groups", "median_abs_error", "mean_abs_error", "p90_abs_error"}
+    assert promised | {"coverage", "by_workload", "by_jump"} <= found["ours"].keys()
+    assert set(found["baselines"]) >= {"perfect", "power_law"}
+    for each in found["baselines"].values():
+        assert promised <= each.keys()
+    assert len(found["groups"]) == found["ours"]["num_groups"] > 0
+    for each in found["groups"]:
+        assert each["round"] == "v0.6"
+        assert {"workload", "accelerator", "num_accelerators", "actual_s"} <= each.keys()
+        assert each["low_s"] < each["predicted_s"] < each["high_s"]
+
+
+def test_backtest_errors_are_those_of_its_groups():
+    found = document(equipoise("backtest", "--rounds", "v0.5,v0.6", "--json"))
+    errors = sorted(abs(each["predicted_s"] / each["actual_s"] - 1) for each in found["groups"])
+    middle = len(errors) // 2
+    median = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
+    assert found["ours"]["median_abs_error"] == pytest.approx(median, rel=1e-3)
+    held = [each["low_s"] <= each["actual_s"] <= each["high_s"] for each in found["groups"]]
+    assert found["ours"]["coverage"] == pytest.approx(sum(held) / len(held), rel=1e-5)
+
+
+def test_backtest_of_an_unknown_round_names_those_there_are():
+    ended = equipoise("backtest", "--rounds", "v9.9")
+    assert ended.returncode == 2
+    assert "v4.1" in ended.stderr
+
+
+def test_backtest_without_a_group_to_hold_out_is_too_little_evidence(tmp_path):
+    ingested = equipoise("export", "scores", "--out", tmp_path / "scores.parquet")
+    assert ingested.returncode == 0
+    assert equipoise("export", "runs", "--out", tmp_path / "runs.parquet").returncode == 0
+    for table in ("scores", "runs"):
+        path = tmp_path / f"{table}.parquet"
+        pl.read_parquet(path).filter(pl.col("workload") == "ncf").write_parquet(path)
+    ended = equipoise("backtest", "--data", tmp_path, "--json")
+    assert ended.returncode == 3
+    assert document(ended)["missing"]
