@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.report.charts import Axis, Chart, Level, Mark, Note, Series
+from equipoise.report.charts import Axis, Band, BarChart, Chart, Level, Mark, Note, Part, Series
 from equipoise.report.figures import height_px, plotly_figure, ticks
 
 MARK = Mark(colour=2, symbol="square")
@@ -90,3 +90,63 @@ def test_ticks_are_few_powers_of_two_inside(low, factor):
         assert all(math.log2(value).is_integer() for value in values)
     else:
         assert values == sorted(set(values))
+
+
+def bars(**changes):
+    gained = Part(name="<rules>", mark=MARK, heights=(None, -0.5), hovers=((), ("<b>r</b>",)))
+    lost = Part(
+        name="batch", mark=Mark(colour=1, symbol="circle"), heights=(1.0, 2.0), hovers=(("b",), ("c",))
+    )
+    parts = {
+        "name": "b",
+        "title": "T",
+        "subtitle": "s",
+        "alternative": "a",
+        "x_title": "accelerators",
+        "y_title": "doublings",
+        "categories": ("8", "64"),
+        "labels": ("0.5", "0.35"),
+        "limits": (-0.5, 2.0),
+        "series": (gained, lost),
+    }
+    return BarChart(**(parts | changes))
+
+
+def test_bars_are_stacked_with_gains_below_zero():
+    figure = plotly_figure(bars())
+    rules, batch, labels = figure["data"]
+    assert figure["layout"]["barmode"] == "relative"
+    assert (rules["y"], batch["y"]) == ([None, -0.5], [1.0, 2.0])
+    assert rules["name"] == "&lt;rules&gt;"
+    assert rules["hovertext"] == ["", "&lt;b&gt;r&lt;/b&gt;"]
+    assert labels["y"] == [1.0, 2.0]  # above what was lost, whatever was gained
+    low, high = figure["layout"]["yaxis"]["range"]
+    assert low < -0.5
+    assert high > 2.0
+
+
+def test_bars_side_by_side_share_the_scale_they_are_given():
+    small = bars(series=(Part(name="p", mark=MARK, heights=(0.01, 0.02), hovers=((), ())),))
+    assert (
+        plotly_figure(small)["layout"]["yaxis"]["range"] == plotly_figure(bars())["layout"]["yaxis"]["range"]
+    )
+
+
+def test_a_band_is_closed_and_inside_the_axis():
+    band = Band(name="A", mark=MARK, x=(8.0, 64.0), low=(0.5, 0.2), high=(2.0, 0.9))
+    figure = plotly_figure(chart(bands=(band,)))
+    outline = figure["data"][0]
+    assert outline["x"] == [8.0, 64.0, 64.0, 8.0]
+    assert outline["y"] == [2.0, 0.9, 0.2, 0.5]
+    assert outline["fill"] == "toself"
+    assert figure["layout"]["yaxis"]["range"][1] > 2.0
+
+
+@pytest.mark.parametrize(("is_extrapolated", "dash"), [(False, "solid"), (True, "dot")])
+def test_a_curve_has_no_markers_and_is_dotted_beyond_the_data(is_extrapolated, dash):
+    curve = Series(
+        name="law", mark=MARK, x=(8.0, 16.0), y=(2.0, 1.0), hovers=((), ()),
+        is_curve=True, is_extrapolated=is_extrapolated,
+    )  # fmt: skip
+    (trace,) = plotly_figure(chart(series=(curve,)))["data"]
+    assert (trace["mode"], trace["line"]["dash"]) == ("lines", dash)

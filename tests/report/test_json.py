@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from equipoise.report.json import report_fields, score_fields
+from equipoise.scaling.decompose import LOSSES
 from equipoise.study import scores, study
 
 
@@ -64,3 +65,31 @@ def test_claims_of_a_workload_are_those_about_it(report):
 def test_report_document_is_plain_json(report):
     assert orjson.loads(orjson.dumps(report)) == report
     assert all(math.isfinite(number) for number in _numbers(report))
+
+
+def test_equilibria_have_the_fields_of_the_contract_and_one_answer_an_accelerator(report):
+    for workload in report["workloads"]:
+        answers = [each["accelerator"] for each in workload["equilibria"] if each["is_answer"]]
+        assert sorted(answers) == sorted({each["accelerator"] for each in workload["equilibria"]})
+        for each in workload["equilibria"]:
+            assert {
+                "kind", "num_accelerators", "low", "high", "censored", "efficiency", "time_s", "next_doubling",
+                "accelerator_hours", "usd", "energy_j", "energy_basis", "carbon_kg",
+            } <= each.keys()  # fmt: skip
+            assert {"gain_s", "gain_fraction", "accelerator_hours_factor"} <= each["next_doubling"].keys()
+
+
+def test_fit_holds_both_laws_with_intervals(report):
+    bert = next(each for each in report["workloads"] if each["workload"] == "bert")
+    samples = bert["fit"]["samples_to_target"]
+    assert samples["samples_min"]["low"] < samples["samples_min"]["value"] < samples["samples_min"]["high"]
+    for curve in bert["fit"]["curves"]:
+        for each in curve["predictions"]:
+            assert each["low_s"] < each["time_s"] < each["high_s"]
+
+
+def test_losses_of_every_entry_sum_to_its_own(report):
+    for workload in report["workloads"]:
+        for each in workload["losses"]:
+            parts = [each[name] for name in LOSSES if each[name] is not None]
+            assert sum(parts) == pytest.approx(each["lost_doublings"], abs=1e-9)

@@ -4,13 +4,18 @@ from dataclasses import replace
 
 import polars as pl
 
+from equipoise.advice.balance import Balances, Unanswered
 from equipoise.report import blocks
 from equipoise.report.sections import (
     SECTIONS,
+    balance,
+    batches,
     claims,
     energy,
     entries,
+    losses,
     pointers,
+    record,
     shared,
     table_one,
     workloads,
@@ -176,3 +181,110 @@ def test_a_pointer_says_what_for_and_why(findings):
     assert (tile.label, tile.words) == ("For speed", "The shortest time of all.")
     assert "E' 0.500" in tile.detail
     assert "E 0.400" in tile.detail
+
+
+def test_losses_name_each_cause_with_its_share_of_the_whole(findings):
+    said = text(losses.SECTION.blocks(findings))
+    # 1 / 1.322 and 0.322 / 1.322 of the doublings lost at 64.
+    assert "E is 0.400, 1.32 doublings lost. Of these 76 % throughput (unsplit) and 24 % batch growth" in said
+    assert "diminishing returns from 8 accelerators" in said
+    assert "1 samples an accelerator and step against 8" in said
+    assert "Not told apart, H100 SXM5 80 GB at 8 and 64: evaluation lies inside the training blocks" in said
+    assert "at most 0.5 of the baseline's samples" in said  # the rule
+
+
+def test_losses_stack_what_is_known_and_show_the_rest_as_not_told(findings):
+    (chart,) = one(losses.SECTION.blocks(findings), blocks.Panels).charts
+    parts = {part.name: part.heights for part in chart.series}
+    assert chart.categories == ("4", "8", "64")
+    assert parts == {
+        "batch growth": (0.0, None, 0.322),
+        "throughput (unsplit)": (0.0, None, 1.0),
+        "cannot be told": (None, 0.152, None),
+    }
+    assert chart.labels == ("1.00", "0.900", "0.400")
+
+
+def test_losses_without_two_sizes_say_so(findings):
+    found = losses.SECTION.blocks(
+        with_workload(findings, losses=findings.workloads[0].losses.head(1), diagnoses=(), curve_diagnoses=())
+    )
+    assert "No accelerator was entered at two sizes" in text(found)
+    assert not any(isinstance(block, blocks.Panels) for block in flat(found))
+
+
+def test_every_symptom_is_in_the_table_with_its_entry(findings):
+    (table,) = [
+        block
+        for block in flat(losses.SECTION.blocks(findings))
+        if isinstance(block, blocks.Table) and block.name == "diagnoses"
+    ]
+    assert [row[3].text for row in table.rows] == ["diminishing returns", "batch starvation"]
+    assert [row[2].text for row in table.rows] == ["", "64"]
+
+
+def test_the_batch_law_stands_with_its_intervals(findings):
+    found = batches.SECTION.blocks(findings)
+    (row,) = one(found, blocks.Table).rows
+    assert [cell.text for cell in row[:4]] == ["BERT", "2,000,000", "16,000", "3"]
+    assert row[2].detail == "14,000\N{EN DASH}19,000"
+    (chart,) = one(found, blocks.Panels).charts
+    assert chart.bands[0].low == (2.0, 2.8)  # in millions, as the axis says
+    assert "(millions)" in chart.y.title
+
+
+def test_a_batch_without_an_upper_bound_is_at_least(findings):
+    growth = findings.workloads[0].batches
+    unbounded = replace(growth, batch_critical=replace(growth.batch_critical, high=float("inf")))
+    (row,) = one(batches.SECTION.blocks(with_workload(findings, batches=unbounded)), blocks.Table).rows
+    assert row[2].text == "at least 14,000"
+
+
+def test_a_workload_without_a_batch_law_says_what_is_missing(findings):
+    unknown = Unanswered(subject="bert", reason="Two batches only.", missing=("a batch of 4,096",))
+    said = text(batches.SECTION.blocks(with_workload(findings, batches=unknown)))
+    assert "BERT: not enough evidence. Two batches only. What would tell it: a batch of 4,096." in said
+
+
+def test_equilibria_stand_with_interval_censoring_and_bill(findings):
+    found = balance.SECTION.blocks(findings)
+    first, second = one(found, blocks.Table).rows
+    # 32 accelerators for 2 minutes are 1.07 accelerator-hours, at 3 USD; 32 x 700 W x 1.18 x 120 s = 0.881 kWh.
+    assert [cell.text for cell in first] == [
+        "H100 SXM5 80 GB", "balance", "32", "0.625", "2.0 min", "1.07", "3.20", "0.881", "0.441",
+    ]  # fmt: skip
+    assert (first[1].detail, first[2].detail) == ("the answer", "16\N{EN DASH}48")
+    assert first[7].detail == "modelled"
+    assert (second[2].text, second[2].detail) == ("at least 64", "64 or more")
+    assert (second[7].text, second[7].detail) == ("2.00", "measured")
+
+
+def test_the_answer_comes_first_and_rates_name_their_source(findings):
+    said = text(balance.SECTION.blocks(findings))
+    assert "H100 SXM5 80 GB: 32 (balance). At 32 you are at the balance point (16-48)." in said
+    assert "3.00 USD an accelerator-hour (2.00\N{EN DASH}4.00; by Dell)" in said
+    assert "not enough evidence. Dell has one size. What would tell it: the time at 16 accelerators." in said
+
+
+def test_the_curve_is_dotted_beyond_the_published_sizes(findings):
+    (chart,) = one(balance.SECTION.blocks(findings), blocks.Panels).charts
+    beyond = [series for series in chart.series if series.is_extrapolated]
+    assert [series.x for series in beyond] == [(64.0, 128.0)]
+    assert [note.text for note in chart.notes] == ["32"]
+
+
+def test_a_workload_with_one_size_each_has_no_curve(findings):
+    found = balance.SECTION.blocks(with_workload(findings, balances=Balances(found=(), unanswered=())))
+    assert "No accelerator was entered at two sizes or more" in text(found)
+
+
+def test_the_record_stands_beside_simpler_ways(findings):
+    found = record.SECTION.blocks(findings)
+    every, near = one(found, blocks.Table).rows
+    assert [cell.text for cell in every[1:]] == ["all", "50", "6 %", "35 %", "\N{EN DASH}", "20 %", "88 %"]
+    assert [cell.text for cell in near[1:4]] == ["up to 2\N{MULTIPLICATION SIGN}", "40", "6 %"]
+    assert "median error 6 % (perfect scaling 35 %)" in text(found)
+
+
+def test_without_a_record_its_section_is_left_out(findings):
+    assert not record.SECTION.applies(replace(findings, record=None))

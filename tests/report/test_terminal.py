@@ -8,7 +8,7 @@ from rich.console import Console
 
 from equipoise.report import terminal
 from equipoise.report.blocks import Cell, Column, Fold, Table
-from equipoise.report.charts import Axis, Chart, Level, Mark, Series
+from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Part, Series
 from equipoise.report.textplot import Canvas, text_plot
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07[bold red]x[/] " + "very-long-name-" * 20
@@ -149,3 +149,19 @@ def test_sizes_that_do_not_fit_share_a_column_with_the_nearest():
 
 def test_a_chart_without_points_says_so():
     assert plot(scatter()) == ["no points"]
+
+
+def test_bars_are_as_long_as_what_they_stand_for():
+    circle, square = Mark(colour=1, symbol="circle"), Mark(colour=2, symbol="square")
+    chart = BarChart(
+        name="b", title="T", subtitle="", alternative="", x_title="x", y_title="y",
+        categories=("8", "64"), labels=("1.0", "0.2"), limits=(0.0, 4.0),
+        series=(
+            Part(name="p", mark=circle, heights=(1.0, 1.0), hovers=((), ())),
+            Part(name="q", mark=square, heights=(-1.0, 3.0), hovers=((), ())),
+        ),
+    )  # fmt: skip
+    short, long = text_plot(chart, Canvas(columns=49, is_unicode=False)).plain.splitlines()
+    # 49 columns: 3 for the size, 4 for the label, 2 for the frame: 40 for 4 doublings.
+    assert short == " 8 |" + "o" * 10 + " 1.0"
+    assert long == "64 |" + "o" * 10 + "#" * 30 + " 0.2"

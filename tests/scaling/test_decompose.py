@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.runs import embedded
-from equipoise.scaling.decompose import log_loss_shares, with_factors
+from equipoise.scaling.decompose import LOSSES, log_loss_shares, losses, with_factors
 from equipoise.scaling.metrics import with_metrics
 
 POSITIVE = st.floats(1e-2, 1e6)
@@ -173,3 +173,37 @@ def test_factors_equal_those_of_another_program(data_dir):
         (product / pl.col("total_eff_official") - 1).abs().max().alias("product"),
     )
     assert max(error.row(0)) < 1e-3, error
+
+
+def test_losses_by_cause_sum_to_the_whole_loss():
+    # E = 0.4 x 0.5 x 2: log2 of 2.5, 2 and 1/2 are 1.322, 1 and -1; training x overhead = 0.8 x 0.625.
+    rows = pl.DataFrame(
+        {
+            "accelerator": ["a"] * 4,
+            "num_accelerators": [8, 64, 64, 64],
+            "entry_id": list("bcde"),
+            "like_for_like_efficiency": [1.0, 0.4, 0.4, 0.4],
+            "generation": [1.0] * 4,
+            "statistical": [1.0, 0.4, 0.4, None],
+            "throughput": [1.0, 0.5, 0.5, None],
+            "training": [None, None, 0.8, None],
+            "overhead": [None, None, 0.625, None],
+            "rules": [1.0, 2.0, 2.0, 2.0],
+            "factors_missing": ["x", "x", None, "y"],
+        }
+    )
+    found = losses(rows)
+    whole, split, untold = (found.row(place, named=True) for place in (1, 2, 3))
+    assert whole["lost_doublings"] == pytest.approx(1.3219, abs=1e-4)
+    assert (whole["statistical"], whole["throughput"], whole["rules"]) == pytest.approx(
+        (1.3219, 1, -1), abs=1e-4
+    )
+    assert (whole["training"], whole["overhead"], whole["untold"]) == (None, None, None)
+    # log2 1.25 and log2 1.6
+    assert (split["training"], split["overhead"]) == pytest.approx((0.3219, 0.6781), abs=1e-4)
+    assert split["throughput"] is None
+    # What no log tells is the rest, not a guess: 1.322 + 1.
+    assert untold["untold"] == pytest.approx(2.3219, abs=1e-4)
+    assert untold["statistical"] is None
+    sums = found.select(total=pl.sum_horizontal(LOSSES))["total"]
+    assert sums.to_list() == pytest.approx(found["lost_doublings"].to_list(), abs=1e-9)

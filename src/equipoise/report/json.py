@@ -6,10 +6,16 @@ from typing import Any
 
 import polars as pl
 
+from equipoise.advice.balance import RULE as PAID_RULE
+from equipoise.advice.balance import Balance, Unanswered
+from equipoise.advice.diagnose import CURVE_RULE, SYMPTOMS
+from equipoise.advice.record import Shipped
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.scaling.claims import RULE, Claim, Part
 from equipoise.scaling.decompose import FACTORS
+from equipoise.scaling.equilibrium import KINDS
 from equipoise.scaling.metrics import SCORE_COLUMNS
+from equipoise.stats import Interval
 
 
 def score_fields(frame: pl.DataFrame) -> dict[str, Any]:
@@ -29,6 +35,9 @@ def report_fields(findings: Findings) -> dict[str, Any]:
         "workloads": [_workload(each, findings.claims) for each in findings.workloads],
         "claims": [_claim(claim, claim.parts) for claim in findings.claims],
         "verdict_rule": RULE,
+        "diagnosis_rules": {symptom.name: symptom.rule for symptom in SYMPTOMS} | {"curve": CURVE_RULE},
+        "equilibrium_rules": {kind.name: kind.definition for kind in KINDS} | {"cost, energy": PAID_RULE},
+        "record": None if findings.record is None else _record(findings.record),
         "attributed": [_plain_dict(asdict(each)) for each in findings.attributed],
         "shared_systems": {
             "num_systems": shared.num_systems,
@@ -38,6 +47,11 @@ def report_fields(findings: Findings) -> dict[str, Any]:
             "families": _rows(shared.families),
         },
     }
+
+
+def _record(record: Shipped) -> dict[str, Any]:
+    """How wrong predictions were on results held out, as `backtest` says it, without the groups."""
+    return _plain_dict({"dataset": record.dataset, "backtests": [asdict(each) for each in record.summaries]})
 
 
 def _workload(found: WorkloadFindings, claims: tuple[Claim, ...]) -> dict[str, Any]:
@@ -61,6 +75,12 @@ def _workload(found: WorkloadFindings, claims: tuple[Claim, ...]) -> dict[str, A
                 "entry_id", "num_accelerators", "accelerator", "energy_j", "energy_j_per_sample"
             )
         ),
+        "losses": _rows(found.losses),
+        "diagnoses": [_plain(asdict(each)) for each in (*found.curve_diagnoses, *found.diagnoses)],
+        "fit": _fit(found),
+        "equilibria": [
+            _equilibrium(each, place) for each in found.balances.found for place in range(len(each.points))
+        ],
         "claims": [
             _claim(claim, [part for part in claim.parts if part.workload in (found.workload, None)])
             for claim in claims
@@ -81,6 +101,63 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
             "factors_missing": row["factors_missing"],
         }
     )
+
+
+def _fit(found: WorkloadFindings) -> dict[str, Any]:
+    """The laws behind a workload: samples against batch, and time against size of each accelerator."""
+    growth = found.batches
+    samples = (
+        {"missing": _plain(asdict(growth))}
+        if isinstance(growth, Unanswered)
+        else {
+            "samples_min": _interval(growth.samples_min),
+            "batch_critical_samples": _interval(growth.batch_critical),
+            "growth": _interval(growth.growth),
+            "num_entries": len(growth.entries),
+            "num_rounds": growth.num_rounds,
+            "curve": _rows(growth.curve),
+        }
+    )
+    return {
+        "samples_to_target": samples,
+        "curves": [_curve(each) for each in found.balances.found],
+        "missing": [_plain(asdict(each)) for each in found.balances.unanswered],
+    }
+
+
+def _curve(each: Balance) -> dict[str, Any]:
+    """The law of one accelerator, and its predictions as `predict` gives them."""
+    ground = each.forecast.ground
+    return _plain_dict(
+        {
+            "accelerator": each.accelerator,
+            "law": asdict(ground.law),
+            "domain": asdict(ground.domain),
+            "sizes": each.sizes,
+            "predictions": each.curve.to_dicts(),
+            "evidence": [asdict(one) for one in ground.evidence],
+        }
+    )
+
+
+def _equilibrium(each: Balance, place: int) -> dict[str, Any]:
+    """One point with its bill; is_answer marks the smallest of balance, marginal and floor."""
+    point, bill = each.points[place], each.bills[place]
+    return _plain_dict(
+        {
+            "accelerator": each.accelerator,
+            **asdict(point),
+            "censored": point.censored,
+            "is_answer": point is each.forecast.answer,
+            **asdict(bill),
+            "words": each.words[place],
+        }
+    )
+
+
+def _interval(interval: Interval) -> dict[str, Any]:
+    """The interval; null where the data set no upper bound."""
+    return _plain_dict(asdict(interval))
 
 
 def _claim(claim: Claim, parts: list[Part] | tuple[Part, ...]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _fold(block: Fold, console: Console) -> None:
     if block.is_aside:
         return
     if block.is_long:
-        _item(console, Text(f"{block.title}: in the HTML report and in `equipoise scores`."))
+        _item(console, Text(f"{block.title}: in the HTML report and in `equipoise report --json`."))
         return
     console.print()
     title = Text(block.title, "bold")

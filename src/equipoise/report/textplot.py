@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.text import Text
 
-from equipoise.report.charts import Axis, BarChart, Chart, Mark
+from equipoise.report.charts import Axis, BarChart, Chart, Mark, Series
 from equipoise.report.figures import ticks
 from equipoise.report.words import TIMES, count, ratio
 
@@ -67,7 +67,7 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     for series in reversed(chart.series):
         for x, y in zip(series.x, series.heights, strict=True):
             row = PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS)
-            cells[row][x_scale.place(x, num_columns)] = (symbol(series.mark, canvas), style(series.mark))
+            cells[row][x_scale.place(x, num_columns)] = (_dot(series, canvas), style(series.mark))
     bar, corner, dash = ("│", "└", "─") if canvas.is_unicode else ("|", "+", "-")
     plot = Text()
     for row, line in enumerate(cells):
@@ -82,12 +82,19 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     return plot
 
 
+def _dot(series: Series, canvas: Canvas) -> str:
+    """What stands for a point of a series: its symbol, or a dot for what was fitted."""
+    if series.is_curve:
+        return "·" if canvas.is_unicode else "."
+    return symbol(series.mark, canvas)
+
+
 def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
     """A line a bar: its name, each part in its own symbol, its label; what hangs below zero is left out."""
     name_columns = max(map(len, chart.categories), default=0) + 1
     label_columns = max(map(len, chart.labels), default=0) + 1
     num_columns = canvas.columns - name_columns - label_columns - 2
-    most = max((chart.extent(place)[1] for place in range(len(chart.categories))), default=0.0) or 1.0
+    most = chart.limits[1] or 1.0
     plot = Text()
     for place, name in enumerate(chart.categories):
         plot.append(f"{name:>{name_columns - 1}} {'│' if canvas.is_unicode else '|'}")

@@ -39,6 +39,7 @@ from equipoise.units import KWH_J, MINUTE_S, format_duration, format_percent
 
 STOPS: Final = "where it stops paying"
 STOP_MARK: Final = Mark(colour=5, symbol="star")
+NEAR: Final = 1.5  # sizes closer than this factor share a label
 ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
 BOUNDS: Final = {"at": "", "at_least": "at least ", "at_most": "at most "}
 
@@ -111,15 +112,22 @@ def _chart(workload: WorkloadFindings, told: Sequence[Balance], marks: dict[str 
         x=Axis(title="accelerators", is_log=True),
         y=Axis(title="minutes", is_log=True),
         series=(*((_stops(located),) if located else ()), *series),
-        notes=tuple(
-            Note(
-                x=float(point.num_accelerators), y=point.time_s / MINUTE_S, text=count(point.num_accelerators)
-            )
-            for point in answers
-            if point is not None and point.bound == "at"
-        ),
+        notes=_notes([point for point in answers if point is not None and point.bound == "at"]),
         bands=tuple(_band(each, marks[each.accelerator]) for each in told),
     )
+
+
+def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
+    """The answers beside their stars; those too near to be read apart share a note."""
+    notes: list[Note] = []
+    for point in sorted(answers, key=lambda each: each.num_accelerators):
+        x, y, text = float(point.num_accelerators), point.time_s / MINUTE_S, count(point.num_accelerators)
+        if notes and x < NEAR * notes[-1].x:
+            last = notes.pop()
+            notes.append(Note(x=x, y=max(y, last.y), text=f"{last.text}, {text}"))
+        else:
+            notes.append(Note(x=x, y=y, text=text))
+    return tuple(notes)
 
 
 def _level(told: Sequence[Balance]) -> float:

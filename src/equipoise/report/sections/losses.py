@@ -36,7 +36,7 @@ CAUSES: Final = {
     "statistical": ("batch growth", Mark(colour=1, symbol="circle")),
     "training": ("slower training", Mark(colour=2, symbol="square")),
     "overhead": ("evaluation and set-up", Mark(colour=3, symbol="triangle-up")),
-    "throughput": ("throughput, not split", Mark(colour=4, symbol="diamond")),
+    "throughput": ("throughput (unsplit)", Mark(colour=4, symbol="diamond")),
     "rules": ("rules", Mark(colour=5, symbol="cross")),
     "untold": ("cannot be told", Mark(colour=None, symbol="x")),
 }
@@ -66,7 +66,8 @@ def _of_workload(workload: WorkloadFindings) -> tuple[Block, ...]:
     curves = _curves(workload)
     if not curves:
         return (heading, prose("No accelerator was entered at two sizes: nothing can be lost to size."))
-    shown = curves[:MOST_CHARTS]
+    lossy = [rows for rows in curves if any(abs(row["lost_doublings"]) >= SMALLEST_SCALE for row in rows)]
+    shown = (lossy or curves)[:MOST_CHARTS]
     causes = [cause for cause in LOSSES if any(_counts(row, cause) for rows in shown for row in rows)]
     limits = _limits([row for rows in shown for row in rows], causes)
     panels = Panels(charts=tuple(_chart(workload, rows, causes, limits) for rows in shown), legend="Lost to")
@@ -98,7 +99,7 @@ def _counts(row: Row, cause: str) -> bool:
 
 
 def _limits(rows: Sequence[Row], causes: Sequence[str]) -> tuple[float, float]:
-    """How far the deepest and the highest bar reach; at least a tenth, for less is nothing to look at."""
+    """How far the deepest and the highest bar reach; at least a tenth, for less is nothing to see."""
     parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
     low = min((sum(min(part, 0.0) for part in each) for each in parts), default=0.0)
     high = max((sum(max(part, 0.0) for part in each) for each in parts), default=0.0)
@@ -136,7 +137,7 @@ def _hover(row: Row, cause: str) -> tuple[str, ...]:
         return ()
     lines = [hardware(row), f"{CAUSES[cause][0]}: a factor of {ratio(2 ** -row[cause])}"]
     if row["lost_doublings"] > 0:
-        lines.append(f"{format_percent(row[cause] / row['lost_doublings'])} of the loss")
+        lines.append(f"{_percent(row[cause] / row['lost_doublings'])} of the loss")
     return (*lines, f"E {ratio(row['efficiency'])} in all", printable(row["entry_id"]))
 
 
@@ -149,8 +150,8 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
     parts = sorted(
         ((row[cause] / lost, CAUSES[cause][0]) for cause in LOSSES if row[cause] is not None), reverse=True
     )
-    took = [f"{format_percent(share)} {name}" for share, name in parts if share >= SMALL_SHARE]
-    gave = [f"{format_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
+    took = [f"{_percent(share)} {name}" for share, name in parts if share >= SMALL_SHARE]
+    gave = [f"{_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
     back = f"; {listed(gave)} worked the other way" if gave else ""
     return (
         strong(hardware(row)),
@@ -158,6 +159,11 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
         strong(listed(took)),
         f"{back}.",
     )
+
+
+def _percent(share: float) -> str:
+    """Whole percents: a share of a logarithm deserves no more."""
+    return format_percent(round(share, 2))
 
 
 def _plain_words(row: Row) -> str:
