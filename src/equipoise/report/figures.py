@@ -251,7 +251,7 @@ def ticks(low: float, high: float) -> list[float]:
     >>> ticks(1.8, 4000)
     [2, 8, 32, 128, 512, 2048]
     >>> ticks(1.9, 5.2)
-    [2, 3, 4, 5]
+    [2, 2.5, 3, 4, 5]
     """
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last - first < FEWEST_TICKS - 1:
