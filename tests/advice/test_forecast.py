@@ -189,6 +189,25 @@ def test_two_own_sizes_are_enough_beside_published_ones():
     assert "At 8 accelerators your time is 3 times the best published one." in found.ground.notes
 
 
+@pytest.mark.law
+@pytest.mark.parametrize("factor", [0.1, 30.0])
+def test_a_system_slower_by_any_factor_is_foretold_slower_by_that_factor(factor):
+    sizes, times_s = [8, 16, 64], np.array([1000.0, 600.0, 200.0])
+    inquiry = Inquiry(workload="bert", accelerator=H100, sizes=(8, 128))
+    plain, slower = (
+        forecast(published(), inquiry, own=measured(sizes, times)) for times in (times_s, factor * times_s)
+    )
+    for one, other in zip(plain.ground.foretold, slower.ground.foretold, strict=True):
+        assert other.time.value == pytest.approx(factor * one.time.value, rel=1e-9)
+        assert other.time.high == pytest.approx(factor * one.time.high, rel=1e-9)
+    assert [each.num_accelerators for each in slower.equilibria] == [
+        each.num_accelerators for each in plain.equilibria
+    ]
+    assert slower.answer.time_s == pytest.approx(factor * plain.answer.time_s, rel=1e-9)
+    # What was measured is foretold, however far from the best published time it lies.
+    assert slower.ground.foretold[0].time.low < factor * 1000.0 < slower.ground.foretold[0].time.high
+
+
 def test_times_of_steps_do_not_join_times_to_train():
     own = measured(SIZES, amdahl_s(SIZES), is_time_to_train=False)
     found = forecast(published(), Inquiry(workload="bert", accelerator=H100), own=own)

@@ -13,6 +13,7 @@ from scipy.interpolate import CubicSpline
 from equipoise.advice import record
 from equipoise.advice.answer import Evidence, Foretold, Ground, Inquiry, LawUsed, Record
 from equipoise.advice.fitted import fitted_ground, sizes_of_interest
+from equipoise.advice.joined import YOURS, beside_published, own_level, own_rows
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling import pooled
@@ -21,17 +22,21 @@ from equipoise.scaling.law import Domain, FloatArray
 from equipoise.scaling.points import best_per_size, round_key
 from equipoise.scaling.posterior import PUBLISHED_NOISE
 from equipoise.spec.workload import workload_slug
-from equipoise.units import format_count
+from equipoise.stats import Interval
 
 POOLED = "pooled"
 WORK = "the whole training"
-_YOURS = "yours"
 _MOST_LISTED = 8
 _NUM_EVIDENCE = 8
 _KNOT_LOG2 = 0.25
+_LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
 _ASSUMES = (
     "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
     "good as the best of its size usually is"
+)
+_ASSUMES_OWN = (
+    "curves of a workload share their shape across accelerators and rounds; yours has its own level, which "
+    "stays the same at every size"
 )
 
 
@@ -86,12 +91,12 @@ def published_ground(
     group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
     if own is not None:
         newest = None
-        known = _own_rows(own, workload, accelerator, best.schema)
+        known = own_rows(own, workload, accelerator, best.schema)
     else:
         newest = _round(group, best, inquiry, workload=workload, accelerator=accelerator)
         known = group.filter(pl.col("campaign") == newest)
     sizes = inquiry.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
-    notes = () if own is None else (*own.notes, *_beside_published(known, group))
+    notes = () if own is None else (*own.notes, *beside_published(known, group))
     if inquiry.law not in {None, POOLED}:
         return _by_one_law(known, sizes, inquiry, newest)
     return _by_pooled_law(results, known, sizes, inquiry, round_=newest, notes=notes)
@@ -122,7 +127,11 @@ def _by_pooled_law(
     round_: str | None,
     notes: tuple[str, ...],
 ) -> Ground:
-    """The pooled law of the past, on which the group's own points act."""
+    """The pooled law of the past, on which the group's own points act.
+
+    A user's system may be slower than the best of its size by any factor: of his times only the shape is
+    compared with others, the level is theirs.
+    """
     given_batch = inquiry.global_batch_samples is not None
     law = results.law_before(round_, given_batch=given_batch)
     past = results.before(round_)
@@ -136,17 +145,20 @@ def _by_pooled_law(
         )
         for size in sizes
     ]
-    found = law.predict_all(known, questions)
+    level = own_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
+    levelled = known.with_columns(pl.col("score_s") / level)
+    found = law.predict_all(levelled, questions)
     group = past.filter(
         pl.col("accelerator") == first["accelerator"], pl.col("workload") == first["workload"]
     )
     measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
+    domain = Domain(smallest=float(measured.min()), largest=min(float(measured.max()), _LARGEST_CURVE))
     energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
-    domain = Domain(smallest=float(measured.min()), largest=float(measured.max()))
+    curves_s = _smooth_curves(law, levelled, questions[0], domain)
     return Ground(
         law=LawUsed(
             name=POOLED,
-            assumes=_ASSUMES,
+            assumes=_ASSUMES if level == 1.0 else _ASSUMES_OWN,
             source="a Gaussian process with variance components: docs/experiments/0002-pooled-law.md",
         ),
         work=WORK,
@@ -155,16 +167,22 @@ def _by_pooled_law(
         foretold=tuple(
             Foretold(
                 num_accelerators=each.question.num_accelerators,
-                time=each.time_s,
+                time=_times(each.time_s, level),
                 outside=each.outside,
                 record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
                 energy_j=energy_j.get(each.question.num_accelerators),
             )
             for each in found
         ),
-        curves_s=_smooth_curves(law, known, questions[0], domain),
+        curves_s=lambda at: level * curves_s(at),
         evidence=_weighed(pl.concat([past, known]), found),
         notes=notes,
+    )
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return replace(
+        interval, value=factor * interval.value, low=factor * interval.low, high=factor * interval.high
     )
 
 
@@ -217,7 +235,7 @@ def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) ->
 
 def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evidence:
     return Evidence(
-        kind="measured" if row["campaign"] == _YOURS else "published",
+        kind="measured" if row["campaign"] == YOURS else "published",
         ref=row["entry_id"],
         num_accelerators=row["num_accelerators"],
         time_s=row["score_s"],
@@ -225,39 +243,6 @@ def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evi
         is_own=is_own,
         source_uri=row["source_uri"],
         source_line=row["source_line"],
-    )
-
-
-def _own_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
-    """The user's measurements as rows of the table `scores`: the median of each size."""
-    rows = []
-    for size in np.unique(own.num_accelerators):
-        here = own.num_accelerators == size
-        batch = np.median(own.global_batch_samples[here])
-        rows.append(
-            {
-                "entry_id": f"{own.where}: {format_count(size)} accelerators",
-                "origin": "measured",
-                "campaign": _YOURS,
-                "workload": workload,
-                "accelerator": accelerator,
-                "num_accelerators": int(size),
-                "score_s": float(np.median(own.time_s[here])),
-                "global_batch_samples": int(batch) if np.isfinite(batch) else None,
-                "source_uri": own.where,
-            }
-        )
-    return pl.DataFrame(rows, schema=schema)
-
-
-def _beside_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...]:
-    """How the user's times compare with the best published ones of the accelerator at the same size."""
-    best = group.group_by("num_accelerators").agg(best_s=pl.col("score_s").min())
-    both = known.join(best, on="num_accelerators").sort("num_accelerators")
-    ratios = both["score_s"] / both["best_s"]
-    return tuple(
-        f"At {format_count(size)} accelerators your time is {ratio:.2g} times the best published one."
-        for size, ratio in zip(both["num_accelerators"], ratios, strict=True)
     )
 
 

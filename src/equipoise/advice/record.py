@@ -82,9 +82,8 @@ class Shipped:
             within = each.above < jump and (each.most is None or jump <= each.most)
             if within and (each.protocol, each.given_batch) == (protocol, given_batch):
                 far = f"up to {each.most:g}" if each.most else f"more than {each.above:g}"
-                between = " (nearest to this one, which lies among the known)" if jump <= 1.0 else ""
                 return Record(
-                    of=f"{_HELD_OUT[protocol]}, {far} times the largest known{between}",
+                    of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
                     num_held_out=each.num_held_out,
                     median_abs_error=each.median_abs_error,
                     p90_abs_error=each.p90_abs_error,

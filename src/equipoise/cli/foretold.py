@@ -171,7 +171,7 @@ def _ground(found: Forecast) -> str:
     ground = found.ground
     low, high = format_count(ground.domain.smallest), format_count(ground.domain.largest)
     lines = [_evidence_table(found), _paragraph(f"Law: {_law(found)}.")]
-    lines.append(_paragraph(f"Measured: {low} to {high} accelerators."))
+    lines.append(_paragraph(f"Sizes measured: {low} to {high} accelerators."))
     outside = {each.outside: each.num_accelerators for each in ground.foretold if each.outside}
     lines += [_paragraph(f"OUT at {format_count(size)}: {why}.") for why, size in outside.items()]
     lines += [_paragraph(line) for line in _records(ground.foretold)]
