@@ -337,3 +337,51 @@ def test_figures_that_others_ascribe_to_the_study_are_called_unsupported(v41, fo
     assert attributed.found.startswith("unsupported")
     assert "2509.03263" in attributed.source
     assert study(data=folder(_line("bert", (1, 100.0), (2, 60.0), (4, 40.0)))).attributed == ()
+
+
+@pytest.mark.truth
+def test_bert_loses_at_3472_what_the_evidence_says(v41):
+    """0.098 of the efficiency is left: 0.43 for batch growth, 0.22 for throughput (DESIGN, measured outside)."""
+    bert = v41.workloads[0]
+    row = bert.losses.filter(pl.col("num_accelerators") == 3472).row(0, named=True)
+    assert row["efficiency"] == pytest.approx(0.098, abs=5e-4)
+    assert 2 ** -row["statistical"] == pytest.approx(0.43, abs=5e-3)
+    assert 2 ** -row["throughput"] == pytest.approx(0.22, abs=5e-3)
+
+
+@pytest.mark.truth
+def test_llama_at_1024_loses_mostly_to_batch_growth(v41):
+    llama = next(each for each in v41.workloads if each.workload == "llama2_70b_lora")
+    (row,) = llama.losses.filter(
+        (pl.col("num_accelerators") == 1024) & pl.col("entry_id").is_in(llama.curves["entry_id"].to_list())
+    ).to_dicts()
+    assert row["statistical"] / row["lost_doublings"] == pytest.approx(0.77, abs=0.01)
+    (words,) = [
+        each.words
+        for each in llama.diagnoses
+        if (each.subject, each.symptom) == (row["entry_id"], "convergence_bound")
+    ]
+    assert words.startswith("convergence-bound: 77.")
+
+
+def test_batch_laws_are_of_all_rounds_with_intervals(v41):
+    for each in v41.workloads:
+        assert each.batches.num_rounds >= 3
+        assert each.batches.samples_min.low < each.batches.samples_min.value < each.batches.samples_min.high
+
+
+def test_every_accelerator_of_two_sizes_has_a_balance_or_a_reason(v41):
+    for each in v41.workloads:
+        sizes = dict(each.curves.group_by("accelerator").len().iter_rows())
+        told = {found.accelerator for found in each.balances.found}
+        told |= {unanswered.subject for unanswered in each.balances.unanswered}
+        assert told == {accelerator for accelerator, count in sizes.items() if count >= 2}
+
+
+def test_an_accelerator_nobody_knows_has_a_reason_instead_of_a_balance(folder):
+    rows = [row | {"accelerator": "Quux 9000"} for row in _line("bert", (1, 100.0), (2, 60.0), (4, 40.0))]
+    (found,) = study(data=folder(rows)).workloads
+    assert found.balances.found == ()
+    assert "Quux 9000" in found.balances.unanswered[0].reason
+    assert found.losses["lost_doublings"].to_list() == pytest.approx([0.0, 0.2630, 0.6781], abs=1e-4)
+    assert found.batches.missing

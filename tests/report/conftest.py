@@ -234,7 +234,8 @@ def _balance(accelerator: str, submitter: str) -> Balance:
                 "low_s": [550.0, 160.0, 70.0, 50.0],
                 "high_s": [650.0, 200.0, 80.0, 70.0],
                 "level": [0.9] * 4,
-                "in_domain": [True, True, True, False],
+                "in_domain": [True] * 4,
+                "beyond_data": [False, False, False, True],
             }
         ),
         points=(balance, peak),

@@ -130,6 +130,15 @@ def test_shares_of_loss_sum_to_one(entries, rows):
     assert total.to_list() == pytest.approx([1.0] * shares.height, rel=1e-6)
 
 
+@pytest.mark.law
+@settings(deadline=None)
+@given(st.lists(ENTRY, min_size=1, max_size=10))
+def test_losses_sum_to_that_of_the_entry_whatever_the_log_tells(entries, rows):
+    found = losses(entries(rows))
+    total = found.select(total=pl.sum_horizontal(LOSSES))["total"]
+    assert total.to_list() == pytest.approx(found["lost_doublings"].to_list(), abs=1e-9)
+
+
 @pytest.mark.truth
 def test_embedded_entries_keep_the_identity():
     frame = with_factors(with_metrics(embedded.load().scores))

@@ -35,8 +35,8 @@ class Balance:
     """One accelerator of one workload: its forecast, and its equilibria, each with its bill and its words.
 
     points: those of the forecast, and least cost and energy by RULE; bills, words: of each. curve: time_s
-    with low_s, high_s and level over num_accelerators, to one doubling beyond the largest size, where
-    in_domain is false. sizes: those published in the round.
+    with low_s, high_s and level over num_accelerators, to one doubling beyond the largest size
+    (beyond_data); in_domain as `predict` says it. sizes: those published in the round.
     """
 
     accelerator: str
@@ -140,7 +140,8 @@ def _balance(curve: pl.DataFrame, answer: Forecast) -> Balance:
                 "low_s": [each.time.low for each in ground.foretold],
                 "high_s": [each.time.high for each in ground.foretold],
                 "level": [each.time.level for each in ground.foretold],
-                "in_domain": [each.num_accelerators <= max(sizes) for each in ground.foretold],
+                "in_domain": [each.in_domain for each in ground.foretold],
+                "beyond_data": [each.num_accelerators > max(sizes) for each in ground.foretold],
             }
         ),
         bills=tuple(

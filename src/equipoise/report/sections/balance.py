@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import polars as pl
+
 from equipoise.advice.balance import RULE, Balance, Unanswered
 from equipoise.economics import Bill
 from equipoise.findings import Findings, WorkloadFindings
@@ -154,7 +156,7 @@ def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Serie
     """The published points and the law, dotted where it goes beyond them."""
     name = accelerator_name(each.accelerator)
     rows = [row for row in workload.curves.iter_rows(named=True) if row["accelerator"] == each.accelerator]
-    inside = each.curve.filter("in_domain")
+    inside = each.curve.filter(~pl.col("beyond_data"))
     # The dotted part starts where the other ends.
     beyond = each.curve.slice(max(len(inside) - 1, 0))
     curves = [
