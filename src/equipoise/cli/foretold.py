@@ -24,6 +24,7 @@ _TONNE_KG = 1000.0
 # As in format_duration: a unit is used up to twice the next one's size.
 _UNITS = ((2 * MINUTE_S, 1.0, "s"), (2 * HOUR_S, MINUTE_S, "min"), (2 * DAY_S, HOUR_S, "h"))
 _MOST_SHARES = 3
+_MOST_EVIDENCE = 12
 
 
 def fields(found: Forecast) -> dict[str, Any]:
@@ -194,9 +195,11 @@ def _evidence_table(found: Forecast) -> str:
             format_duration(each.time_s),
             f"{'own, ' if each.is_own and weighed else ''}{each.ref}",
         )
-        for each in found.ground.evidence
+        for each in found.ground.evidence[:_MOST_EVIDENCE]
     ]
-    return table_text(("weight", "N", "time", "evidence"), rows, align=">>><")
+    more = len(found.ground.evidence) - len(rows)
+    rest = f"... and {more} more sizes: --json lists all\n" if more > 0 else ""
+    return table_text(("weight", "N", "time", "evidence"), rows, align=">>><") + rest
 
 
 def _records(foretold: tuple[Foretold, ...]) -> Iterator[str]:
