@@ -82,8 +82,8 @@ def diagnose_curves(curves: pl.DataFrame) -> tuple[Diagnosis, ...]:
         points = list(zip(curve["num_accelerators"], curve["score_s"], strict=True))
         onset = None
         for (small, slow_s), (large, fast_s) in pairwise(points):
-            # Gain of a step in doublings of speed per doubling of size: 1 is ideal, 0 is none.
-            gain = math.log(slow_s / fast_s) / math.log(large / small)
+            # How much faster a doubling makes it, as `marginal` of scaling.equilibrium counts: 1 is ideal.
+            gain = 2.0 ** (math.log(slow_s / fast_s) / math.log(large / small)) - 1.0
             if gain >= MARGINAL_GAIN:
                 onset = None
             elif onset is None:
@@ -208,6 +208,6 @@ SYMPTOMS = (
     ),
 )
 CURVE_RULE = (
-    f"diminishing returns: every further step gains less than {MARGINAL_GAIN} of ideal "
-    "(log speed over log size)"
+    f"diminishing returns: every further step gains less than {MARGINAL_GAIN} of ideal, which is to be "
+    "twice as fast on twice the accelerators"
 )
