@@ -105,7 +105,7 @@ def _bars(chart: BarChart) -> PlotlyJson:
             "type": "bar",
             "name": plotly_text(part.name),
             "x": names,
-            "y": list(part.heights),
+            "y": [height or None for height in part.heights],  # the outline of nothing would hide the axis
             "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in part.hovers],
             "hoverinfo": "text",
             "textposition": "none",
