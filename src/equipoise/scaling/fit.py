@@ -31,8 +31,8 @@ from equipoise.scaling.posterior import (
     posterior,
 )
 
-# Odds against "the size does not matter" below which there is no answer: of 15,000 series of noise alone, one
-# passed, at 3,800 (docs/experiments/0001-law-intervals.md).
+# Odds against "the size does not matter" below which there is no answer: of 20,000 series of noise alone, one
+# passed (docs/experiments/0001-law-intervals.md).
 LEAST_ODDS = 1000.0
 # What a law pays for each run it leaves out: one run in fifty is an outlier, anywhere within a factor of ten.
 _LOG_OUTLIER = math.log(0.02 / (2.0 * math.log(10.0)))
