@@ -147,6 +147,15 @@ def test_a_log_on_its_own_is_read_under_any_name(tmp_path):
     assert kinds(report) == {"no_system_description": 1}
 
 
+@pytest.mark.parametrize("nodes", ["many", 10**400])
+def test_a_count_that_cannot_be_read_is_told(v60, nodes):
+    system = v60 / "Org" / "systems" / "sys.json"
+    system.write_text(json.dumps(SYSTEM | {"number_of_nodes": nodes}))
+    report = ingest(v60)
+    assert report.scores["num_accelerators"].to_list() == [None, None]
+    assert kinds(report) == {"no_accelerator_count": 2}
+
+
 def test_an_archive_equals_its_folder(v60, tmp_path):
     archive = tmp_path / "training_results_v6.0.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:

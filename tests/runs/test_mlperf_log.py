@@ -243,6 +243,12 @@ def test_huge_numbers_are_no_facts():
     assert log.global_batch is None
 
 
+@pytest.mark.parametrize("time_ms", [1e300, -1e300, 2.0**63])
+def test_times_that_no_clock_shows_are_no_times(time_ms):
+    log = read_log(START + event("run_stop", time_ms, status="success"))
+    assert log.time_to_train_s is None
+
+
 def test_text_without_tokens_is_no_log():
     log = read_log(b"\x00" * 1000 + b"hello\n")
     assert (log.dialect, log.num_events) == (None, 0)

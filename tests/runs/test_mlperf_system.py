@@ -39,6 +39,11 @@ def test_slips_of_the_pen_are_read_as_meant(before, after):
     assert found.submitter is not None
 
 
+def test_a_number_of_nodes_that_cannot_be_read_is_not_taken_for_one():
+    found = read_system(PLAIN.replace(b'"2"', b"9" * 400))
+    assert (found.num_nodes, found.num_accelerators) == (None, None)
+
+
 def test_entry_json_counts_its_nodes():
     text = b"""{"division": "closed", "status": "on-prem", "hardware": "DGX-1V", "framework": "MXNet NGC 18.11",
     "nodes": [{"num_nodes": 128, "accelerator": "Tesla V100-SXM2-16GB", "num_accelerators": 8, "cpu": "2x Xeon"}]}"""
@@ -116,6 +121,8 @@ def test_unknown_names_stay_raw_and_are_counted():
         (b'{"scaling_factor": "1.5",}', 1.5),
         (b'{"scaling_factor": 0}', None),
         (b'{"scaling_factor": NaN}', None),
+        (b'{"scaling_factor": 1e300}', None),
+        (b'{"scaling_factor": 1e-300}', None),
         (b'{"factor": 1.1}', None),
         (b"[1.1]", None),
         (b"", None),

@@ -72,6 +72,7 @@ def test_lines_out_of_order_with_noise_and_carriage_returns_are_read():
             "power_measurement_stop at 500 ms lies before",
         ),
         (START + line(2000, "power_reading", -5), "a mean power of -5.0 W"),
+        (START + line(2000, "power_reading", 1e300), "a mean power of 1e+300 W"),
         (
             START + line(2000, "power_reading", 1e308) + line(9000, "power_reading", 1e308),
             "a mean power of inf W",

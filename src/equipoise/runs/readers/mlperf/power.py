@@ -20,6 +20,9 @@ _EFFICIENCY = "conversion_eff"
 _ESTIMATE = "interconnect_power_est"
 _KEYS = frozenset({_START, _STOP, _READING, _EFFICIENCY, _ESTIMATE})
 
+# No meter of one run shows more than a power station gives.
+_MAX_POWER_W = 100_000_000.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
@@ -135,7 +138,7 @@ def switch_meter(data: bytes) -> Meter:
 
 
 def _checked(power_w: float) -> Meter:
-    if not math.isfinite(power_w) or power_w < 0:
+    if not 0 <= power_w <= _MAX_POWER_W:
         return Meter(power_w=None, reason=f"a mean power of {power_w!r} W")
     return Meter(power_w=power_w)
 

@@ -102,6 +102,9 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         rejected.add(
             Rejection(kind="no_system_description", where=entry.uri, detail="accelerators and nodes unknown")
         )
+    elif system.num_accelerators is None:
+        detail = "the system's description states no number of accelerators and nodes that can be read"
+        rejected.add(Rejection(kind="no_accelerator_count", where=entry.uri, detail=detail))
     number = entry.round.number
     division = names.slug("division", _first(system.division, said.get("division")), spellings.division_slug)
     raw_workload = entry.benchmark or said.get("benchmark") or "unknown"

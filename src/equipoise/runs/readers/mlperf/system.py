@@ -14,6 +14,8 @@ _SAME_KEY = 0.9
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 # The largest system so far has 11,616 accelerators; more than this is a slip or an attack.
 _MAX_COUNT = 100_000_000
+# Factors of the rounds v2.0 to v5.0 lie between 1 and 1.2; one far outside is a slip or an attack.
+_MAX_SCALING = 100.0
 _SOCKETS = re.compile(r"\b(\d{1,2}) ?x (?=\D)")
 _LEADING_COUNT = re.compile(r"\s*(\d{1,9})\b")
 # `'num_nodes': '24'`, with any escaping: Python's text of a dict inside the text of a dict.
@@ -135,10 +137,11 @@ def _of_document(document: Mapping[object, object]) -> SystemFacts:
     if isinstance(nodes, dict | list):
         counts = _of_nodes(fields, nodes)
     else:
-        num_nodes = _count(fields.first("number_of_nodes", "num_nodes"))
+        stated_nodes = fields.first("number_of_nodes", "num_nodes")
+        num_nodes = _count(stated_nodes)
         accelerator = _text(fields.first("accelerator_model_name", "accelerator"))
         per_node = _count(fields.first("accelerators_per_node", "num_accelerators"))
-        whole = per_node if num_nodes is None else _product(per_node, num_nodes)
+        whole = per_node if stated_nodes is None else _product(per_node, num_nodes)
         counts = {
             "accelerator": accelerator,
             "num_accelerators": _count(fields.first("accelerators_count")) if per_node is None else whole,
@@ -191,7 +194,7 @@ def read_summary(data: bytes) -> SummaryFacts | None:
 
 
 def read_scaling(data: bytes) -> float | None:
-    """The convergence scaling factor of a `scaling.json`; None when it does not state a positive number."""
+    """The convergence scaling factor of a `scaling.json`; None when it states no plausible number."""
     document = tolerant_document(data)
     factor = finite(document.get("scaling_factor")) if isinstance(document, dict) else None
-    return factor if factor is not None and factor > 0 else None
+    return factor if factor is not None and 1 / _MAX_SCALING <= factor <= _MAX_SCALING else None
