@@ -159,6 +159,20 @@ def test_a_published_group_is_foretold_from_its_sizes_and_earlier_rounds():
     assert (found.ground.domain.smallest, found.ground.domain.largest) == (8.0, 256.0)
 
 
+def test_a_measured_time_outside_of_its_own_range_is_named():
+    slow = (
+        (pl.col("campaign") == "v3.0") & (pl.col("accelerator") == H100) & (pl.col("num_accelerators") == 32)
+    )
+    scores = published().with_columns(
+        score_s=pl.when(slow).then(20.0 * pl.col("score_s")).otherwise(pl.col("score_s"))
+    )
+    found = forecast(scores, Inquiry(workload="bert", accelerator=H100, sizes=(16, 32))).ground
+    near, far = found.foretold
+    assert near.in_domain
+    assert far.outside == "the time measured at 32 lies above the range: other results speak against it"
+    assert "outlier" in found.notes[-1]
+
+
 def test_later_rounds_change_nothing():
     inquiry = Inquiry(workload="bert", accelerator=H100, sizes=(128,))
     times = [

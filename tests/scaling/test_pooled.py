@@ -79,6 +79,17 @@ def test_the_interval_widens_with_the_jump():
 
 
 @pytest.mark.law
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_an_only_own_point_is_believed_however_far_it_lies(factor):
+    earlier, own, _ = _split(_scores(noise=0.05), num_own=1)
+    measured_s = factor * own["score_s"][0]
+    found = fit(earlier).predict(
+        own.with_columns(score_s=pl.lit(measured_s)), _ask(own["num_accelerators"][0])
+    )
+    assert found.time_s.low < measured_s < found.time_s.high
+
+
+@pytest.mark.law
 def test_own_points_narrow_the_interval():
     earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
     law = fit(earlier)

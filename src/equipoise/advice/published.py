@@ -23,6 +23,7 @@ from equipoise.scaling.points import best_per_size, round_key
 from equipoise.scaling.posterior import PUBLISHED_NOISE
 from equipoise.spec.workload import workload_slug
 from equipoise.stats import Interval
+from equipoise.units import format_count
 
 POOLED = "pooled"
 WORK = "the whole training"
@@ -37,6 +38,11 @@ _ASSUMES = (
 _ASSUMES_OWN = (
     "curves of a workload share their shape across accelerators and rounds; yours has its own level, which "
     "stays the same at every size"
+)
+
+_NOT_FOLLOWED = (
+    "The law takes a measured time for an outlier and follows it only in part. If you trust that time more "
+    "than the others, fit the measured ones alone, e.g. --law amdahl."
 )
 
 
@@ -148,6 +154,7 @@ def _by_pooled_law(
     level = own_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
     levelled = known.with_columns(pl.col("score_s") / level)
     found = law.predict_all(levelled, questions)
+    disbelieved = _disbelieved(law, levelled, questions[0])
     group = past.filter(
         pl.col("accelerator") == first["accelerator"], pl.col("workload") == first["workload"]
     )
@@ -168,7 +175,7 @@ def _by_pooled_law(
             Foretold(
                 num_accelerators=each.question.num_accelerators,
                 time=_times(each.time_s, level),
-                outside=each.outside,
+                outside=disbelieved.get(each.question.num_accelerators, each.outside),
                 record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
                 energy_j=energy_j.get(each.question.num_accelerators),
             )
@@ -176,8 +183,23 @@ def _by_pooled_law(
         ),
         curves_s=lambda at: level * curves_s(at),
         evidence=_weighed(pl.concat([past, known]), found),
-        notes=notes,
+        notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
     )
+
+
+def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question) -> dict[int, str]:
+    """The group's own sizes whose measured time lies outside of its range there, and what to say of each."""
+    sizes = known["num_accelerators"].to_list()
+    found = law.predict_all(known, [replace(question, num_accelerators=size) for size in sizes])
+    words = {}
+    for size, measured_s, each in zip(sizes, known["score_s"], found, strict=True):
+        if not each.time_s.low <= measured_s <= each.time_s.high:
+            side = "above" if measured_s > each.time_s.high else "below"
+            words[size] = (
+                f"the time measured at {format_count(size)} lies {side} the range: other results speak "
+                "against it"
+            )
+    return words
 
 
 def _times(interval: Interval, factor: float) -> Interval:

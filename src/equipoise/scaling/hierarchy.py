@@ -99,6 +99,9 @@ class Hierarchy:
             shared = np.tensordot(variances, covariances(known, known), 1)
             residuals = values - self.centre - _basis(known) @ self.coefficients
             looseness = _reweighted(shared, noise, residuals, looseness)
+            if len(own.values) == 1:
+                # One point alone is the level of its curve: nothing of its own shows it to be an outlier.
+                looseness[-1] = 1.0
             between = np.tensordot(wanted, covariances(known, at), 1)
             weights[:] = np.linalg.solve(shared + np.diag(noise * looseness), between).T
             mean = mean + weights @ residuals
