@@ -161,6 +161,16 @@ def test_flat_times_ask_for_repetitions_and_range():
     assert any("128 accelerators or more" in each for each in refused.value.missing)
 
 
+def test_rising_times_are_not_said_to_be_flat():
+    with pytest.raises(FitError, match="do not fall: more accelerators only made it slower"):
+        fit(points([1, 2, 4, 8], [1000.0, 2000.0, 4000.0, 8000.0]))
+
+
+def test_a_law_that_does_not_fit_is_not_taken_for_flat_times():
+    with pytest.raises(FitError, match="follow the law perfect no better than none"):
+        fit(points([1, 2, 4, 8], [1000.0, 600.0, 400.0, 300.0]), (PERFECT,))
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -199,7 +199,7 @@ def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEAS
     with_outliers = float(log_sum(evidence)[0]) - math.log(len(laws)) + _LOG_OUTLIER * np.sum(far)
     log_odds = with_outliers - null.log_evidence
     if log_odds < math.log(LEAST_ODDS):
-        raise _no_dependence(data, math.exp(log_odds))
+        raise _no_dependence(data, laws, math.exp(log_odds))
     weights = np.exp(evidence - log_sum(evidence))[0]
     fits = [
         _law_fit(each, weight=float(weight), noise=noise, used=used)
@@ -323,16 +323,23 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
     )
 
 
-def _no_dependence(data: Points, odds: float) -> FitError:
-    """The error for times that may as well not depend on the size."""
+def _no_dependence(data: Points, laws: tuple[Law, ...], odds: float) -> FitError:
+    """The error for times that may as well not depend on the size, as far as the laws can tell."""
     sizes, runs = np.unique(data.num_accelerators, return_counts=True)
     missing = [f"the time at {2.0 * sizes[-1]:g} accelerators or more, so that the sizes span a wider range"]
     if runs.min() < _ENOUGH_REPETITIONS:
         again = sizes[runs < _ENOUGH_REPETITIONS]
         missing.insert(0, f"{_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators")
+    ends_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes[[0, -1]]]
+    if len(laws) == 1:
+        what = f"follow the law {laws[0].name} no better than none; all laws together may tell more"
+    elif ends_s[1] > ends_s[0]:
+        what = "do not fall: more accelerators only made it slower, if they changed anything"
+    else:
+        what = "may as well not depend on that number"
     return FitError(
-        f"the times at {_listed(sizes)} accelerators may as well not depend on that number: the odds "
-        f"against this are {odds:.2g} to 1, and {LEAST_ODDS:g} to 1 are needed.",
+        f"the times at {_listed(sizes)} accelerators {what}: the odds for a law against a constant are "
+        f"{odds:.2g} to 1, and {LEAST_ODDS:g} to 1 are needed.",
         missing=tuple(missing),
     )
 
