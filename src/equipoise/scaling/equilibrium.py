@@ -138,8 +138,8 @@ BALANCE = Kind(
 )
 MARGINAL = Kind(
     name="marginal",
-    title="the point from which doubling gains less than half of ideal",
-    definition="the smallest size from which a doubling makes training less than 1.5 times as fast",
+    title="the last size from which doubling still gains half of ideal, 1.5 times the speed",
+    definition="the largest size up to which every doubling makes training at least 1.5 times as fast",
     locate=_marginal,
 )
 FLOOR = Kind(

@@ -54,7 +54,7 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
         strong("balance"),
         " is the knee, ",
         strong("marginal"),
-        " where doubling gains less than half of ideal, ",
+        " the last size from which doubling still gains half of ideal (1.5 times the speed), ",
         strong("floor"),
         " the last size at half of its efficiency. The smallest of the three is the answer given "
         "first. Where the data end before a point it is only known to lie beyond.",
