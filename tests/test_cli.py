@@ -66,7 +66,7 @@ def test_version_is_that_of_the_package():
         (["scoers"], "Did you mean 'scores'?"),
         (["scores", "--raund", "v4.1"], "No such option: --raund"),
         (["ingest"], "Missing argument"),
-        (["list", "planets"], "'rounds', 'workloads', 'accelerators'"),
+        (["list", "planets"], "'rounds', 'workloads', 'accelerators', 'laws'"),
         (["ingest", "nothing-here"], "nothing-here"),
         (["scores", "--round", "v99.9"], "v99.9"),
         (["scores", "--workload", "brt"], "bert"),
@@ -78,6 +78,7 @@ def test_version_is_that_of_the_package():
         (["scores", "--json", "--format", "csv"], "--out FILE"),
         (["scores", "--hardware", "nothing.toml"], "nothing.toml"),
         (["report", "--round", "v99.9"], "v99.9"),
+        (["report", "--round", "v4.1", "--workload", "gnmt"], "is not in the closed entries of v4.1"),
         (["report", "--out", "no/such/folder/report.html"], "no/such/folder"),
         (["export", "planets"], "'runs', 'scores'"),
         (["export", "runs", "--out", "runs.xlsx"], "parquet"),
@@ -142,6 +143,7 @@ def strict_json(text):
         ["list", "rounds"],
         ["list", "workloads"],
         ["list", "accelerators"],
+        ["list", "laws"],
         ["explain", "E'"],
         ["explain"],
         ["doctor"],
@@ -231,6 +233,7 @@ def test_input_without_any_entry_is_exit_code_2_and_says_what_was_refused(tmp_pa
         ["list", "rounds"],
         ["list", "workloads"],
         ["list", "accelerators"],
+        ["list", "laws"],
         ["doctor"],
         ["explain", "E'"],
         *([verb, "--help"] for verb in verbs()),
@@ -247,6 +250,18 @@ def test_text_is_plain_and_fits_80_columns_when_piped(arguments):
 def test_ingested_rounds_take_the_place_of_the_embedded_ones(ingested):
     listed = strict_json(equipoise("list", "rounds", "--data", ingested, "--json").stdout)["rounds"]
     assert [(row["round"], row["num_entries"], row["num_runs"]) for row in listed] == [("v5.0", 3, 30)]
+
+
+def test_the_list_names_the_data_it_counted(ingested):
+    assert equipoise("list", "rounds", "--data", ingested).stdout.endswith(f"\n1 round; {ingested}.\n")
+
+
+def test_a_sorted_table_shows_the_system_where_what_all_share_stands_above():
+    ended = equipoise("scores", "--round", "v4.1", "--workload", "bert", "--sort", "-score_s")
+    heading, heads, first, *_ = ended.stdout.splitlines()
+    assert heading == "v4.1 bert"
+    assert heads.split() == ["N", "accelerator", "minutes", "speedup", "E'", "E", "submitter/system"]
+    assert "tinycorp/" in first  # the slowest BERT of v4.1: tinybox red, 397 minutes
 
 
 def test_ingested_rounds_stand_beside_the_embedded_ones(ingested):

@@ -385,3 +385,9 @@ def test_an_accelerator_nobody_knows_has_a_reason_instead_of_a_balance(folder):
     assert "Quux 9000" in found.balances.unanswered[0].reason
     assert found.losses["lost_doublings"].to_list() == pytest.approx([0.0, 0.2630, 0.6781], abs=1e-4)
     assert found.batches.missing
+
+
+def test_a_submitter_is_found_however_it_is_capitalised():
+    # v0.5 spells `nvidia`, later rounds `NVIDIA`: one organisation.
+    assert scores(submitter="nvidia").equals(scores(submitter="NVIDIA"))
+    assert {"v0.5", "v4.1"} <= set(scores(submitter="Nvidia")["round"])

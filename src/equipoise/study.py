@@ -66,9 +66,9 @@ def scores(
 ) -> pl.DataFrame:
     """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
 
-    Filters take the names of data or their aliases (`4.1`, `BERT`, `NVIDIA H100-SXM5-80GB`); reference and
-    baseline are found before filtering. sort: a column, `-column` for descending; else by round, workload,
-    accelerators and score.
+    Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
+    and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
+    workload, accelerators and score.
     Raises SpecError for a name that the data do not hold, naming those they do.
     """
     rows = with_metrics(tables(data=data, also=also).scores).rename({"campaign": "round"})
@@ -83,7 +83,8 @@ def scores(
     held = {column: rows[column] for column, wanted, _ in filters if wanted is not None}
     for column, wanted, spelt in filters:
         if wanted is not None:
-            rows = rows.filter(pl.col(column) == _named(wanted, held[column], spelt))
+            named = _named(wanted, held[column], spelt)
+            rows = rows.filter(pl.col(column).str.to_lowercase() == named.lower())
     return rows.select(SCORE_COLUMNS)
 
 
@@ -222,7 +223,10 @@ def _chosen_workloads(
         entries.drop_nulls("workload").group_by("workload").agg(COMPARABLE.sum()).sort("workload").iter_rows()
     )
     if wanted:
-        names = [_named(name, entries["workload"], _workload_spelling(round_)) for name in wanted]
+        where = f"the {DIVISION} entries of {round_}"
+        names = [
+            _named(name, entries["workload"], _workload_spelling(round_), where=where) for name in wanted
+        ]
         chosen = tuple(dict.fromkeys(names))
     else:
         enough = [workload for workload, count in num_scored.items() if count >= MIN_ENTRIES]
@@ -241,8 +245,11 @@ def _chosen_workloads(
     return chosen
 
 
-def _named(wanted: str, held: pl.Series, spelt: Callable[[str], str]) -> str:
-    """The value of the data that a user's word stands for: itself, or its catalogue's spelling."""
+def _named(wanted: str, held: pl.Series, spelt: Callable[[str], str], *, where: str = "the data") -> str:
+    """The value of the data that a user's word stands for: itself in any case, or its catalogue's spelling.
+
+    where: what `held` was taken from, for the complaint.
+    """
     values = held.drop_nulls().unique().sort().to_list()
     if wanted in values:
         return wanted
@@ -250,10 +257,11 @@ def _named(wanted: str, held: pl.Series, spelt: Callable[[str], str]) -> str:
         value = spelt(wanted)
     except SpecError:
         value = wanted
-    if value in values:
-        return value
+    for each in (value, *values):
+        if each in values and each.lower() == value.lower():
+            return str(each)
     listed = sorted(values, key=_round_order) if held.name == "round" else values
-    raise SpecError(f"{held.name} {wanted!r} is not in the data; they hold {', '.join(listed)}")
+    raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
 
 
 def _workload_spelling(round_: str | None) -> Callable[[str], str]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from equipoise.cli.output import clipped, printable, table_text
+from equipoise.cli.output import clipped, counted, printable, table_text
 from equipoise.runs.ingest import IngestReport
 from equipoise.runs.reader import UnknownName
 
@@ -36,10 +36,13 @@ def _counts(report: IngestReport) -> str:
     """How much there is, and how much of it has no score."""
     rounds = ", ".join(report.rounds) or "no round"
     unscored = report.num_entries_unscored
-    entries = f"{report.num_entries_kept} entries" + (
+    entries = counted(report.num_entries_kept, "entry", "entries") + (
         f", {unscored} of them without a score" if unscored else ""
     )
-    runs = f"{report.num_runs_kept} runs; {report.num_runs_rejected} logs rejected"
+    runs = (
+        f"{counted(report.num_runs_kept, 'run', 'runs')}; "
+        f"{counted(report.num_runs_rejected, 'log', 'logs')} rejected"
+    )
     return f"{printable(rounds)}: {entries}; {runs}.\n"
 
 

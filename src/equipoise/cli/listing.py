@@ -7,8 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.cli.output import table_text
+from equipoise.cli.output import counted, table_text
 from equipoise.runs.store import Tables
+from equipoise.scaling.laws import LAWS
 from equipoise.spec.hardware import accelerators
 from equipoise.spec.workload import workloads
 from equipoise.units import format_si
@@ -21,12 +22,18 @@ class Listing:
     kind: str
     rows: Callable[[Tables], list[dict[str, Any]]]
     columns: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...]  # head, alignment, cell
+    from_data: bool = True  # whether the rows say what the data have
 
     def text(self, rows: list[dict[str, Any]]) -> str:
         """The rows as a table."""
         heads = [head for head, _, _ in self.columns]
         cells = [[cell(row) for _, _, cell in self.columns] for row in rows]
         return table_text(heads, cells, align="".join(align for _, align, _ in self.columns)) + "\n"
+
+    def count(self, rows: list[dict[str, Any]], sources: str) -> str:
+        """How many there are, and in which data they were counted."""
+        number = counted(len(rows), self.kind.removesuffix("s"), self.kind)
+        return f"{number}{f'; {sources}' if self.from_data else ''}.\n"
 
 
 def _rounds(tables: Tables) -> list[dict[str, Any]]:
@@ -76,6 +83,21 @@ def _accelerators(tables: Tables) -> list[dict[str, Any]]:
         }
         for one in accelerators()
     ]
+
+
+def _laws(_tables: Tables) -> list[dict[str, Any]]:
+    """One record a law that `predict --law` knows."""
+    pooled = {
+        "law": "pooled",
+        "params": [],
+        "assumes": "curves of a workload share their shape across accelerators and rounds",
+        "source": "docs/experiments/0002-pooled-law.md",
+    }
+    single = [
+        {"law": one.name, "params": list(one.params), "assumes": one.assumes, "source": one.source}
+        for one in LAWS
+    ]
+    return [pooled, *single]
 
 
 def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
@@ -137,5 +159,15 @@ LISTINGS = (
             ("memory", ">", _quantity("memory_bytes", "B")),
             ("dense bf16", ">", _quantity("peak_bf16_flop_per_s", "FLOP/s")),
         ),
+    ),
+    Listing(
+        kind="laws",
+        rows=_laws,
+        columns=(
+            ("law", "<", _field("law")),
+            ("parameters", "<", lambda row: ", ".join(row["params"]) or "-"),
+            ("source", "<", _field("source")),
+        ),
+        from_data=False,
     ),
 )

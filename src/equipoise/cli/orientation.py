@@ -7,9 +7,11 @@ import typer
 from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
 from equipoise.cli.output import answering
 
+_Kind = Literal["rounds", "workloads", "accelerators", "laws"]
+
 
 def list_(
-    kind: Annotated[Literal["rounds", "workloads", "accelerators"], typer.Argument(help="What to list.")],
+    kind: Annotated[_Kind, typer.Argument(help="What to list.")],
     *,
     data: Data = None,
     also: Also = None,
@@ -18,7 +20,7 @@ def list_(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """List rounds, workloads or accelerators."""
+    """List rounds, workloads, accelerators or laws."""
     extend_catalogue(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTINGS
@@ -27,8 +29,9 @@ def list_(
 
         listing = next(listing for listing in LISTINGS if listing.kind == kind)
         rows = listing.rows(tables(data=data, also=also or ()))
-        version = f"{len(rows)} {kind}; embedded dataset {embedded.version()}.\n"
-        answer.give(lambda: {kind: rows}, lambda: listing.text(rows) + version)
+        first = [f"embedded dataset {embedded.version()}" if data is None else str(data)]
+        sources = ", ".join([*first, *(str(folder) for folder in also or ())])
+        answer.give(lambda: {kind: rows}, lambda: listing.text(rows) + listing.count(rows, sources))
 
 
 def _terms_from(incomplete: str) -> list[str]:

@@ -143,6 +143,15 @@ def table_text(head: Sequence[str], rows: Sequence[Sequence[str]], *, align: str
     return "".join(f"{line}\n" for line in lines)
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A count with its noun.
+
+    >>> counted(1, "entry", "entries")
+    '1 entry'
+    """
+    return f"{count} {one if count == 1 else many}"
+
+
 def clipped(line: str) -> str:
     """A line cut to the width, with an ellipsis where something is gone."""
     width = width_columns()

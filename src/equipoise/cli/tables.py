@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from equipoise import errors
-from equipoise.cli.output import clipped, printable, table_text, width_columns, written_aside
+from equipoise.cli.output import clipped, counted, printable, table_text, width_columns, written_aside
 from equipoise.runs.writers import WRITERS, Writer
 from equipoise.units import MINUTE_S, format_count
 
@@ -84,8 +84,9 @@ def entries_text(frame: pl.DataFrame, *, flat: bool) -> str:
         return "0 entries.\n"
     blocks = [entries] if flat else [list(group) for _, group in groupby(entries, key=_identity)]
     unscored = sum(entry["score_s"] is None for entry in entries)
-    counts = f"{len(entries)} entries{f', {unscored} of them without a score' if unscored else ''}."
-    tables = "".join(_block_text(block, flat=flat) for block in blocks)
+    entries_counted = counted(len(entries), "entry", "entries")
+    counts = f"{entries_counted}{f', {unscored} of them without a score' if unscored else ''}."
+    tables = "".join(_block_text(block) for block in blocks)
     return tables + "".join(f"{clipped(line)}\n" for line in (counts, *_LEGEND))
 
 
@@ -94,12 +95,13 @@ def _identity(entry: dict[str, Any]) -> tuple[str | None, str | None]:
     return entry["round"], entry["workload"]
 
 
-def _block_text(entries: list[dict[str, Any]], *, flat: bool) -> str:
+def _block_text(entries: list[dict[str, Any]]) -> str:
     """One table under a heading of what its entries share; a shared accelerator needs no column."""
     kinds = {entry["accelerator"] or "-" for entry in entries}
-    shared_kind = kinds.pop() if len(kinds) == 1 and not flat else None
+    mixed = len({_identity(entry) for entry in entries}) > 1
+    shared_kind = kinds.pop() if len(kinds) == 1 and not mixed else None
     columns = [column for column in _fitting() if column is not _KIND or shared_kind is None]
-    if flat:
+    if mixed:
         return _columns_text([*_IDENTITY, *columns], entries)
     heading = f"{entries[0]['round']} {entries[0]['workload']}" + (
         f" on {shared_kind}" if shared_kind else ""
