@@ -156,6 +156,15 @@ def test_a_count_that_cannot_be_read_is_told(v60, nodes):
     assert kinds(report) == {"no_accelerator_count": 2}
 
 
+def test_a_log_too_deep_is_named_inside_its_round(v60):
+    deep = v60 / "Org" / "results" / "sys" / "bert" / "again"
+    deep.mkdir()
+    (deep / "result_0.txt").write_text(log(60))
+    (row,) = ingest(v60).rejected.rows()
+    assert (row["kind"], row["count"]) == ("nested_log", 1)
+    assert row["where"] == "Org/results/sys/bert/again/result_0.txt"
+
+
 def test_an_archive_equals_its_folder(v60, tmp_path):
     archive = tmp_path / "training_results_v6.0.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:

@@ -121,8 +121,8 @@ class _Round:
 
     def add_log(self, context: Parts, parts: Parts, log: LogFacts) -> None:
         """A log to its entry, unless it stands where no entry can be."""
-        uri = "/".join(parts)
-        where = place(parts[:-1])
+        where = place(parts[:-1], len(context))
+        uri = "/".join((*where.folder, parts[-1]))
         if where.nested:
             self.refuse_log(
                 "nested_log", uri, "a log deeper than <system>/<benchmark>; the rules know no such place"
