@@ -209,7 +209,7 @@ def test_the_first_reason_to_stop_is_said_first(mine):
     text = AMDAHL + "".join(f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (64, 128, 256, 512))
     said = equipoise("predict", "--from", mine(text), "--law", "amdahl").stdout
     first = re.search(r"first reason first:\n- (.*)", said)[1]
-    assert re.match(r"At (49|50|51) you are at the point from which doubling gains", first)
+    assert re.match(r"At (49|50|51) you are at the last size from which doubling still gains", first)
 
 
 def test_backtest_says_what_scripts_rely_on():
