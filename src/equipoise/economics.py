@@ -16,7 +16,6 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.units import HOUR_S, KWH_J
 
 EnergyBasis: TypeAlias = Literal["measured", "modelled"]
-PRICES = "src/equipoise/prices.toml"
 GRIDS = "src/equipoise/grids.toml"
 DEFAULT_GRID = "world"
 

@@ -8,8 +8,6 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 KWH_J = 3.6e6
 
-GIGA = 1e9
-TERA = 1e12
 MIB = 2**20
 GIB = 2**30
 
