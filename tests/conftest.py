@@ -15,3 +15,38 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.skip("development data not found: set EQUIPOISE_DATA to its folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def promised_score_fields() -> list[str]:
+    """The fields of an entry that scripts may rely on, in order: the contract of `equipoise scores`."""
+    return [
+        "round",
+        "division",
+        "availability",
+        "submitter",
+        "system",
+        "workload",
+        "accelerator",
+        "num_accelerators",
+        "num_nodes",
+        "score_s",
+        "lenient_s",
+        "unscaled_s",
+        "convergence_scaling",
+        "num_runs",
+        "num_failed",
+        "num_missing",
+        "min_s",
+        "max_s",
+        "global_batch_samples",
+        "samples_to_target",
+        "energy_j",
+        "speedup",
+        "relative_efficiency",
+        "like_for_like_efficiency",
+        "like_for_like_baseline",
+        "source_uri",
+        "source_line",
+        "reason",
+    ]

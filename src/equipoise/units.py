@@ -1,6 +1,7 @@
 """SI constants and the only formatters of quantities. Inside the package: seconds, bytes, joules."""
 
 import math
+from typing import Any
 
 MILLISECOND_S = 1e-3
 MINUTE_S = 60.0
@@ -67,3 +68,18 @@ def format_percent(fraction: float) -> str:
     '9.8 %'
     """
     return f"{100 * fraction:.3g} %"
+
+
+def significant(value: Any, num_digits: int = 6) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with its floating-point numbers rounded to so many digits, within lists and tables too.
+
+    Sums come out in another order on another machine: what is written keeps the digits that stay the same.
+
+    >>> significant({"time_s": 12.3456789, "sizes": (8, 0.1234567)})
+    {'time_s': 12.3457, 'sizes': [8, 0.123457]}
+    """
+    if isinstance(value, dict):
+        return {key: significant(each, num_digits) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [significant(each, num_digits) for each in value]
+    return float(f"{value:.{num_digits}g}") if isinstance(value, float) else value

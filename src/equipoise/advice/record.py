@@ -22,8 +22,11 @@ from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import HeldOut, Protocol
+from equipoise.units import significant
 
 _NAME = "forecast.json"
+# As many as are the same whatever the order of sums inside a library: the file is then the same bytes.
+_NUM_DIGITS = 5
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 _JUMPS = (0.0, 2.0, 4.0, float("inf"))
 _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the smallest size of a group"}
@@ -171,20 +174,11 @@ def _document() -> dict[str, Any]:
     }
 
 
-def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with numbers of five digits: the same bytes whatever the order of sums inside a library."""
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
 def main() -> int:
     """Write the file beside the embedded tables."""
     path = Path(str(files("equipoise") / "data" / _NAME))
     with threadpool_limits(limits=1):
-        found = _rounded(_document())
+        found = significant(_document(), _NUM_DIGITS)
     path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return 0
 

@@ -3,10 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from equipoise.cli.digits import six_digits
 from equipoise.cli.output import clipped, printable, table_text
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut, Record
-from equipoise.units import format_count, format_duration, format_percent
+from equipoise.units import format_count, format_duration, format_percent, significant
 
 _NUM_WORST = 8
 _HELD_OUT = {
@@ -21,9 +20,9 @@ def fields(result: Backtest) -> dict[str, Any]:
     return {
         "protocol": result.protocol,
         "given_batch": result.given_batch,
-        "ours": six_digits(asdict(result.ours)),
-        "baselines": {name: six_digits(asdict(record)) for name, record in result.baselines.items()},
-        "groups": [six_digits(asdict(one)) for one in result.groups],
+        "ours": significant(asdict(result.ours)),
+        "baselines": {name: significant(asdict(record)) for name, record in result.baselines.items()},
+        "groups": [significant(asdict(one)) for one in result.groups],
     }
 
 

@@ -6,7 +6,6 @@ from textwrap import fill
 from typing import Any
 
 from equipoise.advice.answer import Forecast, Foretold, Record
-from equipoise.cli.digits import six_digits
 from equipoise.cli.output import printable, table_text, width_columns
 from equipoise.economics import Bill
 from equipoise.scaling.equilibrium import Equilibrium, words
@@ -18,6 +17,7 @@ from equipoise.units import (
     format_duration,
     format_percent,
     format_si,
+    significant,
 )
 
 _TONNE_KG = 1000.0
@@ -47,7 +47,7 @@ def fields(found: Forecast) -> dict[str, Any]:
         "rates": asdict(found.rates),
         "notes": list(ground.notes),
     }
-    return {name: six_digits(value) for name, value in whole.items()}
+    return {name: significant(value) for name, value in whole.items()}
 
 
 def _prediction(each: Foretold, bill: Bill) -> dict[str, Any]:
