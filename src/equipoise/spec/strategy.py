@@ -1,0 +1,186 @@
+"""How a run is parallelised: every axis and knob, and the one text form in which strategies are written."""
+
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Literal, TypeAlias, get_args
+
+from equipoise.errors import SpecError
+from equipoise.spec.hardware import Dtype
+
+Recompute: TypeAlias = Literal["none", "selective", "full"]
+Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_rowwise", "mxfp8", "fp4"]
+Implementation: TypeAlias = Literal["eager", "compiled"]
+Optimizer: TypeAlias = Literal["adam", "adam_8bit", "sgd"]
+Trained: TypeAlias = Literal["full", "lora", "qlora"]
+Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
+Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
+
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+TRAINED: tuple[Trained, ...] = get_args(Trained)
+OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+
+# The dtype whose peak a precision's matrix products run at.
+DTYPE_OF: dict[Precision, Dtype] = {
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8_rowwise": "fp8",
+    "mxfp8": "fp8",
+    "fp4": "fp4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """One way to spread a training step over dp x tp x pp x cp accelerators.
+
+    dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which lies
+    within dp x cp x tp and takes no accelerators of its own.
+    shard_state: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
+    microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all dp ranks.
+    interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
+    sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in pieces
+    beside the matrix products (asynchronous tensor parallelism).
+    recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
+    compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the kept fraction's inverse
+    of top-k. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
+    trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
+    """
+
+    global_batch_samples: int
+    microbatch_samples: int = 1
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    shard_state: int = 0
+    interleave: int = 1
+    sequence_parallel: bool = False
+    tp_overlap: bool = False
+    recompute: Recompute = "none"
+    precision: Precision = "bf16"
+    implementation: Implementation = "compiled"
+    optimizer: Optimizer = "adam"
+    offload: Offload = "none"
+    compression: Compression = "none"
+    compression_rank: int = 0
+    sync_period: int = 1
+    trained: Trained = "full"
+    lora_rank: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine could run, whatever its size."""
+        for name in _SIZES:
+            if getattr(self, name) < 1:
+                raise SpecError(
+                    f"strategy {self.text()!r}: {name}={getattr(self, name)}; expected at least 1"
+                )
+        if self.shard_state not in range(4):
+            raise SpecError(
+                f"strategy {self.text()!r}: shard_state={self.shard_state}; expected 0, 1, 2 or 3"
+            )
+        per_round = self.dp * self.microbatch_samples
+        if self.global_batch_samples % per_round:
+            raise SpecError(
+                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is no multiple of "
+                f"dp x microbatch_samples = {per_round}; every rank has to take the same share"
+            )
+        if (self.dp * self.tp * self.cp) % self.ep:
+            raise SpecError(
+                f"strategy {self.text()!r}: ep={self.ep} does not divide dp x tp x cp = "
+                f"{self.dp * self.tp * self.cp}; experts are spread over those ranks"
+            )
+
+    @property
+    def num_accelerators(self) -> int:
+        """Accelerators the strategy takes."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches a dp rank goes through in one step."""
+        return self.global_batch_samples // (self.dp * self.microbatch_samples)
+
+    def text(self) -> str:
+        """The one text form: the knobs that differ from the default, `name=value`, in the order of the fields.
+
+        >>> Strategy(global_batch_samples=64, dp=8, shard_state=3, recompute="full").text()
+        'dp=8 microbatch=1 global_batch=64 shard_state=3 recompute=full'
+        """
+        parts = []
+        for axis in _AXES:
+            if getattr(self, axis) != 1:
+                parts.append(f"{axis}={getattr(self, axis)}")
+        parts.append(f"microbatch={self.microbatch_samples} global_batch={self.global_batch_samples}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in _TOLD and value != field.default:
+                parts.append(f"{field.name}={str(value).lower() if isinstance(value, bool) else value}")
+        return " ".join(parts)
+
+
+_AXES = ("dp", "tp", "pp", "cp", "ep")
+_TOLD = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
+_SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "interleave", "sync_period")
+_SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTES,
+    "precision": PRECISIONS,
+    "implementation": IMPLEMENTATIONS,
+    "optimizer": OPTIMIZERS,
+    "offload": OFFLOADS,
+    "compression": COMPRESSIONS,
+    "trained": TRAINED,
+}
+_FLAGS = ("sequence_parallel", "tp_overlap")
+
+
+def strategy(text: str) -> Strategy:
+    """The strategy a text names: `name=value`, joined by spaces or commas; what is not named has its default.
+
+    Raises SpecError with the name or value that is not known and what was expected.
+
+    >>> strategy("dp=8 microbatch=1 global_batch=64 shard_state=3").num_microbatches
+    8
+    """
+    stated: dict[str, int | str | bool] = {}
+    known = {field.name for field in fields(Strategy)}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
+        name = _SHORT.get(name, name)
+        if not equals or name not in known:
+            near = get_close_matches(name, (*known, *_SHORT), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            raise SpecError(f"strategy {text!r}: {part!r} is no name=value of a strategy; {hint}")
+        if name in stated:
+            raise SpecError(f"strategy {text!r}: {name} is given twice; keep one")
+        stated[name] = _value(text, name, value)
+    if "global_batch_samples" not in stated:
+        raise SpecError(f"strategy {text!r}: global_batch is missing; add e.g. global_batch=512")
+    return Strategy(**stated)  # type: ignore[arg-type]  # each value was checked by name
+
+
+def _value(text: str, name: str, value: str) -> int | str | bool:
+    """One value of the text form, of the type its field has."""
+    choices = _CHOICES.get(name)
+    if choices is not None:
+        if value not in choices:
+            raise SpecError(f"strategy {text!r}: {name}={value!r}; expected {' or '.join(choices)}")
+        return value
+    if name in _FLAGS:
+        if value not in {"true", "false"}:
+            raise SpecError(f"strategy {text!r}: {name}={value!r}; expected true or false")
+        return value == "true"
+    if not value.isdecimal() or len(value) > _MAX_DIGITS:
+        raise SpecError(f"strategy {text!r}: {name}={value!r}; expected a whole number")
+    return int(value)
+
+
+_MAX_DIGITS = 12
