@@ -1,0 +1,84 @@
+"""What a machine can do: rates of its accelerators and links. Floats or arrays, no names."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from equipoise.errors import SpecError
+from equipoise.perfmodel.load import Floats
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Rates of one cluster; every field a float, or arrays that broadcast.
+
+    peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
+    achievable_fraction: of the peak, that large bf16 matrix products reach.
+    intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one direction.
+    host_byte_per_s: between the accelerator and its host's memory.
+    """
+
+    peak_flop_per_s: tuple[Floats, ...]
+    achievable_fraction: Floats
+    memory_bytes: Floats
+    memory_byte_per_s: Floats
+    power_w: Floats
+    node_size: Floats
+    intra_byte_per_s: Floats
+    intra_latency_s: Floats
+    inter_byte_per_s: Floats
+    inter_latency_s: Floats
+    host_byte_per_s: Floats
+
+
+# PCIe 4.0 x16, one direction, as copies reach it; used where a host's path is not stated.
+HOST_BYTE_PER_S = 25e9
+
+
+def machine(cluster: Cluster) -> Machine:
+    """The rates of a cluster.
+
+    Raises SpecError where the accelerator's table lacks a rate no estimate can do without.
+    """
+    chip = cluster.accelerator
+    for name in ("memory_bytes", "memory_byte_per_s"):
+        if getattr(chip, name) is None:
+            raise SpecError(
+                f"accelerator {chip.slug!r}: {name} is not known; an estimate needs it: add it with --hardware"
+            )
+    peaks = tuple(float(chip.peak_flop_per_s(DTYPE_OF[each]) or np.nan) for each in PRECISIONS)
+    if np.isnan(peaks).all():
+        raise SpecError(
+            f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; an estimate needs one: add it with --hardware"
+        )
+    return Machine(
+        peak_flop_per_s=peaks,
+        achievable_fraction=chip.achievable_fraction,
+        memory_bytes=float(chip.memory_bytes or 0),
+        memory_byte_per_s=float(chip.memory_byte_per_s or 0),
+        power_w=np.nan if chip.power_w is None else chip.power_w,
+        node_size=float(cluster.node_size),
+        intra_byte_per_s=cluster.intra.byte_per_s,
+        intra_latency_s=cluster.intra.latency_s,
+        inter_byte_per_s=cluster.inter.byte_per_s,
+        inter_latency_s=cluster.inter.latency_s,
+        host_byte_per_s=HOST_BYTE_PER_S,
+    )
+
+
+def stacked(machines: list[Machine]) -> Machine:
+    """One machine whose fields are arrays, an element a machine: for rows measured on different ones.
+
+    machines: at least one. Returns fields of shape (n_machines,), peaks as a tuple of such arrays.
+    """
+    peaks = tuple(
+        np.array([each.peak_flop_per_s[index] for each in machines], dtype=float) for index in range(len(PRECISIONS))
+    )
+    rates = {
+        field.name: np.array([getattr(each, field.name) for each in machines], dtype=float)
+        for field in fields(Machine)
+        if field.name != "peak_flop_per_s"
+    }
+    return Machine(peak_flop_per_s=peaks, **rates)
