@@ -1,0 +1,18 @@
+"""What is believed of a calibrated number before anything is measured."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """A log-normal belief: the number lies within a factor exp(log_sd) of its median two times in three.
+
+    name: the field it belongs to. largest: what it cannot exceed, inf where nothing forbids it.
+    """
+
+    name: str
+    median: float
+    log_sd: float
+    meaning: str
+    source: str
+    largest: float = float("inf")
