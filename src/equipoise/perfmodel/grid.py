@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from equipoise.spec.strategy import (
     COMPRESSIONS,
+    FLAGS,
     IMPLEMENTATIONS,
     OFFLOADS,
     OPTIMIZERS,
@@ -52,6 +53,7 @@ class Grid:
     interleave: Numbers
     sequence_parallel: Numbers
     tp_overlap: Numbers
+    fused_attention: Numbers
     recompute: Codes
     precision: Codes
     implementation: Codes
@@ -86,7 +88,7 @@ class Grid:
             value = np.broadcast_to(getattr(self, field.name), self.shape)[place]
             if field.name in CODES:
                 stated[field.name] = CODES[field.name][int(value)]
-            elif field.name in {"sequence_parallel", "tp_overlap"}:
+            elif field.name in FLAGS:
                 stated[field.name] = bool(value)
             else:
                 stated[field.name] = int(value)
@@ -99,7 +101,9 @@ def grid(strategies: Sequence[Strategy]) -> Grid:
     for field in fields(Grid):
         values = [getattr(each, field.name) for each in strategies]
         if field.name in CODES:
-            columns[field.name] = np.array([CODES[field.name].index(value) for value in values], dtype=np.intp)
+            columns[field.name] = np.array(
+                [CODES[field.name].index(value) for value in values], dtype=np.intp
+            )
         else:
             columns[field.name] = np.array(values, dtype=float)
     return Grid(**columns)

@@ -28,8 +28,8 @@ class Load:
     whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves whole
     (norms, residuals, dropout), and which it shares out. head_bytes: that of logits and loss, once a token.
     num_kernels: kernels launched a layer, forward.
-    dense_params, expert_params: a layer's; embedding_params: once, at both ends of a pipeline; trained_params: the
-    adapters' a layer where only they are trained, per rank of the adapter.
+    dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end of a pipeline; adapter_params: of an
+    adapter, a layer and rank.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way back, by
     the same sharing, and the scores that unfused attention keeps; boundary_bytes: of a token between two layers.
     """
@@ -54,6 +54,7 @@ class Load:
     dense_params: Floats
     expert_params: Floats
     embedding_params: Floats
+    end_params: Floats
     adapter_params: Floats
     kept_whole_bytes: Floats
     kept_shared_bytes: Floats
@@ -106,9 +107,9 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     # Widths of what one token leaves behind in each block, in values: inputs of the products and of the activation.
     attention_width = model.heads * (key + value) + model.kv_heads * (key + value)
     dense_width = (matrices if model.gated else matrices) * model.ffn_hidden
-    expert_width = matrices * (
-        model.top_k * model.expert_ffn_hidden + model.shared_expert_ffn_hidden
-    ) + (2 * model.top_k * (model.expert_latent or model.hidden) if model.experts else 0)
+    expert_width = matrices * (model.top_k * model.expert_ffn_hidden + model.shared_expert_ffn_hidden) + (
+        2 * model.top_k * (model.expert_latent or model.hidden) if model.experts else 0
+    )
     state_width = 5 * inner
     shared_width = (
         attention * attention_width + dense * dense_width + expert * expert_width + state * state_width
@@ -140,6 +141,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         dense_params=dense_params,
         expert_params=expert * model.experts * model.expert_params,
         embedding_params=float(model.embedding_params),
+        end_params=float(model.embedding_params) if model.tied_embeddings else model.embedding_params / 2,
         adapter_params=attention * 2 * (model.heads + model.kv_heads + 2 * model.heads) * model.head_size / 2
         + attention * 2 * hidden,
         kept_whole_bytes=blocks * 2.5 * hidden * BYTES_PER_VALUE,
@@ -157,5 +159,8 @@ def stacked(loads: list[Load]) -> Load:
     loads: at least one. Returns fields of shape (n_loads,).
     """
     return Load(
-        **{field.name: np.array([getattr(each, field.name) for each in loads], dtype=float) for field in fields(Load)}
+        **{
+            field.name: np.array([getattr(each, field.name) for each in loads], dtype=float)
+            for field in fields(Load)
+        }
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from equipoise.errors import SpecError
+from equipoise.perfmodel.collective import Wire, Wires
 from equipoise.perfmodel.load import Floats
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
@@ -17,7 +18,7 @@ class Machine:
     peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
     achievable_fraction: of the peak, that large bf16 matrix products reach.
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one direction.
-    host_byte_per_s: between the accelerator and its host's memory.
+    host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch adds.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -31,6 +32,16 @@ class Machine:
     inter_byte_per_s: Floats
     inter_latency_s: Floats
     host_byte_per_s: Floats
+    switch_reduces: Floats
+
+    @property
+    def wires(self) -> Wires:
+        """The links as collectives see them."""
+        return Wires(
+            intra=Wire(byte_per_s=self.intra_byte_per_s, latency_s=self.intra_latency_s),
+            inter=Wire(byte_per_s=self.inter_byte_per_s, latency_s=self.inter_latency_s),
+            switch_reduces=self.switch_reduces,
+        )
 
 
 # PCIe 4.0 x16, one direction, as copies reach it; used where a host's path is not stated.
@@ -65,6 +76,7 @@ def machine(cluster: Cluster) -> Machine:
         inter_byte_per_s=cluster.inter.byte_per_s,
         inter_latency_s=cluster.inter.latency_s,
         host_byte_per_s=HOST_BYTE_PER_S,
+        switch_reduces=float(cluster.switch_reduces),
     )
 
 
@@ -74,7 +86,8 @@ def stacked(machines: list[Machine]) -> Machine:
     machines: at least one. Returns fields of shape (n_machines,), peaks as a tuple of such arrays.
     """
     peaks = tuple(
-        np.array([each.peak_flop_per_s[index] for each in machines], dtype=float) for index in range(len(PRECISIONS))
+        np.array([each.peak_flop_per_s[index] for each in machines], dtype=float)
+        for index in range(len(PRECISIONS))
     )
     rates = {
         field.name: np.array([getattr(each, field.name) for each in machines], dtype=float)

@@ -47,6 +47,7 @@ class Strategy:
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in pieces
     beside the matrix products (asynchronous tensor parallelism).
+    fused_attention: scores never reach memory (FlashAttention).
     recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the kept fraction's inverse
     of top-k. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
@@ -64,6 +65,7 @@ class Strategy:
     interleave: int = 1
     sequence_parallel: bool = False
     tp_overlap: bool = False
+    fused_attention: bool = True
     recompute: Recompute = "none"
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"
@@ -139,7 +141,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "compression": COMPRESSIONS,
     "trained": TRAINED,
 }
-_FLAGS = ("sequence_parallel", "tp_overlap")
+FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention")
 
 
 def strategy(text: str) -> Strategy:
@@ -174,7 +176,7 @@ def _value(text: str, name: str, value: str) -> int | str | bool:
         if value not in choices:
             raise SpecError(f"strategy {text!r}: {name}={value!r}; expected {' or '.join(choices)}")
         return value
-    if name in _FLAGS:
+    if name in FLAGS:
         if value not in {"true", "false"}:
             raise SpecError(f"strategy {text!r}: {name}={value!r}; expected true or false")
         return value == "true"

@@ -1,0 +1,1 @@
+"""What each parallel axis adds to a step: one file an axis, listed in estimate.py."""

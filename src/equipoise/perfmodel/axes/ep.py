@@ -1,0 +1,31 @@
+"""The expert axis: experts lie on different ranks, and tokens travel to theirs and back."""
+
+import numpy as np
+
+from equipoise.perfmodel.axes.placement import bare_s, group
+from equipoise.perfmodel.collective import all_to_all_s
+from equipoise.perfmodel.compute import LayerTime, tokens_per_rank
+from equipoise.perfmodel.grid import RECOMPUTE_FULL, Grid, Numbers
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.parameters import Parameters
+
+# To the experts and back again, on each pass.
+TRIPS_PER_PASS = 2
+
+
+def layer_traffic_s(
+    load: Load, machine: Machine, grid: Grid, layer: LayerTime, parameters: Parameters
+) -> Numbers:
+    """Bare seconds of a layer's tokens on their way to experts and back, for one micro-batch; 0 where ep is 1.
+
+    Assumes tokens spread evenly over ranks, and each travels once for every expert it meets.
+    Source: Lepikhin et al. 2020 (GShard).
+    """
+    if not np.any(grid.ep > 1):
+        return np.zeros(())
+    ranks = group(grid.ep, 1.0, machine)
+    payload = tokens_per_rank(load, grid) / grid.tp * load.routed_bytes
+    passes = 2 + (grid.recompute == RECOMPUTE_FULL)
+    traffic = TRIPS_PER_PASS * passes * all_to_all_s(payload, ranks, machine.wires, parameters.collective)
+    return bare_s(np.asarray(traffic), layer.forward_s + layer.backward_s, parameters.ep_overlap)

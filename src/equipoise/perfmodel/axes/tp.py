@@ -1,0 +1,37 @@
+"""The tensor axis: every layer's products are cut, and their sums travel."""
+
+import numpy as np
+
+from equipoise.perfmodel.axes.placement import bare_s, group
+from equipoise.perfmodel.collective import all_gather_s, all_reduce_s, reduce_scatter_s
+from equipoise.perfmodel.compute import LayerTime, tokens_per_rank, value_bytes
+from equipoise.perfmodel.grid import RECOMPUTE_FULL, Grid, Numbers
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.parameters import Parameters
+
+# A sum behind each of the two blocks of a layer, on the way forward and on the way back.
+SUMS_PER_PASS = 2
+
+
+def layer_traffic_s(
+    load: Load, machine: Machine, grid: Grid, layer: LayerTime, parameters: Parameters
+) -> Numbers:
+    """Bare seconds of a layer's sums for one micro-batch; 0 where tp is 1.
+
+    Assumes two sums a pass of a micro-batch's activations; with sequence parallelism each is a reduce-scatter and
+    an all-gather. Only with tp_overlap do they run beside the products.
+    Source: Shoeybi et al. 2019; Korthikanti et al. 2022.
+    """
+    if not np.any(grid.tp > 1):
+        return np.zeros(())
+    ranks = group(grid.tp, 1.0, machine)
+    payload = tokens_per_rank(load, grid) * load.hidden * value_bytes(grid)
+    whole = all_reduce_s(payload, ranks, machine.wires, parameters.collective)
+    halves = reduce_scatter_s(payload, ranks, machine.wires, parameters.collective) + all_gather_s(
+        payload, ranks, machine.wires, parameters.collective
+    )
+    passes = 2 + (grid.recompute == RECOMPUTE_FULL)
+    traffic = SUMS_PER_PASS * passes * np.where(grid.sequence_parallel > 0, halves, whole)
+    beside = layer.forward_s + layer.backward_s
+    return np.where(grid.tp_overlap > 0, bare_s(traffic, beside, parameters.tp_overlap), traffic)

@@ -1,0 +1,149 @@
+"""Time of what an accelerator does on its own: matrix products, attention, memory-bound work, launches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from equipoise.perfmodel.grid import (
+    CODES,
+    RECOMPUTE_FULL,
+    RECOMPUTE_SELECTIVE,
+    Grid,
+    Numbers,
+)
+from equipoise.perfmodel.load import Floats, Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.parameters import Parameters
+
+EAGER = CODES["implementation"].index("eager")
+BF16 = CODES["precision"].index("bf16")
+# The way back makes two products for each of the way forward: one for the inputs, one for the weights.
+BACKWARD_PER_FORWARD = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """Seconds one rank needs for one layer and one micro-batch, by pass; arrays that broadcast.
+
+    host_s: what the host needs to launch all of it, whatever the device does meanwhile.
+    """
+
+    forward_s: Numbers
+    backward_s: Numbers
+    recompute_s: Numbers
+    host_s: Numbers
+
+
+def tokens_per_rank(load: Load, grid: Grid) -> Numbers:
+    """Tokens of a micro-batch that one rank of the context axis holds."""
+    return np.asarray(grid.microbatch_samples * (load.sequence / grid.cp))
+
+
+def product_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+    """FLOP/s that a layer's large matrix products reach, in each strategy's precision; NaN where the chip lacks it.
+
+    Assumes that the share of peak measured in bf16 holds in fp32, tf32 and fp16, and a calibrated part of it below.
+    """
+    by_precision = {
+        "fp8": parameters.fp8_fraction,
+        "fp8_rowwise": parameters.rowwise_fraction,
+        "mxfp8": parameters.mxfp8_fraction,
+        "fp4": parameters.fp4_fraction,
+    }
+    rates = tuple(
+        np.asarray(
+            peak * (machine.achievable_fraction * by_precision.get(name, 1.0) * parameters.product_fraction)
+        )
+        for name, peak in zip(CODES["precision"], machine.peak_flop_per_s, strict=True)
+    )
+    return np.asarray(np.choose(grid.precision, rates))
+
+
+def wide_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+    """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run below it."""
+    rates = tuple(
+        np.asarray(
+            (peak if name in {"fp32", "tf32", "fp16"} else machine.peak_flop_per_s[BF16])
+            * (machine.achievable_fraction * parameters.product_fraction)
+        )
+        for name, peak in zip(CODES["precision"], machine.peak_flop_per_s, strict=True)
+    )
+    return np.asarray(np.choose(grid.precision, rates))
+
+
+def value_bytes(grid: Grid) -> Numbers:
+    """Bytes of a value that travels or rests: 4 in fp32 and tf32, else 2."""
+    sizes = np.array([4.0 if name in {"fp32", "tf32"} else 2.0 for name in CODES["precision"]])
+    return np.asarray(sizes[grid.precision])
+
+
+def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> LayerTime:
+    """Device and host time of one layer and micro-batch on one rank.
+
+    Assumes products share out evenly over the tensor axis; each takes its FLOP at the reached rate and a fixed
+    ramp; memory-bound work moves its bytes at the reached share of the memory's rate.
+    Source: t = F / (P e) (1 + F_half / F), with F_half / (P e) as a time.
+    """
+    tokens = tokens_per_rank(load, grid)
+    sharded = tokens / grid.tp
+    rate = product_rate_flop_per_s(machine, grid, parameters)
+    wide = wide_rate_flop_per_s(machine, grid, parameters)
+    memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
+    wider = value_bytes(grid) / 2
+    products = sharded * (load.dense_flop / rate) + load.num_dense_products * parameters.product_ramp_s
+    experts = _expert_s(load, machine, grid, parameters)
+    attention = sharded * (
+        load.attention_flop / (wide * (parameters.attention_fraction / parameters.product_fraction))
+    )
+    whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
+    traffic = (whole * load.whole_bytes + sharded * load.shared_bytes) * (
+        wider * memory * parameters.layer_traffic
+    )
+    slower = np.where(grid.implementation == EAGER, parameters.eager_fraction, 1.0)
+    forward = (products + experts + attention + traffic) * slower
+    again = (grid.recompute == RECOMPUTE_FULL) * forward + (grid.recompute == RECOMPUTE_SELECTIVE) * (
+        attention * slower
+    )
+    return LayerTime(
+        forward_s=forward,
+        backward_s=BACKWARD_PER_FORWARD * forward,
+        recompute_s=again,
+        host_s=_host_s(load, grid, parameters),
+    )
+
+
+def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+    """Grouped products of the experts that a rank holds, forward: FLOP of its tokens, and each weight read once."""
+    if not np.any(load.experts):
+        return np.zeros(())
+    rate = product_rate_flop_per_s(machine, grid, parameters) * parameters.expert_fraction
+    tokens = tokens_per_rank(load, grid) / grid.tp
+    weights = load.expert_params / grid.ep * value_bytes(grid)
+    return np.asarray(
+        tokens * (load.expert_flop * parameters.expert_imbalance / rate)
+        + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
+        + load.num_expert_products * parameters.product_ramp_s
+    )
+
+
+def _host_s(load: Load, grid: Grid, parameters: Parameters) -> Numbers:
+    """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it."""
+    eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
+    passes = 1 + BACKWARD_PER_FORWARD + (grid.recompute == RECOMPUTE_FULL)
+    waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
+    return np.asarray(load.num_kernels * passes * (parameters.launch_s * eager * waiting))
+
+
+def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+    """Seconds of logits and loss for one micro-batch, forward and back, on the last stage."""
+    sharded = tokens_per_rank(load, grid) / grid.tp
+    wide = wide_rate_flop_per_s(machine, grid, parameters)
+    memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
+    products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / wide)
+    return np.asarray(products + sharded * (load.head_bytes * memory * parameters.head_traffic))
+
+
+def optimizer_time_s(state_bytes: Numbers, machine: Machine, parameters: Parameters) -> Numbers:
+    """Seconds of an optimizer step that reads and writes `state_bytes`, all of it memory-bound."""
+    rate: Floats = machine.memory_byte_per_s * parameters.memory_fraction
+    return np.asarray(2 * state_bytes * parameters.optimizer_traffic / rate)

@@ -1,0 +1,132 @@
+"""A step's time by cause and its memory by kind, for many strategies at once. Arrays in, arrays out."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from equipoise.perfmodel.axes import cp, dp, ep, pp, tp
+from equipoise.perfmodel.axes.placement import bare_s
+from equipoise.perfmodel.compute import head_time_s, layer_time, optimizer_time_s
+from equipoise.perfmodel.grid import CODES, Grid, Numbers
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.memory import Memory, Shards, memory, shards, state_bytes_per_param
+from equipoise.perfmodel.parameters import Parameters
+
+_OFFLOAD_NONE = CODES["offload"].index("none")
+_OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
+
+    compute: layers, logits and loss, recomputation included. host: what launching adds. tp, cp, ep, pp, dp:
+    traffic of the axis that nothing hides (dp: gradients and gathered weights). idle: the pipeline's bubble and
+    stages with less to do. optimizer: its step, and what offloading adds. waiting: for the slowest rank.
+    other: the rest of a step.
+    """
+
+    compute: Numbers
+    host: Numbers
+    tp: Numbers
+    cp: Numbers
+    ep: Numbers
+    pp: Numbers
+    dp: Numbers
+    idle: Numbers
+    optimizer: Numbers
+    waiting: Numbers
+    other: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """What a grid of strategies would take: seconds of a step, by cause, and bytes of memory, by kind."""
+
+    step_s: Numbers
+    seconds: Seconds
+    memory: Memory
+
+
+def estimate(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Estimates:
+    """Time and memory of one step of every strategy of a grid; whatever is illegal is for `search` to mask.
+
+    Returns arrays of the grid's shape, or ones that broadcast to it.
+    Assumes ranks alike but for jitter; pipelines run one forward, one back; the fullest stage sets the pace.
+    Source: shared reference "performance model"; each part names its own.
+    """
+    layer = layer_time(load, machine, grid, parameters)
+    tp_s = tp.layer_traffic_s(load, machine, grid, layer, parameters)
+    cp_s = cp.layer_traffic_s(load, machine, grid, layer, parameters)
+    ep_s = ep.layer_traffic_s(load, machine, grid, layer, parameters)
+    compute_s = layer.forward_s + layer.backward_s + layer.recompute_s
+    busy_s = compute_s + tp_s + cp_s + ep_s
+    layer_s = _soft_maximum(busy_s, layer.host_s)
+    shard_s = dp.shard_traffic_s(load, machine, grid, layer_s, parameters)
+    held = shards(load, grid)
+    head_s = head_time_s(load, machine, grid, parameters)
+    send_s = pp.send_s_per_microbatch(load, machine, grid, parameters)
+    count = grid.num_microbatches
+    layers = pp.stages(load, grid)
+    stage_s = layers.fullest * (layer_s + shard_s) + send_s
+    last_s = layers.last * (layer_s + shard_s) + send_s + head_s
+    pace_s = np.maximum(stage_s, last_s)
+    # What the mean stage does is work; that others wait for a fuller one, and for each other, is idleness.
+    mean_layers = load.layers / grid.pp
+    mean_s = mean_layers * (layer_s + shard_s) + send_s + head_s / grid.pp
+    idle_s = count * (pace_s - mean_s) + pp.bubble_s(grid, stage_s)
+    each = count * mean_layers
+    traffic_s = dp.gradient_traffic_s(load, machine, grid, held, parameters)
+    beside_s = mean_layers * layer.backward_s
+    seconds = Seconds(
+        compute=each * compute_s + count * head_s / grid.pp,
+        host=each * (layer_s - busy_s),
+        tp=each * tp_s,
+        cp=each * cp_s,
+        ep=each * ep_s,
+        pp=count * send_s,
+        dp=each * shard_s + bare_s(traffic_s, beside_s, parameters.dp_overlap),
+        idle=idle_s,
+        optimizer=_optimizer_s(machine, grid, held, parameters),
+        waiting=np.zeros(()),
+        other=np.asarray(parameters.step_s),
+    )
+    return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
+
+
+def _soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
+    """(busy^4 + host^4)^(1/4): device and host run side by side, and neither quite hides when they are alike."""
+    busy, host = busy_s * busy_s, host_s * host_s
+    return np.sqrt(np.sqrt(busy * busy + host * host))
+
+
+def _optimizer_s(machine: Machine, grid: Grid, held: Shards, parameters: Parameters) -> Numbers:
+    """Seconds of the optimizer's step; offloaded states cross to the host and back instead."""
+    dense = held.dense_trained / np.where(grid.shard_state >= 1, held.dense_ranks, 1.0)
+    experts = held.expert_trained / np.where(grid.shard_state >= 1, held.expert_ranks, 1.0)
+    states = (dense + experts) * state_bytes_per_param(grid)
+    near = optimizer_time_s(states, machine, parameters)
+    far = 2 * states / machine.host_byte_per_s
+    crossing = np.where(
+        grid.offload == _OFFLOAD_ALL,
+        2 * grid.num_microbatches * (held.dense + held.experts) * 2 / machine.host_byte_per_s,
+        0.0,
+    )
+    return np.asarray(np.where(grid.offload == _OFFLOAD_NONE, near, far) + crossing)
+
+
+def _with_waiting(seconds: Seconds, grid: Grid, held: Memory, parameters: Parameters) -> Estimates:
+    """The estimates, with the time all ranks wait for the slowest.
+
+    Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
+    """
+    parts = [getattr(seconds, each.name) for each in fields(Seconds)]
+    total = sum(parts[1:], start=parts[0])
+    waiting = total * (parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))
+    named = {each.name: part for each, part in zip(fields(Seconds), parts, strict=True)}
+    return Estimates(
+        step_s=total + waiting,
+        seconds=Seconds(**(named | {"waiting": waiting})),
+        memory=held,
+    )

@@ -1,0 +1,143 @@
+"""Every calibrated number of the model: its prior, its meaning and where the prior is from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from equipoise.perfmodel.collective import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.perfmodel.prior import Prior
+
+
+def _prior(median: float, log_sd: float, meaning: str, source: str) -> Any:  # noqa: ANN401 - as dataclasses.field
+    """A field whose default is its prior's median; log_sd is the standard deviation of its logarithm."""
+    return field(default=median, metadata={"log_sd": log_sd, "meaning": meaning, "source": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """One calibration of the model; as built without arguments, the medians of the priors.
+
+    Every parameter is positive and its prior log-normal, so that no fit can reach a rate or time below zero.
+    """
+
+    product_fraction: float = _prior(
+        0.85,
+        0.15,
+        "of the rate of the best matrix product, what a layer's products reach when large",
+        "MAMF tables",
+    )
+    product_ramp_s: float = _prior(
+        6e-6,
+        0.7,
+        "time a matrix product takes beside its FLOP: its start, its tail, its weights",
+        "cuBLAS traces",
+    )
+    attention_fraction: float = _prior(
+        0.45,
+        0.5,
+        "of the rate of the best matrix product, what attention reaches",
+        "FlashAttention-2, table 1",
+    )
+    expert_fraction: float = _prior(
+        0.6, 0.4, "of the rate of dense products, what grouped products of experts reach", "MegaBlocks 2022"
+    )
+    expert_imbalance: float = _prior(
+        1.1, 0.1, "tokens of the busiest expert rank over the mean", "balance losses keep it near one"
+    )
+    fp8_fraction: float = _prior(
+        0.75,
+        0.25,
+        "of the bf16 fraction of peak, what fp8 products reach",
+        "Transformer Engine: 1.3-1.5x of bf16",
+    )
+    rowwise_fraction: float = _prior(
+        0.45, 0.3, "likewise with scales a row", "torchao float8 README: rowwise gains less"
+    )
+    mxfp8_fraction: float = _prior(0.65, 0.25, "likewise with scales a block of 32", "one scale more a block")
+    fp4_fraction: float = _prior(0.45, 0.3, "likewise of fp4", "the rest of the layer does not get faster")
+    memory_fraction: float = _prior(
+        0.8, 0.15, "of the memory's byte/s, what memory-bound work reaches", "STREAM on accelerators, 80-92 %"
+    )
+    layer_traffic: float = _prior(
+        1.0, 0.4, "bytes of memory-bound work in a layer over the count of `Load`", "fusion varies"
+    )
+    head_traffic: float = _prior(1.0, 0.4, "bytes of logits and loss over the count of `Load`", "likewise")
+    eager_fraction: float = _prior(
+        1.25,
+        0.15,
+        "time of a layer's device work without a compiler over that with one",
+        "torchtitan, table 1",
+    )
+    launch_s: float = _prior(
+        12e-6, 0.7, "host time to launch one kernel, compiled", "PyTorch profiler traces"
+    )
+    eager_launch: float = _prior(
+        2.0, 0.4, "host time a kernel without a compiler, over that with one", "likewise"
+    )
+    launch_jitter: float = _prior(
+        0.1,
+        0.5,
+        "growth of host time where ranks wait for each other, per sqrt(2 ln ranks)",
+        "extreme values",
+    )
+    tp_overlap: float = _prior(
+        0.5, 0.5, "share of tp traffic left bare when it runs beside products", "async TP"
+    )
+    dp_overlap: float = _prior(
+        0.3, 0.7, "share of gradient traffic left bare beside the way back", "PyTorch DDP 2020"
+    )
+    shard_overlap: float = _prior(
+        0.15, 0.7, "share of gathered weights left bare beside a layer", "FSDP 2023"
+    )
+    cp_overlap: float = _prior(
+        0.3, 0.7, "share of key and value traffic left bare beside attention", "ring attention"
+    )
+    ep_overlap: float = _prior(
+        0.8, 0.3, "share of expert traffic left bare beside products", "DeepSeek-V3 2024, DualPipe"
+    )
+    pp_overlap: float = _prior(0.7, 0.5, "share of traffic between stages left bare", "Narayanan et al. 2021")
+    optimizer_traffic: float = _prior(
+        1.0, 0.4, "bytes of an optimizer step over those of its states", "fused Adam"
+    )
+    rank_jitter: float = _prior(
+        0.005,
+        0.7,
+        "sd of a rank's step time over its mean: the slowest of n ranks is sqrt(2 ln n) above",
+        "MegaScale",
+    )
+    step_s: float = _prior(
+        5e-3, 1.0, "time of a step that nothing else explains: input, logging, hooks", "profiles"
+    )
+    fixed_bytes: float = _prior(
+        1.6e9, 0.4, "memory of context, libraries and communicators", "nvidia-smi, 1-2 GB"
+    )
+    activation_slack: float = _prior(
+        1.0, 0.2, "activations held over the count of `Load`", "Korthikanti et al. 2022, table 4"
+    )
+    reserved_slack: float = _prior(
+        1.06, 0.05, "memory the allocator reserves over what lives", "caching allocators"
+    )
+
+    collective: CollectiveParameters = CollectiveParameters()
+
+    def value(self, name: str) -> float:
+        """The parameter of a name of PRIORS."""
+        holder, _, last = name.rpartition(".")
+        return float(getattr(self.collective if holder else self, last))
+
+    def changed(self, values: Mapping[str, float]) -> "Parameters":
+        """These parameters with some replaced; names as in PRIORS."""
+        own = {name: value for name, value in values.items() if "." not in name}
+        links = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+        return replace(self, collective=replace(self.collective, **links), **own)
+
+
+# Every number a calibration may move; those of collectives are called `collective.<name>`.
+PRIORS: tuple[Prior, ...] = (
+    *(
+        Prior(name=each.name, median=each.default, **each.metadata)
+        for each in fields(Parameters)
+        if each.name != "collective"
+    ),
+    *(replace(each, name=f"collective.{each.name}") for each in COLLECTIVE_PRIORS),
+)
