@@ -57,7 +57,7 @@ def number(text: str) -> float | None:
 
 
 def test_the_table_holds_the_published_workloads() -> None:
-    assert {found.slug for found in spec.workloads()} == SLUGS
+    assert {found.slug for found in spec.workloads() if found.first_round is not None} == SLUGS
 
 
 def test_scoring_rules_are_the_official_ones() -> None:

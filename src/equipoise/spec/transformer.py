@@ -1,23 +1,79 @@
 """A transformer by its published sizes: what follows from them in parameters and FLOP. No durations."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 from equipoise.errors import SpecError
+from equipoise.spec.facts import Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedKeys:
+    """Attention blocks that see a short window, and further back only compressed keys (DeepSeek-V4 2026).
+
+    sparse_layers, sparse_ratio, top_k: blocks that keep one key of `sparse_ratio` tokens, and look at
+    `top_k` of them, picked by an index of `index_heads` heads of `index_head_size`.
+    heavy_layers, heavy_ratio: blocks that look at one key of each `heavy_ratio` tokens.
+    """
+
+    sparse_layers: int
+    sparse_ratio: int
+    top_k: int
+    index_heads: int
+    index_head_size: int
+    heavy_layers: int
+    heavy_ratio: int
+
+    def params(self, *, hidden: int, head_size: int, query_rank: int) -> int:
+        """Weights of all compressors, each a matrix for values and one for their weights, and of all indices.
+
+        Assumes that sparse blocks compress overlapping groups, so that both matrices are twice as wide.
+        """
+        index = hidden * 4 * self.index_head_size + self.index_heads * (
+            query_rank * self.index_head_size + hidden
+        )
+        sparse = self.sparse_layers * (hidden * 4 * head_size + index)
+        return sparse + self.heavy_layers * hidden * 2 * head_size
+
+    def keys(self, sequence: int) -> float:
+        """Compressed keys that a query meets, mean over the sequence, summed over the blocks."""
+        groups = sequence / self.sparse_ratio
+        seen = min(float(self.top_k), groups)
+        sparse = seen * (1 - seen / (2 * groups))
+        return self.sparse_layers * sparse + self.heavy_layers * sequence / self.heavy_ratio / 2
+
+    def index_flop_per_token(self, sequence: int) -> float:
+        """FLOP of scoring compressed keys, to pick from them, over all blocks."""
+        return (
+            self.sparse_layers
+            * 2
+            * self.index_heads
+            * self.index_head_size
+            * sequence
+            / self.sparse_ratio
+            / 2
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
     """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
 
-    layers: what pipeline stages share out. In a plain model each holds an attention block and a feed-forward block;
-    in a hybrid the four `*_layers` counts say how many layers hold each kind of block, and one layer may hold one.
+    layers: what pipeline stages share out. In a plain model each holds an attention and a feed-forward
+    block; in a hybrid the four `*_layers` counts say how many layers hold each kind of block, and one layer
+    may hold one.
     ffn_hidden: width of a dense feed-forward block; gated ones (SwiGLU) have three matrices, others two.
     dense_layers: of a mixture of experts, the layers whose feed-forward block is dense all the same.
+    predicted_fraction: tokens whose logits are computed, of all (masked language models: fewer than all).
     query_rank, kv_rank, rope_head_size, value_head_size: latent attention (DeepSeek-V2 2024).
+    kv_shared: one projection makes both keys and values. output_rank, output_groups: the output projection in
+    two steps, of groups of heads to output_rank values each, and of those to the hidden size.
     expert_latent: the width experts work in, where tokens are projected down for them; else the hidden size.
     windowed_layers, window: attention layers that look back `window` tokens only.
     state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups.
-    prediction_layers: further layers that predict later tokens (multi-token prediction).
+    prediction_layers: further layers that predict later tokens (multi-token prediction), each of an
+    attention and a feed-forward block, a projection before and logits after; prediction_shared: they share
+    their weights.
     """
 
     layers: int
@@ -31,6 +87,7 @@ class Transformer:
     tied_embeddings: bool = False
     causal: bool = True
     position_embeddings: int = 0
+    predicted_fraction: float = 1.0
     attention_layers: int | None = None
     dense_layers: int | None = None
     expert_layers: int | None = None
@@ -41,6 +98,10 @@ class Transformer:
     kv_rank: int = 0
     rope_head_size: int = 0
     value_head_size: int = 0
+    kv_shared: bool = False
+    output_rank: int = 0
+    output_groups: int = 0
+    compressed: CompressedKeys | None = None
     experts: int = 0
     top_k: int = 0
     expert_ffn_hidden: int = 0
@@ -51,6 +112,7 @@ class Transformer:
     state_size: int = 0
     state_groups: int = 0
     prediction_layers: int = 0
+    prediction_shared: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be a model."""
@@ -64,7 +126,12 @@ class Transformer:
             )
         if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
             raise SpecError(
-                f"transformer: experts={self.experts}, top_k={self.top_k}; expected both, and top_k at most experts"
+                f"transformer: experts={self.experts}, top_k={self.top_k}; "
+                "expected both, and top_k at most experts"
+            )
+        if not 0 < self.predicted_fraction <= 1:
+            raise SpecError(
+                f"transformer: predicted_fraction={self.predicted_fraction}; expected above 0, at most 1"
             )
 
     @property
@@ -90,20 +157,23 @@ class Transformer:
 
     @property
     def attention_params(self) -> int:
-        """Weights of the four projections of one attention block."""
+        """Weights of the projections of one attention block; those of compressed keys are an equal share."""
+        value = self.value_head_size or self.head_size
+        key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
+        query = (self.query_rank or self.hidden) * self.heads * key + self.hidden * self.query_rank
         if self.kv_rank:
-            nope, rope = self.head_size, self.rope_head_size
-            value = self.value_head_size or self.head_size
-            query_in = self.query_rank or self.hidden
-            down = self.hidden * self.query_rank if self.query_rank else 0
-            return (
-                down
-                + query_in * self.heads * (nope + rope)
-                + self.hidden * (self.kv_rank + rope)
-                + self.kv_rank * self.heads * (nope + value)
-                + self.heads * value * self.hidden
+            kv = self.hidden * (self.kv_rank + self.rope_head_size)
+            kv += self.kv_rank * self.heads * (self.head_size + value)
+        else:
+            kv = self.hidden * self.kv_heads * (key if self.kv_shared else key + value)
+        output = self.heads * value * (self.output_rank or self.hidden)
+        output += self.output_groups * self.output_rank * self.hidden
+        if self.compressed is not None:
+            extra = self.compressed.params(
+                hidden=self.hidden, head_size=self.head_size, query_rank=self.query_rank
             )
-        return self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
+            output += round(extra / self.num_attention_blocks)
+        return query + kv + output
 
     @property
     def dense_params(self) -> int:
@@ -117,7 +187,7 @@ class Transformer:
 
     @property
     def shared_params(self) -> int:
-        """Weights of what every token passes in one expert block: shared experts, router, latent projections."""
+        """Weights that every token meets in one expert block: shared experts, router, latent projections."""
         shared = (3 if self.gated else 2) * self.hidden * self.shared_expert_ffn_hidden
         return shared + self.hidden * self.experts + 2 * self.hidden * self.expert_latent
 
@@ -149,6 +219,15 @@ class Transformer:
         return self.stack_params + self.embedding_params
 
     @property
+    def prediction_params(self) -> int:
+        """Weights of the prediction layers, which `params` leaves out as published counts do."""
+        feed_forward = (
+            self.experts * self.expert_params + self.shared_params if self.experts else self.dense_params
+        )
+        layer = self.attention_params + feed_forward + 2 * self.hidden * self.hidden
+        return (min(1, self.prediction_layers) if self.prediction_shared else self.prediction_layers) * layer
+
+    @property
     def active_params(self) -> int:
         """Weights one token meets: of the experts its `top_k`."""
         idle = self.num_expert_blocks * (self.experts - self.top_k) * self.expert_params
@@ -162,22 +241,119 @@ class Transformer:
         windowed = (
             self.window * (1 - (self.window - 1) / (2 * sequence)) if self.causal else float(self.window)
         )
-        share = self.windowed_layers / max(self.num_attention_blocks, 1)
-        return share * windowed + (1 - share) * whole
+        blocks = max(self.num_attention_blocks, 1)
+        share = self.windowed_layers / blocks
+        further = 0.0 if self.compressed is None else self.compressed.keys(sequence) / blocks
+        return share * windowed + (1 - share) * whole + further
+
+    def score_flop_per_token(self, sequence: int) -> float:
+        """FLOP of one token's scores and their use, forward, over all attention blocks."""
+        value = self.value_head_size or self.head_size
+        key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
+        scores = 2 * self.num_attention_blocks * self.heads * (key + value) * self.attention_context(sequence)
+        return scores + (0.0 if self.compressed is None else self.compressed.index_flop_per_token(sequence))
+
+    def prediction_flop_per_token(self, sequence: int) -> float:
+        """FLOP of one token's way forward through the prediction layers, with a row of logits after each."""
+        feed_forward = (
+            self.top_k * self.expert_params + self.shared_params if self.experts else self.dense_params
+        )
+        weights = self.attention_params + feed_forward + 2 * self.hidden * self.hidden
+        scores = self.score_flop_per_token(sequence) / max(self.num_attention_blocks, 1)
+        return self.prediction_layers * (2 * (weights + self.vocabulary * self.hidden) + scores)
 
     def forward_flop_per_token(self, sequence: int) -> float:
-        """FLOP of one token's way forward: 2 a weight, and attention over the mean context.
+        """FLOP of one token's way forward: 2 a weight, attention over the mean context, prediction layers.
 
+        Assumes that a state space costs 4 FLOP a channel and state, as its recurrence does.
         Source: Narayanan et al. 2021, appendix; with grouped and windowed attention and experts.
         """
-        value = self.value_head_size or self.head_size
-        per_key = (
-            self.heads * (self.head_size + self.rope_head_size + value)
-            if self.kv_rank
-            else (2 * self.heads * self.head_size)
-        )
-        scores = 2 * self.num_attention_blocks * per_key * self.attention_context(sequence)
         inner = self.state_heads * self.state_head_size
         states = self.state_layers * 4 * inner * self.state_size
-        weights = self.active_params - self.embedding_params + self.vocabulary * self.hidden
-        return 2 * weights + scores + states
+        logits = self.predicted_fraction * self.vocabulary * self.hidden
+        weights = self.active_params - self.embedding_params + logits
+        return (
+            2 * weights
+            + self.score_flop_per_token(sequence)
+            + states
+            + self.prediction_flop_per_token(sequence)
+        )
+
+
+_NEEDED = ("layers", "hidden", "heads", "vocabulary")
+
+
+def read_transformer(block: Block, known: Transformer | None) -> Transformer:
+    """The transformer that a table of sizes describes; sizes it does not state are kept from `known`.
+
+    In a new one kv_heads is heads, head_size hidden / heads and ffn_hidden 4 x hidden unless stated.
+    Raises SpecError with file and line.
+    """
+    names = [field.name for field in fields(Transformer)]
+    block.check_keys(frozenset(names))
+    read = {name: _READ.get(name, _size)(block, name) for name in names}
+    stated = {name: value for name, value in read.items() if value is not None}
+    try:
+        if known is not None:
+            return replace(known, **stated)  # type: ignore[arg-type]  # each value was read above, by name
+        for name in _NEEDED:
+            if not stated.get(name):
+                raise block.refuse(name, "this size in a new transformer")
+        return Transformer(**(_assumed(stated) | stated))  # type: ignore[arg-type]  # likewise
+    except SpecError as err:
+        where = "" if str(err).startswith(block.where) else f"{block.where}: "
+        raise SpecError(f"{where}{err}") from err
+
+
+def _assumed(stated: dict[str, object]) -> dict[str, object]:
+    """Sizes that a plain model leaves unsaid."""
+    hidden, heads = int(str(stated["hidden"])), int(str(stated["heads"]))
+    return {"kv_heads": heads, "head_size": hidden // heads, "ffn_hidden": 4 * hidden}
+
+
+def _size(block: Block, name: str) -> int | None:
+    """A size, which may be zero, or None where the field is absent."""
+    return block.count(name, zero=True)
+
+
+def _fraction(block: Block, name: str) -> float | None:
+    """A share, or None where the field is absent."""
+    return block.number(name)
+
+
+def _flag(block: Block, name: str) -> bool | None:
+    """A truth value, or None where the field is absent."""
+    value = block.fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise block.refuse(name, "true or false")
+    return value
+
+
+def _compressed(block: Block, name: str) -> CompressedKeys | None:
+    """The sub-table of compressed keys, or None where it is absent."""
+    value = block.fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise block.refuse(name, "a table of sizes")
+    inner = Block(
+        path=block.path, line=block.line, kind=block.kind, slug=f"{block.slug}.{name}", fields=value
+    )
+    keys = [field.name for field in fields(CompressedKeys)]
+    inner.check_keys(frozenset(keys))
+    sizes = {key: inner.count(key) for key in keys}
+    for key, size in sizes.items():
+        if size is None:
+            raise inner.refuse(key, "this size")
+    return CompressedKeys(**sizes)  # type: ignore[arg-type]  # none is None, checked above
+
+
+_READ: dict[str, Callable[[Block, str], object]] = {
+    "gated": _flag,
+    "tied_embeddings": _flag,
+    "causal": _flag,
+    "kv_shared": _flag,
+    "prediction_shared": _flag,
+    "predicted_fraction": _fraction,
+    "compressed": _compressed,
+}

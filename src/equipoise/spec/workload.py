@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 
 from equipoise.errors import SpecError
 from equipoise.spec.facts import Block, canonical, read_blocks, shown
+from equipoise.spec.strategy import TRAINED, Trained
+from equipoise.spec.transformer import Transformer, read_transformer
 
 WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
 EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
@@ -55,7 +57,16 @@ UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One workload: facts that hold for every run of it; None is unknown."""
+    """One workload: facts that hold for every run of it; None is unknown.
+
+    params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
+    which are spread over the ranks. What a model that is no transformer asks for is stated a sample:
+    forward_flop_per_sample, backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept
+    for the way back, 2 bytes a value), boundary_bytes_per_sample (the widest cut between two layers,
+    likewise), layers (those that launch kernels of their own: convolutions, matrix products, recurrent
+    layers).
+    trained, lora_rank: adapters of that rank on the attention projections where not all weights are trained.
+    """
 
     slug: str
     title: str
@@ -69,11 +80,46 @@ class Workload:
     dataset_samples: int | None = None
     global_batch_below: float | None = None
     params: float | None = None
+    embedding_params: float | None = None
+    transformer: Transformer | None = None
+    forward_flop_per_sample: float | None = None
+    backward_flop_per_sample: float | None = None
+    activation_bytes_per_sample: float | None = None
+    boundary_bytes_per_sample: float | None = None
+    layers: int | None = None
+    trained: Trained = "full"
+    lora_rank: int | None = None
     first_round: float | None = None
     last_round: float | None = None
     rules: MlperfRules = UNKNOWN_RULES
     converged: tuple[Converged, ...] = UNKNOWN_CONVERGED
     aliases: tuple[str, ...] = ()
+
+    @property
+    def train_flop_per_sample(self) -> float | None:
+        """FLOP of one sample's way forward and back, nothing computed twice; None where it is not known.
+
+        Assumes that the way back costs twice the way forward, and once where weights are frozen: gradients of
+        activations are needed all the same, those of weights are not.
+        """
+        forward = self.forward_flop_per_sample
+        if forward is None and self.transformer is not None and self.sequence_tokens is not None:
+            forward = self.sequence_tokens * self.transformer.forward_flop_per_token(self.sequence_tokens)
+        if forward is None:
+            return None
+        if self.backward_flop_per_sample is not None:
+            return forward + self.backward_flop_per_sample
+        return (3 if self.trained == "full" else 2) * forward
+
+    @property
+    def trained_params(self) -> float | None:
+        """Weights that get gradients: all, or those of adapters on the attention projections."""
+        model = self.transformer
+        if self.trained == "full" or model is None or self.lora_rank is None:
+            return self.params if self.trained == "full" else None
+        queries, keys = model.heads * model.head_size, 2 * model.kv_heads * model.head_size
+        into, out = model.hidden + queries + keys, queries + model.hidden
+        return float(self.lora_rank * model.num_attention_blocks * (into + out))
 
     def samples_to_target(
         self, stated: Mapping[str, object], *, round_number: float, global_batch_samples: float | None
@@ -220,10 +266,22 @@ def load_workloads(extra: Sequence[Path] = ()) -> Catalogue:
 
 
 _TEXTS = ("title", "task", "dataset", "target", "sample", "source")
-_COUNTS = ("sequence_tokens", "dataset_samples")
-_NUMBERS = ("params", "global_batch_below", "first_round", "last_round")
+_COUNTS = ("sequence_tokens", "dataset_samples", "layers", "lora_rank")
+_NUMBERS = (
+    "params",
+    "embedding_params",
+    "forward_flop_per_sample",
+    "backward_flop_per_sample",
+    "activation_bytes_per_sample",
+    "boundary_bytes_per_sample",
+    "global_batch_below",
+    "first_round",
+    "last_round",
+)
 _RULES = ("num_runs_required", "num_dropped_each_end", "max_failed", "num_counted")
-_KEYS = frozenset((*_TEXTS, *_COUNTS, *_NUMBERS, *_RULES, "area", "aliases", "named", "converged"))
+_KEYS = frozenset(
+    (*_TEXTS, *_COUNTS, *_NUMBERS, *_RULES, "area", "aliases", "named", "converged", "trained", "transformer")
+)
 _NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})
 _CONVERGED_KEYS = frozenset({"key", "per", "counts_from_zero", "above", "below", "first_round", "last_round"})
 
@@ -234,10 +292,10 @@ def _workload(block: Block, known: Workload | None) -> Workload:
     stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
     stated |= {key: block.count(key) for key in _COUNTS}
     stated |= {key: block.number(key) for key in _NUMBERS}
-    stated["area"] = block.text("area")
+    stated |= {"area": block.one_of("area", AREAS), "trained": block.one_of("trained", TRAINED)}
     stated = {key: value for key, value in stated.items() if value is not None}
-    if stated.get("area", AREAS[0]) not in AREAS:
-        raise block.refuse("area", " or ".join(AREAS))
+    if "transformer" in block.fields:
+        stated["transformer"] = _transformer(block, None if known is None else known.transformer)
     rules = _rules(block, None if known is None else known.rules)
     converged = tuple(_converged(item) for item in block.blocks("converged"))
     if rules is not None:
@@ -253,9 +311,19 @@ def _workload(block: Block, known: Workload | None) -> Workload:
     else:
         kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
         merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
-    found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each value was checked above, by name
-    _check_counted(block, found)
+    found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each value was checked above, by
+    name _check_counted(block, found)
     return found
+
+
+def _transformer(block: Block, known: Transformer | None) -> Transformer:
+    """The transformer of a block's sub-table."""
+    sizes = block.fields["transformer"]
+    if not isinstance(sizes, dict):
+        raise block.refuse("transformer", f"sizes under [workload.{block.slug}.transformer]")
+    slug = f"{block.slug}.transformer"
+    inner = Block(path=block.path, line=block.line, kind=block.kind, slug=slug, fields=sizes)
+    return read_transformer(inner, known)
 
 
 def _rules(block: Block, known: MlperfRules | None) -> MlperfRules | None:
