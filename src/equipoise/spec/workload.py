@@ -62,9 +62,8 @@ class Workload:
     params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
     which are spread over the ranks. What a model that is no transformer asks for is stated a sample:
     forward_flop_per_sample, backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept
-    for the way back, 2 bytes a value), boundary_bytes_per_sample (the widest cut between two layers,
-    likewise), layers (those that launch kernels of their own: convolutions, matrix products, recurrent
-    layers).
+    for the way back, 2 bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise)
+    and layers (those that launch kernels of their own: convolutions, matrix products, recurrent layers).
     trained, lora_rank: adapters of that rank on the attention projections where not all weights are trained.
     """
 
@@ -311,8 +310,8 @@ def _workload(block: Block, known: Workload | None) -> Workload:
     else:
         kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
         merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
-    found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each value was checked above, by
-    name _check_counted(block, found)
+    found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each was checked, by name
+    _check_counted(block, found)
     return found
 
 
