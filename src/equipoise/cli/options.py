@@ -57,7 +57,9 @@ Also = Annotated[
 ]
 Hardware = Annotated[
     list[Path] | None,
-    typer.Option("--hardware", metavar="FILE", help="Add or override accelerators from a TOML file."),
+    typer.Option(
+        "--hardware", metavar="FILE", help="Add or override accelerators and clusters from a TOML file."
+    ),
 ]
 Workloads = Annotated[
     list[Path] | None,
@@ -68,10 +70,10 @@ Workloads = Annotated[
 def extend_catalogue(hardware: list[Path] | None, workloads: list[Path] | None) -> None:
     """Let the user's own accelerators and workloads take part, before anything is looked up."""
     if hardware or workloads:
-        from equipoise.spec import hardware as accelerators
+        from equipoise.spec import cluster as machines
         from equipoise.spec import workload as catalogue
 
         for path in hardware or ():
-            accelerators.add_file(path)
+            machines.add_file(path)
         for path in workloads or ():
             catalogue.add_file(path)

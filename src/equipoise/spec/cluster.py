@@ -1,20 +1,25 @@
-"""What joins accelerators: links inside a node, links between nodes, and how many a node holds."""
+"""What joins accelerators: links inside a node and between nodes. Facts: clusters.toml and hardware.toml."""
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypedDict, Unpack
 
 from equipoise.errors import SpecError
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec import hardware
+from equipoise.spec.facts import Block, canonical, read_blocks, shown
+from equipoise.spec.hardware import BLOCK_KINDS, CONFIDENCES, TOPOLOGIES, Accelerator, Confidence, Topology
 
-Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
-# switch: every pair at full rate (NVSwitch); mesh: a link to each peer; ring, torus: neighbours only;
-# bridge: pairs joined, others through the host; host: everything through PCIe and the host bridge.
-TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
+CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
+EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link as one accelerator sees it: byte/s in one direction, and the time an empty message takes."""
+    """A link as one accelerator sees it: byte/s one way, and the time of an empty message over one hop."""
 
     byte_per_s: float
     latency_s: float
@@ -32,7 +37,10 @@ class Link:
 class Cluster:
     """So many accelerators of one kind, `node_size` to a node.
 
-    intra: the link inside a node. inter: an accelerator's share of its node's network cards.
+    node_size: accelerators joined by the fast links (an NVLink domain, a TPU pod), which may span hosts.
+    intra: the link inside a node, all lanes of one accelerator together; in a mesh each peer has a part.
+    inter: an accelerator's share of its node's network cards, of which there are num_nics.
+    shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
     """
 
     accelerator: Accelerator
@@ -41,6 +49,10 @@ class Cluster:
     intra: Link
     inter: Link
     topology: Topology = "switch"
+    switch_reduces: bool = False
+    num_nics: int | None = None
+    shared_host_byte_per_s: float | None = None
+    name: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -55,3 +67,241 @@ class Cluster:
     def num_nodes(self) -> int:
         """Nodes, the last one perhaps not full."""
         return -(-self.num_accelerators // self.node_size)
+
+
+class NodeFacts(TypedDict, total=False):
+    """What a caller may state about a node in place of what the tables say."""
+
+    node_size: int
+    num_nics: int
+    intra_byte_per_s: float
+    intra_latency_s: float
+    inter_byte_per_s: float
+    inter_latency_s: float
+    topology: Topology
+    shared_host_byte_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A kind of machine, without a size: its accelerators, and how its nodes differ from the usual.
+
+    accelerators: slugs; the first is meant unless another is named. None: as the accelerator usually sits.
+    """
+
+    slug: str
+    title: str
+    accelerators: tuple[str, ...]
+    source: str
+    confidence: Confidence
+    node_size: int | None = None
+    num_nics: int | None = None
+    intra_byte_per_s: float | None = None
+    intra_latency_s: float | None = None
+    inter_byte_per_s: float | None = None
+    inter_latency_s: float | None = None
+    topology: Topology | None = None
+    shared_host_byte_per_s: float | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Systems:
+    """The named systems and every spelling that leads to them. Built by `load_systems`; read-only."""
+
+    systems: MappingProxyType[str, System]
+    names: MappingProxyType[str, str]
+
+    def find(self, name: str) -> System | None:
+        """The system of a slug, title or alias; None when the table does not have it."""
+        slug = self.names.get(canonical(name))
+        return None if slug is None else self.systems[slug]
+
+
+def cluster(name: str, *, num_accelerators: int | None = None, **stated: Unpack[NodeFacts]) -> Cluster:
+    """A cluster of so many accelerators (one node unless given): facts as stated, else as in the tables.
+
+    name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node.
+    Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
+
+    >>> cluster("dgx-h100", num_accelerators=64).num_nodes
+    8
+    >>> cluster("NVIDIA A100-SXM4-80GB (400W)", num_accelerators=16, node_size=4).num_nodes
+    4
+    """
+    found = current().find(name)
+    if found is None:
+        found = usual_system(_accelerator(name))
+    return joined(found, num_accelerators=num_accelerators, **stated)
+
+
+def joined(
+    system: System,
+    *,
+    accelerator: Accelerator | None = None,
+    num_accelerators: int | None = None,
+    **stated: Unpack[NodeFacts],
+) -> Cluster:
+    """So many accelerators in nodes of a system: facts as stated, else the system's, else the accelerator's.
+
+    accelerator: which of those the system comes with; its first unless given.
+    Raises SpecError naming every fact that none of the three states.
+    """
+    system = replace(system, **stated)
+    chip = accelerator or hardware.accelerator(system.accelerators[0])
+    usual = usual_system(chip, system.topology)
+    node = {field: getattr(system, field) for field in _NODE_FIELDS}
+    node |= {field: getattr(usual, field) for field in _NODE_FIELDS if node[field] is None}
+    size = node["node_size"]
+    count = size if num_accelerators is None else num_accelerators
+    if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
+        node["inter_byte_per_s"] = node["inter_byte_per_s"] or node["intra_byte_per_s"]
+        node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"]
+    missing = [field for field in _NEEDED if node[field] is None]
+    if missing:
+        raise SpecError(
+            f"cluster of {chip.slug}: nothing states {', '.join(missing)}; add them to "
+            f"[accelerator.{chip.slug}] in {hardware.EDIT} (there intra_byte_per_s is link_byte_per_s, or "
+            "host_byte_per_s where topology is host)"
+        )
+    intra = Link(byte_per_s=node["intra_byte_per_s"], latency_s=node["intra_latency_s"])
+    inter = Link(byte_per_s=node["inter_byte_per_s"], latency_s=node["inter_latency_s"])
+    return Cluster(
+        accelerator=chip,
+        num_accelerators=count,
+        node_size=size,
+        intra=intra,
+        inter=inter,
+        topology=node["topology"],
+        num_nics=node["num_nics"],
+        shared_host_byte_per_s=node["shared_host_byte_per_s"],
+        name=system.slug,
+        source=system.source,
+    )
+
+
+def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
+    """The node an accelerator usually sits in; where its host joins it to others, with the rate of that path.
+
+    topology: what joins the accelerators, where it is not what is usual.
+    """
+    joins = topology or chip.topology
+    return System(
+        slug=chip.slug,
+        title=f"usual node of {chip.title}",
+        accelerators=(chip.slug,),
+        source=chip.node_source or chip.source,
+        confidence=chip.confidence,
+        node_size=chip.node_size,
+        num_nics=chip.num_nics,
+        intra_byte_per_s=chip.host_byte_per_s if joins == "host" else chip.link_byte_per_s,
+        intra_latency_s=chip.intra_latency_s,
+        inter_byte_per_s=chip.inter_byte_per_s,
+        inter_latency_s=chip.inter_latency_s,
+        topology=joins,
+    )
+
+
+def systems() -> tuple[System, ...]:
+    """Every named system, those of added files included, in the order of the files."""
+    return tuple(current().systems.values())
+
+
+def add_file(path: Path) -> None:
+    """Add a user's table for the rest of this process: new accelerators and clusters, or fields of known.
+
+    Raises SpecError with file and line, and then adds nothing.
+    """
+    files = (*hardware.added_files(), path)
+    load_systems(files, hardware.load_hardware(files))
+    hardware.add_file(path)
+
+
+def current() -> Systems:
+    """The embedded table with the files added so far."""
+    return _loaded(hardware.added_files())
+
+
+@cache
+def _loaded(files: tuple[Path, ...]) -> Systems:
+    """The embedded table and then the given files, read once."""
+    return load_systems(files, hardware.current())
+
+
+def load_systems(extra: Sequence[Path], known: hardware.Hardware) -> Systems:
+    """The embedded table and then the given files; of two statements on a field or name the later wins.
+
+    known: the accelerators that systems may consist of.
+    Raises SpecError with file and line if a file is not such a table.
+    """
+    table: dict[str, System] = {}
+    names: dict[str, str] = {}
+    for path in (CLUSTERS_FILE, *extra):
+        owners: dict[str, str] = {}
+        for block in read_blocks(path, BLOCK_KINDS):
+            if block.kind != "cluster":
+                continue
+            found = _system(block, table.get(block.slug), known)
+            table[found.slug] = found
+            for spelling in (found.slug, found.title, *found.aliases):
+                names[_claimed(block, spelling, found.slug, owners)] = found.slug
+    return Systems(systems=MappingProxyType(table), names=MappingProxyType(names))
+
+
+def _claimed(block: Block, spelling: str, slug: str, owners: dict[str, str]) -> str:
+    """A spelling as it is compared; refused where another system of the same file has it."""
+    name = canonical(spelling)
+    if not name:
+        raise SpecError(f"{block.where}: an alias without letter or digit; expected a name of the system")
+    owner = owners.setdefault(name, slug)
+    if owner != slug:
+        raise SpecError(f"{block.where}: the name {name!r} already belongs to {owner}; keep it in one place")
+    return name
+
+
+_TEXTS = ("title", "source")
+_COUNTS = ("node_size", "num_nics")
+_RATES = (
+    "intra_byte_per_s",
+    "intra_latency_s",
+    "inter_byte_per_s",
+    "inter_latency_s",
+    "shared_host_byte_per_s",
+)
+_KEYS = frozenset((*_TEXTS, *_COUNTS, *_RATES, "accelerators", "topology", "confidence", "aliases"))
+_NODE_FIELDS = (*_COUNTS, *_RATES, "topology")
+_NEEDED = tuple(field for field in _NODE_FIELDS if field not in {"num_nics", "shared_host_byte_per_s"})
+
+
+def _system(block: Block, known: System | None, chips: hardware.Hardware) -> System:
+    """The system a block describes; fields it does not state are kept from an earlier file."""
+    block.check_keys(_KEYS)
+    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
+    stated |= {key: block.count(key) for key in _COUNTS}
+    stated |= {key: block.number(key) for key in _RATES}
+    stated["topology"] = block.one_of("topology", TOPOLOGIES)
+    stated["confidence"] = block.one_of("confidence", CONFIDENCES)
+    named = block.texts("accelerators")
+    stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None
+    stated = {key: value for key, value in stated.items() if value is not None}
+    aliases = block.texts("aliases")
+    if known is not None:
+        kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
+        merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
+    else:
+        for key in ("title", "accelerators", "source", "confidence"):
+            if key not in stated:
+                raise block.refuse(key, "this field in a new cluster: every figure needs its origin")
+        merged = stated | {"aliases": aliases}
+    return System(slug=block.slug, **merged)
+
+
+def _accelerator(name: str) -> Accelerator:
+    """The accelerator of a name, or the error for what is neither a system nor an accelerator."""
+    alias = hardware.accelerator_alias(name)
+    if alias is not None:
+        return hardware.accelerator(alias.slug)
+    known = (*current().names, *hardware.current().names)
+    near = list(dict.fromkeys(get_close_matches(canonical(name)[:80], known, n=5)))
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}Add it to {EDIT}")

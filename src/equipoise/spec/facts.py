@@ -116,6 +116,13 @@ class Block:
             raise self.refuse(key, 'a list of texts, e.g. ["a", "b"]')
         return tuple(value)
 
+    def one_of(self, key: str, allowed: tuple[str, ...]) -> str | None:
+        """A text out of a short list, or None where the field is absent."""
+        value = self.text(key)
+        if value is not None and value not in allowed:
+            raise self.refuse(key, " or ".join(allowed))
+        return value
+
     def blocks(self, key: str) -> Iterator["Block"]:
         """The tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
         value = self.fields.get(key, [])

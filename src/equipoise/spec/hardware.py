@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
 
@@ -13,21 +14,29 @@ from equipoise.errors import SpecError
 from equipoise.spec.facts import Block, canonical, read_blocks, shown
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
+# What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
+BLOCK_KINDS = frozenset({"accelerator", "cluster"})
 EDIT = "src/equipoise/spec/hardware.toml, or a file given with --hardware"
 
 Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "npu", "ipu", "cpu")
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 DTYPES: tuple[Dtype, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+# switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
+# neighbours only; bridge: pairs joined, others through the host; host: all through PCIe and the host bridge.
+TOPOLOGIES: tuple[Topology, ...] = ("switch", "mesh", "ring", "torus", "bridge", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
 
-    A CPU socket is an accelerator too. Link rates are one direction, whole accelerator.
+    A CPU socket is an accelerator too. Rates of links are one direction, whole accelerator.
+    host_byte_per_s: between the accelerator and the memory of its host.
+    node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
     """
 
     slug: str
@@ -49,7 +58,30 @@ class Accelerator:
     link: str | None = None
     link_byte_per_s: float | None = None
     power_w: float | None = None
+    host_byte_per_s: float | None = None
+    node_size: int | None = None
+    num_nics: int | None = None
+    inter_byte_per_s: float | None = None
+    intra_latency_s: float | None = None
+    inter_latency_s: float | None = None
+    topology: Topology | None = None
+    node_source: str | None = None
     aliases: tuple[str, ...] = ()
+
+    @property
+    def achievable_fraction(self) -> float:
+        """The share of its bf16 peak that a large matrix product reaches.
+
+        Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the same
+        vendor and kind, or of all where there is none: `achievable_is_measured` tells which.
+        """
+        measured = _achieved_fraction(self)
+        return _usual_fraction(self.vendor, self.kind) if measured is None else measured
+
+    @property
+    def achievable_is_measured(self) -> bool:
+        """Whether `achievable_fraction` was measured on this very accelerator."""
+        return _achieved_fraction(self) is not None
 
     def peak_flop_per_s(self, dtype: Dtype) -> float | None:
         """Dense peak of one dtype; None where the maker states none."""
@@ -148,6 +180,11 @@ def add_file(path: Path) -> None:
     current.cache_clear()
 
 
+def added_files() -> tuple[Path, ...]:
+    """The users' tables added so far, in the order in which they count."""
+    return tuple(_added)
+
+
 @cache
 def current() -> Hardware:
     """The embedded table with the files added so far."""
@@ -164,7 +201,9 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
     in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
     for path in (HARDWARE_FILE, *extra):
         owners: dict[tuple[str, ...], str] = {}
-        for block in read_blocks(path, frozenset({"accelerator"})):
+        for block in read_blocks(path, BLOCK_KINDS):
+            if block.kind != "accelerator":
+                continue
             chip = _accelerator(block, table.get(block.slug))
             table[chip.slug] = chip
             _claim_names(block, chip, owners)
@@ -179,17 +218,20 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
     )
 
 
-_TEXTS = ("title", "vendor", "link", "source")
+_TEXTS = ("title", "vendor", "link", "source", "node_source")
+_COUNTS = ("year", "memory_bytes", "node_size", "num_nics")
 _RATES = (
     "memory_byte_per_s",
     *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
     "achieved_bf16_flop_per_s",
     "link_byte_per_s",
     "power_w",
+    "host_byte_per_s",
+    "inter_byte_per_s",
+    "intra_latency_s",
+    "inter_latency_s",
 )
-_KEYS = frozenset(
-    (*_TEXTS, *_RATES, "kind", "confidence", "year", "memory_bytes", "aliases", "counted"),
-)
+_KEYS = frozenset((*_TEXTS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "aliases", "counted"))
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
     ("fp32", "tf32"),
     ("tf32", "bf16"),
@@ -205,9 +247,10 @@ def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
     block.check_keys(_KEYS)
     stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
     stated |= {key: block.number(key) for key in _RATES}
-    stated |= {key: block.count(key) for key in ("year", "memory_bytes")}
-    stated["kind"] = _one_of(block, "kind", KINDS)
-    stated["confidence"] = _one_of(block, "confidence", CONFIDENCES)
+    stated |= {key: block.count(key) for key in _COUNTS}
+    stated["kind"] = block.one_of("kind", KINDS)
+    stated["confidence"] = block.one_of("confidence", CONFIDENCES)
+    stated["topology"] = block.one_of("topology", TOPOLOGIES)
     stated = {key: value for key, value in stated.items() if value is not None}
     aliases = block.texts("aliases")
     if known is None:
@@ -223,14 +266,6 @@ def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
     return chip
 
 
-def _one_of(block: Block, key: str, allowed: tuple[str, ...]) -> str | None:
-    """A text out of a short list, or None where the field is absent."""
-    value = block.text(key)
-    if value is not None and value not in allowed:
-        raise block.refuse(key, " or ".join(allowed))
-    return value
-
-
 def _check_order_of_peaks(block: Block, chip: Accelerator) -> None:
     """Refuse a narrower type that is slower than a wider one: nearly always a slip of a column or a power."""
     for wide, narrow in _WIDER_THAN:
@@ -242,6 +277,22 @@ def _check_order_of_peaks(block: Block, chip: Accelerator) -> None:
             )
     if (chip.achieved_bf16_flop_per_s or 0) > (chip.peak_bf16_flop_per_s or math.inf):
         raise block.refuse("achieved_bf16_flop_per_s", f"at most the peak {chip.peak_bf16_flop_per_s:g}")
+
+
+def _achieved_fraction(chip: Accelerator) -> float | None:
+    """Achieved over peak, where both are known."""
+    if chip.achieved_bf16_flop_per_s is None or chip.peak_bf16_flop_per_s is None:
+        return None
+    return chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s
+
+
+def _usual_fraction(vendor: str, kind: Kind) -> float:
+    """The median of what was achieved on accelerators of a vendor and kind; of all where it has none."""
+    measured = [(chip, _achieved_fraction(chip)) for chip in accelerators()]
+    alike = [
+        part for chip, part in measured if part is not None and (chip.vendor, chip.kind) == (vendor, kind)
+    ]
+    return median(alike or [part for _, part in measured if part is not None])
 
 
 def _claim_names(block: Block, chip: Accelerator, owners: dict[tuple[str, ...], str]) -> None:
