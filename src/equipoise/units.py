@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+MICROSECOND_S = 1e-6
 MILLISECOND_S = 1e-3
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -12,6 +13,7 @@ KWH_J = 3.6e6
 MIB = 2**20
 GIB = 2**30
 
+SI_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SI_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -1,0 +1,232 @@
+"""Rows of published measurements, each with its seconds or with the reason why it has none. No row is
+lost.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.runs.readers.cells import MAX_TEXT, Row, listed, rows_of
+from equipoise.runs.readers.published.conversions import Conversion, collective_conversion, step_conversion
+from equipoise.runs.readers.published.models import Model, collective_of, is_matrix_product, model_of
+from equipoise.runs.readers.published.numbers import count, number, stated
+from equipoise.runs.readers.published.quantities import Quantity, quantity
+from equipoise.runs.readers.published.strategies import MAX_ACCELERATORS, strategy_of
+from equipoise.spec.strategy import Strategy
+from equipoise.units import GIB
+
+Kind: TypeAlias = Literal["step", "throughput", "collective", "matmul", "efficiency"]
+
+MAX_FILES = 100
+_NEEDED = ("hardware", "n_gpus", "measured", "unit")
+_LARGEST = 1e30
+_LARGEST_MESSAGE_BYTES = 2**50
+_MOST_GIB = 1e6
+# Beyond these a unit must have slipped: ten nanoseconds, and three years.
+_SHORTEST_S, _LONGEST_S = 1e-8, 1e8
+# What is called a peak is reached by messages of this size on every machine of the data.
+_PEAK_MESSAGE_BYTES = 16 * GIB
+# nccl-tests prints 0.01 GB/s; below so many of them a figure is mostly rounding.
+_FEWEST_HUNDREDTHS = 10
+_PEAK = re.compile(r"\bpeak\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    """One row: what it says, and what follows from it.
+
+    file, row: where it stands; row is the 1-based data row. cells: as written, for splits by any column.
+    kind: what `seconds` is of: a training `step`; a sample or whatever is counted (`throughput`); a
+    `collective`; `matmul` and `efficiency` have none. reason: why there are no seconds; None where there are.
+    resolution: half of the last digit of the figure, as a share of it. notes: what was assumed.
+    execution, cluster: numbers that rows of one execution, and of executions that are nearly one, share; -1
+    where there are no seconds.
+    """
+
+    file: str
+    row: int
+    cells: dict[str, str]
+    workload: str
+    hardware: str
+    unit: str
+    num_accelerators: int = 0
+    measured: float | None = None
+    resolution: float = 0.0
+    quantity: Quantity | None = None
+    kind: Kind | None = None
+    model: Model | None = None
+    strategy: Strategy | None = None
+    operation: str | None = None
+    payload_bytes: float | None = None
+    memory_bytes: float | None = None
+    conversion: Conversion | None = None
+    notes: tuple[str, ...] = ()
+    reason: str | None = None
+    execution: int = -1
+    cluster: int = -1
+
+    @property
+    def seconds(self) -> float | None:
+        """The measured time; None where the row has none."""
+        if self.conversion is None or self.measured is None:
+            return None
+        return self.conversion.seconds(self.measured)
+
+
+def read_rows(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
+    """Every data row of the files, in their order, those that mean nothing with the reason.
+
+    Rows of one execution are not joined here: `executions.py`.
+
+    Raises DataError for a file that is no such table, UsageError for a file given twice.
+    """
+    if len(paths) > MAX_FILES:
+        raise UsageError(f"{len(paths)} files; at most {MAX_FILES} are read at a time")
+    seen: set[Path] = set()
+    rows: list[PublishedRow] = []
+    for path in paths:
+        if path.resolve() in seen:
+            raise UsageError(f"{path}: given twice; name each file once")
+        seen.add(path.resolve())
+        rows.extend(_rows_of_file(path))
+    return tuple(rows)
+
+
+def _rows_of_file(path: Path) -> list[PublishedRow]:
+    header, rows = rows_of(path)
+    missing = [name for name in _NEEDED if name not in header]
+    if missing:
+        raise DataError(
+            f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected workload, "
+            "hardware, n_gpus, tp, pp, dp, precision, global_batch, micro_batch, seq, measured, unit"
+        )
+    return [_published(row, path.name, index) for index, row in enumerate(rows, start=1)]
+
+
+def _published(row: Row, file: str, index: int) -> PublishedRow:
+    """One row, whatever it holds."""
+    bare = PublishedRow(
+        file=file,
+        row=index,
+        cells={name: text[:MAX_TEXT] for name, text in row.cells.items()},
+        workload=stated(row, "workload")[:MAX_TEXT],
+        hardware=stated(row, "hardware")[:MAX_TEXT],
+        unit=stated(row, "unit")[:MAX_TEXT],
+    )
+    try:
+        return _meant(row, bare)
+    except (DataError, SpecError) as err:
+        return replace(bare, reason=str(err).removeprefix(f"{row.place}, "))
+
+
+def _meant(row: Row, bare: PublishedRow) -> PublishedRow:
+    """The row with all that follows from it. Raises DataError or SpecError with what it lacks."""
+    measured = number(row, "measured", most=_LARGEST)
+    num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
+    if measured is None or num_accelerators is None:
+        empty = "measured" if measured is None else "n_gpus"
+        raise DataError(f"column {empty}: empty; expected a number above 0")
+    memory_gib = number(row, "memory_gib", most=_MOST_GIB)
+    seen = replace(
+        bare,
+        measured=measured,
+        resolution=_resolution(stated(row, "measured"), measured),
+        num_accelerators=num_accelerators,
+        quantity=quantity(stated(row, "unit")),
+        memory_bytes=None if memory_gib is None else memory_gib * GIB,
+    )
+    found = _of_kind(row, seen)
+    if found.seconds is not None and not _SHORTEST_S <= found.seconds <= _LONGEST_S:
+        raise DataError(
+            f"measured = {measured:g} {bare.unit} is {found.seconds:g} s; "
+            f"expected {_SHORTEST_S:g} to {_LONGEST_S:g} s"
+        )
+    return found
+
+
+def _resolution(text: str, value: float) -> float:
+    """Half of the last digit that is written, as a share of the value."""
+    mantissa = text.lower().partition("e")[0].replace(",", "")
+    decimals = len(mantissa.partition(".")[2].rstrip("km "))
+    written = float(mantissa.rstrip("km ").lstrip("+") or 0)
+    return 0.5 * 10.0**-decimals / written if written else value
+
+
+def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
+    """What the figure is of."""
+    unit = seen.quantity
+    if unit is None:
+        raise DataError("column unit: empty")
+    if is_matrix_product(seen.workload):
+        return replace(
+            seen, kind="matmul", reason="a rate of matrix products alone, not of training or a collective"
+        )
+    if unit.kind in {"bus", "payload"} or collective_of(seen.workload):
+        return _collective(row, seen, unit)
+    if unit.kind == "efficiency":
+        return replace(
+            seen,
+            kind="efficiency",
+            reason="a share of perfect scaling: the time it compares with is not stated",
+        )
+    if unit.kind == "items":
+        return _throughput(seen, unit, "the unit does not say what is counted")
+    try:
+        return _step(row, seen, unit)
+    except (DataError, SpecError) as err:
+        if unit.kind != "samples":
+            raise
+        return _throughput(seen, unit, str(err).removeprefix(f"{row.place}, "))
+
+
+def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+    model = model_of(row)
+    layers = model.transformer.layers if model.transformer else None
+    told = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
+    conversion = step_conversion(unit, told.strategy, model, peak_flop_per_s=None)
+    return replace(
+        seen,
+        kind="step",
+        model=model,
+        strategy=told.strategy,
+        conversion=conversion,
+        notes=(*model.notes, *told.notes),
+    )
+
+
+def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
+    """A rate whose step is not known: seconds of one of whatever it counts, over all accelerators.
+
+    Useful beside the same rate at another number of accelerators only.
+    """
+    spread = seen.num_accelerators if unit.per_accelerator else 1
+    conversion = Conversion(factor=1.0 / (spread * unit.si), is_rate=True)
+    return replace(seen, kind="throughput", conversion=conversion, notes=(f"no step time: {why}",))
+
+
+def _collective(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+    notes = []
+    operation = collective_of(seen.workload)
+    if operation is None:
+        # Bandwidths of the bus are defined so that collectives can be compared with each other.
+        notes.append("no collective named: taken as all_reduce")
+        operation = "all_reduce"
+    payload = number(row, "global_batch", most=_LARGEST_MESSAGE_BYTES)
+    if payload is None and _PEAK.search(seen.workload):
+        notes.append(f"a peak without a size: taken at {_PEAK_MESSAGE_BYTES} bytes")
+        payload = float(_PEAK_MESSAGE_BYTES)
+    if payload is None:
+        raise DataError("column global_batch: empty; expected the bytes of the message")
+    if unit.kind in {"bus", "payload"} and (seen.measured or 0.0) < _FEWEST_HUNDREDTHS * 0.01:
+        raise DataError(f"measured = {seen.cells['measured']} {seen.unit}: too few digits, mostly rounding")
+    return replace(
+        seen,
+        kind="collective",
+        operation=operation,
+        payload_bytes=payload,
+        conversion=collective_conversion(unit, operation, payload, seen.num_accelerators),
+        notes=tuple(notes),
+    )
