@@ -92,23 +92,38 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
     wider = value_bytes(grid) / 2
     products = sharded * (load.dense_flop / rate) + load.num_dense_products * parameters.product_ramp_s
     experts = _expert_s(load, machine, grid, parameters)
-    attention = sharded * (
-        load.attention_flop / (wide * (parameters.attention_fraction / parameters.product_fraction))
+    carried = tokens * load.product_whole_bytes + sharded * load.product_shared_bytes
+    products = products + (memory * parameters.product_traffic * wider) * (
+        carried + 2 * load.dense_params / grid.tp
     )
+    attention = _attention_s(load, machine, grid, parameters)
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
     traffic = (whole * load.whole_bytes + sharded * load.shared_bytes) * (
         wider * memory * parameters.layer_traffic
     )
-    slower = np.where(grid.implementation == EAGER, parameters.eager_fraction, 1.0)
-    forward = (products + experts + attention + traffic) * slower
+    traffic = traffic * np.where(grid.implementation == EAGER, parameters.eager_traffic, 1.0)
+    forward = products + experts + attention + traffic
+    backward = BACKWARD_PER_FORWARD * (products + experts + attention) + parameters.backward_traffic * traffic
     again = (grid.recompute == RECOMPUTE_FULL) * forward + (grid.recompute == RECOMPUTE_SELECTIVE) * (
-        attention * slower
+        attention
     )
     return LayerTime(
         forward_s=forward,
-        backward_s=BACKWARD_PER_FORWARD * forward,
+        backward_s=backward,
         recompute_s=again,
         host_s=_host_s(load, grid, parameters),
+    )
+
+
+def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+    """Scores and their use, forward; what is not fused computes masked scores too and moves each through memory."""
+    wide = wide_rate_flop_per_s(machine, grid, parameters)
+    sharded = tokens_per_rank(load, grid) / grid.tp
+    rate = wide * (parameters.attention_fraction / parameters.product_fraction)
+    moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic
+    unfused = load.score_flop / rate + moved / (machine.memory_byte_per_s * parameters.memory_fraction)
+    return np.asarray(
+        sharded * (load.attention_flop / rate + np.where(grid.fused_attention > 0, 0.0, unfused))
     )
 
 
@@ -139,7 +154,7 @@ def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters
     sharded = tokens_per_rank(load, grid) / grid.tp
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
-    products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / wide)
+    products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * parameters.head_fraction))
     return np.asarray(products + sharded * (load.head_bytes * memory * parameters.head_traffic))
 
 

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
-from equipoise.spec.workload import Workload
 
 Floats: TypeAlias = float | NDArray[np.float64]
 
+_TILE = 64
 BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
 
 
@@ -25,6 +25,9 @@ class Load:
     dense_flop, num_dense_products: matrix products that every token passes, and how many there are in a layer.
     expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to its experts.
     attention_flop: scores and their use; head_flop: the output matrix, once a token.
+    product_whole_bytes, product_shared_bytes: what products read and write beside weights, by the sharing below.
+    score_flop, score_bytes: what attention that is not fused adds: masked scores computed all the same, and every
+    score written and read again by softmax and dropout.
     whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves whole
     (norms, residuals, dropout), and which it shares out. head_bytes: that of logits and loss, once a token.
     num_kernels: kernels launched a layer, forward.
@@ -47,6 +50,10 @@ class Load:
     routed_bytes: Floats
     attention_flop: Floats
     head_flop: Floats
+    product_whole_bytes: Floats
+    product_shared_bytes: Floats
+    score_flop: Floats
+    score_bytes: Floats
     whole_bytes: Floats
     shared_bytes: Floats
     head_bytes: Floats
@@ -100,9 +107,9 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     key = model.head_size + (model.rope_head_size if model.kv_rank else 0)
     context = model.attention_context(sequence)
     inner = model.state_heads * model.state_head_size
-    attention_flop = (
-        attention * 2 * model.heads * (key + value) * context + state * 4 * inner * model.state_size
-    )
+    # Matrix units work on tiles of 64: a head of 96 costs as much as one of 128.
+    tiled = _TILE * (-(-key // _TILE) + -(-value // _TILE))
+    attention_flop = attention * 2 * model.heads * tiled * context + state * 4 * inner * model.state_size
     matrices = 3 if model.gated else 2
     # Widths of what one token leaves behind in each block, in values: inputs of the products and of the activation.
     attention_width = model.heads * (key + value) + model.kv_heads * (key + value)
@@ -132,6 +139,11 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         routed_bytes=expert * model.top_k * (model.expert_latent or hidden) * BYTES_PER_VALUE,
         attention_flop=attention_flop,
         head_flop=2 * model.vocabulary * hidden,
+        # Products read their inputs and write their results: hidden at one end of each block, its width at the other.
+        product_whole_bytes=(attention + dense + expert + state) * 2 * hidden * BYTES_PER_VALUE,
+        product_shared_bytes=shared_width * BYTES_PER_VALUE,
+        score_flop=attention * 2 * model.heads * tiled * (sequence - context),
+        score_bytes=attention * 10.0 * model.heads * sequence,
         # A block reads and writes its token several times outside matrix products: norm, dropout, residual.
         whole_bytes=blocks * 6 * hidden * BYTES_PER_VALUE,
         shared_bytes=2 * shared_width * BYTES_PER_VALUE,

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from equipoise.perfmodel.collective import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
 from equipoise.perfmodel.prior import Prior
 
 
-def _prior(median: float, log_sd: float, meaning: str, source: str) -> Any:  # noqa: ANN401 - as dataclasses.field
+def _prior(median: float, log_sd: float, meaning: str, source: str, largest: float = float("inf")) -> Any:  # noqa: ANN401 - as dataclasses.field
     """A field whose default is its prior's median; log_sd is the standard deviation of its logarithm."""
-    return field(default=median, metadata={"log_sd": log_sd, "meaning": meaning, "source": source})
+    return field(
+        default=median, metadata={"log_sd": log_sd, "meaning": meaning, "source": source, "largest": largest}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Parameters:
         0.15,
         "of the rate of the best matrix product, what a layer's products reach when large",
         "MAMF tables",
+        1.0,
     )
     product_ramp_s: float = _prior(
         6e-6,
@@ -32,11 +35,24 @@ class Parameters:
         "time a matrix product takes beside its FLOP: its start, its tail, its weights",
         "cuBLAS traces",
     )
+    product_traffic: float = _prior(
+        0.5,
+        0.7,
+        "of the time products take to read and write memory, what their FLOP do not hide",
+        "roofline",
+    )
+    head_fraction: float = _prior(
+        0.7,
+        0.4,
+        "of the rate of a layer's products, what those of the output matrix reach",
+        "odd vocabularies, fp32 logits",
+    )
     attention_fraction: float = _prior(
         0.45,
         0.5,
         "of the rate of the best matrix product, what attention reaches",
         "FlashAttention-2, table 1",
+        1.0,
     )
     expert_fraction: float = _prior(
         0.6, 0.4, "of the rate of dense products, what grouped products of experts reach", "MegaBlocks 2022"
@@ -56,17 +72,28 @@ class Parameters:
     mxfp8_fraction: float = _prior(0.65, 0.25, "likewise with scales a block of 32", "one scale more a block")
     fp4_fraction: float = _prior(0.45, 0.3, "likewise of fp4", "the rest of the layer does not get faster")
     memory_fraction: float = _prior(
-        0.8, 0.15, "of the memory's byte/s, what memory-bound work reaches", "STREAM on accelerators, 80-92 %"
+        0.8,
+        0.15,
+        "of the memory's byte/s, what memory-bound work reaches",
+        "STREAM on accelerators, 80-92 %",
+        1.0,
     )
     layer_traffic: float = _prior(
         1.0, 0.4, "bytes of memory-bound work in a layer over the count of `Load`", "fusion varies"
     )
+    score_traffic: float = _prior(1.0, 0.5, "bytes of unfused attention over the count of `Load`", "likewise")
     head_traffic: float = _prior(1.0, 0.4, "bytes of logits and loss over the count of `Load`", "likewise")
-    eager_fraction: float = _prior(
-        1.25,
-        0.15,
-        "time of a layer's device work without a compiler over that with one",
-        "torchtitan, table 1",
+    backward_traffic: float = _prior(
+        1.4,
+        0.2,
+        "bytes of memory-bound work on the way back over those forward",
+        "Korthikanti et al. 2022, table 4",
+    )
+    eager_traffic: float = _prior(
+        1.8,
+        0.3,
+        "bytes of memory-bound work without a compiler over those with one",
+        "torchtitan 2024, table 1",
     )
     launch_s: float = _prior(
         12e-6, 0.7, "host time to launch one kernel, compiled", "PyTorch profiler traces"
@@ -135,7 +162,7 @@ class Parameters:
 # Every number a calibration may move; those of collectives are called `collective.<name>`.
 PRIORS: tuple[Prior, ...] = (
     *(
-        Prior(name=each.name, median=each.default, **each.metadata)
+        Prior(name=each.name, median=float(each.default), **each.metadata)
         for each in fields(Parameters)
         if each.name != "collective"
     ),
