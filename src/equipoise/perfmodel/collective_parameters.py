@@ -5,98 +5,105 @@ from dataclasses import dataclass
 from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.prior import Prior
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveParameters:
-    """The calibrated numbers of a machine's collectives; COLLECTIVE_PRIORS says what each means."""
-
-    launch_s: Floats = 25e-6
-    intra_latency_scale: Floats = 1.0
-    inter_latency_scale: Floats = 1.0
-    intra_fraction: Floats = 0.9
-    inter_fraction: Floats = 0.92
-    switch_fraction: Floats = 0.65
-    local_share: Floats = 0.18
-    intra_fill_s: Floats = 40e-6
-    inter_fill_s: Floats = 40e-6
-    serial_share: Floats = 0.1
-
-
 COLLECTIVE_PRIORS = (
     Prior(
         name="launch_s",
-        median=25e-6,
+        median=20e-6,
         log_sd=0.5,
         meaning="time of a collective that moves nothing: launch, and waiting for the last rank",
-        source="NCCL tests of 4-byte messages on 8 accelerators of one node: 10 to 50 us",
+        source="nccl-tests of 4-byte messages on 8 accelerators of one node: 10 to 35 us",
     ),
     Prior(
         name="intra_latency_scale",
         median=1.0,
         log_sd=0.5,
         meaning="one step inside a node over the link's stated latency",
-        source="NCCL src/graph/tuning.cc: 0.6 to 4 us a step over NVLink, by protocol",
+        source="nccl-tests on A100, H100 and B200 against 3.4 us: 0.5 to 2",
     ),
     Prior(
         name="inter_latency_scale",
         median=1.0,
-        log_sd=0.7,
+        log_sd=0.5,
         meaning="one step between nodes over the link's stated latency",
-        source="NCCL src/graph/tuning.cc: 2.7 to 14 us a step over the network, by protocol",
+        source="nccl-tests over InfiniBand and EFA against 14 and 20 us: 0.5 to 2",
+    ),
+    Prior(
+        name="quick_step",
+        median=0.4,
+        log_sd=0.4,
+        meaning="a step under a protocol for short messages over an ordinary one",
+        source="NCCL src/graph/tuning.cc: LL and LL128 against Simple, 0.2 to 0.6",
+    ),
+    Prior(
+        name="quick_rate",
+        median=0.25,
+        log_sd=0.4,
+        meaning="rate under a protocol for short messages over an ordinary one's",
+        source="NCCL src/graph/tuning.cc: LL reaches 1/4 to 1/2 of the rate",
+        largest=1.0,
     ),
     Prior(
         name="intra_fraction",
-        median=0.9,
-        log_sd=0.1,
+        median=0.8,
+        log_sd=0.12,
         meaning="share of the link's rate inside a node that long transfers reach",
-        source="ring all-reduce of H200: 0.81 to 0.87 of 450 GB/s; of A100: 0.97 of 300 GB/s",
+        source="nccl-tests of rings: B200 0.75, H200 0.81, A100 0.78 of the stated rate",
         largest=1.0,
     ),
     Prior(
         name="inter_fraction",
         median=0.92,
-        log_sd=0.07,
+        log_sd=0.08,
         meaning="share of the network cards' rate that long transfers reach",
-        source="RDMA protocol overhead of a few percent; NCCL tests on InfiniBand and EFA reach 0.85 to 0.97",
+        source="nccl-tests of all-reduce over 8 cards of 25 and 50 GB/s: 0.93 to 0.96",
         largest=1.0,
     ),
     Prior(
         name="switch_fraction",
-        median=0.65,
-        log_sd=0.15,
+        median=0.63,
+        log_sd=0.12,
         meaning="share of the link's rate that a reducing switch reaches",
-        source="NVLS all-reduce of H200: 0.68 to 0.69 of 450 GB/s over 5 to 8 ranks",
+        source="nccl-tests with NVLS: H200 0.68 over 5 to 8 ranks, B200 0.60",
         largest=1.0,
     ),
     Prior(
         name="local_share",
-        median=0.18,
+        median=0.15,
         log_sd=1.0,
         meaning="time of passing a payload through a rank's own memory, over one trip on the link",
         source="ring all-reduce by rank count: 0.07 on H200, 0.5 on A100",
     ),
     Prior(
-        name="intra_fill_s",
-        median=40e-6,
-        log_sd=1.0,
-        meaning="time on the wire inside a node at which half the rate is reached",
-        source="ring all-reduce of 8 A100: sizes at half rate",
-    ),
-    Prior(
-        name="inter_fill_s",
-        median=40e-6,
-        log_sd=1.0,
-        meaning="time on the wire between nodes at which half the rate is reached",
-        source="taken as inside a node",
+        name="fill_s",
+        median=35e-6,
+        log_sd=0.8,
+        meaning="time in which the chunks of a long message fill the pipeline",
+        source="nccl-tests on A100 and B200, one node and two: 15 to 150 us",
     ),
     Prior(
         name="serial_share",
-        median=0.1,
-        log_sd=0.7,
+        median=0.03,
+        log_sd=1.0,
         meaning="share of the shorter phase, inside or between nodes, that the longer does not hide",
-        source="chunks of 1/8 to 1/16 of a payload in flight",
+        source="two nodes of 8 B200 reach 0.96 of their cards' rate",
+        largest=1.0,
     ),
 )
+_MEDIAN = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
 
-# What holds before any measurement.
-TYPICAL = CollectiveParameters(**{prior.name: prior.median for prior in COLLECTIVE_PRIORS})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveParameters:
+    """The calibrated numbers of a machine's collectives; the medians of COLLECTIVE_PRIORS unless stated."""
+
+    launch_s: Floats = _MEDIAN["launch_s"]
+    intra_latency_scale: Floats = _MEDIAN["intra_latency_scale"]
+    inter_latency_scale: Floats = _MEDIAN["inter_latency_scale"]
+    quick_step: Floats = _MEDIAN["quick_step"]
+    quick_rate: Floats = _MEDIAN["quick_rate"]
+    intra_fraction: Floats = _MEDIAN["intra_fraction"]
+    inter_fraction: Floats = _MEDIAN["inter_fraction"]
+    switch_fraction: Floats = _MEDIAN["switch_fraction"]
+    local_share: Floats = _MEDIAN["local_share"]
+    fill_s: Floats = _MEDIAN["fill_s"]
+    serial_share: Floats = _MEDIAN["serial_share"]
