@@ -41,6 +41,7 @@ class Cluster:
     intra: the link inside a node, all lanes of one accelerator together; in a mesh each peer has a part.
     inter: an accelerator's share of its node's network cards, of which there are num_nics.
     shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
+    switch_reduces: whether the switch inside the node adds up what it carries (NVLink SHARP).
     """
 
     accelerator: Accelerator
@@ -79,6 +80,7 @@ class NodeFacts(TypedDict, total=False):
     inter_byte_per_s: float
     inter_latency_s: float
     topology: Topology
+    switch_reduces: bool
     shared_host_byte_per_s: float
 
 
@@ -101,6 +103,7 @@ class System:
     inter_byte_per_s: float | None = None
     inter_latency_s: float | None = None
     topology: Topology | None = None
+    switch_reduces: bool | None = None
     shared_host_byte_per_s: float | None = None
     aliases: tuple[str, ...] = ()
 
@@ -131,7 +134,7 @@ def cluster(name: str, *, num_accelerators: int | None = None, **stated: Unpack[
     """
     found = current().find(name)
     if found is None:
-        found = usual_system(_accelerator(name))
+        found = usual_system(_accelerator(name), stated.get("topology"))
     return joined(found, num_accelerators=num_accelerators, **stated)
 
 
@@ -173,6 +176,7 @@ def joined(
         intra=intra,
         inter=inter,
         topology=node["topology"],
+        switch_reduces=bool(node["switch_reduces"]),
         num_nics=node["num_nics"],
         shared_host_byte_per_s=node["shared_host_byte_per_s"],
         name=system.slug,
@@ -186,6 +190,7 @@ def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
     topology: what joins the accelerators, where it is not what is usual.
     """
     joins = topology or chip.topology
+    rates = {"host": chip.host_byte_per_s, "bridge": chip.bridge_byte_per_s or chip.link_byte_per_s}
     return System(
         slug=chip.slug,
         title=f"usual node of {chip.title}",
@@ -194,11 +199,12 @@ def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
         confidence=chip.confidence,
         node_size=chip.node_size,
         num_nics=chip.num_nics,
-        intra_byte_per_s=chip.host_byte_per_s if joins == "host" else chip.link_byte_per_s,
+        intra_byte_per_s=rates.get(joins or "switch", chip.link_byte_per_s),
         intra_latency_s=chip.intra_latency_s,
         inter_byte_per_s=chip.inter_byte_per_s,
         inter_latency_s=chip.inter_latency_s,
         topology=joins,
+        switch_reduces=chip.switch_reduces,
     )
 
 
@@ -268,9 +274,18 @@ _RATES = (
     "inter_latency_s",
     "shared_host_byte_per_s",
 )
-_KEYS = frozenset((*_TEXTS, *_COUNTS, *_RATES, "accelerators", "topology", "confidence", "aliases"))
-_NODE_FIELDS = (*_COUNTS, *_RATES, "topology")
-_NEEDED = tuple(field for field in _NODE_FIELDS if field not in {"num_nics", "shared_host_byte_per_s"})
+_KEYS = frozenset(
+    (*_TEXTS, *_COUNTS, *_RATES, "accelerators", "topology", "switch_reduces", "confidence", "aliases")
+)
+_NODE_FIELDS = (*_COUNTS, *_RATES, "topology", "switch_reduces")
+_NEEDED = (
+    "node_size",
+    "intra_byte_per_s",
+    "intra_latency_s",
+    "inter_byte_per_s",
+    "inter_latency_s",
+    "topology",
+)
 
 
 def _system(block: Block, known: System | None, chips: hardware.Hardware) -> System:
@@ -280,6 +295,7 @@ def _system(block: Block, known: System | None, chips: hardware.Hardware) -> Sys
     stated |= {key: block.count(key) for key in _COUNTS}
     stated |= {key: block.number(key) for key in _RATES}
     stated["topology"] = block.one_of("topology", TOPOLOGIES)
+    stated["switch_reduces"] = block.flag("switch_reduces")
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)
     named = block.texts("accelerators")
     stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None

@@ -123,6 +123,13 @@ class Block:
             raise self.refuse(key, " or ".join(allowed))
         return value
 
+    def flag(self, key: str) -> bool | None:
+        """True or false, or None where the field is absent."""
+        value = self.fields.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.refuse(key, "true or false")
+        return value
+
     def blocks(self, key: str) -> Iterator["Block"]:
         """The tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
         value = self.fields.get(key, [])

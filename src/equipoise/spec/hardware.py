@@ -35,7 +35,8 @@ class Accelerator:
     """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
 
     A CPU socket is an accelerator too. Rates of links are one direction, whole accelerator.
-    host_byte_per_s: between the accelerator and the memory of its host.
+    host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
+    apart, where link_byte_per_s is the slot's.
     node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
     """
 
@@ -59,12 +60,14 @@ class Accelerator:
     link_byte_per_s: float | None = None
     power_w: float | None = None
     host_byte_per_s: float | None = None
+    bridge_byte_per_s: float | None = None
     node_size: int | None = None
     num_nics: int | None = None
     inter_byte_per_s: float | None = None
     intra_latency_s: float | None = None
     inter_latency_s: float | None = None
     topology: Topology | None = None
+    switch_reduces: bool | None = None
     node_source: str | None = None
     aliases: tuple[str, ...] = ()
 
@@ -72,8 +75,8 @@ class Accelerator:
     def achievable_fraction(self) -> float:
         """The share of its bf16 peak that a large matrix product reaches.
 
-        Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the same
-        vendor and kind, or of all where there is none: `achievable_is_measured` tells which.
+        Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the
+        same vendor and kind, or of all where there is none: `achievable_is_measured` tells which.
         """
         measured = _achieved_fraction(self)
         return _usual_fraction(self.vendor, self.kind) if measured is None else measured
@@ -227,11 +230,14 @@ _RATES = (
     "link_byte_per_s",
     "power_w",
     "host_byte_per_s",
+    "bridge_byte_per_s",
     "inter_byte_per_s",
     "intra_latency_s",
     "inter_latency_s",
 )
-_KEYS = frozenset((*_TEXTS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "aliases", "counted"))
+_KEYS = frozenset(
+    (*_TEXTS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "switch_reduces", "aliases", "counted")
+)
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
     ("fp32", "tf32"),
     ("tf32", "bf16"),
@@ -251,6 +257,7 @@ def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
     stated["kind"] = block.one_of("kind", KINDS)
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)
     stated["topology"] = block.one_of("topology", TOPOLOGIES)
+    stated["switch_reduces"] = block.flag("switch_reduces")
     stated = {key: value for key, value in stated.items() if value is not None}
     aliases = block.texts("aliases")
     if known is None:

@@ -1,0 +1,266 @@
+"""The cluster a free text names, such as the hardware column of a table of measurements: by whole words."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from equipoise.spec import cluster as machines
+from equipoise.spec import hardware
+from equipoise.spec.cluster import Cluster, NodeFacts, System
+from equipoise.spec.facts import canonical
+from equipoise.spec.hardware import Accelerator
+from equipoise.units import SI_PREFIXES
+
+# The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.
+MAX_CHARS = 1_000
+
+
+def cluster_in_text(text: str, *, num_accelerators: int | None = None) -> Cluster | None:
+    """The cluster that a text describes in words; None where it names no known system or accelerator.
+
+    num_accelerators: how many there are; one node unless given.
+    What the text says of memory, form, size of a node and network stands above the tables. A bare network
+    rate is that of one card: from 100 Gb/s on a node has its usual number of such cards, below it has one.
+    Assumes that of a chip in several sizes the text means the usual one when it does not say.
+    Raises SpecError where the tables lack what a cluster needs.
+
+    >>> cluster_in_text("8x A100-SXM4-40GB, 100 Gb/s per node", num_accelerators=16).inter.byte_per_s
+    1562500000.0
+    >>> cluster_in_text("RTX A4000") is None
+    True
+    """
+    words = _words(text[:MAX_CHARS])
+    named = _spellings(hardware.added_files())
+    chip_at = _longest(words, named.chips)
+    system_at = _longest(words, named.systems)
+    system = None if system_at is None else machines.current().systems[system_at.slugs[0]]
+    if chip_at is not None and system is not None:
+        family = {named.family_of[slug] for slug in system.accelerators}
+        if not family & {named.family_of[slug] for slug in chip_at.slugs}:
+            system = None  # the word means something else here: the text names another chip
+    if chip_at is None and system is None:
+        return None
+    chip = _chip(words, chip_at, system, named)
+    node = system or machines.usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
+    usual = machines.joined(node, accelerator=chip)
+    stated = _stated_node(words, chip_at if system is None else None, usual)
+    whole = machines.joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+    share = _network_share(text[:MAX_CHARS], whole)
+    if share is None:
+        return whole
+    return replace(whole, inter=replace(whole.inter, byte_per_s=share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spellings:
+    """Word sequences and what they mean, and the family (the chip without form and memory) of every slug."""
+
+    chips: Mapping[tuple[str, ...], tuple[str, ...]]
+    systems: Mapping[tuple[str, ...], tuple[str, ...]]
+    family_of: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Match:
+    """Where a spelling stands in the words, and the slugs it may mean, the likeliest first."""
+
+    start: int
+    end: int
+    slugs: tuple[str, ...]
+
+
+# Parts of a slug that tell variants of one chip apart.
+_FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
+_MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
+_COUNT_BEFORE = re.compile(r"(?<![\w.])(\d+)\s*[xX\u00d7]\s*(?=[A-Za-z]|\d{4}(?!\w))")
+_JOINED_BY_LINKS = frozenset({"nvlink", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvswitch"})
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """The words of a text as they are compared, a count apart from what it counts."""
+    return tuple(canonical(_COUNT_BEFORE.sub(r"\1 ", text)).split())
+
+
+@cache
+def _spellings(_files: tuple[Path, ...]) -> _Spellings:
+    """Every spelling of the tables, with the users' files added so far."""
+    families: dict[tuple[str, ...], list[str]] = {}
+    family_of: dict[str, tuple[str, ...]] = {}
+    for chip in hardware.accelerators():
+        parts = chip.slug.split("-")
+        family = tuple(part for part in parts if not _FORM.fullmatch(part) and not _MEMORY.fullmatch(part))
+        families.setdefault(family, []).append(chip.slug)
+        family_of[chip.slug] = family
+    chips: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for chip in hardware.accelerators():
+        alike = tuple(families[family_of[chip.slug]])
+        for spelling in _spelled(chip, family_of[chip.slug]):
+            chips.setdefault(spelling, alike)
+        own = (chip.slug, *(slug for slug in alike if slug != chip.slug))
+        for name in (chip.title, *chip.aliases):
+            for spelling in (_words(name), _without_vendor(chip, _words(name))):
+                chips[spelling] = own
+    systems: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for system in machines.systems():
+        for name in (system.slug, system.title, *system.aliases):
+            if machines.current().find(name) == system:  # a later file may have moved the name
+                systems[_words(name)] = (system.slug,)
+    return _Spellings(
+        chips={words: slugs for words, slugs in chips.items() if words},
+        systems={words: slugs for words, slugs in systems.items() if words},
+        family_of=family_of,
+    )
+
+
+def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """How a family is written: its words, those run together, and without the maker's line (RTX) in front."""
+    yield family
+    yield ("".join(family),)
+    if chip.kind == "gpu" and len(family) > 1:
+        yield family[1:]
+
+
+def _without_vendor(chip: Accelerator, words: tuple[str, ...]) -> tuple[str, ...]:
+    """A name without its maker, and without a remark such as the socket of a CPU."""
+    dropped = {*canonical(chip.vendor).split(), "socket", "geforce", "instinct", "tesla", "habana"}
+    return tuple(word for word in words if word not in dropped)
+
+
+def _longest(words: tuple[str, ...], spellings: Mapping[tuple[str, ...], tuple[str, ...]]) -> _Match | None:
+    """The spelling of most words that occurs; of several the first. A bare number has to follow a count."""
+    best: _Match | None = None
+    most = max(map(len, spellings), default=0)
+    for start in range(len(words)):
+        for end in range(min(len(words), start + most), start, -1):
+            slugs = spellings.get(words[start:end])
+            if slugs is None or (best is not None and end - start <= best.end - best.start):
+                continue
+            if end - start == 1 and words[start].isdecimal() and not words[max(start - 1, 0)].isdecimal():
+                continue
+            best = _Match(start=start, end=end, slugs=slugs)
+    return best
+
+
+def _chip(
+    words: tuple[str, ...], match: _Match | None, system: System | None, named: _Spellings
+) -> Accelerator:
+    """The accelerator that is meant: of the family, the one whose memory and form the text states."""
+    slugs = match.slugs if match is not None else system.accelerators if system is not None else ()
+    if system is not None:
+        family = {named.family_of[slug] for slug in slugs}
+        own = [slug for slug in system.accelerators if named.family_of[slug] in family]
+        slugs = (*own, *(slug for slug in slugs if slug not in own))
+    memories = {f"{found[1]}{found[2]}b" for word in words if (found := _MEMORY.fullmatch(word))}
+    slugs = _those(slugs, lambda slug: slug.rpartition("-")[2] in memories)
+    slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in words))
+    if _JOINED_BY_LINKS & set(words):
+        slugs = _those(slugs, lambda slug: hardware.accelerator(slug).topology != "host")
+    return hardware.accelerator(slugs[0])
+
+
+def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """The slugs that are wanted; all of them where none is."""
+    return tuple(filter(wanted, slugs)) or slugs
+
+
+def _is_form(word: str, slug: str) -> bool:
+    """Whether a word names a variant that a slug has: `sxm5`, or `sxm` for any of them."""
+    parts = slug.split("-")
+    return _FORM.fullmatch(word) is not None and any(
+        part == word or (part.rstrip("0123456789") == word and _FORM.fullmatch(part)) for part in parts
+    )
+
+
+def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster) -> NodeFacts:
+    """What the text says about the size of a node.
+
+    counted: the accelerator, where a number before it tells that size (not so beside a named system).
+    """
+    stated: NodeFacts = {}
+    size = _per_node(words)
+    if size is None and counted is not None:
+        size = _count_before(words, counted, usual)
+    if size is not None and size != usual.node_size:
+        stated["node_size"] = size
+        if usual.num_nics == usual.node_size:  # a card each
+            stated["num_nics"] = size
+        elif usual.num_nics is not None:  # the same cards, shared by more or fewer
+            stated["inter_byte_per_s"] = usual.inter.byte_per_s * usual.node_size / size
+    return stated
+
+
+def _is_bridged(words: tuple[str, ...], chip: Accelerator) -> bool:
+    """Whether the text puts a bridge between cards that otherwise meet in their host."""
+    can_be = chip.bridge_byte_per_s is not None or "bridge" in (chip.link or "").split()
+    return chip.topology == "host" and can_be and bool({"nvlink", "bridge", "bridged"} & set(words))
+
+
+def _per_node(words: tuple[str, ...]) -> int | None:
+    """The number in `8 GPUs per node`, `8 cards a node` or `4 GPUs / host`; None without such words."""
+    found = _PER_NODE.search(" ".join(words))
+    return None if found is None else int(found[1])
+
+
+def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int | None:
+    """The number right before the accelerator, where it can be the size of a node and is no total."""
+    at = chip.start
+    while at > 0 and words[at - 1] in {*canonical(usual.accelerator.vendor).split(), "geforce"}:
+        at -= 1
+    if at == 0 or not words[at - 1].isdecimal() or len(words[at - 1]) > _MAX_DIGITS:
+        return None
+    count = int(words[at - 1])
+    return count if 0 < count <= _LARGEST_HOST and usual.node_size <= _LARGEST_HOST else None
+
+
+def _network_share(text: str, usual: Cluster) -> float | None:
+    """An accelerator's share of the network rate that a text states, in byte/s; None where it states none."""
+    size = usual.node_size
+    for found in _RATE.finditer(text):
+        rest = text[found.end() : found.end() + _NEAR_CHARS]
+        in_bytes = found["unit"].startswith(("GB/", "GBps"))
+        if _OTHER_LINK.match(rest) or (in_bytes and not _NETWORK.search(rest)):
+            continue
+        tera = found["unit"].startswith("T")
+        rate = float(found["rate"]) * SI_PREFIXES["T" if tera else "G"] / (1 if in_bytes else _BITS_PER_BYTE)
+        if rate <= 0:
+            continue
+        if found["count"] is not None:
+            return rate * int(found["count"]) / size
+        if _EACH.search(rest):
+            return rate
+        if tera or _NODE.search(rest) or rate < _CARD_EACH_BYTE_PER_S or usual.num_nics is None:
+            return rate / size
+        return rate * usual.num_nics / size
+    named = _GENERATION.search(text)
+    if named is None:
+        return None
+    num_cards = int(named["count"]) if named["count"] else usual.num_nics or 1
+    return num_cards * _GENERATIONS[named["name"].upper()] * SI_PREFIXES["G"] / _BITS_PER_BYTE / size
+
+
+_BITS_PER_BYTE = 8
+_MAX_DIGITS = 4
+_NEAR_CHARS = 30
+_LARGEST_HOST = 16
+_CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one a node
+_PER_NODE = re.compile(
+    r"\b(\d{1,4}) (?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?(?:nodes?|servers?|hosts?)\b"
+)
+_RATE = re.compile(
+    r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]\s*)?(?<![\w.])(?P<rate>\d{1,5}(?:\.\d{1,4})?)\s*-?"
+    r"(?P<unit>[GT](?:b/s|bps|[bB]it(?:/s)?|b\b|bE\b|igE\b)|GB/s|GBps)"
+)
+_OTHER_LINK = re.compile(r"\W*(?:NVLink|NVSwitch|HBM|memory|GDDR|PCIe|xGMI)", re.IGNORECASE)
+_NETWORK = re.compile(
+    r"EFA|\bIB\b|InfiniBand|RoCE|Ethernet|RDMA|\bNIC|network|Slingshot|\bCX-?\d", re.IGNORECASE
+)
+_EACH = re.compile(r"(?:per|a|each|/)\s*(?:GPU|accelerator|card|chip)", re.IGNORECASE)
+_NODE = re.compile(r"(?:per|a|each|/)\s*(?:node|server|host|machine)", re.IGNORECASE)
+# InfiniBand by its generations, four lanes.
+_GENERATIONS = {"FDR": 56, "EDR": 100, "HDR100": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+_GENERATION = re.compile(
+    r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]?\s+)?\b(?P<name>FDR|EDR|HDR100|HDR|NDR|XDR)\b",
+    re.IGNORECASE,
+)
