@@ -128,6 +128,60 @@ def test_figures_agree_with_the_development_table(data_dir: Path) -> None:
     assert differing == CORRECTED
 
 
+def test_achieved_rates_are_those_measured(data_dir: Path) -> None:
+    measured = {
+        row["hardware"]: float(row["measured"]) for row in rows(data_dir / "measured" / "mamf_gemm.csv")
+    }
+    assert len(measured) == 15
+    for name, tflop_per_s in measured.items():
+        chip = hardware.accelerator(name)
+        assert chip.achieved_bf16_flop_per_s == pytest.approx(tflop_per_s * 1e12), name
+        assert chip.achievable_is_measured
+    own = {chip.slug for chip in hardware.accelerators() if chip.achieved_bf16_flop_per_s is not None}
+    assert own == {hardware.accelerator(name).slug for name in measured}
+
+
+def test_what_nobody_measured_is_taken_from_the_same_maker() -> None:
+    # By hand from the MAMF table: 668.4 / 1307, 784.9 / 1307, 1565 / 2516: the median is MI325X.
+    assert hardware.accelerator("MI250X").achievable_fraction == pytest.approx(784.9 / 1307)
+    assert not hardware.accelerator("MI250X").achievable_is_measured
+    assert hardware.accelerator("A100 SXM4 80GB").achievable_fraction == pytest.approx(271.2 / 312)
+    nvidia = hardware.accelerator("L40S").achievable_fraction
+    assert 0.75 < nvidia < 0.87  # between B200 and A100
+    assert (
+        hardware.accelerator("tpu-v4").achievable_fraction
+        == hardware.accelerator("xeon-8180-cpu").achievable_fraction
+    )
+
+
+def test_every_accelerator_states_the_node_it_sits_in() -> None:
+    for chip in hardware.accelerators():
+        for field in (
+            "node_size",
+            "num_nics",
+            "inter_byte_per_s",
+            "intra_latency_s",
+            "inter_latency_s",
+            "link_byte_per_s",
+        ):
+            assert getattr(chip, field), (chip.slug, field)
+        assert chip.topology in hardware.TOPOLOGIES
+        assert len(chip.node_source or "") > 5
+        assert chip.topology != "host" or chip.host_byte_per_s
+        assert not chip.switch_reduces or chip.topology == "switch"
+
+
+@pytest.mark.parametrize(
+    (
+        "name",
+        "byte_per_s",
+    ),  # PCIe 3, 4 and 5 with 16 lanes of 8, 16, 32 GT/s and 128/130 coding; NVLink-C2C both ways over 2
+    [("T4", 15.75e9), ("a100-sxm4-80gb", 31.5e9), ("h100-sxm5-80gb", 63e9), ("GH200 96GB", 450e9)],
+)
+def test_host_links_are_those_of_the_slot(name: str, byte_per_s: float) -> None:
+    assert hardware.accelerator(name).host_byte_per_s == byte_per_s
+
+
 def test_memory_size_is_the_one_in_the_slug() -> None:
     for chip in hardware.accelerators():
         stated = re.search(r"-(\d+)(gb|mb)$", chip.slug)
@@ -286,9 +340,14 @@ def test_added_files_hold_for_the_whole_process(tmp_path: Path) -> None:
             r"'example x 1' already belongs to",
         ),
         (NEW_CHIP.replace("x1-oam-100gb", '"X 1"'), r"a\.toml:2: slug 'X 1'; expected lower case"),
-        ("[chip.x]\ntitle = 'X'\n", r"a\.toml:1: 'chip'; expected tables \[accelerator\.<slug>\]"),
+        (
+            "[chip.x]\ntitle = 'X'\n",
+            r"a\.toml:1: 'chip'; expected tables \[accelerator\.<slug>\] and \[cluster",
+        ),
         ("accelerator = 3\n", r"a\.toml:1: 'accelerator'; expected tables"),
         ("[accelerator]\nx = 3\n", r"accelerator\.x=3; expected a table"),
+        (NEW_CHIP + "switch_reduces = 1\n", r"switch_reduces=1; expected true or false"),
+        (NEW_CHIP + "topology = 'star'\n", r"topology='star'; expected switch or mesh"),
         (
             NEW_CHIP + "[[accelerator.x1-oam-100gb.counted]]\nsystems = ['s']\n",
             r"raw=None; expected the spelling",

@@ -58,7 +58,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Refuse clusters without accelerators."""
-        for name in ("num_accelerators", "node_size"):
+        for name in ("node_size", "num_accelerators"):
             if getattr(self, name) < 1:
                 raise SpecError(f"cluster: {name}={getattr(self, name)}; expected at least 1")
         if self.topology not in TOPOLOGIES:

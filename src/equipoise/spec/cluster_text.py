@@ -99,7 +99,7 @@ def _spellings(_files: tuple[Path, ...]) -> _Spellings:
         for spelling in _spelled(chip, family_of[chip.slug]):
             chips.setdefault(spelling, alike)
         own = (chip.slug, *(slug for slug in alike if slug != chip.slug))
-        for name in (chip.title, *chip.aliases):
+        for name in (chip.slug, chip.title, *chip.aliases):
             for spelling in (_words(name), _without_vendor(chip, _words(name))):
                 chips[spelling] = own
     systems: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -137,7 +137,8 @@ def _longest(words: tuple[str, ...], spellings: Mapping[tuple[str, ...], tuple[s
             slugs = spellings.get(words[start:end])
             if slugs is None or (best is not None and end - start <= best.end - best.start):
                 continue
-            if end - start == 1 and words[start].isdecimal() and not words[max(start - 1, 0)].isdecimal():
+            bare = end - start == 1 and words[start].isdecimal()
+            if bare and (start == 0 or not words[start - 1].isdecimal()):
                 continue
             best = _Match(start=start, end=end, slugs=slugs)
     return best
@@ -154,8 +155,10 @@ def _chip(
         slugs = (*own, *(slug for slug in slugs if slug not in own))
     memories = {f"{found[1]}{found[2]}b" for word in words if (found := _MEMORY.fullmatch(word))}
     slugs = _those(slugs, lambda slug: slug.rpartition("-")[2] in memories)
-    slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in words))
-    if _JOINED_BY_LINKS & set(words):
+    told = range(match.start, match.end) if match is not None else ()
+    others = [word for at, word in enumerate(words) if at not in told]
+    slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
+    if _JOINED_BY_LINKS & set(words) and not any(map(_FORM.fullmatch, words)):
         slugs = _those(slugs, lambda slug: hardware.accelerator(slug).topology != "host")
     return hardware.accelerator(slugs[0])
 

@@ -1,0 +1,216 @@
+"""Clusters by name: systems and usual nodes agree with datasheets, users add and override, gaps are named."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.errors import SpecError
+from equipoise.spec import cluster as machines
+from equipoise.spec import hardware
+from equipoise.spec.cluster import Cluster, Link, cluster, joined, systems
+from equipoise.spec.hardware import accelerator, accelerators
+
+# Datasheets: GPUs a node, GB/s of NVLink one way, Gb/s of network a node.
+PUBLISHED = [
+    ("dgx-1-v100", "v100-sxm2-32gb", 8, 150, 400),
+    ("dgx-2", "v100-sxm3-32gb", 16, 150, 800),
+    ("dgx-a100", "a100-sxm4-80gb", 8, 300, 1600),
+    ("selene", "a100-sxm4-80gb", 8, 300, 1600),
+    ("vtrain-a100", "a100-sxm4-80gb", 8, 300, 800),
+    ("dgx-h100", "h100-sxm5-80gb", 8, 450, 3200),
+    ("grand-teton-h100", "h100-sxm5-80gb", 8, 450, 3200),
+    ("torchtitan-h100", "h100-sxm5-hbm2e-96gb", 8, 450, 3200),
+    ("dgx-b200", "b200-sxm6-180gb", 8, 900, 3200),
+    ("dgx-b300", "b300-sxm6-270gb", 8, 900, 6400),
+    ("gb200-nvl72", "gb200-nvl72-186gb", 72, 900, 72 * 400),
+    ("gb300-nvl72", "gb300-nvl72-279gb", 72, 900, 72 * 800),
+    ("aws-p4d", "a100-sxm4-40gb", 8, 300, 400),
+    ("aws-p5", "h100-sxm5-80gb", 8, 450, 3200),
+    ("aws-p5en", "h200-sxm5-141gb", 8, 450, 3200),
+    ("aws-p6-b200", "b200-sxm6-180gb", 8, 900, 3200),
+    ("pair-rtx-3090-nvlink", "rtx-3090-pcie-24gb", 2, 56.25, 10),
+]
+
+
+@pytest.mark.parametrize(("name", "chip", "size", "intra_gb_per_s", "network_gbit_per_s"), PUBLISHED)
+def test_systems_are_as_their_datasheets_say(name, chip, size, intra_gb_per_s, network_gbit_per_s) -> None:
+    found = cluster(name)
+    assert (found.accelerator.slug, found.node_size, found.num_accelerators) == (chip, size, size)
+    assert found.intra.byte_per_s == intra_gb_per_s * 1e9
+    assert found.inter.byte_per_s * size * 8 == pytest.approx(network_gbit_per_s * 1e9)
+
+
+def test_every_accelerator_and_system_makes_a_cluster_of_any_size() -> None:
+    for name in (*(chip.slug for chip in accelerators()), *(system.slug for system in systems())):
+        for count in (1, 2, 100_000):
+            found = cluster(name, num_accelerators=count)
+            assert found.num_nodes == -(-count // found.node_size)
+            assert found.source
+
+
+def test_facts_of_links_are_plausible() -> None:
+    for name in (*(chip.slug for chip in accelerators()), *(system.slug for system in systems())):
+        found = cluster(name)
+        assert found.inter.byte_per_s <= found.intra.byte_per_s, name
+        assert 1e-7 <= found.intra.latency_s <= found.inter.latency_s < 1e-3, name
+        memory_rate = found.accelerator.memory_byte_per_s
+        assert memory_rate is None or found.intra.byte_per_s < 3 * memory_rate, name
+        assert found.node_size == 1 or found.topology != "bridge" or found.node_size % 2 == 0, name
+
+
+def test_a_switch_reduces_only_where_nvlink_sharp_exists() -> None:
+    reducing = {name for name, *_ in PUBLISHED if cluster(name).switch_reduces}
+    assert reducing == {
+        name for name, chip, *_ in PUBLISHED if chip[:4] in {"h100", "h200", "b200", "b300", "gb20", "gb30"}
+    }
+
+
+def test_a_system_may_come_with_several_accelerators() -> None:
+    dgx = machines.current().find("DGX A100")
+    assert dgx is not None
+    assert joined(dgx).accelerator.slug == "a100-sxm4-80gb"
+    assert joined(dgx, accelerator=accelerator("a100-sxm4-40gb")).accelerator.memory_bytes == 40e9
+
+
+def test_cards_without_links_meet_in_their_host_and_a_bridge_joins_them() -> None:
+    assert cluster("RTX A5000").topology == "host"
+    assert cluster("RTX A5000").intra.byte_per_s == 31.5e9  # PCIe 4 x16
+    assert (
+        cluster("RTX A5000", topology="bridge").intra.byte_per_s == 56.25e9
+    )  # NVLink bridge of the datasheet
+    assert cluster("a100-pcie-80gb", topology="bridge").intra.byte_per_s == 300e9
+    assert cluster("pair-rtx-4090").shared_host_byte_per_s is not None
+    assert cluster("dgx-h100").shared_host_byte_per_s is None
+
+
+def test_what_is_stated_stands_above_the_tables() -> None:
+    found = cluster(
+        "dgx-h100",
+        num_accelerators=12,
+        node_size=4,
+        intra_byte_per_s=1e9,
+        inter_latency_s=1e-3,
+        topology="ring",
+    )
+    assert (found.num_nodes, found.topology) == (3, "ring")
+    assert found.intra == Link(byte_per_s=1e9, latency_s=cluster("dgx-h100").intra.latency_s)
+    assert found.inter == Link(byte_per_s=50e9, latency_s=1e-3)
+
+
+@given(st.text(max_size=100))
+def test_any_name_is_known_or_refused_in_words(name: str) -> None:
+    if machines.current().find(name) is None and hardware.accelerator_slug(name) is None:
+        with pytest.raises(SpecError, match=r"clusters\.toml"):
+            cluster(name)
+    else:
+        assert cluster(name)
+
+
+def test_an_unknown_cluster_names_the_nearest_and_the_file_to_edit() -> None:
+    with pytest.raises(
+        SpecError, match=r"'dgx-h1000' is no known system.*did you mean dgx h100.*clusters\.toml.*--hardware"
+    ):
+        cluster("dgx-h1000")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_accelerators": 0}, "num_accelerators=0; expected at least 1"),
+        ({"node_size": 0}, "node_size=0; expected at least 1"),
+        ({"topology": "star"}, "topology='star'; expected switch or mesh"),
+        ({"intra_byte_per_s": 0.0}, "byte_per_s=0,"),
+        ({"inter_latency_s": -1.0}, "latency_s=-1;"),
+        ({"inter_byte_per_s": float("nan")}, "byte_per_s=nan"),
+    ],
+)
+def test_what_no_machine_can_be_is_refused(change, message) -> None:
+    with pytest.raises(SpecError, match=message):
+        cluster("dgx-h100", **change)
+
+
+OWN = """
+[accelerator.x1-oam-100gb]
+title = "X1"
+vendor = "Example"
+kind = "npu"
+source = "a datasheet"
+confidence = "low"
+link_byte_per_s = 200e9
+"""
+SYSTEM = """
+[cluster.our-rack]
+title = "Our rack"
+accelerators = ["x1-oam-100gb"]
+node_size = 4
+intra_latency_s = 2e-6
+topology = "ring"
+source = "measured"
+confidence = "low"
+aliases = ["the rack"]
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def forget_added_files() -> Iterator[None]:
+    before = list(hardware._added)
+    yield
+    hardware._added[:] = before
+    hardware.current.cache_clear()
+
+
+@pytest.mark.usefixtures("forget_added_files")
+def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
+    machines.add_file(write(tmp_path / "a.toml", OWN + SYSTEM))
+    found = cluster("The Rack", num_accelerators=4)
+    assert (found.accelerator.slug, found.topology, found.intra.byte_per_s) == ("x1-oam-100gb", "ring", 200e9)
+    with pytest.raises(
+        SpecError, match=r"nothing states inter_byte_per_s, inter_latency_s; add them to \[accelerator"
+    ):
+        cluster("the rack", num_accelerators=8)
+    assert cluster("the rack", num_accelerators=8, inter_byte_per_s=1e9, inter_latency_s=1e-5).num_nodes == 2
+    with pytest.raises(SpecError, match="nothing states node_size"):
+        cluster("X1")
+    machines.add_file(write(tmp_path / "b.toml", "[cluster.dgx-h100]\nnode_size = 4\naliases = ['mine']\n"))
+    assert (cluster("mine").node_size, cluster("mine").inter.byte_per_s) == (4, 50e9)
+    assert systems()[-1].slug == "our-rack"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SYSTEM, r"accelerator 'x1-oam-100gb' is not known"),
+        (
+            OWN + SYSTEM.replace('["x1-oam-100gb"]', "[]"),
+            r"accelerators=\[\]; expected this field in a new cluster",
+        ),
+        (
+            OWN + SYSTEM.replace("ring", "star"),
+            r"a\.toml:\d+: \[cluster\.our-rack\]: topology='star'; expected switch",
+        ),
+        (
+            OWN + SYSTEM.replace("node_size", "nodesize"),
+            r"unknown field 'nodesize'; did you mean 'node_size'",
+        ),
+        (OWN + SYSTEM.replace('"the rack"', '"--"'), r"an alias without letter or digit"),
+        (
+            OWN + SYSTEM + SYSTEM.replace("our-rack", "x").replace("Our", "X"),
+            r"'the rack' already belongs to our-rack",
+        ),
+        (OWN + SYSTEM + "switch_reduces = 1\n", r"switch_reduces=1; expected true or false"),
+    ],
+)
+@pytest.mark.usefixtures("forget_added_files")
+def test_a_wrong_file_is_refused_and_adds_nothing(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        machines.add_file(write(tmp_path / "a.toml", text))
+    assert hardware.added_files() == ()
+    assert isinstance(cluster("dgx-h100"), Cluster)
