@@ -37,6 +37,7 @@ READ = [
     ("2x 3090", "rtx-3090-pcie-24gb", 2, 0.625),
     ("Gaudi2", "gaudi2-oam-96gb", 8, 37.5),
     ("Intel Xeon Platinum 8480+", "xeon-8480-cpu", 2, 6.25),
+    ("2x Xeon Platinum 8180", "xeon-8180-cpu", 2, 0.625),
 ]
 
 
@@ -78,6 +79,15 @@ def test_a_bridge_is_seen_where_the_text_has_one() -> None:
 def test_a_word_that_is_also_a_system_means_it_only_beside_its_accelerator() -> None:
     assert cluster_in_text("Frontier").name == "frontier"
     assert cluster_in_text("at the frontier with H100").name == "h100-sxm5-80gb"
+
+
+def test_networks_out_of_order_are_seen() -> None:
+    assert not cluster_in_text("8x H100, EFA").keeps_order
+    assert cluster_in_text("8x H100, EFA").inter.latency_s == cluster("aws-p5").inter.latency_s
+    assert not cluster_in_text("8x H100, 100 GbE").keeps_order
+    assert cluster_in_text("8x H100, 400 GbE RoCE").keeps_order
+    assert not cluster("aws-p4d").keeps_order
+    assert cluster("dgx-a100").keeps_order
 
 
 def test_a_named_system_keeps_its_own_node() -> None:

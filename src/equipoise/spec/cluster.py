@@ -42,6 +42,7 @@ class Cluster:
     inter: an accelerator's share of its node's network cards, of which there are num_nics.
     shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
     switch_reduces: whether the switch inside the node adds up what it carries (NVLink SHARP).
+    keeps_order: whether messages between nodes arrive as they were sent (not so over EFA and TCP).
     """
 
     accelerator: Accelerator
@@ -51,6 +52,7 @@ class Cluster:
     inter: Link
     topology: Topology = "switch"
     switch_reduces: bool = False
+    keeps_order: bool = True
     num_nics: int | None = None
     shared_host_byte_per_s: float | None = None
     name: str = ""
@@ -81,6 +83,7 @@ class NodeFacts(TypedDict, total=False):
     inter_latency_s: float
     topology: Topology
     switch_reduces: bool
+    keeps_order: bool
     shared_host_byte_per_s: float
 
 
@@ -104,6 +107,7 @@ class System:
     inter_latency_s: float | None = None
     topology: Topology | None = None
     switch_reduces: bool | None = None
+    keeps_order: bool | None = None
     shared_host_byte_per_s: float | None = None
     aliases: tuple[str, ...] = ()
 
@@ -177,6 +181,7 @@ def joined(
         inter=inter,
         topology=node["topology"],
         switch_reduces=bool(node["switch_reduces"]),
+        keeps_order=node["keeps_order"] is not False,
         num_nics=node["num_nics"],
         shared_host_byte_per_s=node["shared_host_byte_per_s"],
         name=system.slug,
@@ -205,6 +210,7 @@ def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
         inter_latency_s=chip.inter_latency_s,
         topology=joins,
         switch_reduces=chip.switch_reduces,
+        keeps_order=chip.keeps_order,
     )
 
 
@@ -266,6 +272,7 @@ def _claimed(block: Block, spelling: str, slug: str, owners: dict[str, str]) -> 
 
 
 _TEXTS = ("title", "source")
+_FLAGS = ("switch_reduces", "keeps_order")
 _COUNTS = ("node_size", "num_nics")
 _RATES = (
     "intra_byte_per_s",
@@ -274,10 +281,8 @@ _RATES = (
     "inter_latency_s",
     "shared_host_byte_per_s",
 )
-_KEYS = frozenset(
-    (*_TEXTS, *_COUNTS, *_RATES, "accelerators", "topology", "switch_reduces", "confidence", "aliases")
-)
-_NODE_FIELDS = (*_COUNTS, *_RATES, "topology", "switch_reduces")
+_KEYS = frozenset((*_TEXTS, *_FLAGS, *_COUNTS, *_RATES, "accelerators", "topology", "confidence", "aliases"))
+_NODE_FIELDS = (*_COUNTS, *_RATES, *_FLAGS, "topology")
 _NEEDED = (
     "node_size",
     "intra_byte_per_s",
@@ -295,7 +300,7 @@ def _system(block: Block, known: System | None, chips: hardware.Hardware) -> Sys
     stated |= {key: block.count(key) for key in _COUNTS}
     stated |= {key: block.number(key) for key in _RATES}
     stated["topology"] = block.one_of("topology", TOPOLOGIES)
-    stated["switch_reduces"] = block.flag("switch_reduces")
+    stated |= {key: block.flag(key) for key in _FLAGS}
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)
     named = block.texts("accelerators")
     stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None

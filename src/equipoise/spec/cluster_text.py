@@ -47,10 +47,7 @@ def cluster_in_text(text: str, *, num_accelerators: int | None = None) -> Cluste
     usual = machines.joined(node, accelerator=chip)
     stated = _stated_node(words, chip_at if system is None else None, usual)
     whole = machines.joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
-    share = _network_share(text[:MAX_CHARS], whole)
-    if share is None:
-        return whole
-    return replace(whole, inter=replace(whole.inter, byte_per_s=share))
+    return _with_network(text[:MAX_CHARS], whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +214,16 @@ def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int |
     return count if 0 < count <= _LARGEST_HOST and usual.node_size <= _LARGEST_HOST else None
 
 
+def _with_network(text: str, usual: Cluster) -> Cluster:
+    """The cluster with the network a text states: its rate, and the latency of EFA or TCP where named."""
+    share = _network_share(text, usual)
+    link = usual.inter if share is None else replace(usual.inter, byte_per_s=share)
+    for words, latency_s in _UNORDERED:
+        if words.search(text) and not _ORDERED.search(text):
+            return replace(usual, inter=replace(link, latency_s=latency_s), keeps_order=False)
+    return replace(usual, inter=link)
+
+
 def _network_share(text: str, usual: Cluster) -> float | None:
     """An accelerator's share of the network rate that a text states, in byte/s; None where it states none."""
     size = usual.node_size
@@ -259,6 +266,13 @@ _OTHER_LINK = re.compile(r"\W*(?:NVLink|NVSwitch|HBM|memory|GDDR|PCIe|xGMI)", re
 _NETWORK = re.compile(
     r"EFA|\bIB\b|InfiniBand|RoCE|Ethernet|RDMA|\bNIC|network|Slingshot|\bCX-?\d", re.IGNORECASE
 )
+# Networks that deliver out of order, with the latency of a hop: EFA as aws-ofi-nccl has it,
+# TCP by our convention (hardware.toml).
+_UNORDERED = (
+    (re.compile(r"\bEFA\b"), 20e-6),
+    (re.compile(r"\bTCP\b|\b[Ee]thernet\b|\d ?GbE\b|\d ?GigE\b"), 25e-6),
+)
+_ORDERED = re.compile(r"RoCE|RDMA|InfiniBand|\bIB\b", re.IGNORECASE)
 _EACH = re.compile(r"(?:per|a|each|/)\s*(?:GPU|accelerator|card|chip)", re.IGNORECASE)
 _NODE = re.compile(r"(?:per|a|each|/)\s*(?:node|server|host|machine)", re.IGNORECASE)
 # InfiniBand by its generations, four lanes.

@@ -68,6 +68,7 @@ class Accelerator:
     inter_latency_s: float | None = None
     topology: Topology | None = None
     switch_reduces: bool | None = None
+    keeps_order: bool | None = None
     node_source: str | None = None
     aliases: tuple[str, ...] = ()
 
@@ -222,6 +223,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
 
 
 _TEXTS = ("title", "vendor", "link", "source", "node_source")
+_FLAGS = ("switch_reduces", "keeps_order")
 _COUNTS = ("year", "memory_bytes", "node_size", "num_nics")
 _RATES = (
     "memory_byte_per_s",
@@ -236,7 +238,7 @@ _RATES = (
     "inter_latency_s",
 )
 _KEYS = frozenset(
-    (*_TEXTS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "switch_reduces", "aliases", "counted")
+    (*_TEXTS, *_FLAGS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "aliases", "counted")
 )
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
     ("fp32", "tf32"),
@@ -257,7 +259,7 @@ def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
     stated["kind"] = block.one_of("kind", KINDS)
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)
     stated["topology"] = block.one_of("topology", TOPOLOGIES)
-    stated["switch_reduces"] = block.flag("switch_reduces")
+    stated |= {key: block.flag(key) for key in _FLAGS}
     stated = {key: value for key, value in stated.items() if value is not None}
     aliases = block.texts("aliases")
     if known is None:
