@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.stats import percentile_interval
+from equipoise.errors import EvidenceError
+from equipoise.stats import conformal_half_width, percentile_interval
 
 
 def test_interval_between_quantiles_by_hand():
@@ -31,3 +32,45 @@ def test_bootstrap_interval_covers_the_median_about_as_often_as_it_says():
         interval = percentile_interval(draws, value=float(np.median(values)), level=0.9)
         covered += interval.low <= 3.0 <= interval.high
     assert 0.84 <= covered / 200 <= 0.96
+
+
+def test_conformal_half_width_is_the_next_larger_order_statistic():
+    # With n equal clusters the half width is the ceil(level * (n + 1))-th smallest error (Vovk et al. 2005).
+    errors = np.arange(1, 20) / 100.0
+    assert conformal_half_width(-errors, np.arange(19), level=0.9) == pytest.approx(0.18)
+    assert conformal_half_width(errors, np.arange(19), level=0.5) == pytest.approx(0.10)
+
+
+def test_conformal_half_width_counts_a_cluster_once():
+    # Ten points of one cluster weigh as much as the one point of each other cluster.
+    errors = np.concatenate([np.full(10, 5.0), np.arange(1, 10) / 10.0])
+    clusters = np.concatenate([np.zeros(10), np.arange(1, 10)])
+    assert conformal_half_width(errors, clusters, level=0.8) == pytest.approx(0.9)
+
+
+def test_too_few_clusters_for_a_level_say_how_many_are_missing():
+    with pytest.raises(EvidenceError, match=r"7 clusters were held out; .* needs 9") as caught:
+        conformal_half_width(np.ones(70), np.repeat(np.arange(7), 10), level=0.9)
+    assert caught.value.missing == ("2 more groups of measurements",)
+    assert conformal_half_width(np.ones(9), np.arange(9), level=0.9) == pytest.approx(1.0)
+
+
+def test_conformal_intervals_cover_a_new_cluster_at_their_level():
+    rng = np.random.default_rng(3)
+    covered = []
+    for _ in range(400):
+        scales = np.exp(rng.normal(0.0, 0.5, 21))
+        errors = rng.normal(0.0, 1.0, (21, 4)) * scales[:, None]
+        width = conformal_half_width(errors[:20].ravel(), np.repeat(np.arange(20), 4), level=0.9)
+        covered.append(np.mean(np.abs(errors[20]) <= width))
+    assert 0.88 <= np.mean(covered) <= 0.96
+
+
+@pytest.mark.law
+@settings(deadline=None)
+@given(st.lists(st.floats(-5, 5), min_size=12, max_size=40), st.floats(0.05, 0.9))
+def test_higher_level_is_never_a_narrower_conformal_interval(errors, level):
+    clusters = np.arange(len(errors))
+    assert conformal_half_width(errors, clusters, level=level * 0.9) <= conformal_half_width(
+        errors, clusters, level=level
+    )
