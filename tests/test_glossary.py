@@ -1,6 +1,7 @@
 """The glossary explains every word the product shows, each once, in two sentences."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise import glossary
 from equipoise.errors import SpecError
+from equipoise.spec.strategy import Strategy
 
 ROOT = Path(__file__).resolve().parents[1]
 # What issue texts, tables and reports use; each must be explained.
@@ -18,6 +20,10 @@ score|balance|marginal|floor|peak|cost|energy|censored|critical batch|B_crit|S(B
 K-means|accelerator|node|rank|axis|dim|sample|repetition|run|entry|round|division|availability|MAMF|coverage
 conformal interval|USL|Amdahl|Gustafson|power law|strategy|plan|workload|time to train|global batch|backtest|interval
 pooled law|baseline|reference|doubling|accelerator-hours|samples to target|equilibrium|overhead|training|verdict
+data parallel|dp|tensor parallel|tp|pipeline parallel|pp|context parallel|cp|expert parallel|ep|FSDP|ZeRO|1F1B
+sequence parallel|local SGD|DiLoCo|LoRA|QLoRA|PowerSGD|gradient accumulation|step|exposed communication|bubble|host floor
+MFU|HFU|all-reduce|all-gather|reduce-scatter|all-to-all|activations|optimizer states|buffers|reserved memory|straggler
+goodput|topology|cluster|Pareto front|calibration|prior|profile|leave one group out|regret
 relative_efficiency|like_for_like_efficiency|convergence_scaling|num_failed|num_missing|score_s|lenient_s|energy_j
 """.replace("E' E speedup like for like", "E'|S|speedup|like for like").replace("\n", "|")
 
@@ -25,6 +31,11 @@ relative_efficiency|like_for_like_efficiency|convergence_scaling|num_failed|num_
 @pytest.mark.parametrize("word", sorted({word for word in SHOWN.split("|") if word}))
 def test_every_word_that_is_shown_is_explained(word: str) -> None:
     assert glossary.explain(word).meaning
+
+
+@pytest.mark.parametrize("knob", [field.name for field in fields(Strategy)])
+def test_every_knob_of_a_strategy_is_explained(knob: str) -> None:
+    assert glossary.explain(knob).meaning
 
 
 def test_each_term_has_two_sentences_and_a_source() -> None:
