@@ -1,0 +1,150 @@
+"""What a count of a torch model states: plain numbers, no torch. How they are found is in count.py."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from equipoise.errors import SpecError
+
+LayerFigure: TypeAlias = Literal[
+    "params", "forward_flop", "backward_flop", "activation_bytes", "moved_bytes", "num_kernels"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCount:
+    """What one module does itself, its submodules not counted.
+
+    name: as in `named_modules`; "" is the model itself, "(loss)" the loss.
+    params: weights the module holds itself; a tied weight belongs to the first module that has it.
+    activation_bytes: kept for the backward pass and first kept here.
+    moved_bytes: read and written by operations without matrix products, both passes.
+    num_kernels: operations that write memory, both passes.
+    """
+
+    name: str
+    kind: str
+    params: int
+    trainable_params: int
+    forward_flop: int
+    backward_flop: int
+    activation_bytes: int
+    moved_bytes: int
+    num_kernels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientBucket:
+    """Gradients that data parallel training reduces in one call.
+
+    ready_fraction: share of the FLOP of the backward pass done when the last of them exists, 0..1.
+    """
+
+    grad_bytes: int
+    num_tensors: int
+    ready_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A place where the forward pass could be cut in two, between one module's work and the next's.
+
+    flop_fraction: share of the FLOP of the forward pass before the cut, 0..1.
+    boundary_bytes: results of the batch computed before the cut and still needed after it.
+    """
+
+    after: str
+    flop_fraction: float
+    boundary_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What one training step of a model on one example batch asks for, the optimizer not counted.
+
+    params_by_dtype: pairs of dtype and number of weights, e.g. ("bfloat16", 8030261248).
+    backward_flop: includes recompute_flop, what activation checkpoints compute again.
+    activation_bytes: kept from the forward for the backward pass, each storage once, weights not counted.
+    fixed_activation_bytes: the part of them made without the batch, such as masks and tables.
+    peak_bytes: most bytes alive at once in both passes, gradients included; weights, buffers, batch are not.
+    uncounted: operations that are not torch's own and have no FLOP formula; their FLOP are missing.
+    unused_params: trainable weights that got no gradient; data parallel training stops at them unless told.
+    """
+
+    num_samples: int
+    batch_bytes: int
+    params: int
+    trainable_params: int
+    param_bytes: int
+    buffer_bytes: int
+    params_by_dtype: tuple[tuple[str, int], ...]
+    forward_flop: int
+    backward_flop: int
+    recompute_flop: int
+    activation_bytes: int
+    fixed_activation_bytes: int
+    peak_bytes: int
+    moved_bytes: int
+    num_forward_kernels: int
+    num_backward_kernels: int
+    layers: tuple[LayerCount, ...]
+    cuts: tuple[Cut, ...]
+    buckets: tuple[GradientBucket, ...]
+    unused_params: tuple[str, ...]
+    uncounted: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a batch without samples."""
+        if self.num_samples < 1:
+            raise SpecError(f"counted: num_samples={self.num_samples}; expected a batch of at least 1")
+
+    @property
+    def frozen_params(self) -> int:
+        """Weights that training leaves as they are."""
+        return self.params - self.trainable_params
+
+    @property
+    def forward_flop_per_sample(self) -> float:
+        """FLOP of one sample's way forward."""
+        return self.forward_flop / self.num_samples
+
+    @property
+    def train_flop_per_sample(self) -> float:
+        """FLOP of one sample's way forward and backward, nothing computed twice."""
+        return (self.forward_flop + self.backward_flop - self.recompute_flop) / self.num_samples
+
+    @property
+    def activation_bytes_per_sample(self) -> float:
+        """Bytes kept for the backward pass by each further sample."""
+        return (self.activation_bytes - self.fixed_activation_bytes) / self.num_samples
+
+    @property
+    def moved_bytes_per_sample(self) -> float:
+        """Bytes of a sample that operations without matrix products read and write, both passes."""
+        return self.moved_bytes / self.num_samples
+
+    @property
+    def widest_cut(self) -> Cut:
+        """The cut that most bytes cross."""
+        return max(self._inner_cuts(), key=lambda cut: cut.boundary_bytes)
+
+    @property
+    def narrowest_cut(self) -> Cut:
+        """The cut that fewest bytes cross."""
+        return min(self._inner_cuts(), key=lambda cut: cut.boundary_bytes)
+
+    def largest_layers(self, by: LayerFigure, num_layers: int = 10) -> tuple[LayerCount, ...]:
+        """The layers with the largest figure of a kind, largest first; those with none of it are left out."""
+        ordered = sorted(self.layers, key=lambda layer: -int(getattr(layer, by)))
+        return tuple(layer for layer in ordered[:num_layers] if getattr(layer, by))
+
+    def _inner_cuts(self) -> tuple[Cut, ...]:
+        """Cuts with a tenth of the FLOP on both sides; stages of a pipeline hold less only if there are many.
+
+        Raises SpecError if there are none.
+        """
+        inner = tuple(cut for cut in self.cuts if 0.1 <= cut.flop_fraction <= 0.9)  # noqa: PLR2004 - see above
+        if not inner:
+            raise SpecError(
+                "counted: no cut leaves a tenth of the FLOP on either side; one layer does nearly all of it"
+            )
+        return inner

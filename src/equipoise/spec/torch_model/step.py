@@ -1,0 +1,347 @@
+"""A model's training step counted by running it on tensors without memory."""
+
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.autograd.graph import saved_tensors_hooks
+
+from equipoise.errors import SpecError
+from equipoise.spec.torch_model.buckets import Gradient, gradient_buckets
+from equipoise.spec.torch_model.counted import Counted, Cut, LayerCount
+from equipoise.spec.torch_model.factory import RAISED, Factory
+from equipoise.spec.torch_model.fakes import AcceleratorForm, fake_batch, fake_mode, fake_model, tensors_in
+from equipoise.spec.torch_model.trace import LOSS, Modules, Trace, Work, watched
+
+_Built = TypeVar("_Built")
+WAY_ROUND = (
+    "give a loss or a batch that does not need the value, decide by shapes or settings in its place, "
+    "or state train_flop_per_sample by hand"
+)
+
+
+def count_model(
+    model: nn.Module | Callable[[], nn.Module],
+    example: Any,  # noqa: ANN401 - whatever the model takes
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    num_samples: int | None = None,
+) -> Counted:
+    """The figures of one training step, found without memory for weights or activations: see `count`."""
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        if not isinstance(model, nn.Module):
+            model = _built(model)
+        mode = fake_mode()
+        step = _Step(fake_model(model, mode), fake_batch(example, mode), loss, num_samples)
+        stack.enter_context(AcceleratorForm())
+        stack.enter_context(mode)
+        return step.counted()
+
+
+def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int | None = None) -> Counted:
+    """The figures of a user's function that returns model, batch and perhaps loss.
+
+    allocate: call the function with real memory, for one that needs the values of tensors.
+    Raises SpecError.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        way_round = "use numbers of Python there, or count with allocate=True, which takes the memory it does"
+        with _explained({}, factory.reference, way_round):
+            model, batch, loss = factory.made() if allocate else _without_memory(factory.made)
+    return count_model(model, batch, loss=loss, num_samples=num_samples)
+
+
+def _built(build: Callable[[], nn.Module]) -> nn.Module:
+    """The model that a function builds, without memory."""
+    name = getattr(build, "__name__", type(build).__name__)
+    with _explained({}, name, "use numbers of Python there, or build the model first and give the model"):
+        model = _without_memory(build)
+    if not isinstance(model, nn.Module):
+        raise SpecError(f"{name}: returned a {type(model).__name__}; expected a torch.nn.Module")
+    return model
+
+
+def _without_memory(build: Callable[[], _Built]) -> _Built:
+    """What a function builds, with tensors that take no memory.
+
+    The meta device knows shapes only, and torch skips there what needs values, such as drawing weights until
+    they fit. Fake tensors, which know small constants too, get what it cannot do.
+    """
+    meta = torch.device("meta")
+    try:
+        with meta, AcceleratorForm(meta):
+            return build()
+    except RuntimeError:
+        with AcceleratorForm(), fake_mode():
+            return build()
+
+
+class _Step:
+    """One training step of a model without memory, and what it is made of."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,  # noqa: ANN401 - whatever the model takes
+        loss: Callable[..., torch.Tensor] | None,
+        num_samples: int | None,
+    ) -> None:
+        self.model = model
+        self.batch = batch
+        self.loss = loss
+        self.num_samples = _batch_size(batch) if num_samples is None else num_samples
+        self.params = dict(model.named_parameters())
+        self.modules = Modules()
+        self.trace = Trace(self.modules)
+        self.gradients: list[tuple[str, int]] = []
+
+    def counted(self) -> Counted:
+        """Every figure."""
+        buffers = list(self.model.buffers())
+        held = [*self.params.values(), *buffers]
+        batch = list(tensors_in(self.batch))
+        self.trace.give(held, from_batch=False)
+        self.trace.give(batch, from_batch=True)
+        saved_bytes, fixed_bytes = self._run()
+        trainable = [param for param in self.params.values() if param.requires_grad]
+        trace = self.trace
+        return Counted(
+            num_samples=self.num_samples,
+            batch_bytes=_total_bytes(batch),
+            params=sum(param.numel() for param in self.params.values()),
+            trainable_params=sum(param.numel() for param in trainable),
+            param_bytes=_total_bytes(self.params.values()),
+            buffer_bytes=_total_bytes(buffers),
+            params_by_dtype=self._params_by_dtype(),
+            forward_flop=trace.forward_flop,
+            backward_flop=trace.backward_flop,
+            recompute_flop=trace.recompute_flop,
+            activation_bytes=saved_bytes,
+            fixed_activation_bytes=fixed_bytes,
+            peak_bytes=trace.peak_bytes,
+            moved_bytes=sum(work.moved_bytes for work in trace.work.values()),
+            num_forward_kernels=trace.num_kernels[0],
+            num_backward_kernels=trace.num_kernels[1],
+            layers=self._layers(),
+            cuts=self._cuts(),
+            buckets=gradient_buckets(self._ready()),
+            unused_params=self._unused(),
+            uncounted=tuple(sorted(trace.uncounted)),
+        )
+
+    def _run(self) -> tuple[int, int]:
+        """Bytes kept for the backward pass and the fixed part of them, after both passes."""
+        names = {id(module): name for name, module in self.model.named_modules()}
+        for name, param in self.params.items():
+            if param.requires_grad:
+                param.register_post_accumulate_grad_hook(
+                    lambda _param, name=name: self.gradients.append((name, self.trace.backward_flop))
+                )
+        with (
+            _explained(names, type(self.model).__name__, WAY_ROUND),
+            torch.enable_grad(),
+            watched(self.model, self.modules),
+        ):
+            with self.trace, saved_tensors_hooks(self.trace.saved, lambda tensor: tensor):
+                outputs = self._objective()
+            saved = self.trace.saved_bytes()
+            self.trace.end_forward()
+            # As a sum over the outputs would send back; made outside the trace, for no real step makes them.
+            unit_gradients = [torch.ones_like(each) for each in outputs]
+            with self.trace:
+                if outputs:
+                    torch.autograd.backward(outputs, unit_gradients)
+        return saved
+
+    def _objective(self) -> list[torch.Tensor]:
+        """What is differentiated: the loss where there is one, else every output that depends on a weight."""
+        output = self._output()
+        if self.loss is not None:
+            self.modules.entered(LOSS)
+            if isinstance(self.batch, tuple):
+                output = self.loss(output, self.batch[-1])
+            elif isinstance(self.batch, Mapping):
+                output = self.loss(output, self.batch)
+            else:
+                output = self.loss(output)
+            self.modules.left()
+        elif isinstance(output, Mapping) and isinstance(output.get("loss"), torch.Tensor):
+            output = output["loss"]
+        return [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+
+    def _output(self) -> Any:  # noqa: ANN401 - whatever the model returns
+        """The model's output for the batch."""
+        if isinstance(self.batch, Mapping):
+            return self.model(**self.batch)
+        if isinstance(self.batch, tuple):
+            return self.model(*(self.batch if self.loss is None else self.batch[:-1]))
+        return self.model(self.batch)
+
+    def _params_by_dtype(self) -> tuple[tuple[str, int], ...]:
+        """Number of weights by dtype, most first."""
+        numbers: dict[str, int] = {}
+        for param in self.params.values():
+            dtype = _dtype_name(param)
+            numbers[dtype] = numbers.get(dtype, 0) + param.numel()
+        return tuple(sorted(numbers.items(), key=lambda pair: -pair[1]))
+
+    def _layers(self) -> tuple[LayerCount, ...]:
+        """Every module that did something or holds weights itself, in the model's order; and the loss."""
+        seen: set[int] = set()
+        kinds = {name: type(module).__name__ for name, module in self.model.named_modules()}
+        owned: dict[str, list[nn.Parameter]] = {}
+        for name, module in self.model.named_modules():
+            for param in module.parameters(recurse=False):
+                if id(param) not in seen:
+                    seen.add(id(param))
+                    owned.setdefault(name, []).append(param)
+        if self.loss is not None:
+            kinds[LOSS] = type(self.loss).__name__
+        return tuple(
+            _layer(name, kind, owned.get(name, []), self.trace.work.get(name, Work()))
+            for name, kind in kinds.items()
+            if name in owned or name in self.trace.work
+        )
+
+    def _cuts(self) -> tuple[Cut, ...]:
+        """What crosses from each step of the forward pass to the next."""
+        steps = self.trace.steps
+        change = [0] * (len(steps) + 1)
+        for made_at, read_at, num_bytes in self.trace.crossings:
+            change[made_at] += num_bytes
+            change[read_at] -= num_bytes
+        total = max(self.trace.forward_flop, 1)
+        crossing, cuts = 0, []
+        for index, (name, _) in enumerate(steps[:-1]):
+            crossing += change[index]
+            done = steps[index + 1][1]
+            cuts.append(Cut(after=name, flop_fraction=done / total, boundary_bytes=crossing))
+        return tuple(cuts)
+
+    def _ready(self) -> Iterator[Gradient]:
+        """The gradients in the order in which they came to exist, each weight once, when it is complete."""
+        total = max(self.trace.backward_flop, 1)
+        for name, flop in dict(self.gradients).items():
+            param = self.params[name]
+            grad_bytes = param.numel() * param.element_size()
+            yield Gradient(grad_bytes=grad_bytes, dtype=_dtype_name(param), ready_fraction=flop / total)
+
+    def _unused(self) -> tuple[str, ...]:
+        """Trainable weights without a gradient."""
+        reached = {name for name, _ in self.gradients}
+        return tuple(
+            name for name, param in self.params.items() if param.requires_grad and name not in reached
+        )
+
+
+def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> LayerCount:
+    """The record of one module."""
+    return LayerCount(
+        name=name,
+        kind=kind,
+        params=sum(param.numel() for param in params),
+        trainable_params=sum(param.numel() for param in params if param.requires_grad),
+        forward_flop=work.forward_flop,
+        backward_flop=work.backward_flop,
+        activation_bytes=work.activation_bytes,
+        moved_bytes=work.moved_bytes,
+        num_kernels=work.num_kernels,
+    )
+
+
+def _batch_size(batch: Any) -> int:  # noqa: ANN401 - whatever the model takes
+    """Length of the first dim of the batch's first tensor.
+
+    Raises SpecError where there is none.
+    """
+    for tensor in tensors_in(batch):
+        if tensor.dim() > 0:
+            return int(tensor.shape[0])
+    raise SpecError(
+        f"example batch: a {type(batch).__name__} without a tensor of samples; "
+        "expected a tensor, or a tuple or dict of tensors, whose first dim is the batch"
+    )
+
+
+def _total_bytes(tensors: Any) -> int:  # noqa: ANN401 - any iterable of tensors
+    """Bytes of tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    """The dtype's name without its library."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence about what the real run would say again, kernels that need no oneDNN, and nothing compiled."""
+    with warnings.catch_warnings(), ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        # oneDNN runs a whole LSTM as one operation that no formula counts; otherwise it is matrix products.
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        if hasattr(torch.compiler, "set_stance"):  # from torch 2.6
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def _explained(names: Mapping[int, str], subject: str, way_round: str) -> Iterator[None]:
+    """Turn what a model's own code raised into a SpecError with module, line and a way round."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except RAISED as err:
+        where = _where(err, names) or subject
+        what = _what(err)
+        if what is None:
+            raise SpecError(
+                f"{where}: {type(err).__name__}: {_first_line(err)}; "
+                "expected the example batch to pass the model and its loss: try model(batch) with it"
+            ) from err
+        raise SpecError(f"{where}: {what}; {way_round}") from err
+
+
+def _what(err: BaseException) -> str | None:
+    """What a model asked for that tensors without memory cannot answer; None for an ordinary error."""
+    if isinstance(err, DataDependentOutputException):
+        return f"control flow needs the value of a tensor ({err.func}), and the count runs without values"
+    if isinstance(err, DynamicOutputShapeException):
+        return f"the shape of a result depends on values ({err.func}), and the count runs without values"
+    if isinstance(err, UnsupportedOperatorException):
+        return (
+            f"the operation {err.func} does not say what shape it returns; "
+            "tell torch by torch.library.register_fake, and its FLOP by "
+            "torch.utils.flop_counter.register_flop_formula"
+        )
+    return None
+
+
+def _where(err: BaseException, names: Mapping[int, str]) -> str | None:
+    """The innermost module of a traceback and the last line of it that is not torch's own."""
+    module, line = None, None
+    for frame, number in traceback.walk_tb(err.__traceback__):
+        held = frame.f_locals.get("self")
+        if id(held) in names:
+            module = f"{names[id(held)] or 'the model'} ({type(held).__name__})"
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in {"torch", "equipoise", "contextlib"}:
+            line = f"{frame.f_code.co_filename}:{number}"
+    return ", ".join(part for part in (module, line) if part) or None
+
+
+def _first_line(err: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(err).splitlines() or [""])[0]

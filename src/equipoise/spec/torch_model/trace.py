@@ -1,0 +1,315 @@
+"""What happens in a forward and a backward pass, operation by operation, and which module does it."""
+
+import bisect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from equipoise.spec.torch_model.flop import operation_flop
+
+LOSS = "(loss)"
+OWN_NAMESPACES = {"aten", "prims", "prim", "higher_order"}
+# Operations that only reserve memory.
+_EMPTY = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "empty_permuted",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "set_",
+}
+# Operations that read no more of a table than they write.
+_GATHER = {"embedding", "index", "index_select", "gather", "_embedding_bag", "_embedding_bag_forward_only"}
+# Operations that do not read the tensor they are given first.
+_OVERWRITE = {
+    "copy_",
+    "fill_",
+    "zero_",
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+}
+
+
+@dataclass(slots=True)
+class Work:
+    """What one module did itself so far."""
+
+    forward_flop: int = 0
+    backward_flop: int = 0
+    activation_bytes: int = 0
+    moved_bytes: int = 0
+    num_kernels: int = 0
+
+
+@dataclass(slots=True)
+class Storage:
+    """One piece of memory: how large, whether it came from the batch, when it was written and last read."""
+
+    num_bytes: int
+    from_batch: bool
+    is_given: bool
+    made_at: int
+    read_at: int
+    alive: weakref.ref[Any]
+    is_saved: bool = False
+
+
+@dataclass(slots=True)
+class Modules:
+    """Which module is at work: by calls on the way forward, by the age of autograd nodes on the way back."""
+
+    stack: list[str] = field(default_factory=lambda: [""])
+    first_nodes: list[int] = field(default_factory=lambda: [0])
+    owners: list[str] = field(default_factory=lambda: [""])
+
+    def entered(self, name: str) -> None:
+        """Note that a module starts."""
+        self.stack.append(name)
+        self._from_here()
+
+    def left(self) -> None:
+        """Note that the innermost module ended."""
+        self.stack.pop()
+        self._from_here()
+
+    def _from_here(self) -> None:
+        """Give the nodes made from now on to the innermost module."""
+        self.first_nodes.append(torch.autograd._get_sequence_nr())  # noqa: SLF001 - has no public name
+        self.owners.append(self.stack[-1])
+
+    @property
+    def innermost(self) -> str:
+        """The module whose forward is running."""
+        return self.stack[-1]
+
+    def of_node(self, number: int) -> str:
+        """The module that was running when autograd made its node of this number."""
+        return self.owners[bisect.bisect_right(self.first_nodes, number) - 1]
+
+
+def watched(model: nn.Module, modules: Modules) -> ExitStack:
+    """Hooks on a model's modules that say when each starts and ends; removed when the stack closes."""
+    hooks = ExitStack()
+    for name, module in model.named_modules():
+        before = module.register_forward_pre_hook(lambda *_, name=name: modules.entered(name), prepend=True)
+        after = module.register_forward_hook(lambda *_: modules.left(), always_call=True)
+        hooks.callback(before.remove)
+        hooks.callback(after.remove)
+    return hooks
+
+
+class Trace(TorchDispatchMode):
+    """Counts each operation when torch dispatches it, below autograd.
+
+    work: what each module did.
+    steps: the modules of the forward pass in order, with the FLOP done before each.
+    crossings: of each result of the batch, the steps that made and last read it, and its bytes.
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        super().__init__()
+        self.modules = modules
+        self.work: dict[str, Work] = {}
+        self.steps: list[tuple[str, int]] = []
+        self.forward_flop = 0
+        self.backward_flop = 0
+        self.recompute_flop = 0
+        self.num_kernels = [0, 0]
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self.uncounted: set[str] = set()
+        self.crossings: list[tuple[int, int, int]] = []
+        self.is_backward = False
+        self._storages: dict[int, Storage] = {}
+        self._last_owner = ""
+
+    @classmethod
+    def supports_higher_order_operators(cls) -> bool:
+        """Operators that take functions are seen too."""
+        return True
+
+    def give(self, tensors: Sequence[torch.Tensor], *, from_batch: bool) -> None:
+        """Note tensors that exist before the step: weights and buffers, or the batch."""
+        for tensor in tensors:
+            storage = self._storage(tensor, from_batch=from_batch, is_given=True)
+            storage.is_given = True
+
+    def saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, after noting that the innermost module keeps it for the backward pass."""
+        storage = self._storage(tensor, from_batch=False)
+        if not storage.is_saved and not (storage.is_given and not storage.from_batch):
+            storage.is_saved = True
+            self._work(self.modules.innermost).activation_bytes += storage.num_bytes
+        return tensor
+
+    def saved_bytes(self) -> tuple[int, int]:
+        """Bytes kept for the backward pass: all, and those that no item of the batch was needed for."""
+        saved = [storage for storage in self._storages.values() if storage.is_saved]
+        return (
+            sum(storage.num_bytes for storage in saved),
+            sum(storage.num_bytes for storage in saved if not storage.from_batch),
+        )
+
+    def end_forward(self) -> None:
+        """Note that what follows is the backward pass."""
+        for storage in self._storages.values():
+            self._note_crossing(storage)
+        self.is_backward = True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an OpOverload or an operator of higher order
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """The operation's result, after counting it."""
+        given = kwargs or {}
+        if getattr(func, "namespace", "") == "prim":
+            return func(*args, **given)
+        if hasattr(func, "decompose"):
+            with self:
+                parts = func.decompose(*args, **given)
+            if parts is not NotImplemented:
+                return parts
+        out = func(*args, **given)
+        self._count(func, args, given, out)
+        return out
+
+    def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:  # noqa: ANN401
+        """Add one operation to what its module did."""
+        owner = self._owner()
+        read = [*_tensors(args), *_tensors(kwargs.values())]
+        written = list(_tensors((out,)))
+        sources = [self._storage(tensor) for tensor in read]
+        from_batch = any(storage.from_batch for storage in sources)
+        is_mutable = bool(getattr(getattr(func, "_schema", None), "is_mutable", False))
+        known = {id(storage) for storage in sources}
+        results = [self._storage(tensor, from_batch=from_batch) for tensor in written]
+        fresh = [tensor for tensor, storage in zip(written, results, strict=True) if id(storage) not in known]
+        for storage in sources:
+            storage.read_at = len(self.steps) - 1
+        if is_mutable and sources:
+            sources[0].from_batch |= from_batch
+        name = getattr(getattr(func, "_schema", None), "name", "").rpartition(":")[2]
+        if (not fresh and not is_mutable) or name in _EMPTY:
+            return
+        flop = operation_flop(func, args, kwargs, out)
+        work = self._work(owner)
+        work.num_kernels += 1
+        self.num_kernels[self.is_backward] += 1
+        if flop is None:
+            work.moved_bytes += _moved_bytes(name, read, written)
+            if getattr(func, "namespace", "aten") not in OWN_NAMESPACES:
+                self.uncounted.add(str(func))
+            return
+        self._add_flop(work, flop)
+
+    def _add_flop(self, work: Work, flop: int) -> None:
+        """Add the FLOP of one operation."""
+        if not self.is_backward:
+            self.forward_flop += flop
+            work.forward_flop += flop
+            return
+        self.backward_flop += flop
+        work.backward_flop += flop
+        # Autograd's own backward functions run without gradients; only a checkpoint's forward runs with them.
+        if torch.is_grad_enabled():
+            self.recompute_flop += flop
+
+    def _owner(self) -> str:
+        """The module that the operation belongs to."""
+        node = torch._C._current_autograd_node() if self.is_backward else None  # noqa: SLF001 - has no public name
+        if not self.is_backward or torch.is_grad_enabled():
+            owner = self.modules.innermost
+        elif node is None or node.name().endswith("AccumulateGrad"):
+            return self._last_owner
+        else:
+            owner = self.modules.of_node(node._sequence_nr())  # noqa: SLF001 - has no public name
+        if not self.is_backward and (not self.steps or self.steps[-1][0] != owner):
+            self.steps.append((owner, self.forward_flop))
+        self._last_owner = owner
+        return owner
+
+    def _work(self, owner: str) -> Work:
+        """What a module did so far."""
+        return self.work.setdefault(owner, Work())
+
+    def _storage(self, tensor: torch.Tensor, *, from_batch: bool = False, is_given: bool = False) -> Storage:
+        """The record of a tensor's memory, made at first sight and dropped with the memory itself."""
+        memory = tensor.untyped_storage()
+        key = memory._cdata  # noqa: SLF001 - the address is what makes two tensors share memory
+        known = self._storages.get(key)
+        if known is not None:
+            return known
+        storage = Storage(
+            num_bytes=memory.nbytes(),
+            from_batch=from_batch,
+            is_given=is_given,
+            made_at=len(self.steps) - 1,
+            read_at=len(self.steps) - 1,
+            alive=weakref.ref(memory, self._forgotten(key)),
+        )
+        self._storages[key] = storage
+        if not is_given:
+            self.live_bytes += storage.num_bytes
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return storage
+
+    def _forgotten(self, key: int) -> Callable[[object], None]:
+        """What to do when a piece of memory is freed."""
+
+        def forget(_reference: object) -> None:
+            storage = self._storages.pop(key)
+            if not storage.is_given:
+                self.live_bytes -= storage.num_bytes
+            if not self.is_backward:
+                self._note_crossing(storage)
+
+        return forget
+
+    def _note_crossing(self, storage: Storage) -> None:
+        """Note between which steps of the forward pass a result of the batch was needed."""
+        if storage.from_batch and not storage.is_given and storage.read_at > storage.made_at:
+            self.crossings.append((max(storage.made_at, 0), storage.read_at, storage.num_bytes))
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - arguments of an operation
+    """The tensors among arguments, lists of them included."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _moved_bytes(name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> int:
+    """Bytes an operation reads and writes.
+
+    Assumes it reads each argument once, writes each result once, and finds nothing in a cache.
+    """
+    written_bytes = sum(_own_bytes(tensor) for tensor in written)
+    if name in _OVERWRITE:
+        read = read[1:]
+    read_bytes = sum(_own_bytes(tensor) for tensor in read)
+    if name in _GATHER:
+        indices_bytes = sum(_own_bytes(tensor) for tensor in read[1:])
+        return min(read_bytes, written_bytes + indices_bytes) + written_bytes
+    return read_bytes + written_bytes
+
+
+def _own_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's numbers; one spread over a dim is read from where it is once."""
+    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
