@@ -19,6 +19,7 @@ class Machine:
     achievable_fraction: of the peak, that large bf16 matrix products reach.
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one direction.
     host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch adds.
+    keeps_order: 1 where the network delivers in order, so that short messages may take NCCL's quick protocols.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -33,6 +34,7 @@ class Machine:
     inter_latency_s: Floats
     host_byte_per_s: Floats
     switch_reduces: Floats
+    keeps_order: Floats
 
     @property
     def wires(self) -> Wires:
@@ -41,6 +43,7 @@ class Machine:
             intra=Wire(byte_per_s=self.intra_byte_per_s, latency_s=self.intra_latency_s),
             inter=Wire(byte_per_s=self.inter_byte_per_s, latency_s=self.inter_latency_s),
             switch_reduces=self.switch_reduces,
+            keeps_order=self.keeps_order,
         )
 
 
@@ -71,13 +74,22 @@ def machine(cluster: Cluster) -> Machine:
         memory_byte_per_s=float(chip.memory_byte_per_s or 0),
         power_w=np.nan if chip.power_w is None else chip.power_w,
         node_size=float(cluster.node_size),
-        intra_byte_per_s=cluster.intra.byte_per_s,
+        intra_byte_per_s=_intra_byte_per_s(cluster),
         intra_latency_s=cluster.intra.latency_s,
         inter_byte_per_s=cluster.inter.byte_per_s,
         inter_latency_s=cluster.inter.latency_s,
-        host_byte_per_s=HOST_BYTE_PER_S,
+        host_byte_per_s=chip.host_byte_per_s or HOST_BYTE_PER_S,
         switch_reduces=float(cluster.switch_reduces),
+        keeps_order=float(cluster.keeps_order),
     )
+
+
+def _intra_byte_per_s(cluster: Cluster) -> float:
+    """An accelerator's rate inside its node; where all cards share one path through the host, its part of that."""
+    if cluster.shared_host_byte_per_s is None or cluster.topology != "host":
+        return cluster.intra.byte_per_s
+    cards = min(cluster.node_size, cluster.num_accelerators)
+    return min(cluster.intra.byte_per_s, cluster.shared_host_byte_per_s / cards)
 
 
 def stacked(machines: list[Machine]) -> Machine:
