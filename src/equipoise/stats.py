@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike
 
 from equipoise.errors import EvidenceError
 
+_ROUNDING = 1e-10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -50,10 +52,10 @@ def conformal_half_width(log_errors: ArrayLike, clusters: ArrayLike, *, level: f
     sizes = np.abs(np.asarray(log_errors, dtype=float))
     _, which, counts = np.unique(np.asarray(clusters), return_inverse=True, return_counts=True)
     num_clusters = len(counts)
-    # Half a rounding error: at level 0.9, nine clusters of ten are enough.
-    needed = level * (num_clusters + 1) - 1e-9
+    # Spare the level its rounding error: at 0.9, nine clusters are enough.
+    needed = level * (num_clusters + 1) - _ROUNDING
     if needed > num_clusters:
-        fewest = int(np.ceil(level / (1.0 - level) - 1e-9))
+        fewest = int(np.ceil(level / (1.0 - level) - _ROUNDING))
         raise EvidenceError(
             f"{num_clusters} clusters were held out; an interval that holds at {level:g} needs {fewest}",
             missing=(f"{fewest - num_clusters} more groups of measurements",),

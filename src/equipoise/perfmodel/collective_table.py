@@ -3,7 +3,7 @@
 Arrays in, a record out. The model carries the shape over sizes and ranks; the table adds what it leaves.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -43,11 +43,10 @@ OPERATIONS: Mapping[str, Timer] = MappingProxyType(
 FEWEST_SIZES = 3
 # 0.05: what repetitions of one collective on one machine differ by, and no model need follow more closely.
 NOISE_LOG_SD = 0.05
-# Leftovers of the model at one rank count say something of another up to about twice as many ranks.
-KERNEL_OCTAVES = 1.0
-# (0.05 / 0.15)^2: the noise of a point over what the model leaves at one, both squared
-# (docs/experiments/0005-collectives.md).
-KERNEL_NOISE = 0.1
+# What the fitted model leaves at a point, and how far that says something of others: to about four times the
+# size or ranks. Results hardly change from 1 to 3 octaves, 0.1 to 0.15 (docs/experiments/0005-collectives.md).
+LEFTOVER_LOG_SD = 0.1
+OCTAVES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,25 +161,49 @@ def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectivePa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """What the model left at one group of ranks: log(measured / modelled) over log bytes, both (n_sizes,)."""
+class Leftovers:
+    """What the model leaves of one operation's log times, as a sum of one kernel a point.
 
-    ranks_per_node: float
-    num_nodes: float
+    log_bytes, log_inside, log_nodes: where the points lie, in octaves; weights: of their kernels; all (n_points,).
+    """
+
     log_bytes: Numbers
-    log_ratio: Numbers
+    log_inside: Numbers
+    log_nodes: Numbers
+    weights: Numbers
+
+    def at(self, payload_bytes: Numbers, group: Group) -> Numbers:
+        """Log(measured / modelled) as the points let expect it; arguments broadcast."""
+        asked = _octaves(payload_bytes, group)
+        found = np.zeros(np.broadcast_shapes(*(each.shape for each in asked)))
+        for size, inside, nodes, weight in zip(
+            self.log_bytes, self.log_inside, self.log_nodes, self.weights, strict=True
+        ):
+            found += weight * _kernel(asked[0] - size, asked[1] - inside, asked[2] - nodes)
+        return found
 
 
-def _leftovers(points: Timings, wires: Wires, parameters: CollectiveParameters) -> Iterator[Leftover]:
-    residuals = _log_residuals(points, wires, parameters)
-    # A point that rounding leaves wide open says less about the model's error.
-    residuals = residuals / (1.0 + (points.log_error / NOISE_LOG_SD) ** 2)
-    groups = np.stack([points.ranks_per_node, points.num_nodes])
-    for inside, nodes in np.unique(groups, axis=1).T:
-        chosen = (points.ranks_per_node == inside) & (points.num_nodes == nodes)
-        sizes, where = np.unique(np.log(points.payload_bytes[chosen]), return_inverse=True)
-        mean = np.bincount(where, weights=residuals[chosen]) / np.bincount(where)
-        yield Leftover(ranks_per_node=inside, num_nodes=nodes, log_bytes=sizes, log_ratio=mean)
+def _octaves(payload_bytes: ArrayLike, group: Group) -> tuple[Numbers, Numbers, Numbers]:
+    payload, inside, nodes = (
+        np.asarray(each, dtype=float) for each in (payload_bytes, group.ranks_per_node, group.num_nodes)
+    )
+    return np.log2(np.maximum(payload, 1.0)), np.log2(inside), np.log2(nodes)
+
+
+def _kernel(sizes: Numbers, inside: Numbers, nodes: Numbers) -> Numbers:
+    # Matern 3/2: leftovers have kinks where the library changes its algorithm.
+    far = np.sqrt(3.0 * (sizes**2 + inside**2 + nodes**2)) / OCTAVES
+    return np.asarray(LEFTOVER_LOG_SD**2 * (1.0 + far) * np.exp(-far))
+
+
+def _leftovers(points: Timings, wires: Wires, parameters: CollectiveParameters) -> Leftovers:
+    sizes, inside, nodes = _octaves(points.payload_bytes, points.group)
+    likeness = _kernel(*(each[:, None] - each for each in (sizes, inside, nodes)))
+    noise = np.diag(NOISE_LOG_SD**2 + points.log_error**2)
+    weights = np.asarray(
+        np.linalg.solve(likeness + noise, _log_residuals(points, wires, parameters)), dtype=float
+    )
+    return Leftovers(log_bytes=sizes, log_inside=inside, log_nodes=nodes, weights=weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,60 +212,35 @@ class CollectiveTable:
 
     wires: Wires
     parameters: CollectiveParameters
-    leftovers: Mapping[str, tuple[Leftover, ...]]
+    leftovers: Mapping[str, Leftovers]
 
     def seconds(self, operation: str, payload_bytes: ArrayLike, group: Group) -> Numbers:
         """Seconds of collectives; arguments broadcast. What was measured comes back nearly as it was.
 
         Raises DataError for an operation that collective.py does not know.
-        Assumes that what the model leaves changes steadily with the logarithm of the size, is the same beyond
-        the sizes measured, and fades within about a doubling of ranks, or of nodes.
-        Source: Gaussian process regression over ranks (Rasmussen and Williams 2006, eq. 2.25).
+        Assumes that what the model leaves changes steadily with the logarithms of size and ranks, and fades
+        within a few doublings of what was measured: beyond, the model stands alone.
+        Source: Gaussian process regression (Rasmussen and Williams 2006, eq. 2.25 and 4.17).
         """
         if operation not in OPERATIONS:
             raise DataError(f"operation={operation!r}; expected one of {', '.join(OPERATIONS)}")
         payload = np.asarray(payload_bytes, dtype=float)
-        modelled_s = OPERATIONS[operation](payload, group, self.wires, self.parameters)
-        known = self.leftovers.get(operation, ())
-        if not known:
-            return np.asarray(modelled_s)
-        weights = _weights(known, group)
-        log_bytes = np.log(np.maximum(payload, 1.0))
-        correction = sum(
-            weight * np.interp(log_bytes, each.log_bytes, each.log_ratio)
-            for weight, each in zip(weights, known, strict=True)
-        )
-        return np.asarray(modelled_s * np.exp(correction))
-
-
-def _kernel(octaves: Numbers) -> Numbers:
-    return np.exp(-0.5 * (octaves / KERNEL_OCTAVES) ** 2)
-
-
-def _weights(known: tuple[Leftover, ...], group: Group) -> list[Numbers]:
-    """The share of each measured group's leftover in that of `group`, each of the group's shape."""
-    inside = np.log2([each.ranks_per_node for each in known])
-    nodes = np.log2([each.num_nodes for each in known])
-    near = _kernel(np.hypot(inside[:, None] - inside, nodes[:, None] - nodes))
-    solved = np.linalg.inv(near + KERNEL_NOISE * np.eye(len(known)))
-    asked = (
-        np.log2(np.asarray(group.ranks_per_node, dtype=float)),
-        np.log2(np.asarray(group.num_nodes, dtype=float)),
-    )
-    to_known = [_kernel(np.hypot(asked[0] - x, asked[1] - y)) for x, y in zip(inside, nodes, strict=True)]
-    return [sum(row[j] * to_known[j] for j in range(len(known))) for row in solved]
+        modelled_s = np.asarray(OPERATIONS[operation](payload, group, self.wires, self.parameters))
+        known = self.leftovers.get(operation)
+        return modelled_s if known is None else modelled_s * np.exp(known.at(payload, group))
 
 
 def collective_table(measured: tuple[Timings, ...], wires: Wires) -> CollectiveTable:
     """The table of a machine whose collectives were measured.
 
-    measured, wires: as for `fit_collectives`, of which this raises the errors.
+    measured: one Timings an operation. wires: as for `fit_collectives`, whose errors this raises.
+    Raises DataError where an operation comes twice.
     """
+    operations = [points.operation for points in measured]
+    if len(set(operations)) < len(operations):
+        raise DataError(f"collective table: operations {operations}; expected each once, its points together")
     parameters = fit_collectives(measured, wires)
-    leftovers: dict[str, tuple[Leftover, ...]] = {}
-    for points in measured:
-        found = tuple(_leftovers(points, wires, parameters))
-        leftovers[points.operation] = (*leftovers.get(points.operation, ()), *found)
+    leftovers = {points.operation: _leftovers(points, wires, parameters) for points in measured}
     return CollectiveTable(wires=wires, parameters=parameters, leftovers=MappingProxyType(leftovers))
 
 
