@@ -85,13 +85,23 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
-        implementation="eager" if _has(text, r"eager|no compile|compile=no") else "compiled",
+        implementation=_implementation(text, is_modern=nemo or tensor_titan),
         offload="optimizer"
         if _has(text, r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload")
         else "none",
         trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
+
+
+def _implementation(text: str, *, is_modern: bool) -> Implementation:
+    """Whether a compiler, or graphs of whole layers, launched the kernels; what says nothing ran as
+    written.
+    """
+    if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
+        return "eager"
+    compiled = is_modern or _has(text, r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla")
+    return "compiled" if compiled else "eager"
 
 
 def _has(text: str, words: str) -> bool:

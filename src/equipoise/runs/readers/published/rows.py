@@ -15,7 +15,8 @@ from equipoise.runs.readers.published.models import Model, collective_of, is_mat
 from equipoise.runs.readers.published.numbers import count, number, stated
 from equipoise.runs.readers.published.quantities import Quantity, quantity
 from equipoise.runs.readers.published.strategies import MAX_ACCELERATORS, strategy_of
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.strategy import DTYPE_OF, Strategy
 from equipoise.units import GIB
 
 Kind: TypeAlias = Literal["step", "throughput", "collective", "matmul", "efficiency"]
@@ -186,7 +187,7 @@ def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row)
     layers = model.transformer.layers if model.transformer else None
     told = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
-    conversion = step_conversion(unit, told.strategy, model, peak_flop_per_s=None)
+    conversion = step_conversion(unit, told.strategy, model, peak_flop_per_s=_peak(seen, unit, told.strategy))
     return replace(
         seen,
         kind="step",
@@ -195,6 +196,14 @@ def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
         conversion=conversion,
         notes=(*model.notes, *told.notes),
     )
+
+
+def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | None:
+    """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
+    if unit.kind != "utilisation":
+        return None
+    cluster = cluster_in_text(seen.hardware, num_accelerators=seen.num_accelerators)
+    return None if cluster is None else cluster.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
 
 
 def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:

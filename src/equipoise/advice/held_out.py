@@ -1,0 +1,95 @@
+"""Rows foretold by models that have not seen them, fold by fold, with intervals from errors elsewhere."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from equipoise.advice.accuracy import half_width, prior_half_width
+from equipoise.advice.predictor import Indices, Seconds, Task
+from equipoise.runs.readers.published.rows import PublishedRow
+
+LEVEL = 0.9
+# Of the rows a calibration is made on, so many folds tell how wrong it is on rows it has not seen.
+_NUM_INNER_FOLDS = 5
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Seconds and their bounds of every row, NaN where a row was not asked about; shape (n_rows,)."""
+
+    seconds: Seconds
+    low_s: Seconds
+    high_s: Seconds
+
+
+def held_out(
+    task: Task,
+    rows: Sequence[PublishedRow],
+    *,
+    aims: Indices,
+    folds: Sequence[str],
+    fitted: Indices,
+    progress: Progress | None,
+) -> HeldOut:
+    """What a task foretells of some rows, each fold by models fitted to the other folds and to `fitted`.
+
+    aims: the rows asked about. folds: of every aim; where all are one, models are fitted to `fitted` alone.
+    fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
+    `fitted` when held out in folds of their own.
+    """
+    measured_s = np.array([row.seconds for row in rows], dtype=float)
+    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
+    members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
+    seconds, prior_log_sd = _crossed(task, len(rows), members, fitted, progress)
+    known = np.log(measured_s / seconds)
+    if len(members) == 1 and len(fitted):
+        inner, _ = _crossed(
+            task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress
+        )
+        known = np.log(measured_s / inner)
+    half = np.full(len(rows), np.nan)
+    for name, some in members.items():
+        others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
+        half[some] = half_width(known[others], clusters[others], level=LEVEL)
+    by_beliefs = np.isfinite(prior_log_sd)
+    half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
+    return HeldOut(seconds=seconds, low_s=seconds * np.exp(-half), high_s=seconds * np.exp(half))
+
+
+def _crossed(
+    task: Task, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
+) -> tuple[Seconds, Seconds]:
+    """Seconds of the members of every fold by models fitted to all others, and their spread where none
+    was.
+    """
+    seconds, prior_log_sd = np.full(num_rows, np.nan), np.full(num_rows, np.nan)
+    for done, (name, members) in enumerate(folds.items()):
+        if progress is not None:
+            progress(f"holding out {name}" if name else "foretelling", done, len(folds))
+        others = [rest for other, rest in folds.items() if other != name]
+        told = task.foretell(np.concatenate([fitted, *others]).astype(np.intp))
+        seconds[members] = told.seconds[members]
+        if told.prior_log_sd is not None:
+            prior_log_sd[members] = told.prior_log_sd[members]
+    return seconds, prior_log_sd
+
+
+def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:
+    """Folds of the rows a calibration is made on: whole settings (machine, size, model) where there are
+    enough.
+    """
+    settings = [_setting(rows[i]) for i in fitted]
+    if len(set(settings)) < _NUM_INNER_FOLDS:
+        settings = [str(rows[i].cluster) for i in fitted]
+    order = {setting: at % _NUM_INNER_FOLDS for at, setting in enumerate(sorted(set(settings)))}
+    numbers = np.array([order[setting] for setting in settings], dtype=np.intp)
+    return {f"part {number + 1}": fitted[numbers == number] for number in np.unique(numbers)}
+
+
+def _setting(row: PublishedRow) -> str:
+    model = None if row.model is None else row.model.transformer
+    return f"{row.hardware} {row.num_accelerators} {row.workload if model is None else model.hidden}"

@@ -1,0 +1,56 @@
+"""The seam of validation: what turns rows of measurements into predictions that were fitted to some of
+them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.runs.readers.published.rows import PublishedRow
+
+Indices: TypeAlias = NDArray[np.intp]
+Seconds: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
+
+    seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
+    beliefs about every parameter leave open. None where rows were fitted: their residuals say it better.
+    """
+
+    seconds: Seconds
+    prior_log_sd: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Rows as one predictor sees them.
+
+    reasons: a row each; why it is not expressed, None where it is. given: rows that others are foretold from,
+    and that are not foretold themselves. foretell: fits to the rows of some indices, or to none, and
+    foretells all.
+    """
+
+    reasons: tuple[str | None, ...]
+    foretell: Callable[[Indices], Foretold]
+    given: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """One way to foretell rows: its name, which rows it is for, and how it begins with them."""
+
+    name: str
+    wants: Callable[[PublishedRow], bool]
+    begin: Callable[[Sequence[PublishedRow]], Task]
+
+
+def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Weights with which every cluster counts once: one over the rows it has, shape as the clusters'."""
+    _, inverse, counts = np.unique(clusters, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / counts[inverse])

@@ -1,0 +1,98 @@
+"""Which rows are held out together: all rows of one value of one column, whatever the column."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.runs.readers.cells import listed
+from equipoise.runs.readers.published.rows import PublishedRow
+
+NONE = "none"
+_LEAVE = re.compile(r"leave-([a-z0-9_]+)-out")
+_AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+def _size(name: str) -> Callable[[PublishedRow], object]:
+    """A size of the model, from wherever it is known."""
+
+    def value(row: PublishedRow) -> object:
+        model = None if row.model is None else row.model.transformer
+        return row.cells.get(name, "").strip() if model is None else getattr(model, name)
+
+    return value
+
+
+def _knob(name: str) -> Callable[[PublishedRow], object]:
+    """A knob of the strategy as it was understood."""
+    return lambda row: None if row.strategy is None else getattr(row.strategy, name)
+
+
+def _strategy(row: PublishedRow) -> object:
+    """What kind of strategy, in words: which axes are used, and every knob that is no size."""
+    found = row.strategy
+    if found is None:
+        return row.cells.get("parallel_config", "").strip()
+    words = [axis for axis in _AXES if getattr(found, axis) > 1]
+    words += [f"zero{found.shard_state}"] if found.shard_state else []
+    words += ["interleaved"] if found.interleave > 1 else []
+    words += [name for name in ("sequence_parallel", "tp_overlap") if getattr(found, name)]
+    words += [found.trained] if found.trained != "full" else []
+    return " ".join((*words, f"recompute={found.recompute}", found.precision, found.implementation))
+
+
+def _model(row: PublishedRow) -> object:
+    """The model, by its name in the catalogue, else by its sizes."""
+    if row.model is None:
+        return row.workload
+    return row.model.known.slug if row.model.known else row.model.transformer
+
+
+# Columns that mean more than their text; every other column of a file is taken as written.
+_VALUES: dict[str, Callable[[PublishedRow], object]] = {
+    "n_gpus": lambda row: row.num_accelerators,
+    "model": _model,
+    "workload": _model,
+    "strategy": _strategy,
+    "file": lambda row: row.file,
+    "cluster": lambda row: row.cluster,
+    **{name: _size(name) for name in ("layers", "hidden", "heads")},
+    **{name: _knob(name) for name in (*_AXES, "precision", "recompute", "implementation")},
+    "bytes": lambda row: row.payload_bytes,
+}
+
+
+def column_of(split: str) -> str | None:
+    """The column whose values are left out in turn; None for no split.
+
+    Raises UsageError for what is no split.
+
+    >>> column_of("leave-n_gpus-out"), column_of("none")
+    ('n_gpus', None)
+    """
+    match = _LEAVE.fullmatch(split)
+    if split == NONE or match is None:
+        if split == NONE:
+            return None
+        raise UsageError(f"--split {split!r}: expected none or leave-COLUMN-out, such as leave-n_gpus-out")
+    return match[1]
+
+
+def fold_names(rows: Sequence[PublishedRow], column: str) -> list[str]:
+    """The fold of every row: the text of its value in a column.
+
+    Raises UsageError where no row has the column, EvidenceError where all rows have one value.
+    """
+    value = _VALUES.get(column)
+    if value is None:
+        if not any(column in row.cells for row in rows):
+            known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
+            raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
+        folds = [row.cells.get(column, "").strip() for row in rows]
+    else:
+        folds = [str(value(row)) for row in rows]
+    if len(set(folds)) == 1:
+        raise EvidenceError(
+            f"every row has {column} = {folds[0][:80]}: leaving it out leaves nothing to calibrate on",
+            missing=(f"rows with another {column}",),
+        )
+    return folds

@@ -1,0 +1,166 @@
+"""Measured steps as arrays for the performance model, and their prediction by it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from equipoise.advice.predictor import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
+from equipoise.errors import SpecError
+from equipoise.perfmodel import load as loads
+from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.calibrate import calibrate
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.grid import Grid, grid
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.runs.readers.cells import echo
+from equipoise.runs.readers.published.rows import PublishedRow
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.transformer import Transformer
+
+_Arrays = TypeVar("_Arrays", Load, Machine, Grid)
+# One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
+_NUDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """Rows of one index as arrays: loads, machines and strategies."""
+
+    load: Load
+    machine: Machine
+    grid: Grid
+
+    def taken(self, indices: Indices) -> "StepRows":
+        """The rows of some indices."""
+        return StepRows(
+            load=_taken(self.load, indices),
+            machine=_taken(self.machine, indices),
+            grid=_taken(self.grid, indices),
+        )
+
+    def step_s(self, parameters: Parameters) -> Seconds:
+        """Seconds of a step of every row, shape (n_rows,)."""
+        shape = np.shape(self.grid.dp)
+        return np.broadcast_to(estimate(self.load, self.machine, self.grid, parameters).step_s, shape)
+
+
+def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
+    """A structure of arrays, each with some of its elements."""
+
+    def some(value: Any) -> Any:  # noqa: ANN401 - an array, or a tuple of arrays
+        return tuple(some(each) for each in value) if isinstance(value, tuple) else value[indices]
+
+    return type(arrays)(**{each.name: some(getattr(arrays, each.name)) for each in fields(arrays)})
+
+
+def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
+    """Rows as arrays; each has to be expressed: `refusal` says None of it.
+
+    rows: at least one.
+    """
+    return StepRows(
+        load=loads.stacked([_load(row) for row in rows]),
+        machine=machines.stacked([_machine(row.hardware, row.num_accelerators) for row in rows]),
+        grid=grid([row.strategy for row in rows if row.strategy is not None]),
+    )
+
+
+def refusal(row: PublishedRow) -> str | None:
+    """Why the performance model does not express a row; None where it does."""
+    if row.reason is not None:
+        return row.reason
+    if row.kind != "step" or row.strategy is None or row.model is None:
+        return row.notes[0] if row.notes else "no time of a training step"
+    try:
+        _load(row)
+        rates = _machine(row.hardware, row.num_accelerators)
+    except SpecError as err:
+        return str(err)
+    peak = machines.stacked([rates]).peak_flop_per_s[int(grid([row.strategy]).precision[0])]
+    if not np.isfinite(peak).all():
+        return f"hardware {echo(row.hardware)} has no known peak in {row.strategy.precision}"
+    return None
+
+
+def _load(row: PublishedRow) -> Load:
+    """What the model of a row asks for. Raises SpecError where its sizes are not known."""
+    model = row.model
+    if model is None or model.transformer is None:
+        raise SpecError(
+            f"workload {echo(row.workload)}: no transformer, and its layers are not known in detail"
+        )
+    if model.sequence is None:
+        raise SpecError(f"workload {echo(row.workload)}: tokens a sample are not stated")
+    return _transformer_load(model.transformer, model.sequence)
+
+
+@cache
+def _transformer_load(model: Transformer, sequence: int) -> Load:
+    return loads.transformer_load(model, sequence=sequence)
+
+
+@cache
+def _machine(hardware: str, num_accelerators: int) -> Machine:
+    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
+    if cluster is None:
+        raise SpecError(
+            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
+        )
+    return machines.machine(cluster)
+
+
+def _begin(rows: Sequence[PublishedRow]) -> Task:
+    """Rows for the performance model."""
+    reasons = tuple(refusal(row) for row in rows)
+    told = [index for index, reason in enumerate(reasons) if reason is None]
+    if not told:
+        return Task(reasons=reasons, foretell=lambda _: Foretold(seconds=np.full(len(rows), np.nan)))
+    place = {index: at for at, index in enumerate(told)}
+    arrays = step_rows([rows[index] for index in told])
+    measured_s = np.array([rows[index].seconds for index in told], dtype=float)
+    clusters = np.array([rows[index].cluster for index in told], dtype=np.intp)
+
+    def foretell(fitted: Indices) -> Foretold:
+        chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
+        seconds = np.full(len(rows), np.nan)
+        if not len(chosen):
+            seconds[told] = arrays.step_s(Parameters())
+            spread = np.full(len(rows), np.nan)
+            spread[told] = _prior_log_sd(arrays)
+            return Foretold(seconds=seconds, prior_log_sd=spread)
+        seen = arrays.taken(chosen)
+        found = calibrate(
+            seen.step_s,
+            measured_s[chosen],
+            names=[prior.name for prior in PRIORS if _slope(seen, prior.name).any()],
+            weights=cluster_weights(clusters[chosen]),
+        )
+        seconds[told] = arrays.step_s(found.parameters)
+        return Foretold(seconds=seconds)
+
+    return Task(reasons=reasons, foretell=foretell)
+
+
+def _prior_log_sd(arrays: StepRows) -> Seconds:
+    """Standard deviation of the logarithm of a prediction under the priors alone.
+
+    Assumes that parameters are independent and small changes add up.
+    Source: first-order propagation of the priors' log_sd.
+    """
+    variance = sum((_slope(arrays, prior.name) * prior.log_sd) ** 2 for prior in PRIORS)
+    return np.sqrt(variance)
+
+
+def _slope(arrays: StepRows, name: str) -> Seconds:
+    """Change of the logarithm of every prediction with that of one parameter, at the priors' medians."""
+    centre = Parameters()
+    moved = centre.changed({name: centre.value(name) * (1 + _NUDGE)})
+    return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(_NUDGE))
+
+
+STEP = Predictor(name="step", wants=lambda row: row.kind == "step", begin=_begin)

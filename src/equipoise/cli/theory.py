@@ -1,0 +1,46 @@
+"""The verbs of theory: what the performance model says of steps, and how wrong it is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.options import AsJson, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.output import answering
+
+
+def validate(
+    *,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Measurements (CSV, Parquet), one row a figure.")
+    ],
+    calibrate: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Fit the model to this file's rows first; may be repeated."),
+    ] = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="none|leave-COLUMN-out",
+            help="Hold out all rows of one value of a column in turn: n_gpus, hidden, strategy, model ...",
+        ),
+    ] = "none",
+    worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Hold the performance model against measured rows."""
+    extend_catalogue(hardware, workloads)
+    with answering("validate", as_json=as_json, json_out=json_out) as answer:
+        from threadpoolctl import threadpool_limits
+
+        from equipoise.advice.validate import validate as hold_against
+        from equipoise.cli.console import progress_bar
+        from equipoise.cli.validated import fields, text
+
+        # The matrices are small: threads would only wait for each other.
+        with progress_bar() as progress, threadpool_limits(limits=1):
+            found = hold_against(files, calibrate_on=calibrate or (), split=split, progress=progress)
+        answer.give(lambda: fields(found, num_worst=worst), lambda: text(found, num_worst=worst))

@@ -1,0 +1,165 @@
+"""What `equipoise validate` says: errors by file and fold, the worst rows, and which rows are not expressed
+and why.
+"""
+
+from dataclasses import asdict
+from textwrap import fill
+from typing import Any
+
+from equipoise.advice.accuracy import Errors
+from equipoise.advice.validate import Validation, Verdict
+from equipoise.cli.output import clipped, counted, printable, table_text, width_columns
+from equipoise.units import format_count, format_percent, significant
+
+_MOST_REASONS = 8
+_MOST_FOLDS = 24
+
+
+def fields(found: Validation, *, num_worst: int) -> dict[str, Any]:
+    """The fields of the document."""
+    return {
+        "summary": significant(_summary(found)),
+        "files": {name: significant(asdict(errors)) for name, errors in found.by_file.items()},
+        "folds": {name: significant(asdict(errors)) for name, errors in found.by_fold.items()},
+        "reasons": [{"reason": reason, "count": count} for reason, count in found.reasons],
+        "worst": [_place(each) for each in _worst(found, num_worst)],
+        "rows": [_row(each) for each in found.verdicts],
+    }
+
+
+def _summary(found: Validation) -> dict[str, Any]:
+    errors = found.errors
+    num_asked = len(found.verdicts) - found.num_given
+    return {
+        "num_rows": len(found.verdicts),
+        "num_expressed": found.num_expressed,
+        "num_given": found.num_given,
+        "expressed_fraction": found.num_expressed / num_asked if num_asked else None,
+        "num_executions": found.num_executions,
+        "num_clusters": errors.num_clusters,
+        "mape": errors.mape,
+        "median": errors.median,
+        "p90": errors.p90,
+        "mape_by_execution": errors.mape_by_execution,
+        "median_by_execution": errors.median_by_execution,
+        "coverage": errors.coverage,
+        "level": found.level,
+        "split": found.split,
+        "calibrated_on": list(found.calibrated_on),
+        "in_sample": found.in_sample,
+    }
+
+
+def _place(verdict: Verdict) -> dict[str, Any]:
+    return {"file": verdict.row.file, "row": verdict.row.row, "error": significant(verdict.error)}
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    row = verdict.row
+    return {
+        "file": row.file,
+        "row": row.row,
+        "measured": row.measured,
+        "predicted": significant(verdict.predicted),
+        "low": significant(verdict.low),
+        "high": significant(verdict.high),
+        "unit": row.unit,
+        "reason": verdict.reason,
+        "error": significant(verdict.error),
+        "measured_s": significant(row.seconds),
+        "execution": row.execution if row.execution >= 0 else None,
+        "cluster": row.cluster if row.cluster >= 0 else None,
+        "fold": verdict.fold,
+        "predictor": verdict.by,
+        "strategy": row.strategy.text() if row.strategy else None,
+        "notes": list(row.notes),
+    }
+
+
+def text(found: Validation, *, num_worst: int) -> str:
+    """The same for people."""
+    parts = [_head(found), _errors("file", found.by_file, found.errors)]
+    if found.by_fold:
+        parts.append(_errors("held out", dict([*found.by_fold.items()][:_MOST_FOLDS]), None))
+    if num_worst:
+        parts.append(_worst_text(found, num_worst))
+    if found.reasons:
+        parts.append(_reasons(found))
+    return "\n".join(parts)
+
+
+def _head(found: Validation) -> str:
+    """What was held against what, in sentences."""
+    rows = counted(len(found.verdicts), "row", "rows")
+    how = f"each value of {found.split[6:-4]} held out" if found.split != "none" else "no split"
+    on = (
+        f"calibrated on {', '.join(found.calibrated_on)}"
+        if found.calibrated_on
+        else "not calibrated on a file"
+    )
+    sample = ", IN SAMPLE: a file is both" if found.in_sample else ""
+    given = f", {found.num_given} given as what others are foretold from" if found.num_given else ""
+    executions = (
+        f"{found.num_executions} executions in {counted(found.errors.num_clusters, 'cluster', 'clusters')}"
+    )
+    sentences = (
+        f"{rows}: {found.num_expressed} expressed{given}; {executions}; {how}; {on}{sample}.",
+        "Error: |predicted time / measured time - 1|, every cluster counted once, every execution once.",
+    )
+    width = width_columns()
+    return "".join(f"{fill(printable(line), width, subsequent_indent='  ')}\n" for line in sentences)
+
+
+def _errors(title: str, by_name: dict[str, Errors], whole: Errors | None) -> str:
+    named = [*by_name.items()]
+    if whole is not None and len(named) > 1:
+        named.append(("all", whole))
+    rows = [
+        (
+            clipped(printable(name))[:34],
+            str(each.num_executions),
+            str(each.num_clusters),
+            format_percent(each.mape),
+            format_percent(each.median),
+            format_percent(each.p90),
+            format_percent(each.coverage),
+        )
+        for name, each in named
+    ]
+    head = (title, "runs", "clusters", "mean", "median", "90 %", "in range")
+    return table_text(head, rows, align="<>>>>>>")
+
+
+def _worst(found: Validation, num_worst: int) -> list[Verdict]:
+    """The rows foretold worst, one an execution."""
+    seen: set[int] = set()
+    worst = []
+    for each in sorted(
+        (each for each in found.verdicts if each.error is not None), key=lambda each: -(each.error or 0.0)
+    ):
+        if each.row.execution not in seen:
+            seen.add(each.row.execution)
+            worst.append(each)
+    return worst[:num_worst]
+
+
+def _worst_text(found: Validation, num_worst: int) -> str:
+    rows = [
+        (
+            format_percent(each.error or 0.0),
+            f"{each.row.file}:{each.row.row}",
+            f"{each.predicted:.4g}",
+            f"{each.row.measured:.4g}",
+            each.row.unit[:16],
+            f"{each.row.workload} x{format_count(each.row.num_accelerators)}",
+        )
+        for each in _worst(found, num_worst)
+    ]
+    return table_text(("worst", "row", "foretold", "was", "unit", "of"), rows, align="><>><<")
+
+
+def _reasons(found: Validation) -> str:
+    rows = [(str(count), reason) for reason, count in found.reasons[:_MOST_REASONS]]
+    rest = len(found.reasons) - _MOST_REASONS
+    more = f"and {rest} other reasons\n" if rest > 0 else ""
+    return table_text(("rows", "not expressed because"), rows, align="><") + more
