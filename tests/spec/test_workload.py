@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -263,5 +264,86 @@ def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(
     tmp_path: Path, text: str, message: str
 ) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_workloads([write(tmp_path / "w.toml", text)])
+
+
+def test_every_model_of_the_measurements_is_known(data_dir: Path) -> None:
+    names = set()
+    for path in sorted((data_dir / "measured").glob("*.csv")):
+        if path.stem.startswith(("nccl", "mamf")):  # collectives and matrix products, no models
+            continue
+        with path.open(newline="", encoding="utf-8") as file:
+            names |= {row["workload"] for row in csv.DictReader(file)}
+    names.discard("GPT (Megatron-DeepSpeed)")  # each row gives its own sizes
+    assert len(names) > 50
+    for name in names:
+        assert workload(name).params is not None, name
+
+
+def test_plain_names_lead_where_the_long_ones_do() -> None:
+    for long in ("DeepSeekV3", "GPT OSS 120B", "LLAMA3.1_405B", "Nemotron_3_5_Lightning", "Qwen3_30B_a3B"):
+        assert workload(long) == workload(f"{long} Pre-Training Performance")
+
+
+def test_frozen_weights_save_a_third_of_the_work() -> None:
+    adapters, whole = workload("llama2_70b_lora"), workload("Llama 2 70B")
+    assert adapters.transformer == whole.transformer
+    assert whole.transformer is not None
+    forward = 8192 * whole.transformer.forward_flop_per_token(8192)
+    assert adapters.train_flop_per_sample == 2 * forward
+    assert whole.trained_params == whole.params
+    assert workload("stable_diffusion").train_flop_per_sample == 860e9 + 1610e9
+    assert workload("minigo").train_flop_per_sample is None
+
+
+SIZED = (
+    NEW
+    + """
+[workload.llama9_1t.transformer]
+layers = 10
+hidden = 512
+heads = 8
+vocabulary = 1000
+"""
+)
+
+
+def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> None:
+    model = load_workloads([write(tmp_path / "w.toml", SIZED)]).workloads["llama9_1t"].transformer
+    assert model is not None
+    assert (model.kv_heads, model.head_size, model.ffn_hidden) == (8, 64, 2048)
+    text = "[workload.llama31_8b.transformer]\nlayers = 16\ntied_embeddings = true\n"
+    found = load_workloads([write(tmp_path / "v.toml", text)]).workloads["llama31_8b"]
+    known = workload("llama31_8b").transformer
+    assert known is not None
+    assert found.transformer == replace(known, layers=16, tied_embeddings=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SIZED.replace("layers = 10\n", ""),
+            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: layers=None; expected this size",
+        ),
+        (SIZED.replace("hidden = 512", "hiden = 512"), r"unknown field 'hiden'; did you mean 'hidden'"),
+        (SIZED.replace("heads = 8", "heads = 7"), r"head_size=None; expected this size, since hidden=512"),
+        (SIZED + "gated = 1\n", r"gated=1; expected true or false"),
+        (
+            SIZED + "kv_heads = 3\n",
+            r"llama9_1t\.transformer\]: transformer: heads=8 is no multiple of kv_heads=3",
+        ),
+        (SIZED + "compressed = 4\n", r"compressed=4; expected a table of sizes"),
+        (
+            SIZED + "[workload.llama9_1t.transformer.compressed]\nsparse_layers = 2\n",
+            r"transformer\.compressed\]: sparse_ratio=None; expected this size",
+        ),
+        (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3; expected sizes under"),
+        (NEW.replace("[[", "trained = 'half'\n[["), r"trained='half'; expected full or lora or qlora"),
+        (NEW.replace("[[", "trained = 'lora'\n[["), r"lora_rank=None; expected this rank"),
+    ],
+)
+def test_wrong_sizes_are_refused_with_what_to_write(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         load_workloads([write(tmp_path / "w.toml", text)])

@@ -17,7 +17,8 @@ def _workloads_from(incomplete: str) -> list[str]:
     """Workloads of the catalogue, for a shell that completes a word."""
     from equipoise.spec.workload import workloads
 
-    return [one.slug for one in workloads() if one.slug.startswith(incomplete)]
+    published = (one for one in workloads() if one.first_round is not None)
+    return [one.slug for one in published if one.slug.startswith(incomplete)]
 
 
 def _accelerators_from(incomplete: str) -> list[str]:

@@ -299,34 +299,23 @@ def read_transformer(block: Block, known: Transformer | None) -> Transformer:
         for name in _NEEDED:
             if not stated.get(name):
                 raise block.refuse(name, "this size in a new transformer")
-        return Transformer(**(_assumed(stated) | stated))  # type: ignore[arg-type]  # likewise
+        return Transformer(**(_assumed(block, stated) | stated))  # type: ignore[arg-type]  # likewise
     except SpecError as err:
         where = "" if str(err).startswith(block.where) else f"{block.where}: "
         raise SpecError(f"{where}{err}") from err
 
 
-def _assumed(stated: dict[str, object]) -> dict[str, object]:
+def _assumed(block: Block, stated: dict[str, object]) -> dict[str, object]:
     """Sizes that a plain model leaves unsaid."""
     hidden, heads = int(str(stated["hidden"])), int(str(stated["heads"]))
+    if hidden % heads and "head_size" not in stated:
+        raise block.refuse("head_size", f"this size, since hidden={hidden} is no multiple of heads={heads}")
     return {"kv_heads": heads, "head_size": hidden // heads, "ffn_hidden": 4 * hidden}
 
 
 def _size(block: Block, name: str) -> int | None:
     """A size, which may be zero, or None where the field is absent."""
     return block.count(name, zero=True)
-
-
-def _fraction(block: Block, name: str) -> float | None:
-    """A share, or None where the field is absent."""
-    return block.number(name)
-
-
-def _flag(block: Block, name: str) -> bool | None:
-    """A truth value, or None where the field is absent."""
-    value = block.fields.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise block.refuse(name, "true or false")
-    return value
 
 
 def _compressed(block: Block, name: str) -> CompressedKeys | None:
@@ -349,11 +338,11 @@ def _compressed(block: Block, name: str) -> CompressedKeys | None:
 
 
 _READ: dict[str, Callable[[Block, str], object]] = {
-    "gated": _flag,
-    "tied_embeddings": _flag,
-    "causal": _flag,
-    "kv_shared": _flag,
-    "prediction_shared": _flag,
-    "predicted_fraction": _fraction,
+    "gated": Block.flag,
+    "tied_embeddings": Block.flag,
+    "causal": Block.flag,
+    "kv_shared": Block.flag,
+    "prediction_shared": Block.flag,
+    "predicted_fraction": Block.number,
     "compressed": _compressed,
 }

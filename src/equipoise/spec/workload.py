@@ -21,7 +21,7 @@ Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
 # The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
 MAX_BATCH_SAMPLES = 10**15
 PERS: tuple[Per, ...] = ("sample", "epoch", "token", "step")
-AREAS = ("language", "vision", "generation", "recommendation", "graph", "speech", "games")
+AREAS = ("language", "vision", "generation", "recommendation", "graph", "speech", "games", "forecasting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +312,10 @@ def _workload(block: Block, known: Workload | None) -> Workload:
         merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
     found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each was checked, by name
     _check_counted(block, found)
+    if found.trained != "full" and (found.lora_rank is None or found.transformer is None):
+        raise block.refuse(
+            "lora_rank", "this rank and the sizes of a transformer, where adapters are trained"
+        )
     return found
 
 
