@@ -153,36 +153,43 @@ def strategy(text: str) -> Strategy:
     8
     """
     stated: dict[str, int | str | bool] = {}
-    known = {field.name for field in fields(Strategy)}
     for part in text.replace(",", " ").split():
-        name, equals, value = part.partition("=")
-        name = _SHORT.get(name, name)
-        if not equals or name not in known:
-            near = get_close_matches(name, (*known, *_SHORT), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            raise SpecError(f"strategy {text!r}: {part!r} is no name=value of a strategy; {hint}")
+        name, value = knob(part, where=f"strategy {text!r}")
         if name in stated:
             raise SpecError(f"strategy {text!r}: {name} is given twice; keep one")
-        stated[name] = _value(text, name, value)
+        stated[name] = value
     if "global_batch_samples" not in stated:
         raise SpecError(f"strategy {text!r}: global_batch is missing; add e.g. global_batch=512")
     return Strategy(**stated)  # type: ignore[arg-type]  # each value was checked by name
 
 
-def _value(text: str, name: str, value: str) -> int | str | bool:
-    """One value of the text form, of the type its field has."""
+def knob(text: str, *, where: str) -> tuple[str, int | str | bool]:
+    """The field of `Strategy` and its value that one `name=value` of the text form states.
+
+    where: what the text is part of, for the error. Raises SpecError as `strategy` does.
+
+    >>> knob("microbatch=4", where="example")
+    ('microbatch_samples', 4)
+    """
+    name, equals, value = text.partition("=")
+    name = _SHORT.get(name, name)
+    known = {field.name for field in fields(Strategy)}
+    if not equals or name not in known:
+        near = get_close_matches(name, (*known, *_SHORT), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+        raise SpecError(f"{where}: {text!r} is no name=value of a strategy; {hint}")
     choices = _CHOICES.get(name)
     if choices is not None:
         if value not in choices:
-            raise SpecError(f"strategy {text!r}: {name}={value!r}; expected {' or '.join(choices)}")
-        return value
+            raise SpecError(f"{where}: {name}={value!r}; expected {' or '.join(choices)}")
+        return name, value
     if name in FLAGS:
         if value not in {"true", "false"}:
-            raise SpecError(f"strategy {text!r}: {name}={value!r}; expected true or false")
-        return value == "true"
+            raise SpecError(f"{where}: {name}={value!r}; expected true or false")
+        return name, value == "true"
     if not value.isdecimal() or len(value) > _MAX_DIGITS:
-        raise SpecError(f"strategy {text!r}: {name}={value!r}; expected a whole number")
-    return int(value)
+        raise SpecError(f"{where}: {name}={value!r}; expected a whole number")
+    return name, int(value)
 
 
 _MAX_DIGITS = 12
