@@ -2,15 +2,19 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, fields
+from textwrap import fill
+from typing import Any, get_args, get_type_hints
 
 import polars as pl
 
-from equipoise.cli.output import counted, table_text
+from equipoise import glossary
+from equipoise.cli.output import counted, table_text, width_columns
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
+from equipoise.spec.cluster import joined, systems
 from equipoise.spec.hardware import accelerators
+from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workloads
 from equipoise.units import format_si
 
@@ -23,16 +27,28 @@ class Listing:
     rows: Callable[[Tables], list[dict[str, Any]]]
     columns: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...]  # head, alignment, cell
     from_data: bool = True  # whether the rows say what the data have
+    below: Callable[[dict[str, Any]], str] | None = None  # a sentence under each row
+    remark: str = ""  # what to know about all of them
+    counts: str = ""  # what the rows are, where they are not of the kind
 
     def text(self, rows: list[dict[str, Any]]) -> str:
         """The rows as a table."""
         heads = [head for head, _, _ in self.columns]
         cells = [[cell(row) for _, _, cell in self.columns] for row in rows]
-        return table_text(heads, cells, align="".join(align for _, align, _ in self.columns)) + "\n"
+        table = table_text(heads, cells, align="".join(align for _, align, _ in self.columns))
+        if self.below is not None:
+            lines = table.splitlines(keepends=True)
+            told = (
+                f"{line}{_indented(self.below(row))}\n" for line, row in zip(lines[1:], rows, strict=True)
+            )
+            table = lines[0] + "".join(told)
+        remark = f"\n{fill(self.remark, width_columns())}\n" if self.remark else "\n"
+        return table + remark
 
     def count(self, rows: list[dict[str, Any]], sources: str) -> str:
         """How many there are, and in which data they were counted."""
-        number = counted(len(rows), self.kind.removesuffix("s"), self.kind)
+        many = self.counts or self.kind
+        number = counted(len(rows), many.removesuffix("s"), many)
         return f"{number}{f'; {sources}' if self.from_data else ''}.\n"
 
 
@@ -76,12 +92,58 @@ def _accelerators(tables: Tables) -> list[dict[str, Any]]:
             "year": one.year,
             "memory_bytes": one.memory_bytes,
             "peak_bf16_flop_per_s": one.peak_bf16_flop_per_s,
+            "achievable_fraction": one.achievable_fraction,
+            "achievable_is_measured": one.achievable_is_measured,
             "power_w": one.power_w,
+            "node_size": one.node_size,
+            "topology": one.topology,
+            "link_byte_per_s": one.link_byte_per_s,
+            "host_byte_per_s": one.host_byte_per_s,
+            "inter_byte_per_s": one.inter_byte_per_s,
+            "node_source": one.node_source,
             "source": one.source,
             "confidence": one.confidence,
             **_seen(tables.scores, "accelerator", one.slug),
         }
         for one in accelerators()
+    ]
+
+
+def _clusters(_tables: Tables) -> list[dict[str, Any]]:
+    """One record a system of the catalogue, its links as one accelerator sees them."""
+    return [
+        {
+            "cluster": one.slug,
+            "title": one.title,
+            "accelerators": list(one.accelerators),
+            "node_size": whole.node_size,
+            "num_nics": whole.num_nics,
+            "topology": whole.topology,
+            "intra_byte_per_s": whole.intra.byte_per_s,
+            "intra_latency_s": whole.intra.latency_s,
+            "inter_byte_per_s": whole.inter.byte_per_s,
+            "inter_latency_s": whole.inter.latency_s,
+            "shared_host_byte_per_s": whole.shared_host_byte_per_s,
+            "source": one.source,
+            "confidence": one.confidence,
+        }
+        for one in systems()
+        for whole in [joined(one)]
+    ]
+
+
+def _strategies(_tables: Tables) -> list[dict[str, Any]]:
+    """One record a knob of a strategy: how it is written, its values, and what it means."""
+    hints = get_type_hints(Strategy)
+    return [
+        {
+            "knob": field.name.removesuffix("_samples"),
+            "default": None if field.default is MISSING else field.default,
+            "values": list(get_args(hints[field.name]))
+            or ([False, True] if hints[field.name] is bool else None),
+            "meaning": glossary.explain(field.name).meaning,
+        }
+        for field in fields(Strategy)
     ]
 
 
@@ -107,6 +169,17 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
         "num_entries": having.height,
         "rounds": sorted(having["campaign"].drop_nulls().unique(), key=_in_order),
     }
+
+
+def _indented(text: str) -> str:
+    """A sentence under a row."""
+    gap = "    "
+    return fill(text, width_columns(), initial_indent=gap, subsequent_indent=gap, break_on_hyphens=False)
+
+
+def _written(value: object) -> str:
+    """A value as the text form of a strategy has it."""
+    return "needed" if value is None else str(value).lower()
 
 
 def _field(key: str) -> Callable[[dict[str, Any]], str]:
@@ -159,6 +232,37 @@ LISTINGS = (
             ("memory", ">", _quantity("memory_bytes", "B")),
             ("dense bf16", ">", _quantity("peak_bf16_flop_per_s", "FLOP/s")),
         ),
+    ),
+    Listing(
+        kind="clusters",
+        rows=_clusters,
+        columns=(
+            ("cluster", "<", _field("cluster")),
+            ("accelerator", "<", lambda row: row["accelerators"][0]),
+            ("node", ">", _field("node_size")),
+            ("inside", ">", _quantity("intra_byte_per_s", "B/s")),
+            ("between", ">", _quantity("inter_byte_per_s", "B/s")),
+        ),
+        from_data=False,
+        remark="Rates are one direction, of one accelerator.",
+    ),
+    Listing(
+        kind="strategies",
+        counts="knobs",
+        rows=_strategies,
+        columns=(
+            ("knob", "<", _field("knob")),
+            ("default", "<", lambda row: _written(row["default"])),
+            (
+                "values",
+                "<",
+                lambda row: " ".join(map(_written, row["values"])) if row["values"] else "whole number",
+            ),
+        ),
+        from_data=False,
+        below=lambda row: row["meaning"],
+        remark="A strategy is written as its knobs that differ from the default, in any order: "
+        "dp=8 tp=4 microbatch=1 global_batch=512 shard_state=1 recompute=selective",
     ),
     Listing(
         kind="laws",

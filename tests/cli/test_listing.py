@@ -1,0 +1,51 @@
+"""What can be listed is what can be written: every knob and value of a strategy, every system as a cluster."""
+
+import pytest
+
+from equipoise.cli.listing import LISTINGS
+from equipoise.runs.store import Tables
+from equipoise.spec.cluster import cluster
+from equipoise.spec.strategy import Strategy, strategy
+from equipoise.study import tables
+
+BY_KIND = {listing.kind: listing for listing in LISTINGS}
+
+
+@pytest.fixture(scope="module")
+def data() -> Tables:
+    return tables()
+
+
+def test_every_listed_knob_and_value_is_read_back(data) -> None:
+    rows = BY_KIND["strategies"].rows(data)
+    assert len(rows) == len(Strategy.__dataclass_fields__)
+    for row in rows:
+        for value in row["values"] or [1]:
+            given = {"global_batch": 8, row["knob"]: str(value).lower()}
+            text = " ".join(f"{knob}={written}" for knob, written in given.items())
+            assert f"{row['knob']}=" in strategy(text).text() or value in {1, row["default"]}
+
+
+def test_defaults_of_knobs_are_those_of_a_strategy(data) -> None:
+    defaults = {row["knob"]: row["default"] for row in BY_KIND["strategies"].rows(data)}
+    assert defaults.pop("global_batch") is None
+    text = " ".join(f"{knob}={str(value).lower()}" for knob, value in defaults.items())
+    assert strategy(f"global_batch=8 {text}") == Strategy(global_batch_samples=8)
+
+
+def test_every_listed_cluster_is_one(data) -> None:
+    for row in BY_KIND["clusters"].rows(data):
+        assert cluster(row["cluster"]).node_size == row["node_size"]
+
+
+def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> None:
+    rows = {row["accelerator"]: row for row in BY_KIND["accelerators"].rows(data)}
+    assert rows["a100-sxm4-80gb"]["achievable_is_measured"]
+    assert not rows["l40s-pcie-48gb"]["achievable_is_measured"]
+    assert all(0.4 < row["achievable_fraction"] < 1 for row in rows.values())
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_every_line_of_a_list_fits_the_terminal(kind, data) -> None:
+    listing = BY_KIND[kind]
+    assert max(map(len, listing.text(listing.rows(data)).splitlines())) <= 80
