@@ -14,7 +14,7 @@ def _rounds_from(incomplete: str) -> list[str]:
 
 
 def _workloads_from(incomplete: str) -> list[str]:
-    """Workloads of the catalogue, for a shell that completes a word."""
+    """Workloads that MLPerf publishes results of, for a shell that completes a word."""
     from equipoise.spec.workload import workloads
 
     published = (one for one in workloads() if one.first_round is not None)
