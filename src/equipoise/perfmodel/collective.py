@@ -57,42 +57,9 @@ class Group:
         return self.ranks_per_node * self.num_nodes
 
 
-def _bulk_s(intra_s: Floats, inter_s: Floats, steps_s: Floats, parameters: CollectiveParameters) -> Floats:
-    """Seconds of two pipelined phases, given their seconds on the wires and the time of all steps.
-
-    A message shorter than the pipeline's fill is not cut into chunks and pays its trip twice; a longer one
-    pays the fill once.
-    """
-    wire_s = np.maximum(intra_s, inter_s) + parameters.serial_share * np.minimum(intra_s, inter_s)
-    return (
-        parameters.launch_s + steps_s + wire_s + wire_s * (parameters.fill_s / (wire_s + parameters.fill_s))
-    )
-
-
-def _quick_s(
-    intra_s: Floats,
-    inter_s: Floats,
-    steps_s: Floats,
-    *,
-    group: Group,
-    wires: Wires,
-    parameters: CollectiveParameters,
-) -> Floats:
-    """Seconds under a protocol that trades rate for latency; endless where the network cannot carry it."""
-    carried = np.logical_or(np.less_equal(group.num_nodes, 1), np.greater(wires.keeps_order, 0))
-    wire_s = np.maximum(intra_s, inter_s)
-    seconds = parameters.launch_s + parameters.quick_step * steps_s + wire_s / parameters.quick_rate
-    return np.where(carried, seconds, np.inf)
-
-
-def _intra_byte_s(wires: Wires, parameters: CollectiveParameters) -> Floats:
-    return 1.0 / (parameters.intra_fraction * wires.intra.byte_per_s)
-
-
-def _inter_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
-    # A rank's seconds per byte over its share of the cards; none where the group stays inside a node.
-    rate = parameters.inter_fraction * wires.inter.byte_per_s
-    return np.greater(group.num_nodes, 1) * (group.num_sharing / rate)
+def _together(intra: Floats, inter: Floats, parameters: CollectiveParameters) -> Floats:
+    # Two pipelined phases: the longer, and what it does not hide of the shorter.
+    return np.maximum(intra, inter) + parameters.serial_share * np.minimum(intra, inter)
 
 
 def _steps_s(
@@ -103,63 +70,77 @@ def _steps_s(
     )
 
 
-def _silent_alone(seconds: Floats, group: Group) -> Floats:
-    return np.where(np.greater(group.num_ranks, 1), seconds, 0.0)
+def _inter_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    # A rank's seconds per byte over its share of the cards; none where the group stays inside a node.
+    rate = parameters.inter_fraction * wires.inter.byte_per_s
+    return np.greater(group.num_nodes, 1) * (group.num_sharing / rate)
 
 
-def _faster_s(
-    intra_s: Floats,
-    inter_s: Floats,
+def _seconds(
+    payload_bytes: Floats,
+    byte_s: Floats,
     steps_s: Floats,
     *,
+    quick_steps_s: Floats,
     group: Group,
     wires: Wires,
     parameters: CollectiveParameters,
 ) -> Floats:
-    """Seconds by the faster protocol, given seconds on the wires and of all steps; 0.0 for one rank."""
-    bulk_s = _bulk_s(intra_s, inter_s, steps_s, parameters)
-    quick_s = _quick_s(intra_s, inter_s, steps_s, group=group, wires=wires, parameters=parameters)
-    return _silent_alone(np.minimum(bulk_s, quick_s), group)
+    """Seconds by the faster of two protocols, given seconds on the wires per byte and those of all steps.
 
-
-def _ring_wires_s(
-    traffic_bytes: Floats, local_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
-) -> tuple[Floats, Floats]:
-    """Seconds on the wire inside and between nodes when each rank passes on `traffic_bytes` around a ring.
-
-    local_bytes: what a rank moves through its own memory on the way.
+    The ordinary one cuts a long message into chunks and pays the pipeline's fill once; a message shorter than
+    the fill is not cut and pays its trip twice. The other trades rate for latency, where the network can carry
+    it. Only the last lines are as large as the payloads; all before are as large as the groups.
     """
-    intra_s = np.greater(group.ranks_per_node, 1) * (
-        traffic_bytes * _intra_byte_s(wires, parameters)
-        + local_bytes * (parameters.local_share / wires.intra.byte_per_s)
-    )
+    launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
+    carried = np.logical_or(np.less_equal(group.num_nodes, 1), np.greater(wires.keeps_order, 0))
+    quick_start_s = np.where(carried, launch_s + parameters.quick_step * quick_steps_s, np.inf)
+    wire_s = payload_bytes * byte_s
+    bulk_s = wire_s * (1.0 + parameters.fill_s / (wire_s + parameters.fill_s)) + (launch_s + steps_s)
+    return np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
+
+
+def _ring_byte_s(
+    traffic: Floats, local: float, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds on the wires per payload byte, of which each rank passes `traffic` bytes on around a ring.
+
+    local: bytes that a rank moves through its own memory on the way.
+    """
+    rate = wires.intra.byte_per_s
+    intra_s = traffic / (parameters.intra_fraction * rate) + local * parameters.local_share / rate
     # A node has a ring for each of its ranks' cards, so each card carries its part.
-    inter_s = traffic_bytes / group.ranks_per_node * _inter_byte_s(group, wires, parameters)
-    return intra_s, inter_s
+    inter_s = traffic / group.ranks_per_node * _inter_byte_s(group, wires, parameters)
+    return _together(np.greater(group.ranks_per_node, 1) * intra_s, inter_s, parameters)
 
 
 def _ring_s(
-    traffic_bytes: Floats, local_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+    payload_bytes: Floats, traffic: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
-    """Seconds of one trip around a ring through all ranks, by the faster protocol; 0.0 for one rank."""
-    intra_s, inter_s = _ring_wires_s(traffic_bytes, local_bytes, group, wires, parameters)
+    """Seconds of one trip around a ring through all ranks, `traffic` of each byte on every link."""
+    byte_s = _ring_byte_s(traffic, 0.5, group, wires, parameters)
     steps_s = _steps_s(group.num_ranks - group.num_nodes, group.num_nodes - 1, wires, parameters)
-    return _faster_s(intra_s, inter_s, steps_s, group=group, wires=wires, parameters=parameters)
+    return _seconds(
+        payload_bytes,
+        byte_s,
+        steps_s,
+        quick_steps_s=steps_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
 
 
-def _tree_wires_s(
-    payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
-) -> tuple[Floats, Floats]:
-    """Seconds on the wire inside and between nodes of an all-reduce by two trees of half the payload each."""
-    inside = group.ranks_per_node
-    trip_s = payload_bytes / wires.intra.byte_per_s
-    chain_s = trip_s * (2 / parameters.intra_fraction + parameters.local_share)
+def _tree_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    """Seconds on the wires per byte of an all-reduce by two trees of half the payload each."""
+    inside, rate = group.ranks_per_node, wires.intra.byte_per_s
+    chain_s = (2 / parameters.intra_fraction + parameters.local_share) / rate
     # A reducing switch takes a rank's payload once and its share of sums once more, in each direction.
-    switch_s = trip_s * ((inside + 1) / inside / parameters.switch_fraction)
+    switch_s = (inside + 1) / inside / (parameters.switch_fraction * rate)
     intra_s = np.where(np.greater(wires.switch_reduces, 0), np.minimum(chain_s, switch_s), chain_s)
-    # Between two nodes each card sends the sums once, between more twice: down to two nodes or up and down.
-    traffic_bytes = np.minimum(group.num_nodes - 1, 2) * payload_bytes / inside
-    return np.greater(inside, 1) * intra_s, traffic_bytes * _inter_byte_s(group, wires, parameters)
+    # Between two nodes each card sends the sums once, between more twice: down to two nodes, or up and down.
+    inter_s = np.minimum(group.num_nodes - 1, 2) / inside * _inter_byte_s(group, wires, parameters)
+    return _together(np.greater(inside, 1) * intra_s, inter_s, parameters)
 
 
 def all_reduce_s(
@@ -179,14 +160,21 @@ def all_reduce_s(
     0.01
     """
     ranks, nodes = group.num_ranks, group.num_nodes
-    ring = _ring_wires_s(payload_bytes * (2 * (ranks - 1) / ranks), payload_bytes, group, wires, parameters)
-    tree = _tree_wires_s(payload_bytes, group, wires, parameters)
-    ring_steps_s = _steps_s(2 * (ranks - nodes), 2 * (nodes - 1), wires, parameters)
-    tree_steps_s = _steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)), wires, parameters)
-    steps_s = np.minimum(ring_steps_s, TREE_STEP * tree_steps_s)
-    bulk_s = np.minimum(_bulk_s(*ring, steps_s, parameters), _bulk_s(*tree, steps_s, parameters))
-    quick_s = _quick_s(*ring, tree_steps_s, group=group, wires=wires, parameters=parameters)
-    return _silent_alone(np.minimum(bulk_s, quick_s), group)
+    byte_s = np.minimum(
+        _ring_byte_s(2 * (ranks - 1) / ranks, 1.0, group, wires, parameters),
+        _tree_byte_s(group, wires, parameters),
+    )
+    ring_s = _steps_s(2 * (ranks - nodes), 2 * (nodes - 1), wires, parameters)
+    tree_s = _steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)), wires, parameters)
+    return _seconds(
+        payload_bytes,
+        byte_s,
+        np.minimum(ring_s, TREE_STEP * tree_s),
+        quick_steps_s=tree_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
 
 
 def all_gather_s(
@@ -199,7 +187,7 @@ def all_gather_s(
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
     ranks = group.num_ranks
-    return _ring_s(payload_bytes * ((ranks - 1) / ranks), 0.5 * payload_bytes, group, wires, parameters)
+    return _ring_s(payload_bytes, (ranks - 1) / ranks, group, wires, parameters)
 
 
 def reduce_scatter_s(
@@ -222,7 +210,7 @@ def broadcast_s(
     Assumes a pipelined chain through all ranks, with a rail for each network card.
     Source: Hockney 1994 for a step; every link carries the payload once.
     """
-    return _ring_s(payload_bytes, 0.5 * payload_bytes, group, wires, parameters)
+    return _ring_s(payload_bytes, np.greater(group.num_ranks, 1) * 1.0, group, wires, parameters)
 
 
 def all_to_all_s(
@@ -235,10 +223,18 @@ def all_to_all_s(
     Source: each rank sends (g - 1) / p of its payload inside its node of g ranks, (p - g) / p to other nodes.
     """
     ranks, inside = group.num_ranks, group.ranks_per_node
-    intra_s = payload_bytes * (inside - 1) / ranks * _intra_byte_s(wires, parameters)
-    inter_s = payload_bytes * (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
+    intra_s = (inside - 1) / ranks / (parameters.intra_fraction * wires.intra.byte_per_s)
+    inter_s = (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
     steps_s = _steps_s(inside - 1, group.num_nodes - 1, wires, parameters)
-    return _faster_s(intra_s, inter_s, steps_s, group=group, wires=wires, parameters=parameters)
+    return _seconds(
+        payload_bytes,
+        _together(intra_s, inter_s, parameters),
+        steps_s,
+        quick_steps_s=steps_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
 
 
 def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
@@ -249,7 +245,15 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
     Source: Hockney 1994: latency + bytes / rate.
     """
     between = np.greater(group.num_nodes, 1)
-    intra_s = np.where(between, 0.0, payload_bytes * _intra_byte_s(wires, parameters))
-    inter_s = payload_bytes * _inter_byte_s(group, wires, parameters)
-    steps_s = _steps_s(np.where(between, 0.0, 1.0), np.where(between, 1.0, 0.0), wires, parameters)
-    return _faster_s(intra_s, inter_s, steps_s, group=group, wires=wires, parameters=parameters)
+    within = np.logical_and(np.greater(group.ranks_per_node, 1), np.logical_not(between))
+    intra_s = within / (parameters.intra_fraction * wires.intra.byte_per_s)
+    steps_s = _steps_s(within * 1.0, between * 1.0, wires, parameters)
+    return _seconds(
+        payload_bytes,
+        intra_s + _inter_byte_s(group, wires, parameters),
+        steps_s,
+        quick_steps_s=steps_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )

@@ -44,7 +44,7 @@ FEWEST_SIZES = 3
 # 0.05: what repetitions of one collective on one machine differ by, and no model need follow more closely.
 NOISE_LOG_SD = 0.05
 # What the fitted model leaves at a point, and how far that says something of others: to about four times the
-# size or ranks. Results hardly change from 1 to 3 octaves, 0.1 to 0.15 (docs/experiments/0005-collectives.md).
+# size or ranks. Results hardly change from 1 to 3 octaves, or to 0.15 (docs/experiments/0005-collectives.md).
 LEFTOVER_LOG_SD = 0.1
 OCTAVES = 2.0
 
@@ -164,7 +164,7 @@ def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectivePa
 class Leftovers:
     """What the model leaves of one operation's log times, as a sum of one kernel a point.
 
-    log_bytes, log_inside, log_nodes: where the points lie, in octaves; weights: of their kernels; all (n_points,).
+    log_bytes, log_inside, log_nodes: where points lie, in octaves; weights: of their kernels; all (n_points,).
     """
 
     log_bytes: Numbers
@@ -203,7 +203,9 @@ def _leftovers(points: Timings, wires: Wires, parameters: CollectiveParameters) 
     weights = np.asarray(
         np.linalg.solve(likeness + noise, _log_residuals(points, wires, parameters)), dtype=float
     )
-    return Leftovers(log_bytes=sizes, log_inside=inside, log_nodes=nodes, weights=weights)
+    return Leftovers(
+        log_bytes=sizes, log_inside=inside, log_nodes=nodes, weights=np.asarray(weights, dtype=float)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
