@@ -164,7 +164,7 @@ def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectivePa
 class Leftovers:
     """What the model leaves of one operation's log times, as a sum of one kernel a point.
 
-    log_bytes, log_inside, log_nodes: where points lie, in octaves; weights: of their kernels; all (n_points,).
+    log_bytes, log_inside, log_nodes: where points lie, in octaves; weights: of kernels; all (n_points,).
     """
 
     log_bytes: Numbers
