@@ -89,7 +89,7 @@ def _seconds(
     """Seconds by the faster of two protocols, given seconds on the wires per byte and those of all steps.
 
     The ordinary one cuts a long message into chunks and pays the pipeline's fill once; a message shorter than
-    the fill is not cut and pays its trip twice. The other trades rate for latency where the network carries it.
+    the fill is not cut and pays its trip twice. The other trades rate for latency where the network can.
     Only the last two lines are as large as the payloads; all before are as large as the groups.
     """
     launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
