@@ -214,3 +214,14 @@ def test_a_wrong_file_is_refused_and_adds_nothing(tmp_path: Path, text: str, mes
         machines.add_file(write(tmp_path / "a.toml", text))
     assert hardware.added_files() == ()
     assert isinstance(cluster("dgx-h100"), Cluster)
+
+
+def test_a_power_cap_lowers_power_and_keeps_what_the_peaks_need() -> None:
+    free, held = cluster("dgx-h100"), cluster("dgx-h100", power_cap_w=350)
+    assert (free.accelerator.power_share, held.accelerator.power_share) == (1, 0.5)
+    assert (held.accelerator.power_w, held.accelerator.peak_power_w) == (350, 700)
+    assert cluster("dgx-h100", power_cap_w=900) == free
+    assert cluster("torchtitan-h100").accelerator.power_share == 500 / 700
+    assert cluster("torchtitan-h100", power_cap_w=350).accelerator.power_share == 0.5
+    with pytest.raises(SpecError, match="power cap of h100-sxm5-80gb: 0 W; expected a power above zero"):
+        cluster("dgx-h100", power_cap_w=0)

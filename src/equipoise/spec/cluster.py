@@ -1,7 +1,7 @@
 """What joins accelerators: links inside a node and between nodes. Facts: clusters.toml and hardware.toml."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 
 from equipoise.errors import SpecError
 from equipoise.spec import hardware
-from equipoise.spec.facts import Block, canonical, read_blocks, shown
+from equipoise.spec.facts import Block, canonical, claimed, merged, read_blocks, shown
 from equipoise.spec.hardware import BLOCK_KINDS, CONFIDENCES, TOPOLOGIES, Accelerator, Confidence, Topology
 
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
@@ -125,10 +125,16 @@ class Systems:
         return None if slug is None else self.systems[slug]
 
 
-def cluster(name: str, *, num_accelerators: int | None = None, **stated: Unpack[NodeFacts]) -> Cluster:
+def cluster(
+    name: str,
+    *,
+    num_accelerators: int | None = None,
+    power_cap_w: float | None = None,
+    **stated: Unpack[NodeFacts],
+) -> Cluster:
     """A cluster of so many accelerators (one node unless given): facts as stated, else as in the tables.
 
-    name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node.
+    name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node. power_cap_w: of each.
     Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
 
     >>> cluster("dgx-h100", num_accelerators=64).num_nodes
@@ -139,7 +145,10 @@ def cluster(name: str, *, num_accelerators: int | None = None, **stated: Unpack[
     found = current().find(name)
     if found is None:
         found = usual_system(_accelerator(name), stated.get("topology"))
-    return joined(found, num_accelerators=num_accelerators, **stated)
+    whole = joined(found, num_accelerators=num_accelerators, **stated)
+    if power_cap_w is None:
+        return whole
+    return replace(whole, accelerator=hardware.capped(whole.accelerator, power_cap_w))
 
 
 def joined(
@@ -255,20 +264,9 @@ def load_systems(extra: Sequence[Path], known: hardware.Hardware) -> Systems:
                 continue
             found = _system(block, table.get(block.slug), known)
             table[found.slug] = found
-            for spelling in (found.slug, found.title, *found.aliases):
-                names[_claimed(block, spelling, found.slug, owners)] = found.slug
+            for spelling in (found.slug, found.title, *block.texts("aliases")):
+                names[claimed(block, spelling, found.slug, owners)] = found.slug
     return Systems(systems=MappingProxyType(table), names=MappingProxyType(names))
-
-
-def _claimed(block: Block, spelling: str, slug: str, owners: dict[str, str]) -> str:
-    """A spelling as it is compared; refused where another system of the same file has it."""
-    name = canonical(spelling)
-    if not name:
-        raise SpecError(f"{block.where}: an alias without letter or digit; expected a name of the system")
-    owner = owners.setdefault(name, slug)
-    if owner != slug:
-        raise SpecError(f"{block.where}: the name {name!r} already belongs to {owner}; keep it in one place")
-    return name
 
 
 _TEXTS = ("title", "source")
@@ -304,17 +302,7 @@ def _system(block: Block, known: System | None, chips: hardware.Hardware) -> Sys
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)
     named = block.texts("accelerators")
     stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None
-    stated = {key: value for key, value in stated.items() if value is not None}
-    aliases = block.texts("aliases")
-    if known is not None:
-        kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
-        merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
-    else:
-        for key in ("title", "accelerators", "source", "confidence"):
-            if key not in stated:
-                raise block.refuse(key, "this field in a new cluster: every figure needs its origin")
-        merged = stated | {"aliases": aliases}
-    return System(slug=block.slug, **merged)
+    return System(**merged(block, stated, known, "title accelerators source confidence"))
 
 
 def _accelerator(name: str) -> Accelerator:

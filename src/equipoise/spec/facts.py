@@ -3,14 +3,16 @@
 The files that ship and the files that users write go through the same door. No fact is known here.
 """
 
+import dataclasses
 import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from equipoise.errors import SpecError
 
@@ -138,6 +140,42 @@ class Block:
         for item in value:
             slug = f"{self.slug}.{key}"
             yield Block(path=self.path, line=self.line, kind=self.kind, slug=slug, fields=item)
+
+
+class Record(Protocol):
+    """What a block becomes: a dataclass with a slug and aliases."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+def merged(block: Block, stated: Mapping[str, object], known: Record | None, needed: str) -> dict[str, Any]:
+    """The fields of a record: as the block states them, else as an earlier file did; aliases of both.
+
+    known: the record of that earlier file. needed: names of the fields that a new record has to state.
+    Raises SpecError for a new record without one of them.
+    """
+    found = {key: value for key, value in stated.items() if value is not None}
+    aliases = block.texts("aliases")
+    if known is None:
+        for key in needed.split():
+            if key not in found:
+                raise block.refuse(key, f"this field in a new {block.kind}: every figure needs its origin")
+        return {"slug": block.slug, **found, "aliases": aliases}
+    kept = {field.name: getattr(known, field.name) for field in dataclasses.fields(known)}
+    return kept | found | {"aliases": tuple(dict.fromkeys((*kept["aliases"], *aliases)))}
+
+
+def claimed(block: Block, spelling: str, slug: str, owners: dict[str, str]) -> str:
+    """A spelling as it is compared, noted as a slug's; refused where another of the same file has it."""
+    name = canonical(spelling)
+    if not name:
+        raise SpecError(
+            f"{block.where}: an alias without letter or digit; expected a name of the {block.kind}"
+        )
+    owner = owners.setdefault(name, slug)
+    if owner != slug:
+        raise SpecError(f"{block.where}: the name {name!r} already belongs to {owner}; keep it in one place")
+    return name
 
 
 def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[Block]:

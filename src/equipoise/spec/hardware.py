@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, read_blocks, shown
+from equipoise.spec.facts import Block, canonical, claimed, merged, read_blocks, shown
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
@@ -35,6 +35,7 @@ class Accelerator:
     """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
 
     A CPU socket is an accelerator too. Rates of links are one direction, whole accelerator.
+    peak_power_w: power at which the peaks hold, where power_w is a lower limit.
     host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
     apart, where link_byte_per_s is the slot's.
     node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
@@ -59,6 +60,7 @@ class Accelerator:
     link: str | None = None
     link_byte_per_s: float | None = None
     power_w: float | None = None
+    peak_power_w: float | None = None
     host_byte_per_s: float | None = None
     bridge_byte_per_s: float | None = None
     node_size: int | None = None
@@ -86,6 +88,11 @@ class Accelerator:
     def achievable_is_measured(self) -> bool:
         """Whether `achievable_fraction` was measured on this very accelerator."""
         return _achieved_fraction(self) is not None
+
+    @property
+    def power_share(self) -> float:
+        """Allowed power over the power at which the peaks hold; 1 where no limit is known."""
+        return 1.0 if not (self.power_w and self.peak_power_w) else min(1.0, self.power_w / self.peak_power_w)
 
     def peak_flop_per_s(self, dtype: Dtype) -> float | None:
         """Dense peak of one dtype; None where the maker states none."""
@@ -184,6 +191,18 @@ def add_file(path: Path) -> None:
     current.cache_clear()
 
 
+def capped(chip: Accelerator, power_w: float) -> Accelerator:
+    """The accelerator under a limit of power; what is no limit to it changes nothing.
+
+    Raises SpecError for a limit that is no power.
+    """
+    if not 0 < power_w < math.inf:
+        raise SpecError(f"power cap of {chip.slug}: {power_w!r} W; expected a power above zero")
+    if chip.power_w is not None and power_w >= chip.power_w:
+        return chip
+    return replace(chip, power_w=power_w, peak_power_w=chip.peak_power_w or chip.power_w)
+
+
 def added_files() -> tuple[Path, ...]:
     """The users' tables added so far, in the order in which they count."""
     return tuple(_added)
@@ -204,15 +223,16 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
     names: dict[str, AcceleratorAlias] = {}
     in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
     for path in (HARDWARE_FILE, *extra):
-        owners: dict[tuple[str, ...], str] = {}
+        owners: dict[str, str] = {}
         for block in read_blocks(path, BLOCK_KINDS):
             if block.kind != "accelerator":
                 continue
             chip = _accelerator(block, table.get(block.slug))
             table[chip.slug] = chip
-            _claim_names(block, chip, owners)
-            for spelling in (chip.slug, chip.title, f"{chip.vendor} {chip.slug}", *chip.aliases):
-                names[canonical(spelling)] = AcceleratorAlias(slug=chip.slug)
+            alias = AcceleratorAlias(slug=chip.slug)
+            names[canonical(f"{chip.vendor} {chip.slug}")] = alias
+            for spelling in (chip.slug, chip.title, *block.texts("aliases")):
+                names[claimed(block, spelling, chip.slug, owners)] = alias
             for counted in block.blocks("counted"):
                 _add_counted(counted, chip, owners, names, in_systems)
     return Hardware(
@@ -231,6 +251,7 @@ _RATES = (
     "achieved_bf16_flop_per_s",
     "link_byte_per_s",
     "power_w",
+    "peak_power_w",
     "host_byte_per_s",
     "bridge_byte_per_s",
     "inter_byte_per_s",
@@ -260,17 +281,7 @@ def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)
     stated["topology"] = block.one_of("topology", TOPOLOGIES)
     stated |= {key: block.flag(key) for key in _FLAGS}
-    stated = {key: value for key, value in stated.items() if value is not None}
-    aliases = block.texts("aliases")
-    if known is None:
-        for key in ("title", "vendor", "kind", "source", "confidence"):
-            if key not in stated:
-                raise block.refuse(key, "this field in a new accelerator: every figure needs its origin")
-        merged: dict[str, object] = stated | {"aliases": aliases}
-    else:
-        kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
-        merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
-    chip = Accelerator(slug=block.slug, **merged)  # type: ignore[arg-type]  # each value was checked above, by name
+    chip = Accelerator(**merged(block, stated, known, "title vendor kind source confidence"))
     _check_order_of_peaks(block, chip)
     return chip
 
@@ -304,29 +315,10 @@ def _usual_fraction(vendor: str, kind: Kind) -> float:
     return median(alike or [part for _, part in measured if part is not None])
 
 
-def _claim_names(block: Block, chip: Accelerator, owners: dict[tuple[str, ...], str]) -> None:
-    """Refuse a spelling that another accelerator of the same file already has."""
-    for spelling in (chip.slug, chip.title, *block.texts("aliases")):
-        _claim(block, (canonical(spelling),), chip.slug, owners)
-
-
-def _claim(block: Block, name: tuple[str, ...], slug: str, owners: dict[tuple[str, ...], str]) -> None:
-    """Note who owns a spelling within one file."""
-    if not name[0]:
-        raise SpecError(
-            f"{block.where}: an alias without letter or digit; expected a name of the accelerator"
-        )
-    owner = owners.setdefault(name, slug)
-    if owner != slug:
-        raise SpecError(
-            f"{block.where}: the name {' in '.join(name)!r} already belongs to {owner}; keep it in one place"
-        )
-
-
 def _add_counted(
     block: Block,
     chip: Accelerator,
-    owners: dict[tuple[str, ...], str],
+    owners: dict[str, str],
     names: dict[str, AcceleratorAlias],
     in_systems: dict[tuple[str, str], AcceleratorAlias],
 ) -> None:
@@ -339,10 +331,9 @@ def _add_counted(
     alias = AcceleratorAlias(slug=chip.slug, accelerators_per_count=per_count)
     systems = block.texts("systems")
     if not systems:
-        _claim(block, (canonical(raw),), chip.slug, owners)
-        names[canonical(raw)] = alias
+        names[claimed(block, raw, chip.slug, owners)] = alias
     for system in systems:
-        _claim(block, (canonical(raw), canonical(system)), chip.slug, owners)
+        claimed(block, f"{raw} in {system}", chip.slug, owners)
         in_systems[canonical(raw), canonical(system)] = alias
 
 
