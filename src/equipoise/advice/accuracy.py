@@ -10,10 +10,10 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from equipoise.advice.predictor import cluster_weights
+from equipoise.stats import conformal_half_width
 
 # Below so many clusters a quantile of their errors says less than a distribution fitted to them.
 _FEWEST_FOR_QUANTILE = 20
-_ROUNDING = 1e-12  # of sums of weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +73,14 @@ def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, le
 
     residuals: (n_rows,) of rows that were held out. clusters: of each.
     Assumes that new rows err like those; of few clusters, that their errors are normal.
-    Source: split conformal prediction (Vovk et al. 2005), a cluster one observation; of few, Student 1908.
+    Source: `conformal_half_width`; of few, Student 1908.
     """
     if not len(residuals):
         return float("nan")
     weights = cluster_weights(clusters)
     num_clusters = len(np.unique(clusters))
-    size = np.abs(residuals)
-    if num_clusters < _FEWEST_FOR_QUANTILE:
-        rms = np.sqrt(np.average(size**2, weights=weights))
-        # A new cluster errs by as much again as those seen, and how much they err is known by so few.
-        return float(student.ppf((1 + level) / 2, num_clusters) * rms * np.sqrt(1 + 1 / num_clusters))
-    order = np.argsort(size)
-    reached = np.cumsum(weights[order]) / num_clusters
-    wanted = min(1.0, level * (1 + 1 / num_clusters))
-    place = int(np.searchsorted(reached, wanted - _ROUNDING))
-    return float(size[order][min(place, len(size) - 1)])
+    if num_clusters >= _FEWEST_FOR_QUANTILE:
+        return conformal_half_width(residuals, clusters, level=level)
+    rms = np.sqrt(np.average(residuals**2, weights=weights))
+    # A new cluster errs by as much again as those seen, and how much they err is known by so few.
+    return float(student.ppf((1 + level) / 2, num_clusters) * rms * np.sqrt(1 + 1 / num_clusters))

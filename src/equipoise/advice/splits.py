@@ -1,14 +1,16 @@
 """Which rows are held out together: all rows of one value of one column, whatever the column."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs.readers.cells import listed
 from equipoise.runs.readers.published.rows import PublishedRow
 
 NONE = "none"
-_LEAVE = re.compile(r"leave-([a-z0-9_]+)-out")
+_LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+)-out")
 _AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -61,38 +63,59 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
 }
 
 
-def column_of(split: str) -> str | None:
-    """The column whose values are left out in turn; None for no split.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What is left out at a time: all rows of one value of a column, or of every second of its values."""
+
+    column: str
+    is_half: bool
+
+
+def split_of(text: str) -> Split | None:
+    """The split a text names; None for none.
 
     Raises UsageError for what is no split.
 
-    >>> column_of("leave-n_gpus-out"), column_of("none")
-    ('n_gpus', None)
+    >>> split_of("leave-n_gpus-out")
+    Split(column='n_gpus', is_half=False)
     """
-    match = _LEAVE.fullmatch(split)
-    if split == NONE or match is None:
-        if split == NONE:
-            return None
-        raise UsageError(f"--split {split!r}: expected none or leave-COLUMN-out, such as leave-n_gpus-out")
-    return match[1]
+    if text == NONE:
+        return None
+    match = _LEAVE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--split {text[:80]!r}: expected none, leave-COLUMN-out or leave-half-of-COLUMN-out, such as "
+            "leave-n_gpus-out"
+        )
+    return Split(column=match[2], is_half=match[1] is not None)
 
 
-def fold_names(rows: Sequence[PublishedRow], column: str) -> list[str]:
-    """The fold of every row: the text of its value in a column.
+def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
+    """The fold of every row: the text of its value in a column, or which half of all values has it.
 
     Raises UsageError where no row has the column, EvidenceError where all rows have one value.
     """
+    column = split.column
     value = _VALUES.get(column)
     if value is None:
         if not any(column in row.cells for row in rows):
             known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
             raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
-        folds = [row.cells.get(column, "").strip() for row in rows]
+        found: list[object] = [row.cells.get(column, "").strip() for row in rows]
     else:
-        folds = [str(value(row)) for row in rows]
-    if len(set(folds)) == 1:
+        found = [value(row) for row in rows]
+    distinct = sorted(set(found), key=_order)
+    if len(distinct) == 1:
         raise EvidenceError(
-            f"every row has {column} = {folds[0][:80]}: leaving it out leaves nothing to calibrate on",
+            f"every row has {column} = {str(distinct[0])[:80]}: nothing is left to calibrate on",
             missing=(f"rows with another {column}",),
         )
-    return folds
+    if split.is_half:
+        place = {each: ("first", "second")[at % 2] for at, each in enumerate(distinct)}
+        return [f"{place[each]} half of {column}" for each in found]
+    return [str(each) for each in found]
+
+
+def _order(value: object) -> tuple[float, str]:
+    """Numbers by size, then everything else by its text."""
+    return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))

@@ -11,16 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.advice.accuracy import Errors, errors_of
+from equipoise.advice.collective_rows import COLLECTIVE
 from equipoise.advice.held_out import LEVEL, Progress, held_out
 from equipoise.advice.predictor import Indices, Predictor, Task
-from equipoise.advice.splits import column_of, fold_names
+from equipoise.advice.splits import Split, fold_names, split_of
 from equipoise.advice.step_rows import STEP
 from equipoise.errors import EvidenceError
 from equipoise.runs.readers.published.executions import chosen, joined
 from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 
 # What can be foretold of a row. A new one is one new module and one more line.
-PREDICTORS: tuple[Predictor, ...] = (STEP,)
+PREDICTORS: tuple[Predictor, ...] = (STEP, COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +125,16 @@ def validate(
 ) -> Validation:
     """What the models say of every row of the files, and how wrong that is.
 
-    calibrate_on: files the models are fitted to. split: `none`, or `leave-COLUMN-out`: then every value of a
+    calibrate_on: files the models are fitted to. split: `none`, or one of `splits.py`: then every value of a
     column is foretold by models fitted to the rows of all others, and to those of `calibrate_on`.
     Raises DataError for a file, UsageError for a split that is none, EvidenceError where nothing can be
     expressed or held out.
     """
-    column = column_of(split)
+    cut = split_of(split)
     first_part = read_rows(paths)
     rows = joined((*first_part, *read_rows(calibrate_on)))
     tested = rows[: len(first_part)]
-    asked = _asked(rows, {row.execution for row in tested}, column=column, progress=progress)
+    asked = _asked(rows, {row.execution for row in tested}, cut=cut, progress=progress)
     if not asked.foreseen:
         commonest = Counter(asked.reason(row) for row in tested).most_common(3)
         missing = tuple(f"{count} rows: {why}" for why, count in commonest)
@@ -146,14 +147,14 @@ def validate(
 
 
 def _asked(
-    rows: Sequence[PublishedRow], tested: AbstractSet[int], *, column: str | None, progress: Progress | None
+    rows: Sequence[PublishedRow], tested: AbstractSet[int], *, cut: Split | None, progress: Progress | None
 ) -> _Asked:
     """What all predictors say of the executions that are tested."""
     begun = [_begun(predictor, chosen(rows)) for predictor in PREDICTORS]
     folds = dict.fromkeys(tested, "")
-    if column is not None:
+    if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
-        names = fold_names(asked_about, column) if asked_about else []
+        names = fold_names(asked_about, cut) if asked_about else []
         folds |= {row.execution: name for row, name in zip(asked_about, names, strict=True)}
     return _Asked(
         foreseen={

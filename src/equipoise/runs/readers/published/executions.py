@@ -36,6 +36,11 @@ _FROZEN_WEIGHTS = (0.6, 0.72)  # of a step's FLOP where weights have no gradient
 _USUAL_RANK = 16
 
 
+# Each size of a message is timed by itself; so is each rate.
+_COLLECTIVE_CELLS = ("parallel_config", "global_batch")
+_RATE_CELLS = ("precision", "micro_batch", "seq", "source")
+
+
 def read_executions(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
     """The rows of the files, one an execution: of several units the one with the finest figure.
 
@@ -130,5 +135,5 @@ def _cluster_key(row: PublishedRow) -> Hashable:
         fixed = replace(strategy, global_batch_samples=strategy.dp * strategy.microbatch_samples)
         model = row.model.transformer
         return (*where, fixed, row.model.sequence, None if model is None else (model.hidden, model.heads))
-    rest = ("parallel_config",) if row.kind == "collective" else ("precision", "micro_batch", "seq", "source")
-    return (*where, row.operation, *(row.cells.get(name, "").strip() for name in rest))
+    told = _COLLECTIVE_CELLS if row.kind == "collective" else _RATE_CELLS
+    return (*where, row.operation, *(row.cells.get(name, "").strip() for name in told))
