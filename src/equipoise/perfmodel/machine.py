@@ -18,6 +18,7 @@ class Machine:
     peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
     achievable_fraction: of the peak, that large bf16 matrix products reach.
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one direction.
+    power_share: the power limit over the power at which the peaks hold, at most 1.
     host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch adds.
     keeps_order: 1 where the network delivers in order, so that short messages may take NCCL's quick protocols.
     """
@@ -27,6 +28,7 @@ class Machine:
     memory_bytes: Floats
     memory_byte_per_s: Floats
     power_w: Floats
+    power_share: Floats
     node_size: Floats
     intra_byte_per_s: Floats
     intra_latency_s: Floats
@@ -60,12 +62,12 @@ def machine(cluster: Cluster) -> Machine:
     for name in ("memory_bytes", "memory_byte_per_s"):
         if getattr(chip, name) is None:
             raise SpecError(
-                f"accelerator {chip.slug!r}: {name} is not known; an estimate needs it: add it with --hardware"
+                f"accelerator {chip.slug!r}: {name} is not known; estimates need it: add it with --hardware"
             )
     peaks = tuple(float(chip.peak_flop_per_s(DTYPE_OF[each]) or np.nan) for each in PRECISIONS)
     if np.isnan(peaks).all():
         raise SpecError(
-            f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; an estimate needs one: add it with --hardware"
+            f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; estimates need one: add it with --hardware"
         )
     return Machine(
         peak_flop_per_s=peaks,
@@ -73,6 +75,7 @@ def machine(cluster: Cluster) -> Machine:
         memory_bytes=float(chip.memory_bytes or 0),
         memory_byte_per_s=float(chip.memory_byte_per_s or 0),
         power_w=np.nan if chip.power_w is None else chip.power_w,
+        power_share=chip.power_share,
         node_size=float(cluster.node_size),
         intra_byte_per_s=_intra_byte_per_s(cluster),
         intra_latency_s=cluster.intra.latency_s,
@@ -85,7 +88,7 @@ def machine(cluster: Cluster) -> Machine:
 
 
 def _intra_byte_per_s(cluster: Cluster) -> float:
-    """An accelerator's rate inside its node; where all cards share one path through the host, its part of that."""
+    """An accelerator's rate inside its node; its part of one path through the host where cards share that."""
     if cluster.shared_host_byte_per_s is None or cluster.topology != "host":
         return cluster.intra.byte_per_s
     cards = min(cluster.node_size, cluster.num_accelerators)
