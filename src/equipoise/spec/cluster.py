@@ -12,6 +12,7 @@ from equipoise.errors import SpecError
 from equipoise.spec import hardware
 from equipoise.spec.facts import Block, canonical, claimed, merged, read_blocks, shown
 from equipoise.spec.hardware import BLOCK_KINDS, CONFIDENCES, TOPOLOGIES, Accelerator, Confidence, Topology
+from equipoise.spec.mixture import mixture
 
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
 EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
@@ -134,7 +135,8 @@ def cluster(
 ) -> Cluster:
     """A cluster of so many accelerators (one node unless given): facts as stated, else as in the tables.
 
-    name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node. power_cap_w: of each.
+    name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node, or several with `+`
+    between them (`rtx 3090+rtx 4090`: equal numbers, equal shares of the work). power_cap_w: of each.
     Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
 
     >>> cluster("dgx-h100", num_accelerators=64).num_nodes
@@ -144,8 +146,11 @@ def cluster(
     """
     found = current().find(name)
     if found is None:
-        found = usual_system(_accelerator(name), stated.get("topology"))
-    whole = joined(found, num_accelerators=num_accelerators, **stated)
+        chip = _accelerator(name)
+        found = usual_system(chip, stated.get("topology"))
+        whole = joined(found, accelerator=chip, num_accelerators=num_accelerators, **stated)
+    else:
+        whole = joined(found, num_accelerators=num_accelerators, **stated)
     if power_cap_w is None:
         return whole
     return replace(whole, accelerator=hardware.capped(whole.accelerator, power_cap_w))
@@ -310,6 +315,9 @@ def _accelerator(name: str) -> Accelerator:
     alias = hardware.accelerator_alias(name)
     if alias is not None:
         return hardware.accelerator(alias.slug)
+    parts = tuple(map(hardware.accelerator_alias, name.split("+")))
+    if len(parts) > 1 and all(parts):
+        return mixture(tuple(hardware.accelerator(part.slug) for part in parts if part is not None))
     known = (*current().names, *hardware.current().names)
     near = list(dict.fromkeys(get_close_matches(canonical(name)[:80], known, n=5)))
     hint = f"did you mean {', '.join(near)}? " if near else ""

@@ -1,0 +1,56 @@
+"""Unequal accelerators together: nothing is better than in the weakest, equal ones change nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.errors import SpecError
+from equipoise.spec.cluster import cluster
+from equipoise.spec.hardware import DTYPES, accelerator, accelerators
+from equipoise.spec.mixture import mixture
+
+CHIPS = st.sampled_from(accelerators())
+
+
+def test_two_unequal_cards_have_the_least_of_each() -> None:
+    both = cluster("RTX 3090 + RTX A5000", num_accelerators=2)
+    # Datasheets: memory 24 and 24 GB at 936 and 768 GB/s, fp16 71 and 111.1 TFLOP/s, 350 and 230 W.
+    assert both.accelerator.slug == "rtx-3090-pcie-24gb+rtx-a5000-pcie-24gb"
+    assert both.accelerator.memory_byte_per_s == 768e9
+    assert both.accelerator.peak_bf16_flop_per_s == 71e12
+    assert both.accelerator.power_w == 290
+    assert (both.topology, both.node_size) == ("host", 2)
+
+
+def test_names_with_a_plus_of_their_own_are_found_first() -> None:
+    assert cluster("Intel(R) Xeon(R) Platinum 8480+").accelerator.slug == "xeon-8480-cpu"
+    with pytest.raises(SpecError, match="'rtx-3090\\+h9000' is no known system or accelerator"):
+        cluster("rtx-3090+h9000")
+
+
+@pytest.mark.law
+@given(CHIPS)
+def test_equal_ones_are_themselves(chip) -> None:
+    assert mixture((chip, chip)) == chip
+
+
+@pytest.mark.law
+@given(st.lists(CHIPS, min_size=2, max_size=4))
+def test_a_mixture_is_never_better_than_any_of_its_parts(chips) -> None:
+    both = mixture(tuple(chips))
+    for chip in chips:
+        for field in (
+            "memory_bytes",
+            "memory_byte_per_s",
+            "link_byte_per_s",
+            *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
+        ):
+            ours, theirs = getattr(both, field), getattr(chip, field)
+            assert ours is None or (theirs is not None and ours <= theirs)
+        assert (both.intra_latency_s or 0) >= (chip.intra_latency_s or 0)
+    assert 0 < both.achievable_fraction < 1
+
+
+def test_one_that_was_measured_and_one_that_was_not_count_as_not_measured() -> None:
+    both = mixture((accelerator("a100-sxm4-80gb"), accelerator("rtx-4090-pcie-24gb")))
+    assert not both.achievable_is_measured
