@@ -16,7 +16,7 @@ from equipoise.cli.output import printable, write
 _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
     ("Understanding", (understanding.predict, understanding.backtest)),
-    ("Theory", (theory.validate,)),
+    ("Theory", (theory.plan, theory.validate)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 

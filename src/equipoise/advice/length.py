@@ -1,0 +1,113 @@
+"""How long a training is, in samples: to a target as published results tell, or as stated, or a unit of it."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from equipoise.advice.answer import LEVEL
+from equipoise.advice.planned import Length
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.scaling.batches import BatchGrowth, batch_growth
+from equipoise.scaling.law import FloatArray
+from equipoise.spec.workload import Workload
+from equipoise.units import SI_PREFIXES, format_si
+
+# Quantiles of a normal deviate that leave (1 - LEVEL) / 2 on each side.
+DEVIATE = 1.6448536269514722
+_UNIT_TOKENS = _UNIT_SAMPLES = SI_PREFIXES["G"]
+
+
+def stated_length(workload: Workload, *, samples: float | None, tokens: float | None) -> float | None:
+    """The samples of a training stated by the user, in samples or tokens; None where neither is.
+
+    Raises UsageError for what is no length.
+    """
+    if samples is not None and tokens is not None:
+        raise UsageError("--samples and --tokens both state the length of the training; keep one")
+    given = samples if tokens is None else tokens
+    if given is None:
+        return None
+    if not 1 <= given < math.inf:
+        name = "--samples" if tokens is None else "--tokens"
+        raise UsageError(f"{name} {given:g}; expected a finite number, at least 1")
+    if tokens is None:
+        return samples
+    if workload.sequence_tokens is None:
+        raise UsageError(f"--tokens: a sample of {workload.title} has no number of tokens; give --samples")
+    return tokens / workload.sequence_tokens
+
+
+def training_length(
+    workload: Workload, scores: pl.DataFrame | None, *, stated_samples: float | None
+) -> Length:
+    """How many samples the training takes at each global batch.
+
+    scores: the table `scores`, all rounds; None where there are no published results to look at.
+    stated_samples: the user's own length, the same at every batch.
+    """
+    if stated_samples is not None:
+        amount = stated_samples * (workload.sequence_tokens or 1)
+        unit = "tokens" if workload.sequence_tokens else "samples"
+        return Length(
+            words=f"train on {format_si(amount, '').strip()} {unit}",
+            samples=_always(stated_samples),
+            log_sd=lambda _: 0.0,
+            batches=None,
+            is_whole=True,
+        )
+    try:
+        growth = _growth(workload, scores)
+    except EvidenceError as err:
+        return _unit(workload, err)
+    return _fitted(workload, growth)
+
+
+def _always(samples: float) -> Callable[[FloatArray], FloatArray]:
+    return lambda batch: np.full_like(batch, samples)
+
+
+def _growth(workload: Workload, scores: pl.DataFrame | None) -> BatchGrowth:
+    """Samples against batch of the published results of a workload."""
+    if scores is None:
+        raise EvidenceError("no published results were looked at")
+    entries = scores.filter((pl.col("workload") == workload.slug) & (pl.col("division") == "closed"))
+    if entries.is_empty():
+        raise EvidenceError(f"no published result of {workload.title} tells how many samples it needs")
+    return batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
+
+
+def _fitted(workload: Workload, growth: BatchGrowth) -> Length:
+    """The law of samples against batch, with its spread over the batches seen."""
+    least, critical = growth.samples_min.value, growth.batch_critical.value
+    curve = growth.curve
+    batches = np.log(curve["global_batch_samples"].to_numpy())
+    spread = np.log(curve["high"].to_numpy() / curve["low"].to_numpy()) / (2 * DEVIATE)
+    seen = growth.entries["global_batch_samples"]
+    return Length(
+        words=f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}",
+        samples=lambda batch: np.asarray(least * (1 + batch / critical)),
+        log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
+        batches=(int(seen.min()), int(seen.max())),  # type: ignore[arg-type]  # numbers, as its filter left them
+        is_whole=True,
+        notes=(
+            f"Samples to the target grow with the global batch B: {least:.4g} (1 + B / {critical:.4g}), from "
+            f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}.",
+        ),
+    )
+
+
+def _unit(workload: Workload, why: EvidenceError) -> Length:
+    """A round number of tokens or samples, where nobody tells how long the training is."""
+    tokens = workload.sequence_tokens
+    samples = _UNIT_SAMPLES if tokens is None else _UNIT_TOKENS / tokens
+    return Length(
+        words=f"train on each 1e9 {'samples' if tokens is None else 'tokens'}",
+        samples=_always(samples),
+        log_sd=lambda _: 0.0,
+        batches=None,
+        is_whole=False,
+        missing=("the length of the training: --tokens N or --samples N", *why.missing),
+        notes=(f"The length of the training is not known ({why}): give --tokens or --samples.",),
+    )

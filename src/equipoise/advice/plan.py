@@ -1,0 +1,229 @@
+"""The best strategies for a workload on a cluster, and where more accelerators stop paying, by the model."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from equipoise.advice.answer import LEVEL, Terms
+from equipoise.advice.modelled import Model, prior_model
+from equipoise.advice.planned import Option, Plan, Question, Rejection
+from equipoise.advice.remedy import remedy
+from equipoise.advice.setting import Setting, setting
+from equipoise.perfmodel.search import Searched
+from equipoise.scaling.equilibrium import Equilibrium, default_answer, equilibria
+from equipoise.scaling.law import Domain, FloatArray
+
+# Where the number of accelerators is given: sizes this many doublings below and above show what more would do.
+_DOUBLINGS_AROUND = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """What a search at one size found: the best strategy first, then the best of the other layouts."""
+
+    num_accelerators: int
+    asked: bool
+    found: Searched
+    options: tuple[Option, ...]
+
+
+def plan(
+    question: Question,
+    *,
+    terms: Terms | None = None,
+    scores: pl.DataFrame | None = None,
+    model: Model | None = None,
+) -> Plan:
+    """The recommended strategy, alternatives, the trade-off between time and money, and the equilibria.
+
+    scores: the table `scores`, of which samples against batch are learnt. model: the calibration; without it the
+    priors of the model alone.
+    Raises SpecError for names that are not known, EvidenceError where no global batch can be chosen.
+    """
+    began = time.perf_counter()
+    ground = setting(question, terms or Terms(), scores, model or prior_model())
+    sized = [
+        _sized(ground, size, asked=size in asked, num_best=question.num_best)
+        for asked in [_asked(question, ground)]
+        for size in sorted({*asked, *_around(question)})
+    ]
+    best = [each for each in sized if each.options]
+    points = _equilibria(ground, [each.options[0] for each in best], sized[-1].num_accelerators)
+    answer = default_answer(points) if points else None
+    kept, refused = _kept(question, [each for each in best if each.asked])
+    chosen = _chosen(question, kept, answer)
+    asked_sizes = [each for each in sized if each.asked]
+    return Plan(
+        question=question,
+        workload=ground.workload,
+        cluster=ground.cluster,
+        rates=ground.rates,
+        length=ground.length,
+        basis=ground.model.basis,
+        recommended=chosen.options[0] if chosen else None,
+        alternatives=chosen.options[1:] if chosen else (),
+        by_size=tuple(each.options[0] for each in best),
+        pareto=pareto([each.options[0] for each in best if each.asked]),
+        points=points,
+        answer=answer,
+        rejected=(*refused, *_rejections(ground, asked_sizes)),
+        remedy=None if any(each.options for each in asked_sizes) else remedy(ground, question.most),
+        notes=(*ground.length.notes, *_notes(question, ground)),
+        num_considered=sum(each.found.num_legal for each in sized),
+        num_fitting=sum(each.found.num_fitting for each in sized),
+        search_s=time.perf_counter() - began,
+    )
+
+
+def _sized(ground: Setting, size: int, *, asked: bool, num_best: int) -> _Sized:
+    found = ground.searched(size, num_best=num_best if asked else 1)
+    options = ground.options([each.strategy for each in found.best])
+    return _Sized(num_accelerators=size, asked=asked, found=found, options=options)
+
+
+def _asked(question: Question, ground: Setting) -> frozenset[int]:
+    """The sizes to choose from: both ends, powers of two, and powers of two of nodes between them."""
+    steps = range(math.ceil(math.log2(question.most)) + 1)
+    sizes = {2**step for step in steps} | {ground.cluster.node_size * 2**step for step in steps}
+    between = {each for each in sizes if question.fewest <= each <= question.most}
+    return frozenset({question.fewest, question.most} | between)
+
+
+def _around(question: Question) -> Iterator[int]:
+    """Sizes that only show where more stop paying: doublings about a given number, or one beyond the most."""
+    if question.fewest < question.most:
+        yield 2 * question.most
+        return
+    for step in range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 1):
+        size = question.most * 2.0**step
+        if size.is_integer() and size >= 1:
+            yield int(size)
+
+
+def _equilibria(ground: Setting, best: Sequence[Option], largest: int) -> tuple[Equilibrium, ...]:
+    """Equilibria of the curve through the best strategy of each size, up to half the largest size tried.
+
+    Assumes that between two sizes tried the logarithm of time is a straight line in that of the size, and that
+    where a size has no legal strategy, the accelerators beyond the largest that has one stand idle.
+    """
+    sizes = np.array([each.num_accelerators for each in best], dtype=float)
+    if not len(sizes) or largest < 2 * sizes[0]:
+        return ()
+    logs = np.log(ground.curves_s([each.strategy for each in best]))
+
+    def curves_s(wanted: FloatArray) -> FloatArray:
+        return np.exp([np.interp(np.log(wanted), np.log(sizes), each) for each in logs])
+
+    domain = Domain(smallest=float(sizes[0]), largest=largest / 2.0)
+    return equilibria(curves_s, domain, level=LEVEL)
+
+
+def _kept(question: Question, best: Sequence[_Sized]) -> tuple[list[_Sized], tuple[Rejection, ...]]:
+    """The sizes that keep deadline and budget; what the others would have needed."""
+    kept: list[_Sized] = []
+    late: list[float] = []
+    dear: list[float] = []
+    for each in best:
+        first = each.options[0]
+        usd = first.bill.usd
+        if first.time.value > question.deadline_s:
+            late.append(first.time.value)
+        elif usd is not None and usd > question.budget_usd:
+            dear.append(usd)
+        else:
+            kept.append(each)
+    refused = [
+        Rejection(reason=reason, needed=min(values), available=limit, count=len(values))
+        for reason, values, limit in (
+            ("deadline_s", late, question.deadline_s),
+            ("budget_usd", dear, question.budget_usd),
+        )
+        if values
+    ]
+    return kept, tuple(refused)
+
+
+def _chosen(question: Question, kept: Sequence[_Sized], answer: Equilibrium | None) -> _Sized | None:
+    """The size that serves the objective best; fewer accelerators where two serve alike."""
+    if not kept:
+        return None
+    if question.objective == "balance":
+        limit = kept[0].num_accelerators if answer is None else answer.num_accelerators
+        below = [each for each in kept if each.num_accelerators <= limit]
+        return below[-1] if below else kept[0]
+    if question.objective == "time":
+        return min(kept, key=lambda each: each.options[0].time.value)
+    if question.objective == "cost":
+        return min(kept, key=lambda each: each.options[0].bill.accelerator_hours)
+    return min(kept, key=lambda each: each.options[0].bill.energy_j or each.options[0].bill.accelerator_hours)
+
+
+def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
+    """Of the options, those that no other is as good as in time, money and energy and better in one."""
+    worth = {id(each): _worth(each) for each in options}
+    front = [
+        each
+        for each in options
+        if not any(_beats(worth[id(other)], worth[id(each)]) for other in options if other is not each)
+    ]
+    return tuple(sorted(front, key=lambda each: each.time.value))
+
+
+def _worth(option: Option) -> tuple[float, ...]:
+    hours = option.bill.accelerator_hours
+    usd, energy_j = option.bill.usd, option.bill.energy_j
+    return (option.time.value, hours if usd is None else usd, hours if energy_j is None else energy_j)
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ...]:
+    """Why strategies at the sizes asked fell out: memory first, then what the model forbids."""
+    faults: Counter[str] = Counter()
+    for each in sized:
+        faults += each.found.faults
+    too_large = sum(each.found.num_legal - each.found.num_fitting for each in sized)
+    nearest = [each.found.memories.nearest_bytes for each in sized if each.found.memories]
+    memory = (
+        Rejection(
+            reason="memory_bytes",
+            needed=min(nearest),
+            available=float(ground.machine.memory_bytes),
+            count=too_large,
+        ),
+    )
+    illegal = tuple(
+        Rejection(reason=reason, needed=None, available=None, count=count)
+        for reason, count in faults.most_common()
+    )
+    return (*(memory if too_large else ()), *illegal)
+
+
+def _notes(question: Question, ground: Setting) -> Iterator[str]:
+    """What the answer does not show by itself."""
+    length = ground.length
+    batch = question.global_batch_samples
+    if length.batches is None:
+        if batch is None:
+            yield (
+                "The global batch is the usual one of language models, 4 Mi tokens: no published result tells what "
+                "a larger one would cost in samples. Give --global-batch for another."
+            )
+        elif length.is_whole:
+            yield "The number of samples is taken to be the same at every global batch."
+    elif batch is not None and not length.batches[0] <= batch <= length.batches[1]:
+        yield (
+            f"A global batch of {batch:,} lies outside those of published results, {length.batches[0]:,} to "
+            f"{length.batches[1]:,}: its samples are an extrapolation."
+        )
+    if question.objective in {"cost", "energy"} and math.isinf(question.deadline_s):
+        yield f"Without --deadline the least {question.objective} is nearly always at the fewest accelerators."
+    if ground.rates.price is None:
+        yield f"No price is known for {ground.cluster.accelerator.slug}: give --price; accelerator-hours stand in."

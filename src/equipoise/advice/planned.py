@@ -1,0 +1,160 @@
+"""What is asked of a plan and what it answers: records only."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from equipoise.advice.answer import MAX_ACCELERATORS, Evidence
+from equipoise.economics import Bill, Rates
+from equipoise.errors import UsageError
+from equipoise.perfmodel.space import Value
+from equipoise.scaling.equilibrium import Equilibrium
+from equipoise.scaling.law import FloatArray
+from equipoise.spec.cluster import Cluster, NodeFacts
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import Workload
+from equipoise.stats import Interval
+
+ObjectiveName: TypeAlias = Literal["time", "cost", "energy", "balance"]
+_MOST_BATCH_SAMPLES = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked. fewest, most: accelerators that may be taken; alike where the number is given.
+
+    training_samples, training_tokens: how many, where the workload's own target is not meant. deadline_s, budget_usd: a training may
+    not exceed them. choices: values that knobs of the strategy may take; others are free within the usual.
+    node: facts of the node in place of those of the tables.
+    """
+
+    workload: str
+    accelerator: str
+    fewest: int
+    most: int
+    objective: ObjectiveName = "balance"
+    global_batch_samples: int | None = None
+    training_samples: float | None = None
+    training_tokens: float | None = None
+    deadline_s: float = math.inf
+    budget_usd: float = math.inf
+    choices: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    node: NodeFacts = field(default_factory=NodeFacts)
+    num_best: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and batches that cannot be."""
+        if not 1 <= self.fewest <= self.most <= MAX_ACCELERATORS:
+            raise UsageError(
+                f"--accelerators {self.fewest}..{self.most}; expected whole numbers from 1 to {MAX_ACCELERATORS:,}, "
+                "the smaller first"
+            )
+        batch = self.global_batch_samples
+        if batch is not None and not 1 <= batch <= _MOST_BATCH_SAMPLES:
+            raise UsageError(f"--global-batch {batch}; expected 1 to {_MOST_BATCH_SAMPLES:,} samples")
+        for option, value in (("--deadline", self.deadline_s), ("--budget", self.budget_usd)):
+            if not value > 0:
+                raise UsageError(f"{option} {value:g}; expected a number above 0")
+        if not self.num_best >= 1:
+            raise UsageError(f"--top {self.num_best}; expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """How many samples a training takes. words: of what, as in "the time to ...".
+
+    samples: global batches -> samples. spread: a global batch -> log standard deviation of its samples.
+    batches: global batches it is known for, smallest and largest; None where it does not depend on them.
+    is_whole: False where it is only a unit of length, for want of what `missing` names.
+    """
+
+    words: str
+    samples: Callable[[FloatArray], FloatArray]
+    log_sd: Callable[[float], float]
+    batches: tuple[int, int] | None
+    is_whole: bool
+    missing: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One strategy on so many accelerators: what a step and the whole training take.
+
+    seconds: of a step, by cause. memory: bytes of the fullest accelerator, by kind. samples: of the training.
+    flop_share: FLOP of the model, nothing twice, over those of the accelerators' peak in the strategy's precision.
+    """
+
+    accelerator: str
+    strategy: Strategy
+    step_s: float
+    seconds: Mapping[str, float]
+    memory: Mapping[str, float]
+    samples: float
+    time: Interval
+    flop_share: float | None
+    bill: Bill
+
+    @property
+    def num_accelerators(self) -> int:
+        """Accelerators it takes."""
+        return self.strategy.num_accelerators
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of the fullest accelerator."""
+        return self.memory["reserved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Why strategies fell out: what would be needed and what there is, in the unit of the reason; None: no amount."""
+
+    reason: str
+    needed: float | None
+    available: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What the model was calibrated on, and how wrong it is. record: in words; median_abs_error: None if unknown."""
+
+    name: str
+    words: str
+    num_held_out: int
+    median_abs_error: float | None
+    p90_abs_error: float | None
+    coverage: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer. recommended: None where nothing is legal, fits, and keeps deadline and budget.
+
+    alternatives: the best other layouts on as many accelerators. by_size: the best at each size tried, from the
+    smallest; asked or not. pareto: of the sizes asked, what none beats in time, money and energy at once.
+    points: equilibria of the modelled curve; answer: the first reason to stop. remedy: what would make it fit.
+    num_considered, num_fitting: strategies estimated, and those that fit into memory.
+    """
+
+    question: Question
+    workload: Workload
+    cluster: Cluster
+    rates: Rates
+    length: Length
+    basis: Basis
+    recommended: Option | None
+    alternatives: tuple[Option, ...]
+    by_size: tuple[Option, ...]
+    pareto: tuple[Option, ...]
+    points: tuple[Equilibrium, ...]
+    answer: Equilibrium | None
+    rejected: tuple[Rejection, ...]
+    remedy: str | None
+    notes: tuple[str, ...]
+    num_considered: int
+    num_fitting: int
+    search_s: float
