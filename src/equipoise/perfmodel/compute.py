@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.perfmodel.grid import (
     CODES,
@@ -17,8 +18,15 @@ from equipoise.perfmodel.parameters import Parameters
 
 EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
-# The way back makes two products for each of the way forward: one for the inputs, one for the weights.
+# From here on products run in fewer than 16 bits, and their inputs have to be quantised.
+_FIRST_NARROW = CODES["precision"].index("fp8")
+_FULL_TRAINING = CODES["trained"].index("full")
+# The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
+# frozen weights do not need.
 BACKWARD_PER_FORWARD = 2.0
+FROZEN_BACKWARD_PER_FORWARD = 1.0
+# Fused attention computes its scores again: five products for two (Dao et al. 2022, appendix B).
+_FUSED_BACKWARD_PER_FORWARD = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +48,11 @@ def tokens_per_rank(load: Load, grid: Grid) -> Numbers:
 
 
 def product_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
-    """FLOP/s that a layer's large matrix products reach, in each strategy's precision; NaN where the chip lacks it.
+    """FLOP/s that a layer's large matrix products reach, in each strategy's precision; NaN where the chip
+    lacks it.
 
-    Assumes that the share of peak measured in bf16 holds in fp32, tf32 and fp16, and a calibrated part of it below.
+    Assumes that the share of peak measured in bf16 holds in fp32, tf32 and fp16, and a calibrated part of it
+    below.
     """
     by_precision = {
         "fp8": parameters.fp8_fraction,
@@ -50,25 +60,44 @@ def product_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters
         "mxfp8": parameters.mxfp8_fraction,
         "fp4": parameters.fp4_fraction,
     }
+    fraction = machine.achievable_fraction * parameters.product_fraction * power_rate(machine, parameters)
     rates = tuple(
-        np.asarray(
-            peak * (machine.achievable_fraction * by_precision.get(name, 1.0) * parameters.product_fraction)
-        )
+        np.asarray(peak * (fraction * by_precision.get(name, 1.0)))
         for name, peak in zip(CODES["precision"], machine.peak_flop_per_s, strict=True)
     )
     return np.asarray(np.choose(grid.precision, rates))
 
 
 def wide_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
-    """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run below it."""
+    """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run
+    below it.
+    """
+    fraction = machine.achievable_fraction * parameters.product_fraction * power_rate(machine, parameters)
     rates = tuple(
-        np.asarray(
-            (peak if name in {"fp32", "tf32", "fp16"} else machine.peak_flop_per_s[BF16])
-            * (machine.achievable_fraction * parameters.product_fraction)
-        )
+        np.asarray((peak if name in {"fp32", "tf32", "fp16"} else machine.peak_flop_per_s[BF16]) * fraction)
         for name, peak in zip(CODES["precision"], machine.peak_flop_per_s, strict=True)
     )
     return np.asarray(np.choose(grid.precision, rates))
+
+
+def power_rate(machine: Machine, parameters: Parameters) -> Floats:
+    """The rate of compute-bound work under the machine's power limit, over that at the power of its peaks.
+
+    Source: dynamic power is frequency x voltage^2, and voltage rises with frequency: rate is power^(1/3).
+    """
+    return machine.power_share**parameters.power_exponent
+
+
+def is_narrow(grid: Grid) -> NDArray[np.bool_]:
+    """Where products of a layer run in fewer than 16 bits."""
+    return np.asarray(grid.precision >= _FIRST_NARROW)
+
+
+def loss_is_fused(grid: Grid) -> NDArray[np.bool_]:
+    """Where logits never stand in memory in fp32: a compiler or a kernel of its own makes loss and
+    gradient.
+    """
+    return np.asarray((grid.fused_loss > 0) & (grid.implementation != EAGER))
 
 
 def value_bytes(grid: Grid) -> Numbers:
@@ -80,14 +109,13 @@ def value_bytes(grid: Grid) -> Numbers:
 def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> LayerTime:
     """Device and host time of one layer and micro-batch on one rank.
 
-    Assumes products share out evenly over the tensor axis; each takes its FLOP at the reached rate and a fixed
-    ramp; memory-bound work moves its bytes at the reached share of the memory's rate.
+    Assumes products share out evenly over the tensor axis; each takes its FLOP at the reached rate and a
+    fixed ramp; memory-bound work moves its bytes at the reached share of the memory's rate.
     Source: t = F / (P e) (1 + F_half / F), with F_half / (P e) as a time.
     """
     tokens = tokens_per_rank(load, grid)
     sharded = tokens / grid.tp
     rate = product_rate_flop_per_s(machine, grid, parameters)
-    wide = wide_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
     wider = value_bytes(grid) / 2
     products = sharded * (load.dense_flop / rate) + load.num_dense_products * parameters.product_ramp_s
@@ -102,11 +130,20 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
         wider * memory * parameters.layer_traffic
     )
     traffic = traffic * np.where(grid.implementation == EAGER, parameters.eager_traffic, 1.0)
+    quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
+    traffic = traffic + quantising
     forward = products + experts + attention + traffic
-    backward = BACKWARD_PER_FORWARD * (products + experts + attention) + parameters.backward_traffic * traffic
-    again = (grid.recompute == RECOMPUTE_FULL) * forward + (grid.recompute == RECOMPUTE_SELECTIVE) * (
-        attention
+    fused = grid.fused_attention > 0
+    backward = (
+        np.where(grid.trained == _FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
+        * (products + experts)
+        + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, BACKWARD_PER_FORWARD) * attention
+        + parameters.backward_traffic * traffic
     )
+    # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
+    # that is bound by memory (torchtitan 2024, section 2.3).
+    selected = np.where(fused, sharded * (load.again_flop / rate) + traffic, attention)
+    again = (grid.recompute == RECOMPUTE_FULL) * forward + (grid.recompute == RECOMPUTE_SELECTIVE) * selected
     return LayerTime(
         forward_s=forward,
         backward_s=backward,
@@ -116,7 +153,9 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
 
 
 def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
-    """Scores and their use, forward; what is not fused computes masked scores too and moves each through memory."""
+    """Scores and their use, forward; what is not fused computes masked scores too and moves each through
+    memory.
+    """
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     sharded = tokens_per_rank(load, grid) / grid.tp
     rate = wide * (parameters.attention_fraction / parameters.product_fraction)
@@ -128,7 +167,9 @@ def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameter
 
 
 def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
-    """Grouped products of the experts that a rank holds, forward: FLOP of its tokens, and each weight read once."""
+    """Grouped products of the experts that a rank holds, forward: FLOP of its tokens, and each weight read
+    once.
+    """
     if not np.any(load.experts):
         return np.zeros(())
     rate = product_rate_flop_per_s(machine, grid, parameters) * parameters.expert_fraction
@@ -146,7 +187,8 @@ def _host_s(load: Load, grid: Grid, parameters: Parameters) -> Numbers:
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     passes = 1 + BACKWARD_PER_FORWARD + (grid.recompute == RECOMPUTE_FULL)
     waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
-    return np.asarray(load.num_kernels * passes * (parameters.launch_s * eager * waiting))
+    kernels = load.num_kernels + np.where(is_narrow(grid), 1.0, 0.5) * (load.num_expert_kernels / grid.ep)
+    return np.asarray(kernels * passes * (parameters.launch_s * eager * waiting))
 
 
 def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
@@ -155,7 +197,8 @@ def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
     products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * parameters.head_fraction))
-    return np.asarray(products + sharded * (load.head_bytes * memory * parameters.head_traffic))
+    moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
+    return np.asarray(products + sharded * (moved * memory * parameters.head_traffic))
 
 
 def optimizer_time_s(state_bytes: Numbers, machine: Machine, parameters: Parameters) -> Numbers:

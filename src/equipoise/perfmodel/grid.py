@@ -54,6 +54,7 @@ class Grid:
     sequence_parallel: Numbers
     tp_overlap: Numbers
     fused_attention: Numbers
+    fused_loss: Numbers
     recompute: Codes
     precision: Codes
     implementation: Codes

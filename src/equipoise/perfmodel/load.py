@@ -7,34 +7,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
+from equipoise.perfmodel.blocks import BYTES_PER_VALUE, Block, attention, dense, experts, state, summed
 from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
 
 Floats: TypeAlias = float | NDArray[np.float64]
 
-_TILE = 64
-BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
+# Of a network of convolutions: a product, its norm and its activation a layer.
+_KERNELS_PER_LAYER = 3
+# Logits as fp32 softmax makes them: written, widened, reduced twice, replaced by their gradient; or, in one
+# kernel each way, read, and read and replaced.
+_LOSS_BYTES, _FUSED_LOSS_BYTES = 20.0, 8.0
+# Bytes of a logit alive at once: softmax, gradient of the picked, gradient of all, each fp32; or logit and
+# gradient in 2 bytes.
+_KEPT_LOSS_BYTES, _KEPT_FUSED_LOSS_BYTES = 12.0, 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Work and state of one model at one sequence length; every field a float, or arrays that broadcast.
 
-    A layer is the mean layer of the stack; *_flop are of one token's way forward, before any sharding.
-    layers, hidden, heads, kv_heads, experts: sizes that limit sharding; hidden is 0 for what has no tensor axis.
-    sequence: tokens of a sample (1 where a sample is not text: then a "token" is a sample).
-    dense_flop, num_dense_products: matrix products that every token passes, and how many there are in a layer.
-    expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to its experts.
-    attention_flop: scores and their use; head_flop: the output matrix, once a token.
-    product_whole_bytes, product_shared_bytes: what products read and write beside weights, by the sharing below.
-    score_flop, score_bytes: what attention that is not fused adds: masked scores computed all the same, and every
-    score written and read again by softmax and dropout.
-    whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves whole
-    (norms, residuals, dropout), and which it shares out. head_bytes: that of logits and loss, once a token.
-    num_kernels: kernels launched a layer, forward.
-    dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end of a pipeline; adapter_params: of an
-    adapter, a layer and rank.
-    kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way back, by
-    the same sharing, and the scores that unfused attention keeps; boundary_bytes: of a token between two layers.
+    A layer is the mean layer of the stack; *_flop are of one token's way forward, before any sharding. What
+    predicts later tokens counts as a part of every layer.
+    layers, hidden, heads, kv_heads, experts: sizes that limit sharding; hidden is 0 for what has no tensor
+    axis. top_k: experts a token meets. sequence: tokens of a sample (1 where a sample is not text: a "token"
+    is a sample). dense_flop, num_dense_products: matrix products that every token passes, and how many there
+    are in a layer. again_flop: those among them that recomputing operation by operation does again.
+    expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to one
+    expert. attention_flop: scores and their use; head_flop: the output matrix, once a token.
+    product_whole_bytes, product_shared_bytes: what products read and write beside weights, by the sharing
+    below. quantised_bytes: what turning products' inputs into fewer bits moves, either way.
+    score_flop, score_bytes: what attention that is not fused adds: masked scores computed all the same, and
+    every score written and read again by softmax and dropout.
+    whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves
+    whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
+    loss, once a token, with logits in fp32 and with fused kernels.
+    num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for all experts together.
+    num_sums: partial sums a layer leaves to a tensor axis, forward.
+    dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
+    of a pipeline; adapter_params: of an adapter, a layer and rank.
+    kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
+    back, by the same sharing, and the scores that unfused attention keeps. spared_whole_bytes,
+    spared_shared_bytes: what is kept where operations are recomputed one by one. kept_loss_bytes,
+    kept_fused_loss_bytes: of logits and loss. boundary_bytes: of a token between two layers. kv_bytes: of a
+    token's keys and values, a layer.
     """
 
     layers: Floats
@@ -42,9 +58,11 @@ class Load:
     heads: Floats
     kv_heads: Floats
     experts: Floats
+    top_k: Floats
     sequence: Floats
     dense_flop: Floats
     num_dense_products: Floats
+    again_flop: Floats
     expert_flop: Floats
     num_expert_products: Floats
     routed_bytes: Floats
@@ -52,12 +70,16 @@ class Load:
     head_flop: Floats
     product_whole_bytes: Floats
     product_shared_bytes: Floats
+    quantised_bytes: Floats
     score_flop: Floats
     score_bytes: Floats
     whole_bytes: Floats
     shared_bytes: Floats
-    head_bytes: Floats
+    loss_bytes: Floats
+    fused_loss_bytes: Floats
     num_kernels: Floats
+    num_expert_kernels: Floats
+    num_sums: Floats
     dense_params: Floats
     expert_params: Floats
     embedding_params: Floats
@@ -66,13 +88,16 @@ class Load:
     kept_whole_bytes: Floats
     kept_shared_bytes: Floats
     kept_score_bytes: Floats
-    kept_head_bytes: Floats
+    spared_whole_bytes: Floats
+    spared_shared_bytes: Floats
+    kept_loss_bytes: Floats
+    kept_fused_loss_bytes: Floats
     boundary_bytes: Floats
     kv_bytes: Floats
 
     @property
     def params(self) -> Floats:
-        """Every weight of the model."""
+        """Every weight of the model, those that predict later tokens included."""
         return self.layers * (self.dense_params + self.expert_params) + self.embedding_params
 
     @property
@@ -85,84 +110,114 @@ class Load:
 def transformer_load(model: Transformer, *, sequence: int) -> Load:
     """The load of a transformer on samples of `sequence` tokens.
 
-    Assumes 2-byte activations; biases, norms and routing cost no FLOP; memory-bound work as counted below.
-    Source: parameters and FLOP as in `Transformer`; activations kept: Korthikanti et al. 2022, eq. 1-3
-    (10 + 24/t + 5as/h values of s b h, of which 24 are for a plain block with a four times wider feed-forward).
+    Raises SpecError for a sequence without tokens.
+    Assumes 2-byte activations; blocks spread evenly over the layers, those that predict later tokens too.
+    Source: parameters and FLOP as in `Transformer`; bytes as in blocks.py.
     """
     if sequence < 1:
         raise SpecError(f"sequence={sequence}; expected at least 1 token a sample")
     layers, hidden = float(model.layers), float(model.hidden)
-    per_layer = 1 / layers
-    attention = model.num_attention_blocks * per_layer
-    dense = model.num_dense_blocks * per_layer
-    expert = model.num_expert_blocks * per_layer
-    state = model.state_layers * per_layer
-    dense_params = (
-        attention * model.attention_params
-        + dense * model.dense_params
-        + expert * model.shared_params
-        + state * model.state_params
-    )
-    value = model.value_head_size or model.head_size
-    key = model.head_size + (model.rope_head_size if model.kv_rank else 0)
-    context = model.attention_context(sequence)
-    inner = model.state_heads * model.state_head_size
-    # Matrix units work on tiles of 64: a head of 96 costs as much as one of 128.
-    tiled = _TILE * (-(-key // _TILE) + -(-value // _TILE))
-    attention_flop = attention * 2 * model.heads * tiled * context + state * 4 * inner * model.state_size
-    matrices = 3 if model.gated else 2
-    # Widths of what one token leaves behind in each block, in values: inputs of the products and of the activation.
-    attention_width = model.heads * (key + value) + model.kv_heads * (key + value)
-    dense_width = (matrices if model.gated else matrices) * model.ffn_hidden
-    expert_width = matrices * (model.top_k * model.expert_ffn_hidden + model.shared_expert_ffn_hidden) + (
-        2 * model.top_k * (model.expert_latent or model.hidden) if model.experts else 0
-    )
-    state_width = 5 * inner
-    shared_width = (
-        attention * attention_width + dense * dense_width + expert * expert_width + state * state_width
-    )
-    blocks = attention + dense + expert + state
+    further = model.prediction_layers
+    # Shared weights are read once more for each further prediction, and held once.
+    further_held = min(1, further) if model.prediction_shared else further
+    stack = summed(_blocks(model, sequence, further), layers)
+    held = summed(_blocks(model, sequence, further_held), layers)
+    joints = 2 * hidden * hidden * further_held / layers
+    logits = model.predicted_fraction * model.vocabulary * (1 + further)
+    tables = float(model.embedding_params)
     return Load(
         layers=layers,
         hidden=hidden,
         heads=float(model.heads),
         kv_heads=float(model.kv_heads),
         experts=float(model.experts),
+        top_k=float(model.top_k),
         sequence=float(sequence),
-        dense_flop=2 * dense_params,
-        num_dense_products=2 * attention
-        + matrices * dense
-        + (matrices if model.shared_expert_ffn_hidden else 0) * expert
-        + 2 * state,
-        expert_flop=2 * expert * model.top_k * model.expert_params,
-        num_expert_products=matrices * expert,
-        routed_bytes=expert * model.top_k * (model.expert_latent or hidden) * BYTES_PER_VALUE,
-        attention_flop=attention_flop,
-        head_flop=2 * model.vocabulary * hidden,
-        # Products read their inputs and write their results: hidden at one end of each block, its width at the other.
-        product_whole_bytes=(attention + dense + expert + state) * 2 * hidden * BYTES_PER_VALUE,
-        product_shared_bytes=shared_width * BYTES_PER_VALUE,
-        score_flop=attention * 2 * model.heads * tiled * (sequence - context),
-        score_bytes=attention * 10.0 * model.heads * sequence,
-        # A block reads and writes its token several times outside matrix products: norm, dropout, residual.
-        whole_bytes=blocks * 6 * hidden * BYTES_PER_VALUE,
-        shared_bytes=2 * shared_width * BYTES_PER_VALUE,
-        # Logits are written, turned to 4 bytes, reduced twice and replaced by their gradient.
-        head_bytes=20.0 * model.vocabulary,
-        num_kernels=12 * attention + 5 * dense + 25 * expert + 15 * state,
-        dense_params=dense_params,
-        expert_params=expert * model.experts * model.expert_params,
-        embedding_params=float(model.embedding_params),
-        end_params=float(model.embedding_params) if model.tied_embeddings else model.embedding_params / 2,
-        adapter_params=attention * 2 * (model.heads + model.kv_heads + 2 * model.heads) * model.head_size / 2
-        + attention * 2 * hidden,
-        kept_whole_bytes=blocks * 2.5 * hidden * BYTES_PER_VALUE,
-        kept_shared_bytes=shared_width * BYTES_PER_VALUE,
-        kept_score_bytes=attention * 5.0 * model.heads * sequence,
-        kept_head_bytes=4.0 * model.vocabulary + 2 * BYTES_PER_VALUE * hidden,
+        dense_flop=stack.flop + 4 * hidden * hidden * further / layers,
+        num_dense_products=stack.num_products,
+        again_flop=stack.again_flop,
+        expert_flop=stack.expert_flop,
+        num_expert_products=stack.num_expert_products,
+        routed_bytes=stack.routed_bytes,
+        attention_flop=stack.attention_flop,
+        head_flop=2 * logits * hidden,
+        product_whole_bytes=stack.product_whole_bytes,
+        product_shared_bytes=stack.product_shared_bytes,
+        quantised_bytes=stack.quantised_bytes,
+        score_flop=stack.score_flop,
+        score_bytes=stack.score_bytes,
+        whole_bytes=stack.whole_bytes,
+        shared_bytes=stack.shared_bytes,
+        loss_bytes=_LOSS_BYTES * logits,
+        fused_loss_bytes=_FUSED_LOSS_BYTES * logits,
+        num_kernels=stack.num_kernels,
+        num_expert_kernels=stack.num_expert_kernels,
+        num_sums=stack.num_sums,
+        dense_params=held.params + joints,
+        expert_params=held.expert_params,
+        embedding_params=tables,
+        end_params=tables if model.tied_embeddings else tables / 2,
+        adapter_params=held.adapter_params,
+        kept_whole_bytes=stack.kept_whole_bytes,
+        kept_shared_bytes=stack.kept_shared_bytes,
+        kept_score_bytes=stack.kept_score_bytes,
+        spared_whole_bytes=hidden * BYTES_PER_VALUE,
+        spared_shared_bytes=stack.spared_bytes,
+        kept_loss_bytes=_KEPT_LOSS_BYTES * logits,
+        kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
         boundary_bytes=hidden * BYTES_PER_VALUE,
-        kv_bytes=attention * model.kv_heads * (key + value) * BYTES_PER_VALUE,
+        kv_bytes=stack.kv_bytes,
     )
+
+
+def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[float, Block], ...]:
+    """Blocks of each kind, and how many there are, with `further` layers that predict later tokens."""
+    routed = model.num_expert_blocks > 0
+    return (
+        (model.num_attention_blocks + further, attention(model, sequence)),
+        (model.num_dense_blocks + (0 if routed else further), dense(model)),
+        (model.num_expert_blocks + (further if routed else 0), experts(model)),
+        (model.state_layers, state(model)),
+    )
+
+
+def workload_load(workload: Workload) -> Load:
+    """The load of a workload: its transformer's, or what its figures a sample say of a model that is none.
+
+    Raises SpecError where neither is known, or where tables are spread over ranks, which no axis here does.
+    Assumes a model that is none has alike layers and one weight matrix in each; every value kept for the way
+    back was written once and read once by memory-bound work, and once by a product.
+    Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation.
+    """
+    if workload.transformer is not None and workload.sequence_tokens is not None:
+        return transformer_load(workload.transformer, sequence=workload.sequence_tokens)
+    flop, params, kept = (
+        workload.forward_flop_per_sample,
+        workload.params,
+        workload.activation_bytes_per_sample,
+    )
+    if flop is None or params is None or kept is None or workload.embedding_params:
+        raise SpecError(
+            f"workload {workload.slug!r}: no transformer, and not all of params, forward_flop_per_sample and "
+            "activation_bytes_per_sample are known without tables apart; add them with --workloads"
+        )
+    layers = float(workload.layers or 1)
+    zeros = {each.name: 0.0 for each in fields(Load)}
+    stated = {
+        "layers": layers,
+        "sequence": 1.0,
+        "dense_flop": flop / layers,
+        "num_dense_products": 1.0,
+        "product_whole_bytes": kept / layers,
+        "whole_bytes": 2 * kept / layers,
+        "quantised_bytes": 2 * kept / layers,
+        "num_kernels": float(_KERNELS_PER_LAYER),
+        "dense_params": params / layers,
+        "kept_whole_bytes": kept / layers,
+        "spared_whole_bytes": kept / layers,
+        "boundary_bytes": workload.boundary_bytes_per_sample or kept / layers,
+    }
+    return Load(**(zeros | stated))
 
 
 def stacked(loads: list[Load]) -> Load:

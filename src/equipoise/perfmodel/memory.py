@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.perfmodel.compute import tokens_per_rank, value_bytes
-from equipoise.perfmodel.grid import CODES, RECOMPUTE_FULL, RECOMPUTE_NONE, Grid, Numbers
+from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, value_bytes
+from equipoise.perfmodel.grid import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Grid, Numbers
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
 
@@ -18,13 +18,21 @@ _QLORA_BYTES = (4 + 0.127) / 8
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
 _QLORA = CODES["trained"].index("qlora")
 _FULL_TRAINING = CODES["trained"].index("full")
+_FP16 = CODES["precision"].index("fp16")
 _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
+_WEIGHTS_SHARDED = 3  # the ZeRO stage from which weights are sharded too
+# Of a layer gathered, how many lie there at once: the one at work and the next.
+_GATHERED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on the fullest rank, by kind; arrays that broadcast. `reserved` is what the allocator holds in all."""
+    """Bytes on the fullest rank, by kind; arrays that broadcast.
+
+    reserved: what the allocator holds of all kinds but `fixed`: what frameworks report. needed: with `fixed`,
+    what the accelerator must have.
+    """
 
     weights: Numbers
     gradients: Numbers
@@ -34,13 +42,18 @@ class Memory:
     fixed: Numbers
     reserved: Numbers
 
+    @property
+    def needed(self) -> Numbers:
+        """Bytes the accelerator must have: those reserved, and those of context and libraries."""
+        return self.reserved + self.fixed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
     """Parameters one rank of the fullest stage is answerable for, before and after sharding over data ranks.
 
-    dense, experts: weights in the rank's tensor or expert shard. dense_ranks, expert_ranks: how many data ranks
-    hold the same ones. trained, expert_trained: of these, how many are trained.
+    dense, experts: weights in the rank's tensor or expert shard. dense_ranks, expert_ranks: how many data
+    ranks hold the same ones. trained, expert_trained: of these, how many are trained.
     """
 
     dense: Numbers
@@ -78,12 +91,24 @@ def state_bytes_per_param(grid: Grid) -> Numbers:
     return np.asarray(_MOMENT_BYTES[grid.optimizer] + master)
 
 
+def gradient_bytes_per_param(grid: Grid) -> Numbers:
+    """Bytes a gradient rests in: 4 but for fp16, and for bf16 beside fp32 shards of the weights.
+
+    With weights sharded the master copy is the weight: 16 bytes in all either way, counted as 2, 2 and 12.
+    Source: Megatron-LM documentation (bf16 weights, fp32 gradients: 18 bytes); Rajbhandari et al. 2020 (fp16:
+    16).
+    """
+    halved = (grid.precision == _FP16) | (grid.shard_state >= _WEIGHTS_SHARDED)
+    return np.asarray(np.where(halved, value_bytes(grid), 4.0))
+
+
 def memory(load: Load, grid: Grid, parameters: Parameters) -> Memory:
     """Bytes by kind on the fullest rank.
 
-    Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp v))
-    as many; ZeRO shards optimizer states, gradients and weights in this order.
-    Source: Rajbhandari et al. 2020 (states); Korthikanti et al. 2022 (activations); Narayanan et al. 2021 (1F1B).
+    Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp
+    v)) as many; ZeRO shards optimizer states, gradients and weights in this order.
+    Source: Rajbhandari et al. 2020 (states); Korthikanti et al. 2022 (activations); Narayanan et al. 2021
+    (1F1B).
     """
     held = shards(load, grid)
     by_stage = [np.where(grid.shard_state >= stage, 1 / held.dense_ranks, 1.0) for stage in (1, 2, 3)]
@@ -96,51 +121,93 @@ def memory(load: Load, grid: Grid, parameters: Parameters) -> Memory:
     weights = frozen * resident * (held.dense * by_stage[2] + held.experts * experts_by_stage[2]) + np.where(
         grid.trained == _FULL_TRAINING, 0.0, width * held.dense_trained
     )
-    gradients = width * (held.dense_trained * by_stage[1] + held.expert_trained * experts_by_stage[1])
+    gradients = gradient_bytes_per_param(grid) * (
+        held.dense_trained * by_stage[1] + held.expert_trained * experts_by_stage[1]
+    )
     states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
     optimizer = states * (held.dense_trained * by_stage[0] + held.expert_trained * experts_by_stage[0])
     activations = activation_bytes(load, grid) * parameters.activation_slack
     buffers = _buffer_bytes(load, grid, held)
     lives = weights + gradients + optimizer + activations + buffers
-    fixed = np.asarray(parameters.fixed_bytes)
     return Memory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
         activations=activations,
         buffers=buffers,
-        fixed=fixed,
-        reserved=lives * parameters.reserved_slack + fixed,
+        fixed=np.asarray(parameters.fixed_bytes),
+        reserved=lives * parameters.reserved_slack,
     )
 
 
-def activation_bytes(load: Load, grid: Grid) -> Numbers:
-    """Bytes of activations that wait for the way back on the first stage, and one layer's at work."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Bytes one layer keeps of one micro-batch for the way back: with nothing recomputed, and as it is."""
+
+    all: Numbers
+    chosen: Numbers
+
+
+def _kept(load: Load, grid: Grid) -> _Kept:
+    """Bytes that one layer keeps, by what is recomputed.
+
+    Assumes selective recomputation drops the scores of unfused attention; where it is fused, it keeps a
+    layer's input and every second product's result, and without a compiler also the last one, that nobody
+    reads.
+    Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3.
+    """
     wider = value_bytes(grid) / 2
     tokens = tokens_per_rank(load, grid) * wider
     sharded = tokens / grid.tp
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
-    kept = whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes
-    scores = np.where(grid.fused_attention > 0, 0.0, sharded / wider * load.kept_score_bytes)
-    boundary = whole * load.boundary_bytes
-    layer = np.where(
-        grid.recompute == RECOMPUTE_NONE,
-        kept + scores,
-        np.where(grid.recompute == RECOMPUTE_FULL, boundary, kept),
+    fused = grid.fused_attention > 0
+    # Scores keep their bytes, whatever the width of values.
+    scores = np.where(fused, 0.0, sharded * (load.kept_score_bytes / wider))
+    plain = whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes
+    unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
+    spared = whole * (load.spared_whole_bytes + unread) + sharded * load.spared_shared_bytes
+    selective = np.where(fused, np.minimum(spared, plain), plain)
+    all_kept = plain + scores
+    boundary = np.minimum(whole * load.boundary_bytes, selective)
+    chosen = np.where(
+        grid.recompute == RECOMPUTE_FULL,
+        boundary,
+        np.where(grid.recompute == RECOMPUTE_SELECTIVE, selective, all_kept),
     )
-    at_work = np.where(grid.recompute == RECOMPUTE_FULL, kept + scores, 0.0)
+    return _Kept(all=all_kept, chosen=chosen)
+
+
+def activation_bytes(load: Load, grid: Grid) -> Numbers:
+    """Bytes of activations alive at the fullest moment of the fullest stage.
+
+    Assumes the moment is either that of the loss, on the last stage, or that in which a layer is recomputed;
+    the first stage holds the most micro-batches, the last one, besides the loss, one.
+    """
+    kept = _kept(load, grid)
+    tokens = tokens_per_rank(load, grid) / grid.tp
+    loss = tokens * np.where(loss_is_fused(grid), load.kept_fused_loss_bytes, load.kept_loss_bytes)
+    at_work = kept.all - kept.chosen
     alive = np.minimum(grid.num_microbatches, grid.pp)
     early = np.where(grid.interleave > 1, 1 + (grid.pp - 1) / (grid.pp * grid.interleave), 1.0)
-    return np.asarray(load.layers / grid.pp * alive * early * layer + at_work)
+    layers = (load.layers / grid.pp) * kept.chosen
+    return np.asarray(np.maximum(layers * (alive * early) + at_work, layers + np.maximum(loss, at_work)))
 
 
 def _buffer_bytes(load: Load, grid: Grid, held: Shards) -> Numbers:
-    """Bytes of what is gathered, sent or lost again within a step: weights of two layers, logits, boundaries."""
+    """Bytes of what is gathered or sent, and lost again within a step.
+
+    Assumes that weights, where they lie elsewhere, are gathered two layers at a time, with a layer's
+    gradients and those in fp32 on their way out; tables stay gathered between the two ways, and the output's
+    gradient beside them.
+    Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward).
+    """
     width = value_bytes(grid)
-    layer = (load.dense_params / grid.tp + load.expert_params / grid.ep) * width
-    elsewhere = (grid.shard_state >= 3) & (held.dense_ranks > 1) | (grid.offload == _OFFLOAD_ALL)  # noqa: PLR2004 - ZeRO-3
-    tokens = tokens_per_rank(load, grid)
-    # With more than one stage the logits live on the last, which holds one micro-batch's activations only.
-    logits = np.where(grid.pp > 1, 0.0, tokens / grid.tp * load.kept_head_bytes)
-    sent = np.where(grid.pp > 1, 2 * tokens * load.boundary_bytes, 0.0)
-    return np.asarray(np.where(elsewhere, 2 * layer, 0.0) + logits + sent)
+    out = width + 4.0
+    layer = load.dense_params / grid.tp + load.expert_params / grid.ep
+    tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
+    full = grid.trained == _FULL_TRAINING
+    gathered = layer * (_GATHERED * width + full * out) + tables * (width + full * out / 2)
+    sharded = (grid.shard_state >= _WEIGHTS_SHARDED) & (held.dense_ranks > 1)
+    elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
+    sent = np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0)
+    return np.asarray(np.where(elsewhere, gathered, 0.0) + sent)

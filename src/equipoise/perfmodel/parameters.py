@@ -61,16 +61,32 @@ class Parameters:
         1.1, 0.1, "tokens of the busiest expert rank over the mean", "balance losses keep it near one"
     )
     fp8_fraction: float = _prior(
-        0.75,
-        0.25,
+        0.9,
+        0.15,
         "of the bf16 fraction of peak, what fp8 products reach",
-        "Transformer Engine: 1.3-1.5x of bf16",
+        "cuBLAS on H100: 1.4-1.5 of 1.98 PFLOP/s, where bf16 reaches 0.8 of its peak",
     )
     rowwise_fraction: float = _prior(
         0.45, 0.3, "likewise with scales a row", "torchao float8 README: rowwise gains less"
     )
-    mxfp8_fraction: float = _prior(0.65, 0.25, "likewise with scales a block of 32", "one scale more a block")
-    fp4_fraction: float = _prior(0.45, 0.3, "likewise of fp4", "the rest of the layer does not get faster")
+    mxfp8_fraction: float = _prior(
+        0.9, 0.15, "likewise with scales a block of 32", "cuBLAS on B200: 3.2-3.5 of 4.5 PFLOP/s"
+    )
+    fp4_fraction: float = _prior(
+        0.8,
+        0.3,
+        "likewise of fp4",
+        "cuBLAS on B200: 6-7 of 9 PFLOP/s; the way back keeps some products wider",
+    )
+    quantise_traffic: float = _prior(
+        1.0, 0.5, "bytes of quantising over the count of `Load`", "often fused with norm or activation"
+    )
+    power_exponent: float = _prior(
+        0.33,
+        0.3,
+        "rate of compute-bound work goes as power to this",
+        "frequency x voltage^2; an RTX 3090 at 80 % of its power keeps 95 % (Puget Systems 2020)",
+    )
     memory_fraction: float = _prior(
         0.8,
         0.15,

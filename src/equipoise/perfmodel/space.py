@@ -34,6 +34,7 @@ LAYER_KNOBS = (
     "tp_overlap",
     "recompute",
     "fused_attention",
+    "fused_loss",
     "precision",
     "implementation",
 )
@@ -49,12 +50,13 @@ STATE_KNOBS = (
     "lora_rank",
 )
 # What a search tries unless told otherwise: what leaves the trained model as it is, all on the accelerator.
-# Attention is fused and layers compiled: either is only ever faster, and neither changes a result.
+# Attention and loss are fused and layers compiled: each is only ever faster, and neither changes a result.
 USUAL: Mapping[str, tuple[Value, ...]] = {
     "sequence_parallel": (False, True),
     "tp_overlap": (False, True),
     "recompute": RECOMPUTES,
     "fused_attention": (True,),
+    "fused_loss": (True,),
     "precision": ("bf16",),
     "implementation": ("compiled",),
     "shard_state": (0, 1, 2, 3),

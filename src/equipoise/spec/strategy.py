@@ -47,8 +47,10 @@ class Strategy:
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in pieces
     beside the matrix products (asynchronous tensor parallelism).
-    fused_attention: scores never reach memory (FlashAttention).
-    recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
+    fused_attention: scores never reach memory (FlashAttention). fused_loss: logits never stand in memory in fp32;
+    without a compiler they do all the same.
+    recompute: activations thrown away and computed again; selective: attention where it is not fused, else every
+    second matrix product and all that is bound by memory. offload: what lies in host memory between its uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the kept fraction's inverse
     of top-k. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
     trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
@@ -66,6 +68,7 @@ class Strategy:
     sequence_parallel: bool = False
     tp_overlap: bool = False
     fused_attention: bool = True
+    fused_loss: bool = True
     recompute: Recompute = "none"
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"
@@ -141,7 +144,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "compression": COMPRESSIONS,
     "trained": TRAINED,
 }
-FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention")
+FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss")
 
 
 def strategy(text: str) -> Strategy:

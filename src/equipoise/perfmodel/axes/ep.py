@@ -19,13 +19,14 @@ def layer_traffic_s(
 ) -> Numbers:
     """Bare seconds of a layer's tokens on their way to experts and back, for one micro-batch; 0 where ep is 1.
 
-    Assumes tokens spread evenly over ranks, and each travels once for every expert it meets.
-    Source: Lepikhin et al. 2020 (GShard).
+    Assumes tokens spread evenly over ranks; one travels once to every rank where it meets experts.
+    Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2025 (DeepEP: one copy a rank).
     """
     if not np.any(grid.ep > 1):
         return np.zeros(())
     ranks = group(grid.ep, 1.0, machine)
-    payload = tokens_per_rank(load, grid) / grid.tp * load.routed_bytes
+    copies = np.minimum(load.top_k, grid.ep)
+    payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
     traffic = TRIPS_PER_PASS * passes * all_to_all_s(payload, ranks, machine.wires, parameters.collective)
     return bare_s(np.asarray(traffic), layer.forward_s + layer.backward_s, parameters.ep_overlap)

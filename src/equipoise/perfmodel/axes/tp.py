@@ -10,16 +10,13 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 
-# A sum behind each of the two blocks of a layer, on the way forward and on the way back.
-SUMS_PER_PASS = 2
-
 
 def layer_traffic_s(
     load: Load, machine: Machine, grid: Grid, layer: LayerTime, parameters: Parameters
 ) -> Numbers:
     """Bare seconds of a layer's sums for one micro-batch; 0 where tp is 1.
 
-    Assumes two sums a pass of a micro-batch's activations; with sequence parallelism each is a reduce-scatter and
+    Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism each is a reduce-scatter and
     an all-gather. Only with tp_overlap do they run beside the products.
     Source: Shoeybi et al. 2019; Korthikanti et al. 2022.
     """
@@ -32,6 +29,6 @@ def layer_traffic_s(
         payload, ranks, machine.wires, parameters.collective
     )
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
-    traffic = SUMS_PER_PASS * passes * np.where(grid.sequence_parallel > 0, halves, whole)
+    traffic = load.num_sums * passes * np.where(grid.sequence_parallel > 0, halves, whole)
     beside = layer.forward_s + layer.backward_s
     return np.where(grid.tp_overlap > 0, bare_s(traffic, beside, parameters.tp_overlap), traffic)

@@ -51,6 +51,7 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words),
+        fused_loss=_FP32_LOGITS.search(stated(row, "source")) is None,
         recompute=words.recompute,
         precision=words.precision or "bf16",
         implementation=words.implementation,
@@ -121,6 +122,9 @@ _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re
 _UNFUSED = re.compile(
     r"megatron(?![- ]bridge)|turing|deepspeed|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE
 )
+
+# torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
+_FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 
 
 def _fuses_attention(row: Row, words: Knobs) -> bool:
