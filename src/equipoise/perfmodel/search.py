@@ -14,7 +14,7 @@ from equipoise.perfmodel.legality import limits
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import Space, laid
+from equipoise.perfmodel.space import AXES, Space, laid
 from equipoise.spec.strategy import Strategy
 
 # What a strategy is worth: less is better. Given the grid and its estimates; broadcasts to the grid's shape.
@@ -49,7 +49,7 @@ class Memories:
 class Searched:
     """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
 
-    best: the best of each layout (axes and global batch), the first objective's best first. front: those
+    best: the best of each layout (sizes of the axes), the first objective's best first. front: those
     that no other beats in one objective without losing in another. memories: None where nothing is legal.
     faults: why layouts are illegal, with their number.
     """
@@ -141,18 +141,22 @@ class _Point:
 
 @dataclass(slots=True)
 class _Pool:
-    """The best of every place, and the front, of the meshes seen so far."""
+    """The best of every layout, and the front, of the meshes seen so far."""
 
-    places: list[_Point] = field(default_factory=list)
+    layouts: dict[tuple[float, ...], _Point] = field(default_factory=dict)
     unbeaten: list[_Point] = field(default_factory=list)
 
     def see(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
         """Take a mesh into account."""
         allowed = np.where(fits, worth[0], np.inf).reshape(len(fits), -1)
-        leaders = np.argmin(allowed, axis=1) + np.arange(len(fits)) * allowed.shape[1]
-        self.places.extend(
-            _point(mesh, int(element), worth) for element in leaders[np.isfinite(allowed.flat[leaders])]
-        )
+        leaders = np.argmin(allowed, axis=1)
+        least = np.take_along_axis(allowed, leaders[:, None], axis=1)[:, 0].tolist()
+        axes = np.stack([getattr(mesh, name)[:, 0, 0] for name in AXES], axis=1).tolist()
+        for place, (leader, value, layout) in enumerate(zip(leaders.tolist(), least, axes, strict=True)):
+            known = self.layouts.get(tuple(layout))
+            if value < (np.inf if known is None else known.worth[0]):
+                element = place * allowed.shape[1] + leader
+                self.layouts[tuple(layout)] = _point(mesh, element, worth)
         self._see_front(mesh, fits, worth)
 
     def _see_front(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
@@ -174,14 +178,8 @@ class _Pool:
 
     def best(self, num_best: int) -> tuple[Found, ...]:
         """The best of each layout, the best first."""
-        layouts: dict[tuple[int, ...], _Point] = {}
-        for each in sorted(self.places, key=lambda point: point.worth[0]):
-            found = each.found().strategy
-            key = (found.dp, found.tp, found.pp, found.cp, found.ep, found.global_batch_samples)
-            layouts.setdefault(key, each)
-            if len(layouts) == num_best:
-                break
-        return tuple(each.found() for each in layouts.values())
+        ordered = sorted(self.layouts.values(), key=lambda point: point.worth[0])
+        return tuple(each.found() for each in ordered[:num_best])
 
     def front(self) -> tuple[Found, ...]:
         """The front, the best by the first objective first."""

@@ -26,9 +26,9 @@ from equipoise.spec.strategy import RECOMPUTES, Strategy
 
 Value: TypeAlias = int | str | bool
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
-_AXES = ("dp", "tp", "pp", "cp", "ep")
+AXES = ("dp", "tp", "pp", "cp", "ep")
 # Places: how ranks share samples out. Layers: what changes a layer's time. States: what does not.
-PLACE_KNOBS = (*_AXES, "microbatch_samples", "global_batch_samples")
+PLACE_KNOBS = (*AXES, "microbatch_samples", "global_batch_samples")
 LAYER_KNOBS = (
     "sequence_parallel",
     "tp_overlap",
