@@ -43,6 +43,7 @@ class Block:
     shared_bytes: float = 0.0
     num_kernels: float = 0.0
     num_expert_kernels: float = 0.0
+    num_syncs: float = 0.0
     num_sums: float = 1.0
     params: float = 0.0
     expert_params: float = 0.0
@@ -159,6 +160,7 @@ def experts(model: Transformer) -> Block:
         shared_bytes=2 * (width + copies / 2) * BYTES_PER_VALUE + 16.0 * model.experts,
         num_kernels=25.0 + (4 if shared else 0),
         num_expert_kernels=4.0 * model.experts,
+        num_syncs=1.0,
         params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * BYTES_PER_VALUE,

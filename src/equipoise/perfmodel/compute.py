@@ -178,7 +178,8 @@ def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) 
     return np.asarray(
         tokens * (load.expert_flop * parameters.expert_imbalance / rate)
         + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
-        + load.num_expert_products * parameters.product_ramp_s
+        + load.num_expert_products * (load.experts / grid.ep) * parameters.product_ramp_s
+        + load.num_syncs * parameters.expert_sync_s
     )
 
 

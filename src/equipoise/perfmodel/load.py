@@ -43,7 +43,8 @@ class Load:
     whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
     loss, once a token, with logits in fp32 and with fused kernels.
     num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for all experts together.
-    num_sums: partial sums a layer leaves to a tensor axis, forward.
+    num_syncs: times the host has to know how many tokens each expert gets. num_sums: partial sums a layer
+    leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
     of a pipeline; adapter_params: of an adapter, a layer and rank.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
@@ -79,6 +80,7 @@ class Load:
     fused_loss_bytes: Floats
     num_kernels: Floats
     num_expert_kernels: Floats
+    num_syncs: Floats
     num_sums: Floats
     dense_params: Floats
     expert_params: Floats
@@ -152,6 +154,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         fused_loss_bytes=_FUSED_LOSS_BYTES * logits,
         num_kernels=stack.num_kernels,
         num_expert_kernels=stack.num_expert_kernels,
+        num_syncs=stack.num_syncs,
         num_sums=stack.num_sums,
         dense_params=held.params + joints,
         expert_params=held.expert_params,

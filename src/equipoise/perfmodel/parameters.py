@@ -57,6 +57,12 @@ class Parameters:
     expert_fraction: float = _prior(
         0.6, 0.4, "of the rate of dense products, what grouped products of experts reach", "MegaBlocks 2022"
     )
+    expert_sync_s: float = _prior(
+        2e-4,
+        0.7,
+        "time idle in a block of experts until the host knows how many tokens each gets",
+        "a copy to the host and what it then launches: 10-20 launches",
+    )
     expert_imbalance: float = _prior(
         1.1, 0.1, "tokens of the busiest expert rank over the mean", "balance losses keep it near one"
     )
