@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model import count, count_function, load_factory
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import workload
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
 from torch import nn  # noqa: E402 - after the skip
@@ -183,6 +185,19 @@ def test_llama_2_70b_is_counted_as_published_and_takes_no_memory():
     assert counted.narrowest_cut.boundary_bytes == 2048 * 8192 * 2
 
 
+@pytest.mark.truth
+def test_resnet_50_as_a_workload_has_the_figures_of_the_catalogue():
+    """The catalogue's were counted on torchvision, by other means."""
+    own = count(resnet50, torch.empty(4, 3, 224, 224)).workload("own", "Own")
+    known = workload("resnet50")
+    assert own.params == pytest.approx(known.params, rel=0.01)
+    assert own.layers == known.layers
+    assert own.transformer is None
+    for figure in ("forward_flop_per_sample", "activation_bytes_per_sample", "boundary_bytes_per_sample"):
+        assert getattr(own, figure) == pytest.approx(getattr(known, figure), rel=0.01)
+    assert own.train_flop_per_sample == pytest.approx(known.train_flop_per_sample, rel=0.02)
+
+
 # What a real step keeps and does.
 
 
@@ -312,7 +327,7 @@ def test_linear_layers_cost_three_times_their_forward_but_for_the_first_input(si
 
 
 @pytest.mark.law
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(num_samples=st.integers(1, 6), sequence=st.integers(2, 12))
 def test_twice_the_batch_is_twice_the_work(num_samples, sequence):
     def of(num_samples):
@@ -354,6 +369,57 @@ def test_work_goes_to_the_layer_that_causes_it_on_the_way_back_too():
     ]
 
 
+# Transformers.
+
+
+def test_a_transformer_is_recognised_by_its_sizes():
+    model = Llama(layers=5, hidden=128, heads=8, kv_heads=2, ffn_hidden=320, vocabulary=1000)
+    tokens = torch.zeros(2, 64, dtype=torch.long)
+    own = count(model, (tokens, tokens), loss=next_token_loss).workload("own", "Own")
+    assert own.transformer == Transformer(
+        layers=5, hidden=128, heads=8, kv_heads=2, head_size=16, ffn_hidden=320, vocabulary=1000, gated=True
+    )
+    assert own.sequence_tokens == 64
+    assert own.params == pytest.approx(own.transformer.params, rel=0.01)
+
+
+def test_bert_large_is_recognised():
+    tokens = torch.zeros(1, 64, dtype=torch.long)
+    found = count(BertLarge, {"tokens": tokens, "segments": tokens}).workload("own", "Own").transformer
+    assert found is None  # its output matrix is missing here: a token's logits are 17 % of its FLOP
+
+    class Predicting(BertLarge):
+        def forward(self, tokens, segments):
+            return super().forward(tokens, segments)[0] @ self.tokens.weight.T
+
+    found = count(Predicting, {"tokens": tokens, "segments": tokens}).workload("own", "Own").transformer
+    assert (found.layers, found.hidden, found.heads, found.ffn_hidden) == (24, 1024, 16, 4096)
+    assert (found.vocabulary, found.position_embeddings) == (30522, 514)  # positions and two segments
+    assert found.tied_embeddings
+    assert not found.causal
+    assert not found.gated
+
+
+@pytest.mark.parametrize("change", ["second attention", "no attention"])
+def test_a_model_that_sizes_do_not_describe_is_no_transformer(change):
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = tiny_llama()
+            self.more = nn.Linear(96, 3000, bias=False)
+
+        def forward(self, tokens):
+            x = self.body(tokens)
+            if change == "second attention":
+                x = x + F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+            return self.more(x)
+
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16)) if change == "no attention" else Other()
+    own = count(model, torch.zeros(2, 9, dtype=torch.long)).workload("own", "Own")
+    assert own.transformer is None
+    assert own.sequence_tokens is None
+
+
 # Kinds of training.
 
 
@@ -380,6 +446,7 @@ def test_an_adapter_costs_the_gradients_of_activations_but_not_of_frozen_weights
     counted = count(nn.Sequential(Adapted(), Adapted()), torch.randn(3, 64))
     frozen, adapter = 2 * 3 * 64 * 64, 2 * 3 * 64 * 2 * 2
     assert counted.trainable_params == 2 * 2 * 64 * 2
+    assert counted.workload("own", "Own").lora_rank == 2
     # The second frozen layer passes a gradient on, the first has nobody to pass it to; nor has the first's `down`.
     assert counted.backward_flop == frozen + 2 * (2 * adapter) - adapter // 2
 
@@ -429,6 +496,26 @@ def test_a_checkpoint_keeps_its_input_and_computes_twice(use_reentrant):
     assert plain.recompute_flop == 0
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_runs_the_same_kernels_again(use_reentrant):
+    class Saving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.into, self.norm, self.out = nn.Linear(8, 8), nn.RMSNorm(8), nn.Linear(8, 8)
+
+        def part(self, x):
+            x = F.dropout(self.norm(x), 0.1)
+            return self.out(F.scaled_dot_product_attention(x, x, x))
+
+        def forward(self, x):
+            return checkpoint(self.part, self.into(x), use_reentrant=use_reentrant)
+
+    counted = count(Saving(), torch.randn(2, 4, 16, 8))
+    # Norm, dropout, attention; the reentrant kind also does the last product, which nobody needs again.
+    attention_flop = 2 * 2 * 2 * 4 * 16 * 16 * 8
+    assert counted.recompute_flop == attention_flop + use_reentrant * 2 * 2 * 4 * 16 * 8 * 8
+
+
 def test_dropout_keeps_one_byte_a_number_and_none_when_evaluated():
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 8))
     example = torch.randn(10, 8)
@@ -455,6 +542,45 @@ def test_attention_is_one_kernel_without_a_matrix_of_scores(with_mask):
     sums_bytes = 2 * 4 * 256 * FLOAT_BYTES
     assert counted.activation_bytes == 4 * math.prod(shape) * FLOAT_BYTES + sums_bytes + mask_bytes
     assert counted.num_forward_kernels == 1
+
+
+def test_attention_inside_torchs_own_layer_is_one_kernel_too():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+    example = torch.randn(3, 100, 32)
+    counted = count(layer, example)
+    assert [(call.heads, call.head_size, call.num_keys) for call in counted.attention] == [(4, 8, 100)]
+    scores_bytes = 3 * 4 * 100 * 100 * FLOAT_BYTES
+    assert max(layer.activation_bytes for layer in counted.layers) < scores_bytes
+    assert nn.functional.dropout(torch.ones(1000), 0.5).sum() > 0  # torch's own is back
+    assert nn.functional.dropout.__module__ == "torch.nn.functional"
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_a_mask_that_learns_gets_its_gradient(heads):
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(1, 4, 64, 64))
+
+        def forward(self, query, key):
+            return F.scaled_dot_product_attention(query, key, key, self.bias, enable_gqa=True)
+
+    shape = (2, heads, 64, 16)
+    query, key = torch.randn(2, 4, 64, 16, requires_grad=True), torch.randn(shape, requires_grad=True)
+    counted = count(Biased(), (query, key))
+    assert counted.unused_params == ()
+    assert counted.forward_flop == 2 * 2 * 2 * 4 * 64 * 64 * 16
+    assert counted.backward_flop == 2.5 * counted.forward_flop
+
+
+def test_attention_with_narrower_values_returns_them():
+    class Latent(nn.Module):
+        def forward(self, query, key, value):
+            return F.scaled_dot_product_attention(query, key, value)
+
+    query, key, value = (torch.randn(3, 20, size, requires_grad=True) for size in (24, 24, 16))
+    counted = count(Latent(), (query, key, value))
+    assert counted.forward_flop == 2 * 3 * 20 * 20 * (24 + 16)
 
 
 def test_depthwise_convolutions_cost_twice_their_forward_on_the_way_back():
@@ -578,6 +704,23 @@ def test_a_function_that_cannot_be_used_says_what_is_expected(tmp_path, monkeypa
     )
     with pytest.raises(SpecError, match=words.replace("(", r"\(")):
         load_factory(reference).made()
+
+
+def test_a_builder_that_needs_values_is_told_so(tmp_path, monkeypatch):
+    text = "import torch\ndef made():\n    rates = [x.item() for x in torch.linspace(0, 0.1, 3)]\n    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(rates[2])), torch.randn(4, 3)\n"
+    write_module(tmp_path, monkeypatch, "own_values", text)
+    with pytest.raises(SpecError, match=r"own_values.py:3: control flow needs the value .*allocate=True"):
+        count_function("own_values:made")
+    assert count_function("own_values:made", allocate=True).num_forward_kernels == 2
+
+
+def test_weights_drawn_until_they_fit_need_no_values():
+    def build():
+        layer = nn.Linear(8, 8)
+        nn.init.trunc_normal_(layer.weight)
+        return layer
+
+    assert count(build, torch.empty(2, 8)).params == 72
 
 
 # What cannot be counted.

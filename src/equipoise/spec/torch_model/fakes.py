@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from equipoise.errors import SpecError
+from equipoise.spec.torch_model.flop import ATTENTION
 
 CPU = torch.device("cpu")
 
@@ -101,16 +103,15 @@ def _fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return made.requires_grad_(tensor.requires_grad)
 
 
-class AcceleratorForm(TorchFunctionMode):
+class _AcceleratorForm(TorchFunctionMode):
     """Operations as an accelerator would run them, on tensors that lie nowhere.
 
-    Every device becomes one: tensors without memory may claim one that this machine lacks, but then torch ends
-    the process at their first gradient. Dropout keeps a mask of one byte a number, attention is one kernel that
-    keeps no matrix of scores, RMS norm is one kernel; on a CPU, torch would keep more of each.
+    Every device becomes one: tensors without memory may claim one that this machine lacks, but then torch
+    ends the process at their first gradient. Dropout keeps a mask of one byte a number, attention is one
+    kernel that keeps no matrix of scores, RMS norm is one kernel; on a CPU, torch would keep more of each.
     """
 
-    def __init__(self, device: torch.device = CPU) -> None:
-        """device: where tensors go that would lie anywhere but on the CPU."""
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
 
@@ -164,15 +165,20 @@ def _attention(  # noqa: PLR0917 - torch's signature
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002 - the count reads it from the shapes
 ) -> torch.Tensor:
-    """Attention by the one kernel that can count on a CPU; a mask that learns needs the general way."""
-    learns = attn_mask is not None and attn_mask.requires_grad
-    same_size = query.shape[-1] == value.shape[-1]
-    if learns or not same_size or query.dim() != 4:  # noqa: PLR2004 - batch, heads, sequence, head size
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - has no public name
-            return F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - the operator's name
-    attended: torch.Tensor = kernel(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
-    return attended
+    """Attention by the kernel that is counted on a CPU; a mask that learns by the one that trains masks."""
+    if query.dim() < _NUM_ATTENTION_DIMS:
+        lone = _attention(query[None], key[None], value[None], attn_mask, 0.0, is_causal, scale)
+        return lone[0]
+    if attn_mask is not None and attn_mask.requires_grad:
+        num_shared = query.shape[1] // key.shape[1]
+        key, value = (
+            each.repeat_interleave(num_shared, 1) if num_shared > 1 else each for each in (key, value)
+        )
+        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+        biased: torch.Tensor = _BIASED(query, key, value, attn_mask, True, 0.0, is_causal, scale=scale)[0]
+        return biased
+    attended: torch.Tensor = ATTENTION(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    return attended[..., : value.shape[-1]] if value.shape[-1] < query.shape[-1] else attended
 
 
 def _rms_norm(
@@ -185,10 +191,37 @@ def _rms_norm(
     return torch.native_layer_norm(tensor, normalized_shape, weight, None, 1.0)[0]
 
 
+_NUM_ATTENTION_DIMS = 4  # batch, heads, sequence, head size
+_BIASED = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001 - the operator's name
+
+# By name in torch.nn.functional, for calls that torch itself makes there.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "dropout": _dropout,
+    "scaled_dot_product_attention": _attention,
+    "rms_norm": _rms_norm,
+}
+# By function, for calls through names that users gave them.
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.dropout: _dropout,
+    **{getattr(F, name): own for name, own in _FUNCTIONS.items()},
     torch.dropout: _dropout,
-    F.scaled_dot_product_attention: _attention,
-    F.rms_norm: _rms_norm,
     torch.rms_norm: _rms_norm,
 }
+
+
+@contextmanager
+def accelerator_form(device: torch.device = CPU) -> Iterator[None]:
+    """Operations as an accelerator would run them, while it lasts: see `_AcceleratorForm`.
+
+    device: where tensors go that would lie anywhere but on the CPU.
+    A mode is off within the functions it passes on, so that what `F.multi_head_attention_forward` calls would
+    escape it; hence the names in torch.nn.functional are exchanged as well.
+    """
+    exchanged = {name: getattr(F, name) for name in _FUNCTIONS}
+    try:
+        for name, own in _FUNCTIONS.items():
+            setattr(F, name, own)
+        with _AcceleratorForm(device):
+            yield
+    finally:
+        for name, original in exchanged.items():
+            setattr(F, name, original)

@@ -7,7 +7,10 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from equipoise.spec.torch_model.counted import AttentionShape
+
 aten = torch.ops.aten
+ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - the operator's name
 
 Formula: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
 
@@ -69,10 +72,29 @@ def attention_flop(query: Sequence[int], key: Sequence[int], value: Sequence[int
     return 2 * math.prod(query[:-2]) * num_pairs * (query[-1] + value[-1])
 
 
+def attention_shape(func: Any, args: Sequence[Any]) -> AttentionShape | None:  # noqa: ANN401
+    """The sizes of one call of attention; None for any other operation."""
+    if getattr(func, "_overloadpacket", func) is not ATTENTION:
+        return None
+    query, key = args[0].shape, args[1].shape
+    return AttentionShape(
+        heads=query[1],
+        kv_heads=key[1],
+        head_size=query[3],
+        num_queries=query[2],
+        num_keys=key[2],
+        is_causal=_is_causal(args, {}),
+    )
+
+
+def _is_causal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether attention looks back only, from its arguments query, key, value, dropout_p, is_causal."""
+    return bool(args[4] if len(args) > 4 else kwargs.get("is_causal", False))  # noqa: PLR2004
+
+
 def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """The operator's arguments: query, key, value, dropout_p, is_causal."""
-    is_causal = args[4] if len(args) > 4 else kwargs.get("is_causal", False)  # noqa: PLR2004
-    return attention_flop(args[0].shape, args[1].shape, args[2].shape, is_causal=bool(is_causal))
+    """The way forward."""
+    return attention_flop(args[0].shape, args[1].shape, args[2].shape, is_causal=_is_causal(args, kwargs))
 
 
 def _attention_backward(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
@@ -119,7 +141,7 @@ def _grouped_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any)
 FORMULAS: dict[Any, Formula] = {
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,  # noqa: SLF001 - the operator's name
+    ATTENTION: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,  # noqa: SLF001
     aten.mv: _vector_product,
     aten.dot: _vector_product,

@@ -1,5 +1,6 @@
 """A model's training step counted by running it on tensors without memory."""
 
+import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from equipoise.errors import SpecError
 from equipoise.spec.torch_model.buckets import Gradient, gradient_buckets
 from equipoise.spec.torch_model.counted import Counted, Cut, LayerCount
 from equipoise.spec.torch_model.factory import RAISED, Factory
-from equipoise.spec.torch_model.fakes import AcceleratorForm, fake_batch, fake_mode, fake_model, tensors_in
+from equipoise.spec.torch_model.fakes import accelerator_form, fake_batch, fake_mode, fake_model, tensors_in
 from equipoise.spec.torch_model.trace import LOSS, Modules, Trace, Work, watched
 
 _Built = TypeVar("_Built")
@@ -43,7 +44,7 @@ def count_model(
             model = _built(model)
         mode = fake_mode()
         step = _Step(fake_model(model, mode), fake_batch(example, mode), loss, num_samples)
-        stack.enter_context(AcceleratorForm())
+        stack.enter_context(accelerator_form())
         stack.enter_context(mode)
         return step.counted()
 
@@ -80,10 +81,10 @@ def _without_memory(build: Callable[[], _Built]) -> _Built:
     """
     meta = torch.device("meta")
     try:
-        with meta, AcceleratorForm(meta):
+        with meta, accelerator_form(meta):
             return build()
     except RuntimeError:
-        with AcceleratorForm(), fake_mode():
+        with accelerator_form(), fake_mode():
             return build()
 
 
@@ -123,6 +124,7 @@ class _Step:
             trainable_params=sum(param.numel() for param in trainable),
             param_bytes=_total_bytes(self.params.values()),
             buffer_bytes=_total_bytes(buffers),
+            value_bytes=self._value_bytes(),
             params_by_dtype=self._params_by_dtype(),
             forward_flop=trace.forward_flop,
             backward_flop=trace.backward_flop,
@@ -134,6 +136,7 @@ class _Step:
             num_forward_kernels=trace.num_kernels[0],
             num_backward_kernels=trace.num_kernels[1],
             layers=self._layers(),
+            attention=tuple(trace.attention),
             cuts=self._cuts(),
             buckets=gradient_buckets(self._ready()),
             unused_params=self._unused(),
@@ -161,7 +164,7 @@ class _Step:
             unit_gradients = [torch.ones_like(each) for each in outputs]
             with self.trace:
                 if outputs:
-                    torch.autograd.backward(outputs, unit_gradients)
+                    _run_backward(tuple(outputs), tuple(unit_gradients))
         return saved
 
     def _objective(self) -> list[torch.Tensor]:
@@ -195,6 +198,13 @@ class _Step:
             dtype = _dtype_name(param)
             numbers[dtype] = numbers.get(dtype, 0) + param.numel()
         return tuple(sorted(numbers.items(), key=lambda pair: -pair[1]))
+
+    def _value_bytes(self) -> int:
+        """Bytes of a number in the dtype that most weights have; of torch's own if there are none."""
+        sizes: dict[int, int] = {}
+        for param in self.params.values():
+            sizes[param.element_size()] = sizes.get(param.element_size(), 0) + param.numel()
+        return max(sizes, key=lambda size: sizes[size], default=torch.empty(0).element_size())
 
     def _layers(self) -> tuple[LayerCount, ...]:
         """Every module that did something or holds weights itself, in the model's order; and the loss."""
@@ -257,6 +267,7 @@ def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> Laye
         activation_bytes=work.activation_bytes,
         moved_bytes=work.moved_bytes,
         num_kernels=work.num_kernels,
+        matrices=tuple(tuple(param.shape) for param in params if param.dim() == 2),  # noqa: PLR2004
     )
 
 
@@ -274,6 +285,16 @@ def _batch_size(batch: Any) -> int:  # noqa: ANN401 - whatever the model takes
     )
 
 
+def _run_backward(outputs: tuple[torch.Tensor, ...], gradients: tuple[torch.Tensor, ...]) -> None:
+    """Run autograd; the modes that are on stay on.
+
+    `torch.autograd.backward` is a torch function itself: a mode that handles it is off while it runs, and
+    what checkpoints compute again would take another form than on the way forward.
+    """
+    engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - has no public name
+    engine.run_backward(outputs, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
 def _total_bytes(tensors: Any) -> int:  # noqa: ANN401 - any iterable of tensors
     """Bytes of tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -287,8 +308,12 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence about what the real run would say again, kernels that need no oneDNN, and nothing compiled."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # prints the traceback of what is raised anyway
+    level = log.level
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL)
+        stack.callback(log.setLevel, level)
         # oneDNN runs a whole LSTM as one operation that no formula counts; otherwise it is matrix products.
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         if hasattr(torch.compiler, "set_stance"):  # from torch 2.6

@@ -5,13 +5,16 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.spec.torch_model.flop import operation_flop
+from equipoise.spec.torch_model.flop import attention_shape, operation_flop
+
+if TYPE_CHECKING:
+    from equipoise.spec.torch_model.counted import AttentionShape
 
 LOSS = "(loss)"
 OWN_NAMESPACES = {"aten", "prims", "prim", "higher_order"}
@@ -130,6 +133,7 @@ class Trace(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
         self.uncounted: set[str] = set()
+        self.attention: list[AttentionShape] = []
         self.crossings: list[tuple[int, int, int]] = []
         self.is_backward = False
         self._storages: dict[int, Storage] = {}
@@ -207,6 +211,8 @@ class Trace(TorchDispatchMode):
         if (not fresh and not is_mutable) or name in _EMPTY:
             return
         flop = operation_flop(func, args, kwargs, out)
+        if not self.is_backward and (shape := attention_shape(func, args)) is not None:
+            self.attention.append(shape)
         work = self._work(owner)
         work.num_kernels += 1
         self.num_kernels[self.is_backward] += 1
