@@ -1,4 +1,4 @@
-"""How long a training is, in samples: to a target as published results tell, or as stated, or a unit of it."""
+"""How long a training is, in samples: to a published target, as stated, or a unit of it."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from equipoise.advice.answer import LEVEL
+from equipoise.advice.answer import LEVEL, Evidence
 from equipoise.advice.planned import Length
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.scaling.batches import BatchGrowth, batch_growth
@@ -17,6 +17,7 @@ from equipoise.units import SI_PREFIXES, format_si
 # Quantiles of a normal deviate that leave (1 - LEVEL) / 2 on each side.
 DEVIATE = 1.6448536269514722
 _UNIT_TOKENS = _UNIT_SAMPLES = SI_PREFIXES["G"]
+_TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
 
 
 def stated_length(workload: Workload, *, samples: float | None, tokens: float | None) -> float | None:
@@ -58,43 +59,46 @@ def training_length(
             is_whole=True,
         )
     try:
-        growth = _growth(workload, scores)
+        entries = _entries(workload, scores)
+        growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
     except EvidenceError as err:
         return _unit(workload, err)
-    return _fitted(workload, growth)
+    return _fitted(workload, growth, entries)
 
 
 def _always(samples: float) -> Callable[[FloatArray], FloatArray]:
     return lambda batch: np.full_like(batch, samples)
 
 
-def _growth(workload: Workload, scores: pl.DataFrame | None) -> BatchGrowth:
-    """Samples against batch of the published results of a workload."""
+def _entries(workload: Workload, scores: pl.DataFrame | None) -> pl.DataFrame:
+    """The published results of a workload that tell samples against batch."""
     if scores is None:
         raise EvidenceError("no published results were looked at")
     entries = scores.filter((pl.col("workload") == workload.slug) & (pl.col("division") == "closed"))
     if entries.is_empty():
         raise EvidenceError(f"no published result of {workload.title} tells how many samples it needs")
-    return batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
+    return entries
 
 
-def _fitted(workload: Workload, growth: BatchGrowth) -> Length:
+def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> Length:
     """The law of samples against batch, with its spread over the batches seen."""
     least, critical = growth.samples_min.value, growth.batch_critical.value
     curve = growth.curve
     batches = np.log(curve["global_batch_samples"].to_numpy())
     spread = np.log(curve["high"].to_numpy() / curve["low"].to_numpy()) / (2 * DEVIATE)
-    seen = growth.entries["global_batch_samples"]
+    seen = growth.entries["global_batch_samples"].to_numpy()
+    law = (
+        f"Samples to the target grow with the global batch B: {least:.4g} (1 + B / {critical:.4g}), from "
+        f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}."
+    )
     return Length(
         words=f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}",
         samples=lambda batch: np.asarray(least * (1 + batch / critical)),
         log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
-        batches=(int(seen.min()), int(seen.max())),  # type: ignore[arg-type]  # numbers, as its filter left them
+        batches=(int(seen.min()), int(seen.max())),
         is_whole=True,
-        notes=(
-            f"Samples to the target grow with the global batch B: {least:.4g} (1 + B / {critical:.4g}), from "
-            f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}.",
-        ),
+        evidence=_evidence(growth, entries),
+        notes=(law, _TRAINING_ALONE),
     )
 
 
@@ -110,4 +114,24 @@ def _unit(workload: Workload, why: EvidenceError) -> Length:
         is_whole=False,
         missing=("the length of the training: --tokens N or --samples N", *why.missing),
         notes=(f"The length of the training is not known ({why}): give --tokens or --samples.",),
+    )
+
+
+def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[Evidence, ...]:
+    """The results that tell the samples, with their shares of all weights."""
+    sources = entries.select("entry_id", "score_s", "source_uri", "source_line")
+    rows = growth.entries.join(sources, on="entry_id").sort("weight", descending=True)
+    total = float(rows["weight"].sum())
+    return tuple(
+        Evidence(
+            kind="published",
+            ref=row["entry_id"],
+            num_accelerators=row["num_accelerators"],
+            time_s=row["score_s"],
+            weight=row["weight"] / total,
+            is_own=False,
+            source_uri=row["source_uri"],
+            source_line=row["source_line"],
+        )
+        for row in rows.iter_rows(named=True)
     )

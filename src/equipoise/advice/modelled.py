@@ -1,4 +1,4 @@
-"""The calibration a plan rests on: parameters, equally likely others, and how wrong the model was with them."""
+"""The calibration a plan rests on: parameters, equally likely others, and how wrong it was."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from equipoise.advice.planned import Basis
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 
-_NUM_DRAWS = 100
+_NUM_DRAWS = 64
 _SEED = 1
 
 
@@ -17,8 +17,8 @@ _SEED = 1
 class Model:
     """Parameters, draws of equally likely ones, and what they rest on.
 
-    log_half_width: of the interval of a step's time at LEVEL, from errors on what was held out; None where nothing
-    was: then the draws tell it.
+    log_half_width: of the interval of a step's time at LEVEL, from errors on what was held out; None where
+    nothing was: then the draws tell it.
     """
 
     parameters: Parameters

@@ -4,7 +4,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import polars as pl
@@ -14,11 +15,12 @@ from equipoise.advice.modelled import Model, prior_model
 from equipoise.advice.planned import Option, Plan, Question, Rejection
 from equipoise.advice.remedy import remedy
 from equipoise.advice.setting import Setting, setting
+from equipoise.errors import UsageError
 from equipoise.perfmodel.search import Searched
 from equipoise.scaling.equilibrium import Equilibrium, default_answer, equilibria
 from equipoise.scaling.law import Domain, FloatArray
 
-# Where the number of accelerators is given: sizes this many doublings below and above show what more would do.
+# Where the number of accelerators is given: sizes so many doublings below and above show what more would do.
 _DOUBLINGS_AROUND = 3
 
 
@@ -41,17 +43,16 @@ def plan(
 ) -> Plan:
     """The recommended strategy, alternatives, the trade-off between time and money, and the equilibria.
 
-    scores: the table `scores`, of which samples against batch are learnt. model: the calibration; without it the
-    priors of the model alone.
+    scores: the table `scores`, of which samples against batch are learnt. model: the calibration; without it
+    the priors of the model alone.
     Raises SpecError for names that are not known, EvidenceError where no global batch can be chosen.
     """
     began = time.perf_counter()
     ground = setting(question, terms or Terms(), scores, model or prior_model())
-    sized = [
-        _sized(ground, size, asked=size in asked, num_best=question.num_best)
-        for asked in [_asked(question, ground)]
-        for size in sorted({*asked, *_around(question)})
-    ]
+    if ground.rates.price is None and not math.isinf(question.budget_usd):
+        raise UsageError(f"--budget needs a price of {ground.cluster.accelerator.slug}: give --price")
+    asked = _asked(question, ground)
+    sized = _sized(ground, sorted({*asked, *_around(question)}), asked)
     best = [each for each in sized if each.options]
     points = _equilibria(ground, [each.options[0] for each in best], sized[-1].num_accelerators)
     answer = default_answer(points) if points else None
@@ -80,10 +81,19 @@ def plan(
     )
 
 
-def _sized(ground: Setting, size: int, *, asked: bool, num_best: int) -> _Sized:
-    found = ground.searched(size, num_best=num_best if asked else 1)
-    options = ground.options([each.strategy for each in found.best])
-    return _Sized(num_accelerators=size, asked=asked, found=found, options=options)
+def _sized(ground: Setting, sizes: Sequence[int], asked: frozenset[int]) -> list[_Sized]:
+    """What a search finds at each size; all options are worked out at once."""
+    found = [ground.searched(size) for size in sizes]
+    options = iter(ground.options([best.strategy for each in found for best in each.best]))
+    return [
+        _Sized(
+            num_accelerators=size,
+            asked=size in asked,
+            found=each,
+            options=tuple(islice(options, len(each.best))),
+        )
+        for size, each in zip(sizes, found, strict=True)
+    ]
 
 
 def _asked(question: Question, ground: Setting) -> frozenset[int]:
@@ -108,8 +118,8 @@ def _around(question: Question) -> Iterator[int]:
 def _equilibria(ground: Setting, best: Sequence[Option], largest: int) -> tuple[Equilibrium, ...]:
     """Equilibria of the curve through the best strategy of each size, up to half the largest size tried.
 
-    Assumes that between two sizes tried the logarithm of time is a straight line in that of the size, and that
-    where a size has no legal strategy, the accelerators beyond the largest that has one stand idle.
+    Assumes that between two sizes tried the logarithm of time is a straight line in that of the size, and
+    that where a size has no legal strategy, the accelerators beyond the largest that has one stand idle.
     """
     sizes = np.array([each.num_accelerators for each in best], dtype=float)
     if not len(sizes) or largest < 2 * sizes[0]:
@@ -120,7 +130,12 @@ def _equilibria(ground: Setting, best: Sequence[Option], largest: int) -> tuple[
         return np.exp([np.interp(np.log(wanted), np.log(sizes), each) for each in logs])
 
     domain = Domain(smallest=float(sizes[0]), largest=largest / 2.0)
-    return equilibria(curves_s, domain, level=LEVEL)
+    return tuple(_as_tried(each) for each in equilibria(curves_s, domain, level=LEVEL))
+
+
+def _as_tried(point: Equilibrium) -> Equilibrium:
+    """The point, whose doubling was tried too."""
+    return replace(point, next_doubling=replace(point.next_doubling, extrapolated=False))
 
 
 def _kept(question: Question, best: Sequence[_Sized]) -> tuple[list[_Sized], tuple[Rejection, ...]]:
@@ -195,7 +210,7 @@ def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ..
         Rejection(
             reason="memory_bytes",
             needed=min(nearest),
-            available=float(ground.machine.memory_bytes),
+            available=float(ground.cluster.accelerator.memory_bytes or 0),
             count=too_large,
         ),
     )
@@ -208,22 +223,20 @@ def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ..
 
 def _notes(question: Question, ground: Setting) -> Iterator[str]:
     """What the answer does not show by itself."""
-    length = ground.length
-    batch = question.global_batch_samples
-    if length.batches is None:
-        if batch is None:
-            yield (
-                "The global batch is the usual one of language models, 4 Mi tokens: no published result tells what "
-                "a larger one would cost in samples. Give --global-batch for another."
-            )
-        elif length.is_whole:
-            yield "The number of samples is taken to be the same at every global batch."
-    elif batch is not None and not length.batches[0] <= batch <= length.batches[1]:
+    length, batch = ground.length, question.global_batch_samples
+    if length.batches is None and batch is None:
+        yield (
+            "The global batch is the usual one of language models, 4 Mi tokens: no published result tells how "
+            "many more samples a larger one needs. Give --global-batch for another."
+        )
+    elif length.batches is None and length.is_whole:
+        yield "The number of samples is taken to be the same at every global batch."
+    elif length.batches and batch and not length.batches[0] <= batch <= length.batches[1]:
         yield (
             f"A global batch of {batch:,} lies outside those of published results, {length.batches[0]:,} to "
             f"{length.batches[1]:,}: its samples are an extrapolation."
         )
     if question.objective in {"cost", "energy"} and math.isinf(question.deadline_s):
-        yield f"Without --deadline the least {question.objective} is nearly always at the fewest accelerators."
+        yield f"Without --deadline the least {question.objective} is nearly always at the fewest that fit."
     if ground.rates.price is None:
-        yield f"No price is known for {ground.cluster.accelerator.slug}: give --price; accelerator-hours stand in."
+        yield f"No price of {ground.cluster.accelerator.slug} is known: give --price."

@@ -24,9 +24,10 @@ _MOST_BATCH_SAMPLES = 10**9
 class Question:
     """What is asked. fewest, most: accelerators that may be taken; alike where the number is given.
 
-    training_samples, training_tokens: how many, where the workload's own target is not meant. deadline_s, budget_usd: a training may
-    not exceed them. choices: values that knobs of the strategy may take; others are free within the usual.
-    node: facts of the node in place of those of the tables.
+    training_samples, training_tokens: where the workload's own target is not meant. deadline_s, budget_usd:
+    a training may not exceed them. choices: values that knobs of the strategy may take; others are
+    free within the usual. node: facts of the node in place of those of the tables. power_cap_w: of an
+    one accelerator. num_best: layouts to tell.
     """
 
     workload: str
@@ -41,14 +42,15 @@ class Question:
     budget_usd: float = math.inf
     choices: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     node: NodeFacts = field(default_factory=NodeFacts)
+    power_cap_w: float | None = None
     num_best: int = 10
 
     def __post_init__(self) -> None:
         """Refuse sizes and batches that cannot be."""
         if not 1 <= self.fewest <= self.most <= MAX_ACCELERATORS:
             raise UsageError(
-                f"--accelerators {self.fewest}..{self.most}; expected whole numbers from 1 to {MAX_ACCELERATORS:,}, "
-                "the smaller first"
+                f"--accelerators {self.fewest}..{self.most}; expected whole numbers from 1 to "
+                f"{MAX_ACCELERATORS:,}, the smaller first"
             )
         batch = self.global_batch_samples
         if batch is not None and not 1 <= batch <= _MOST_BATCH_SAMPLES:
@@ -64,7 +66,7 @@ class Question:
 class Length:
     """How many samples a training takes. words: of what, as in "the time to ...".
 
-    samples: global batches -> samples. spread: a global batch -> log standard deviation of its samples.
+    samples: global batches -> samples. log_sd: a global batch -> log standard deviation of its samples.
     batches: global batches it is known for, smallest and largest; None where it does not depend on them.
     is_whole: False where it is only a unit of length, for want of what `missing` names.
     """
@@ -83,16 +85,19 @@ class Length:
 class Option:
     """One strategy on so many accelerators: what a step and the whole training take.
 
-    seconds: of a step, by cause. memory: bytes of the fullest accelerator, by kind. samples: of the training.
-    flop_share: FLOP of the model, nothing twice, over those of the accelerators' peak in the strategy's precision.
+    seconds: of a step, by cause. memory_bytes, memory: of the fullest accelerator, in all and by kind.
+    samples: of the training. goodput: the share of the time that failures leave. flop_share: FLOP of the
+    model, nothing twice, over those of the accelerators' peak in the strategy's precision.
     """
 
     accelerator: str
     strategy: Strategy
     step_s: float
     seconds: Mapping[str, float]
+    memory_bytes: float
     memory: Mapping[str, float]
     samples: float
+    goodput: float
     time: Interval
     flop_share: float | None
     bill: Bill
@@ -102,15 +107,10 @@ class Option:
         """Accelerators it takes."""
         return self.strategy.num_accelerators
 
-    @property
-    def memory_bytes(self) -> float:
-        """Memory of the fullest accelerator."""
-        return self.memory["reserved"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """Why strategies fell out: what would be needed and what there is, in the unit of the reason; None: no amount."""
+    """Why strategies fell out. needed, available: in the unit its reason ends in; None where it has none."""
 
     reason: str
     needed: float | None
@@ -120,7 +120,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What the model was calibrated on, and how wrong it is. record: in words; median_abs_error: None if unknown."""
+    """What the model was calibrated on, and how wrong it was on what was held out; None is unknown."""
 
     name: str
     words: str
@@ -134,10 +134,10 @@ class Basis:
 class Plan:
     """The answer. recommended: None where nothing is legal, fits, and keeps deadline and budget.
 
-    alternatives: the best other layouts on as many accelerators. by_size: the best at each size tried, from the
-    smallest; asked or not. pareto: of the sizes asked, what none beats in time, money and energy at once.
-    points: equilibria of the modelled curve; answer: the first reason to stop. remedy: what would make it fit.
-    num_considered, num_fitting: strategies estimated, and those that fit into memory.
+    alternatives: the best other layouts on as many accelerators. by_size: the best at each size tried, asked
+    or not, from the smallest. pareto: of the sizes asked, what none beats in time, money and energy at once.
+    points: equilibria of the modelled curve; answer: the first reason to stop. remedy: what would make it
+    fit. num_considered, num_fitting: strategies estimated, and those that fit into memory.
     """
 
     question: Question
@@ -158,3 +158,16 @@ class Plan:
     num_considered: int
     num_fitting: int
     search_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Plans for one workload on several accelerators. best: index of the one to take; None: none does."""
+
+    plans: tuple[Plan, ...]
+    best: int | None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to take, or the first where none recommends anything."""
+        return self.plans[self.best or 0]

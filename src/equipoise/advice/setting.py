@@ -1,8 +1,8 @@
-"""One workload on one kind of cluster with all that prices and times a strategy: strategies in, options out."""
+"""One workload on one kind of cluster, with all that times and prices a strategy."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import polars as pl
@@ -15,40 +15,44 @@ from equipoise.advice.planned import Length, Option, Question
 from equipoise.advice.subject import subject, usual_batch, usual_choices
 from equipoise.economics import Rates
 from equipoise.perfmodel.estimate import Estimates, Seconds, estimate
+from equipoise.perfmodel.goodput import goodput_fraction
 from equipoise.perfmodel.grid import Grid, Numbers, grid
 from equipoise.perfmodel.load import Load, workload_load
-from equipoise.perfmodel.machine import Machine, machine
+from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.search import Searched, search
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.law import FloatArray
 from equipoise.spec.cluster import Cluster, cluster
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Strategy
+from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
 
 # The precision to train in unless told: the first of these whose rate the chip states.
-_USUAL_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
+_USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A workload on a kind of cluster. choices: values knobs may take. usual: a batch where none is given or fitted."""
+    """A workload on a kind of cluster. choices: values that knobs may take.
+
+    global_batch_samples: None where it is to be chosen. num_best: layouts that a search is to tell.
+    """
 
     workload: Workload
     cluster: Cluster
     load: Load
-    machine: Machine
     rates: Rates
     length: Length
     model: Model
     choices: Mapping[str, tuple[Value, ...]]
     global_batch_samples: int | None
+    num_best: int
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches worth a try: the one given, or those published results span, in even steps.
 
-        Steps are powers of two, three halves of them, and what the accelerators can share out in the same way.
+        Steps are powers of two and three halves of them, and powers of two of the number of accelerators.
         """
         if self.global_batch_samples is not None:
             return (self.global_batch_samples,)
@@ -56,14 +60,16 @@ class Setting:
             return (usual_batch(self.workload),)
         least, most = self.length.batches
         steps = range(math.ceil(math.log2(most)) + 1)
-        tried = {2**step for step in steps} | {3 * 2**step for step in steps}
-        tried |= {num_accelerators * 2**step for step in steps}
+        tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
         return tuple(sorted(each for each in tried if least <= each <= most)) or (least,)
 
     def searched(
-        self, num_accelerators: int, *, num_best: int, choices: Mapping[str, tuple[Value, ...]] | None = None
+        self, num_accelerators: int, *, choices: Mapping[str, tuple[Value, ...]] | None = None
     ) -> Searched:
-        """The strategies that train fastest on so many accelerators; money and energy go with the time."""
+        """The strategies that train fastest on so many accelerators; money and energy go with the time.
+
+        choices: in place of the setting's own.
+        """
 
         def time_s(mesh: Grid, estimates: Estimates) -> Numbers:
             batch = mesh.global_batch_samples
@@ -74,17 +80,18 @@ class Setting:
             global_batches=self.batches(num_accelerators),
             choices=self.choices if choices is None else choices,
         )
+        nodes = machine(replace(self.cluster, num_accelerators=num_accelerators))
         return search(
-            self.load, self.machine, space, self.model.parameters, objectives=(time_s,), num_best=num_best
+            self.load, nodes, space, self.model.parameters, objectives=(time_s,), num_best=self.num_best
         )
 
     def options(self, strategies: Sequence[Strategy]) -> tuple[Option, ...]:
-        """What strategies take, each in full."""
+        """What strategies take, each in full, with intervals."""
         if not strategies:
             return ()
-        rows = grid(strategies)
-        estimates = estimate(self.load, self.machine, rows, self.model.parameters)
-        widths = self._log_half_widths(rows, np.broadcast_to(estimates.step_s, rows.shape))
+        rows = _Rows(setting=self, strategies=tuple(strategies))
+        estimates = rows.estimates()
+        widths = rows.log_half_widths()
         return tuple(
             self._option(each, estimates, index, float(widths[index]))
             for index, each in enumerate(strategies)
@@ -92,61 +99,82 @@ class Setting:
 
     def curves_s(self, strategies: Sequence[Strategy]) -> FloatArray:
         """Equally likely times of the training by each strategy: (n_draws, n_strategies)."""
-        rows = grid(strategies)
-        batch = rows.global_batch_samples
+        rows = _Rows(setting=self, strategies=tuple(strategies))
+        batch = rows.grid.global_batch_samples
         steps = self.length.samples(batch) / batch
-        return np.array(
-            [
-                np.broadcast_to(estimate(self.load, self.machine, rows, drawn).step_s, rows.shape) * steps
-                for drawn in self.model.draws
-            ]
-        )
-
-    def _log_half_widths(self, rows: Grid, step_s: Numbers) -> FloatArray:
-        """Half the width of each step's interval, of its logarithm."""
-        if self.model.log_half_width is not None:
-            return np.full(rows.shape, self.model.log_half_width)
-        drawn = np.array(
-            [
-                np.broadcast_to(estimate(self.load, self.machine, rows, each).step_s, rows.shape)
-                for each in self.model.draws
-            ]
-        )
-        low, high = np.quantile(np.log(drawn / step_s), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return np.asarray(np.maximum(high, -low))
+        return np.asarray(rows.drawn_step_s() * steps / goodput_fraction(rows.grid.num_accelerators))
 
     def _option(self, chosen: Strategy, estimates: Estimates, index: int, log_half_width: float) -> Option:
-        shape = (max(np.broadcast_shapes(estimates.step_s.shape, (1,))),)
-
         def at(values: Numbers) -> float:
-            return float(np.broadcast_to(values, shape)[index])
+            return float(values[index if values.ndim else ()])
 
-        batch = chosen.global_batch_samples
+        batch, size = chosen.global_batch_samples, chosen.num_accelerators
         samples = float(self.length.samples(np.array([float(batch)]))[0])
-        step_s = at(estimates.step_s)
-        time_s = step_s * samples / batch
+        goodput = float(goodput_fraction(size))
+        time_s = at(estimates.step_s) * samples / batch / goodput
         width = math.hypot(log_half_width, DEVIATE * self.length.log_sd(float(batch)))
         return Option(
             accelerator=self.cluster.accelerator.slug,
             strategy=chosen,
-            step_s=step_s,
+            step_s=at(estimates.step_s),
             seconds={each.name: at(getattr(estimates.seconds, each.name)) for each in fields(Seconds)},
+            memory_bytes=at(estimates.memory.needed),
             memory={each.name: at(getattr(estimates.memory, each.name)) for each in fields(Memory)},
             samples=samples,
+            goodput=goodput,
             time=Interval(
                 value=time_s, low=time_s * math.exp(-width), high=time_s * math.exp(width), level=LEVEL
             ),
-            flop_share=self._flop_share(chosen, step_s),
-            bill=economics.bill(chosen.num_accelerators, time_s, self.rates),
+            flop_share=self._flop_share(chosen, at(estimates.step_s)),
+            bill=economics.bill(size, time_s, self.rates),
         )
 
     def _flop_share(self, chosen: Strategy, step_s: float) -> float | None:
         """FLOP of the model over those of the accelerators' peak; None where either is unknown."""
         peak = self.cluster.accelerator.peak_flop_per_s(DTYPE_OF[chosen.precision])
-        flop = self.workload.train_flop_per_sample
+        flop = replace(self.workload, trained=chosen.trained).train_flop_per_sample
         if peak is None or flop is None:
             return None
         return flop * chosen.global_batch_samples / (step_s * peak * chosen.num_accelerators)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Strategies of any sizes, each on a cluster of its own size."""
+
+    setting: Setting
+    strategies: tuple[Strategy, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """The strategies as flat rows."""
+        return grid(self.strategies)
+
+    def estimates(self) -> Estimates:
+        """Time and memory by the setting's parameters; arrays of shape (n_strategies,) or ()."""
+        return estimate(self.setting.load, self._machines(), self.grid, self.setting.model.parameters)
+
+    def drawn_step_s(self) -> FloatArray:
+        """Equally likely seconds of a step: (n_draws, n_strategies)."""
+        machines, rows = self._machines(), self.grid
+        steps = (
+            estimate(self.setting.load, machines, rows, drawn).step_s for drawn in self.setting.model.draws
+        )
+        return np.array([np.broadcast_to(each, rows.shape) for each in steps])
+
+    def log_half_widths(self) -> FloatArray:
+        """Half the width of the interval of each step's time, of its logarithm."""
+        known = self.setting.model.log_half_width
+        if known is not None:
+            return np.full(len(self.strategies), known)
+        logs = np.log(self.drawn_step_s() / self.estimates().step_s)
+        low, high = np.quantile(logs, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        return np.asarray(np.maximum(high, -low))
+
+    def _machines(self) -> Machine:
+        nodes = self.setting.cluster
+        sizes = [each.num_accelerators for each in self.strategies]
+        return stacked([machine(replace(nodes, num_accelerators=size)) for size in sizes])
 
 
 def setting(question: Question, terms: Terms, scores: pl.DataFrame | None, model: Model) -> Setting:
@@ -155,33 +183,32 @@ def setting(question: Question, terms: Terms, scores: pl.DataFrame | None, model
     scores: the table `scores`, for samples against batch. Raises SpecError for names that are not known.
     """
     about = subject(question.workload)
-    nodes = cluster(question.accelerator, num_accelerators=question.most, **question.node)
-    rates_of_chip = machine(nodes)
+    nodes = cluster(
+        question.accelerator,
+        num_accelerators=question.most,
+        power_cap_w=question.power_cap_w,
+        **question.node,
+    )
     choices = usual_choices(dict(question.choices), about)
     choices.setdefault("precision", (_usual_precision(nodes),))
+    stated = stated_length(about, samples=question.training_samples, tokens=question.training_tokens)
     return Setting(
         workload=about,
         cluster=nodes,
         load=workload_load(about),
-        machine=rates_of_chip,
         rates=economics.rates(
             nodes.accelerator, own_price=terms.usd_per_accelerator_hour, region=terms.region
         ),
-        length=training_length(
-            about,
-            scores,
-            stated_samples=stated_length(
-                about, samples=question.training_samples, tokens=question.training_tokens
-            ),
-        ),
+        length=training_length(about, scores, stated_samples=stated),
         model=model,
         choices=choices,
         global_batch_samples=question.global_batch_samples,
+        num_best=question.num_best,
     )
 
 
-def _usual_precision(nodes: Cluster) -> str:
-    """The precision that training takes on a chip unless told; bf16, or the widest it has a rate for."""
+def _usual_precision(nodes: Cluster) -> Precision:
+    """The precision that training takes on a chip unless told."""
     chip = nodes.accelerator
     stated = [name for name in _USUAL_PRECISIONS if chip.peak_flop_per_s(DTYPE_OF[name]) is not None]
-    return stated[0] if stated else PRECISIONS[0]
+    return stated[0] if stated else _USUAL_PRECISIONS[0]

@@ -1,18 +1,18 @@
-"""What is to be trained, as a plan takes it: a workload of the catalogue, or a torch model counted on the spot."""
+"""What is to be trained: a workload of the catalogue, or a torch model counted on the spot."""
 
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.torch_model import Counted, count_function
 from equipoise.spec.workload import Workload, workload
 
-# Batches of pre-trainings of language models whose samples against batch nobody has published: 4 Mi tokens, as
-# all sizes of LLaMA and Llama 2 had (Touvron et al. 2023, table 2 of both; GPT-3 had 3.2 M, Brown et al. 2020).
+# Batches of pre-trainings of language models whose samples against batch nobody has published: 4 Mi tokens,
+# as all sizes of LLaMA and Llama 2 had (Touvron et al. 2023, in both papers).
 _USUAL_BATCH_TOKENS = 2**22
-_USUAL_LORA_RANK = 16
+USUAL_LORA_RANK = 16
 
 
 def subject(name: str) -> Workload:
-    """The workload of a name of the catalogue, or counted from `module:function`, which returns model and batch.
+    """The workload of a name of the catalogue, or of the model and batch that `module:function` returns.
 
     Raises SpecError with the nearest names, or why the function's model cannot be counted.
     """
@@ -48,11 +48,11 @@ def _boundary_bytes(counted: Counted) -> float | None:
 
 
 def usual_choices(asked: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
-    """The values knobs may take, with what the workload itself fixes: which part is trained, and by what rank."""
+    """The values knobs may take, with what the workload itself fixes: the part that is trained, its rank."""
     choices = dict(asked)
     choices.setdefault("trained", (about.trained,))
     if choices["trained"] != ("full",):
-        ranks: tuple[Value, ...] = (about.lora_rank or _USUAL_LORA_RANK,)
+        ranks: tuple[Value, ...] = (about.lora_rank or USUAL_LORA_RANK,)
         if "full" in choices["trained"]:
             ranks = (0, *ranks)
         choices.setdefault("lora_rank", ranks)

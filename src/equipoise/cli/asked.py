@@ -1,31 +1,85 @@
 """What the options of `plan` say, as the question that advice answers."""
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from equipoise.advice.answer import MAX_ACCELERATORS
+from equipoise.advice.planned import ObjectiveName, Question
 from equipoise.errors import UsageError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.cluster import NodeFacts, cluster
 from equipoise.spec.strategy import FLAGS, knob
+from equipoise.units import HOUR_S
 
 _SIZES = re.compile(r"([0-9]{1,12})(?:\.\.([0-9]{1,12}))?")
+_COUNTED = re.compile(r"\s*([0-9]{1,12})\s*x\s*(.+)")
 _MOST_VALUES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of `plan`, as given."""
+
+    workload: str
+    accelerators: tuple[str, ...]
+    sizes: str | None = None
+    nodes: int | None = None
+    node_size: int | None = None
+    global_batch: int | None = None
+    samples: float | None = None
+    tokens: float | None = None
+    objective: ObjectiveName = "balance"
+    deadline_h: float | None = None
+    budget_usd: float | None = None
+    precision: str | None = None
+    fixed: tuple[str, ...] = ()
+    power_cap_w: float | None = None
+    top: int = 10
+
+
+def questions(asked: Asked) -> Iterator[Question]:
+    """One question an accelerator. Raises UsageError or SpecError for what no option can mean."""
+    node: NodeFacts = {} if asked.node_size is None else {"node_size": asked.node_size}
+    knobs = choices(asked.fixed, precision=asked.precision)
+    for named in asked.accelerators:
+        count, name = _counted(named)
+        fewest, most = sizes(count or asked.sizes, asked.nodes, accelerator=name, node=node)
+        yield Question(
+            workload=asked.workload,
+            accelerator=name,
+            fewest=fewest,
+            most=most,
+            objective=asked.objective,
+            global_batch_samples=asked.global_batch,
+            training_samples=asked.samples,
+            training_tokens=asked.tokens,
+            deadline_s=math.inf if asked.deadline_h is None else asked.deadline_h * HOUR_S,
+            budget_usd=math.inf if asked.budget_usd is None else asked.budget_usd,
+            choices=knobs,
+            node=node,
+            power_cap_w=asked.power_cap_w,
+            num_best=asked.top,
+        )
+
+
+def _counted(named: str) -> tuple[str | None, str]:
+    """The number before an accelerator's name, as in `2x rtx-4090`, and the name."""
+    found = _COUNTED.fullmatch(named)
+    return (found[1], found[2]) if found else (None, named)
 
 
 def sizes(
     accelerators: str | None, nodes: int | None, *, accelerator: str, node: NodeFacts
 ) -> tuple[int, int]:
-    """The fewest and the most accelerators that `--accelerators` or `--nodes` ask for; one node where neither does.
+    """The fewest and the most accelerators asked for; those of one node where nothing is.
 
-    Raises UsageError where both are given, or no numbers.
+    Raises UsageError where accelerators and nodes are both given, or no numbers.
     """
     if accelerators is not None and nodes is not None:
         raise UsageError("--accelerators and --nodes both state the size; keep one")
     if accelerators is None:
         size = (nodes or 1) * cluster(accelerator, **node).node_size
-        if size > MAX_ACCELERATORS:
-            raise UsageError(f"--nodes {nodes}; expected at most {MAX_ACCELERATORS:,} accelerators")
         return size, size
     found = _SIZES.fullmatch(accelerators.strip())
     if found is None:
@@ -34,19 +88,15 @@ def sizes(
     return fewest, int(found[2] or fewest)
 
 
-def choices(
-    fixed: Sequence[str], *, precision: str | None, trained: str | None = None
-) -> Mapping[str, tuple[Value, ...]]:
+def choices(fixed: Sequence[str], *, precision: str | None) -> Mapping[str, tuple[Value, ...]]:
     """The values that knobs may take, by field of `Strategy`.
 
-    fixed: texts such as `tp=8`, `shard_state=2..3`, `recompute=none,full`. Raises SpecError for a knob or value that
-    is not known, UsageError for one given twice or the global batch, which has an option of its own.
+    fixed: texts such as `tp=8`, `shard_state=2..3`, `recompute=none,full`.
+    Raises SpecError for a knob or value that is not known, UsageError for one given twice.
     """
     texts = list(fixed)
     if precision is not None:
         texts.append(f"precision={precision}")
-    if trained is not None:
-        texts.append(f"trained={trained}")
     found: dict[str, tuple[Value, ...]] = {}
     for text in texts:
         name, values = _values(text)

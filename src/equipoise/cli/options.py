@@ -21,7 +21,7 @@ def _workloads_from(incomplete: str) -> list[str]:
     return [one.slug for one in published if one.slug.startswith(incomplete)]
 
 
-def _accelerators_from(incomplete: str) -> list[str]:
+def accelerators_from(incomplete: str) -> list[str]:
     """Accelerators of the catalogue, for a shell that completes a word."""
     from equipoise.spec.hardware import accelerators
 
@@ -42,7 +42,7 @@ SeveralWorkloads = Annotated[
 ]
 Accelerator = Annotated[
     str | None,
-    typer.Option(autocompletion=_accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
+    typer.Option(autocompletion=accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 JsonOut = Annotated[

@@ -1,23 +1,32 @@
-"""What `equipoise plan` says: the recommended strategy, its seconds and bytes, alternatives, where more stop paying."""
+"""What `equipoise plan` says: the strategy to take, its seconds and bytes, others, where more stop paying."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.planned import Option, Plan
+from equipoise.advice.planned import Comparison, Option, Plan, Rejection
 from equipoise.cli.output import counted, printable, table_text, width_columns
-from equipoise.scaling.equilibrium import Equilibrium, words
+from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
+# Shares of a whole below this are left out of its list for people.
 _LEAST_SHARE = 0.005
 _MOST_REJECTED = 4
 _TONNE_KG = 1000.0
+_ALL_BUT_NO_LOSS = 0.99
 
 
-def fields(found: Plan) -> dict[str, Any]:
-    """The fields of the document."""
-    whole = {
+def fields(found: Comparison) -> dict[str, Any]:
+    """The fields of the document: those of the plan to take, and all plans where several were compared."""
+    whole = _plan(found.plan)
+    if len(found.plans) > 1:
+        whole["compared"] = [_plan(each) for each in found.plans]
+    return {name: significant(value) for name, value in whole.items()}
+
+
+def _plan(found: Plan) -> dict[str, Any]:
+    return {
         "workload": found.workload.slug,
         "cluster": _cluster(found),
         "objective": found.question.objective,
@@ -42,7 +51,6 @@ def fields(found: Plan) -> dict[str, Any]:
         "num_fitting": found.num_fitting,
         "search_s": found.search_s,
     }
-    return {name: significant(value) for name, value in whole.items()}
 
 
 def _cluster(found: Plan) -> dict[str, Any]:
@@ -50,11 +58,11 @@ def _cluster(found: Plan) -> dict[str, Any]:
     return {
         "name": nodes.name,
         "accelerator": nodes.accelerator.slug,
+        "memory_bytes": nodes.accelerator.memory_bytes,
         "node_size": nodes.node_size,
         "topology": nodes.topology,
         "intra_byte_per_s": nodes.intra.byte_per_s,
         "inter_byte_per_s": nodes.inter.byte_per_s,
-        "memory_bytes": nodes.accelerator.memory_bytes,
     }
 
 
@@ -64,16 +72,17 @@ def _option(each: Option) -> dict[str, Any]:
         "num_accelerators": each.num_accelerators,
         "strategy": each.strategy.text(),
         "time_s": asdict(each.time),
-        "step_s": each.step_s,
         "usd": each.bill.usd,
         "energy_j": each.bill.energy_j,
         "carbon_kg": each.bill.carbon_kg,
-        "accelerator_hours": each.bill.accelerator_hours,
         "memory_bytes": each.memory_bytes,
+        "accelerator_hours": each.bill.accelerator_hours,
+        "step_s": each.step_s,
+        "samples": each.samples,
+        "goodput": each.goodput,
+        "flop_share": each.flop_share,
         "memory": dict(each.memory),
         "seconds": dict(each.seconds),
-        "samples": each.samples,
-        "flop_share": each.flop_share,
     }
 
 
@@ -90,25 +99,64 @@ def _equilibrium(each: Equilibrium) -> dict[str, Any]:
         "time_s": each.time_s,
         "accelerator_hours": each.accelerator_hours,
         "next_doubling": asdict(each.next_doubling),
-        "words": words(each),
     }
 
 
-def text(found: Plan) -> str:
+def text(found: Comparison) -> str:
     """The same for people."""
+    plan = found.plan
     parts = (
-        _title(found),
-        _recommended(found),
-        _alternatives(found),
-        _sizes(found),
-        _points(found),
-        _ground(found),
+        _compared(found),
+        _title(plan),
+        _recommended(plan),
+        _alternatives(plan),
+        _sizes(plan),
+        _points(plan),
+        "".join(_paragraph(line) for line in _ground(plan)),
     )
     return "\n".join(part for part in parts if part)
 
 
-def _paragraph(sentence: str, indent: str = "  ") -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=indent)}\n"
+def _paragraph(sentence: str, hanging: int = 2) -> str:
+    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
+
+
+def _compared(found: Comparison) -> str:
+    """Every size asked of every accelerator, one line each, the one to take marked."""
+    if len(found.plans) == 1:
+        return ""
+    taken = found.plan.recommended
+    rows = []
+    for plan in found.plans:
+        asked = [
+            each
+            for each in plan.by_size
+            if plan.question.fewest <= each.num_accelerators <= plan.question.most
+        ]
+        rows += [(each.accelerator, *_figures(each), "take this" if each is taken else "") for each in asked]
+        if not asked:
+            rows.append(
+                (plan.cluster.accelerator.slug, format_count(plan.question.most), *["-"] * 5, "does not fit")
+            )
+    head = ("accelerator", "N", "time", "batch", "of peak", "USD", "energy", "")
+    return f"{found.plan.workload.title}: to {found.plan.length.words}\n" + table_text(
+        head, rows, align="<>>>>>><"
+    )
+
+
+def _figures(each: Option) -> tuple[str, ...]:
+    return (
+        format_count(each.num_accelerators),
+        format_duration(each.time.value),
+        format_count(each.strategy.global_batch_samples),
+        "-" if each.flop_share is None else format_percent(round(each.flop_share, 3)),
+        "-" if each.bill.usd is None else _short(each.bill.usd),
+        "-" if each.bill.energy_j is None else format_si(each.bill.energy_j, "J"),
+    )
+
+
+def _short(value: float) -> str:
+    return format_si(value, "").strip()
 
 
 def _title(found: Plan) -> str:
@@ -117,7 +165,7 @@ def _title(found: Plan) -> str:
     if question.fewest < question.most:
         sizes = f"{format_count(question.fewest)} to {sizes}"
     chip = nodes.accelerator
-    memory = "" if chip.memory_bytes is None else f"{format_si(float(chip.memory_bytes), 'B')} each, "
+    memory = "" if chip.memory_bytes is None else f"{format_si(float(chip.memory_bytes), 'B')}, "
     return _paragraph(
         f"{found.workload.title} on {sizes} x {chip.title} ({memory}{nodes.node_size} to a node): "
         f"to {found.length.words}"
@@ -128,44 +176,43 @@ def _recommended(found: Plan) -> str:
     best = found.recommended
     if best is None:
         return _refused(found)
-    bill = best.bill
-    amounts = [
-        f"{format_si(bill.accelerator_hours, '').strip()} accelerator-hours",
-        "" if bill.usd is None else f"{format_si(bill.usd, '').strip()} USD",
-        "" if bill.energy_j is None else format_si(bill.energy_j, "J"),
-        "" if bill.carbon_kg is None else f"{_mass(bill.carbon_kg)} CO2",
-    ]
-    share = "" if best.flop_share is None else f", {format_percent(best.flop_share)} of peak FLOP/s"
-    lines = [
-        f"Recommended: {counted(best.num_accelerators, 'accelerator', 'accelerators')}\n",
-        _paragraph(f"  strategy  {best.strategy.text()}", " " * 12),
-        _paragraph(f"  time      {_time(best)}", " " * 12),
-        _paragraph(
-            f"  a step    {format_duration(best.step_s)} ({_range(best)}) for "
-            f"{format_count(best.strategy.global_batch_samples)} samples{share}",
-            " " * 12,
-        ),
-        _paragraph(f"  costs     {', '.join(each for each in amounts if each)}", " " * 12),
-        _paragraph(f"  memory    {_memory(found, best)}", " " * 12),
-        _paragraph(f"  seconds   {_seconds(best)}", " " * 12),
-    ]
-    return "".join(lines)
+    batch = best.strategy.global_batch_samples
+    share = "" if best.flop_share is None else f", {format_percent(round(best.flop_share, 3))} of peak FLOP/s"
+    lines = {
+        "strategy": best.strategy.text(),
+        "time": _time(best),
+        "a step": f"{format_duration(best.step_s)} for {format_count(batch)} samples{share}",
+        "costs": _costs(best),
+        "memory": _memory(found, best),
+        "a step is": _seconds(best),
+    }
+    told = (_paragraph(f"  {name:<10}{words}", 12) for name, words in lines.items())
+    return f"Recommended: {counted(best.num_accelerators, 'accelerator', 'accelerators')}\n{''.join(told)}"
 
 
 def _time(option: Option) -> str:
     time = option.time
-    steps = option.samples / option.strategy.global_batch_samples
+    steps = max(1, round(option.samples / option.strategy.global_batch_samples))
+    failures = ""
+    if option.goodput < _ALL_BUT_NO_LOSS:
+        failures = f"; {format_percent(round(1 - option.goodput, 3))} of it lost to failures"
     return (
         f"{format_duration(time.value)} ({format_duration(time.low)} to {format_duration(time.high)}, "
-        f"{format_percent(time.level)}): {format_si(option.samples, '').strip()} samples in "
-        f"{format_count(max(1, round(steps)))} steps"
+        f"{format_percent(time.level)}): {_short(option.samples)} samples in {format_count(steps)} "
+        f"{'step' if steps == 1 else 'steps'}{failures}"
     )
 
 
-def _range(option: Option) -> str:
-    low = option.step_s * option.time.low / option.time.value
-    high = option.step_s * option.time.high / option.time.value
-    return f"{format_duration(low)} to {format_duration(high)}"
+def _costs(option: Option) -> str:
+    bill = option.bill
+    amounts = [f"{_short(bill.accelerator_hours)} accelerator-hours"]
+    if bill.usd is not None:
+        amounts.append(f"{_short(bill.usd)} USD")
+    if bill.energy_j is not None:
+        amounts.append(format_si(bill.energy_j, "J"))
+    if bill.carbon_kg is not None:
+        amounts.append(f"{_mass(bill.carbon_kg)} CO2")
+    return ", ".join(amounts)
 
 
 def _mass(mass_kg: float) -> str:
@@ -173,24 +220,25 @@ def _mass(mass_kg: float) -> str:
 
 
 def _memory(found: Plan, option: Option) -> str:
+    """Memory by kind, the largest first."""
     whole = found.cluster.accelerator.memory_bytes
-    kinds = sorted(
-        ((kind, size) for kind, size in option.memory.items() if kind != "reserved"),
-        key=lambda pair: -pair[1],
-    )
+    kinds = {kind: size for kind, size in option.memory.items() if kind != "reserved"}
     parts = [
-        f"{kind} {format_si(size, 'B')}" for kind, size in kinds if size > _LEAST_SHARE * option.memory_bytes
+        f"{kind} {format_si(size, 'B')}"
+        for kind, size in sorted(kinds.items(), key=lambda pair: -pair[1])
+        if size > _LEAST_SHARE * option.memory_bytes
     ]
     of = "" if whole is None else f" of {format_si(float(whole), 'B')}"
-    return f"{format_si(option.memory_bytes, 'B')}{of} reserved: {', '.join(parts)}"
+    return f"{format_si(option.memory_bytes, 'B')}{of}: {', '.join(parts)}"
 
 
 def _seconds(option: Option) -> str:
-    """Causes of a step's time, the largest first; what is below half a percent is summed."""
+    """Causes of a step's time, the largest first."""
     causes = sorted(option.seconds.items(), key=lambda pair: -pair[1])
-    shown = [(cause, share) for cause, spent in causes if (share := spent / option.step_s) >= _LEAST_SHARE]
-    parts = [f"{cause} {format_percent(round(share, 3))}" for cause, share in shown]
-    return ", ".join(parts)
+    shares = [(cause, spent / option.step_s) for cause, spent in causes]
+    return ", ".join(
+        f"{cause} {format_percent(round(share, 3))}" for cause, share in shares if share >= _LEAST_SHARE
+    )
 
 
 def _refused(found: Plan) -> str:
@@ -198,91 +246,95 @@ def _refused(found: Plan) -> str:
     lines = ["No strategy does.\n"]
     if found.remedy:
         lines.append(_paragraph(f"It {found.remedy}."))
-    for each in found.rejected[:_MOST_REJECTED]:
-        amounts = ""
-        if each.needed is not None and each.available is not None:
-            amounts = f": at least {_amount(each.reason, each.needed)} needed, {_amount(each.reason, each.available)} given"
-        lines.append(
-            _paragraph(
-                f"- {each.reason.rpartition('_')[0] or each.reason}{amounts} ({format_count(each.count)})"
-            )
-        )
+    lines += [_paragraph(f"- {_rejection(each)}") for each in found.rejected[:_MOST_REJECTED]]
     return "".join(lines)
+
+
+def _rejection(each: Rejection) -> str:
+    if each.needed is None or each.available is None:
+        return f"{each.reason} ({format_count(each.count)})"
+    needed, available = _amount(each.reason, each.needed), _amount(each.reason, each.available)
+    name = each.reason.rpartition("_")[0]
+    return f"{name}: at least {needed} needed, {available} there ({format_count(each.count)})"
 
 
 def _amount(reason: str, value: float) -> str:
     if reason.endswith("_bytes"):
         return format_si(value, "B")
-    return format_duration(value) if reason.endswith("_s") else f"{format_si(value, '').strip()} USD"
+    return format_duration(value) if reason.endswith("_s") else f"{_short(value)} USD"
 
 
 def _alternatives(found: Plan) -> str:
     if found.recommended is None or not found.alternatives:
         return ""
     best = found.recommended
-    rows = [_row(each, best) for each in (best, *found.alternatives)]
-    return "Other layouts on as many accelerators:\n" + table_text(
-        ("time", "", "memory", "strategy"), rows, align=">>><"
-    )
-
-
-def _row(each: Option, best: Option) -> tuple[str, ...]:
-    longer = each.time.value / best.time.value - 1
-    return (
-        format_duration(each.time.value),
-        "" if each is best else f"+{format_percent(round(longer, 3))}",
-        format_si(each.memory_bytes, "B"),
-        each.strategy.text(),
-    )
+    rows = [
+        (
+            format_duration(each.time.value),
+            f"+{format_percent(round(each.time.value / best.time.value - 1, 3))}",
+            format_si(each.memory_bytes, "B"),
+            each.strategy.text(),
+        )
+        for each in found.alternatives
+    ]
+    head = ("time", "", "memory", "strategy")
+    return "Other layouts on as many accelerators:\n" + table_text(head, rows, align=">>><")
 
 
 def _sizes(found: Plan) -> str:
-    """The best at each size, with what a doubling costs."""
-    if len(found.by_size) < 2:  # noqa: PLR2004 - one size is the recommendation itself
+    """The best at each size."""
+    if len(found.by_size) == 1 or not found.by_size:
         return ""
     front = {each.num_accelerators for each in found.pareto}
-    rows = [
-        (
-            format_count(each.num_accelerators),
-            format_duration(each.time.value),
-            format_count(each.strategy.global_batch_samples),
-            "-" if each.flop_share is None else format_percent(round(each.flop_share, 3)),
-            "-" if each.bill.usd is None else format_si(each.bill.usd, "").strip(),
-            "-" if each.bill.energy_j is None else format_si(each.bill.energy_j, "J"),
-            "best trade-off" if each.num_accelerators in front else "",
-        )
-        for each in found.by_size
-    ]
+    rows = [(*_figures(each), "Pareto" if each.num_accelerators in front else "") for each in found.by_size]
     head = ("N", "time", "batch", "of peak", "USD", "energy", "")
     return "The best at each size:\n" + table_text(head, rows, align=">>>>>><")
 
 
 def _points(found: Plan) -> str:
+    """The equilibria, the default answer first; those that lie at one place in one line."""
     if found.answer is None:
         return ""
-    ordered = sorted(found.points, key=lambda each: each is not found.answer)
-    lines = [_paragraph(f"- {_sentence(words(each))}") for each in ordered]
+    alike: dict[tuple[str, int], list[Equilibrium]] = {}
+    for each in sorted(found.points, key=lambda point: point is not found.answer):
+        alike.setdefault((each.bound, each.num_accelerators), []).append(each)
+    lines = [_paragraph(f"- {_point(points)}") for points in alike.values()]
     return "Where more accelerators stop paying, the first reason first:\n" + "".join(lines)
 
 
-def _sentence(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}."
+def _point(points: list[Equilibrium]) -> str:
+    first = points[0]
+    names = ", ".join(each.kind for each in points)
+    size, after = format_count(first.num_accelerators), first.next_doubling
+    where = {
+        "at": f"at {size}{_bounds(first)}",
+        "at_least": f"at {size} or beyond, where the sizes tried end",
+        "at_most": f"at {size} or below, where the sizes tried begin",
+    }[first.bound]
+    change = f"{format_duration(abs(after.gain_s))} ({format_percent(abs(round(after.gain_fraction, 2)))})"
+    gain = f"saves {change}" if after.gain_s >= 0 else f"takes {change} longer"
+    return (
+        f"{names}: {where}; going to {format_count(2 * first.num_accelerators)} {gain} and costs "
+        f"{after.accelerator_hours_factor:.2f}x the accelerator-hours."
+    )
 
 
-def _ground(found: Plan) -> str:
+def _bounds(point: Equilibrium) -> str:
+    low, high = (None if size is None else format_count(size) for size in (point.low, point.high))
+    if low and high:
+        return f" ({low} to {high})"
+    return f" ({low} or more)" if low else f" (up to {high})" if high else ""
+
+
+def _ground(found: Plan) -> Iterator[str]:
     """What the answer rests on."""
-    return "".join(_paragraph(line) for line in _ground_lines(found))
-
-
-def _ground_lines(found: Plan) -> Iterator[str]:
     basis = found.basis
     yield f"Calibration: {basis.name} ({basis.words})."
     if basis.median_abs_error is not None:
-        yield (
-            f"Record: {basis.num_held_out} times held out, off by {format_percent(basis.median_abs_error)} (median)."
-        )
+        off = format_percent(basis.median_abs_error)
+        yield f"Record: held out {basis.num_held_out} times, off by {off} (median)."
     yield (
-        f"Considered {format_count(found.num_considered)} strategies, of which {format_count(found.num_fitting)} fit, "
-        f"in {found.search_s:.2g} s."
+        f"Considered {format_count(found.num_considered)} strategies in {found.search_s:.2g} s; "
+        f"{format_count(found.num_fitting)} fit."
     )
     yield from (f"Note: {note}" for note in found.notes)

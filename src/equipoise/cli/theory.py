@@ -1,12 +1,20 @@
 """The verbs of theory: what the performance model says of steps, and how wrong it is."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.options import (
+    Also,
+    AsJson,
+    Data,
+    Hardware,
+    JsonOut,
+    Workloads,
+    accelerators_from,
+    extend_catalogue,
+)
 from equipoise.cli.output import answering
 
 
@@ -51,32 +59,40 @@ def plan(
     *,
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD|MODULE:FUNCTION", help="What to train.")],
     accelerator: Annotated[
-        str, typer.Option(metavar="NAME", help="An accelerator or system, e.g. dgx-h100.")
+        list[str],
+        typer.Option(
+            metavar="[Nx]NAME",
+            autocompletion=accelerators_from,
+            help="An accelerator or system, e.g. dgx-h100; several are compared.",
+        ),
     ],
     accelerators: Annotated[
-        str | None, typer.Option(metavar="N|N..M", help="How many accelerators, or between which numbers.")
+        str | None,
+        typer.Option(metavar="N|N..M", help="How many accelerators, or between which numbers; one node."),
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes, instead.")] = None,
     node_size: Annotated[int | None, typer.Option(min=1, help="Accelerators of a node.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Samples a step over all accelerators.")] = None,
-    samples: Annotated[float | None, typer.Option(help="Samples to train on.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, instead.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(help="Samples a step over all accelerators; chosen unless given.")
+    ] = None,
+    samples: Annotated[float | None, typer.Option(help="Samples to train on, not to the target.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, likewise.")] = None,
     objective: Annotated[
         Literal["time", "cost", "energy", "balance"], typer.Option(help="What decides between sizes.")
     ] = "balance",
-    deadline: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Hours that training may take.")
-    ] = None,
-    budget: Annotated[float | None, typer.Option(metavar="USD", help="US dollars that it may cost.")] = None,
+    deadline: Annotated[float | None, typer.Option(metavar="HOURS", help="What training may take.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="USD", help="What it may cost.")] = None,
     precision: Annotated[
-        str | None,
-        typer.Option(metavar="P[,P...]", help="Precisions to try: bf16, fp8 ...; bf16 unless given."),
+        str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
     ] = None,
     fix: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="Values of a knob: tp=8, shard_state=2..3, recompute=none,full."
+            metavar="KNOB=VALUES", help="What a knob may be: tp=8, shard_state=2..3, offload=none,optimizer."
         ),
+    ] = None,
+    power_cap: Annotated[
+        float | None, typer.Option(metavar="W", help="Watts an accelerator may take.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = 10,
     price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
@@ -92,31 +108,30 @@ def plan(
     extend_catalogue(hardware, workloads)
     with answering("plan", as_json=as_json, json_out=json_out) as answer:
         from equipoise.advice.answer import Terms
+        from equipoise.advice.compared import comparison
         from equipoise.advice.plan import plan as best_plan
-        from equipoise.advice.planned import Question
-        from equipoise.cli.asked import choices, sizes
+        from equipoise.cli.asked import Asked, questions
         from equipoise.cli.planned import fields, text
-        from equipoise.spec.cluster import NodeFacts
         from equipoise.study import tables
-        from equipoise.units import HOUR_S
 
-        node: NodeFacts = {} if node_size is None else {"node_size": node_size}
-        fewest, most = sizes(accelerators, nodes, accelerator=accelerator, node=node)
-        question = Question(
+        asked = Asked(
             workload=workload,
-            accelerator=accelerator,
-            fewest=fewest,
-            most=most,
+            accelerators=tuple(accelerator),
+            sizes=accelerators,
+            nodes=nodes,
+            node_size=node_size,
+            global_batch=global_batch,
+            samples=samples,
+            tokens=tokens,
             objective=objective,
-            global_batch_samples=global_batch,
-            training_samples=samples,
-            training_tokens=tokens,
-            deadline_s=math.inf if deadline is None else deadline * HOUR_S,
-            budget_usd=math.inf if budget is None else budget,
-            choices=choices(fix or (), precision=precision),
-            node=node,
-            num_best=top,
+            deadline_h=deadline,
+            budget_usd=budget,
+            precision=precision,
+            fixed=tuple(fix or ()),
+            power_cap_w=power_cap,
+            top=top,
         )
         terms = Terms(usd_per_accelerator_hour=price, region=region)
-        found = best_plan(question, terms=terms, scores=tables(data=data, also=also or ()).scores)
+        scores = tables(data=data, also=also or ()).scores
+        found = comparison([best_plan(each, terms=terms, scores=scores) for each in questions(asked)])
         answer.give(lambda: fields(found), lambda: text(found))

@@ -74,7 +74,7 @@ def search(
     """The best strategies of a space by the first objective, and the Pareto front of all objectives.
 
     load, machine: of plain numbers. objectives: at least one.
-    Assumes a strategy fits when what its allocator reserves is at most the accelerator's memory.
+    Assumes a strategy fits when what it needs is at most the accelerator's memory.
     Source: exhaustive; nothing is left out that is legal.
     """
     space_laid = laid(space, limits(load, machine), most_elements=_MESH_ELEMENTS)
@@ -82,7 +82,7 @@ def search(
     num_fitting = 0
     for mesh in space_laid.meshes:
         estimates = estimate(load, machine, mesh, parameters)
-        held = np.broadcast_to(estimates.memory.reserved, mesh.shape)
+        held = np.broadcast_to(estimates.memory.needed, mesh.shape)
         fits = held <= machine.memory_bytes
         memories.see(mesh, held, fits)
         fitting = int(np.count_nonzero(fits))
