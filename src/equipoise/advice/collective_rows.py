@@ -76,7 +76,7 @@ def _cluster(hardware: str, num_accelerators: int) -> Cluster | None:
     return cluster_in_text(hardware, num_accelerators=num_accelerators)
 
 
-def _wires(row: PublishedRow) -> Wires:
+def wires_of(row: PublishedRow) -> Wires:
     """The links of a row's machine; a ring asked for by name keeps the switch from reducing."""
     cluster = _cluster(row.hardware, row.num_accelerators)
     if cluster is None:
@@ -112,7 +112,7 @@ def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
         return None
     try:
         return collective_table(
-            tuple(_timings(name, some) for name, some in by_operation.items()), _wires(rows[0])
+            tuple(_timings(name, some) for name, some in by_operation.items()), wires_of(rows[0])
         )
     except EvidenceError:
         return None
@@ -142,7 +142,7 @@ def _believed_s(rows: Sequence[PublishedRow], parameters: CollectiveParameters) 
     timers = [OPERATIONS[str(row.operation)] for row in rows]
     return np.array(
         [
-            float(timer(row.payload_bytes or np.nan, _group(row), _wires(row), parameters))
+            float(timer(row.payload_bytes or np.nan, _group(row), wires_of(row), parameters))
             for timer, row in zip(timers, rows, strict=True)
         ]
     )
@@ -164,4 +164,6 @@ def _prior_log_sd(rows: Sequence[PublishedRow]) -> NDArray[np.float64]:
     return np.sqrt(variance)
 
 
-COLLECTIVE = Predictor(name="collective", wants=lambda row: row.kind == "collective", begin=_begin)
+COLLECTIVE = Predictor(
+    name="collective", claims=lambda rows: [row.kind == "collective" for row in rows], begin=_begin
+)

@@ -43,10 +43,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
-    """One way to foretell rows: its name, which rows it is for, and how it begins with them."""
+    """One way to foretell rows: its name, which of all rows are its own, and how it begins with those."""
 
     name: str
-    wants: Callable[[PublishedRow], bool]
+    claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
     begin: Callable[[Sequence[PublishedRow]], Task]
 
 

@@ -21,6 +21,7 @@ from equipoise.runs.readers.cells import echo
 from equipoise.runs.readers.published.rows import PublishedRow
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
 
 _Arrays = TypeVar("_Arrays", Load, Machine, Grid)
 # One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
@@ -90,11 +91,11 @@ def refusal(row: PublishedRow) -> str | None:
 def _load(row: PublishedRow) -> Load:
     """What the model of a row asks for. Raises SpecError where its sizes are not known."""
     model = row.model
-    if model is None or model.transformer is None:
-        raise SpecError(
-            f"workload {echo(row.workload)}: no transformer, and its layers are not known in detail"
-        )
-    if model.sequence is None:
+    if model is None:
+        raise SpecError(f"workload {echo(row.workload)}: neither sizes nor a name of the catalogue")
+    if model.transformer is None and model.known is not None:
+        return _workload_load(model.known)
+    if model.transformer is None or model.sequence is None:
         raise SpecError(f"workload {echo(row.workload)}: tokens a sample are not stated")
     return _transformer_load(model.transformer, model.sequence)
 
@@ -102,6 +103,11 @@ def _load(row: PublishedRow) -> Load:
 @cache
 def _transformer_load(model: Transformer, sequence: int) -> Load:
     return loads.transformer_load(model, sequence=sequence)
+
+
+@cache
+def _workload_load(known: Workload) -> Load:
+    return loads.workload_load(known)
 
 
 @cache
@@ -163,4 +169,4 @@ def _slope(arrays: StepRows, name: str) -> Seconds:
     return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(_NUDGE))
 
 
-STEP = Predictor(name="step", wants=lambda row: row.kind == "step", begin=_begin)
+STEP = Predictor(name="step", claims=lambda rows: [row.kind == "step" for row in rows], begin=_begin)

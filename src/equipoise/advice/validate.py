@@ -20,7 +20,7 @@ from equipoise.errors import EvidenceError
 from equipoise.runs.readers.published.executions import chosen, joined
 from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 
-# What can be foretold of a row. A new one is one new module and one more line.
+# What can be foretold of rows; a row is the first one's that claims it. A new one is one module and one line.
 PREDICTORS: tuple[Predictor, ...] = (STEP, COLLECTIVE)
 
 
@@ -150,7 +150,7 @@ def _asked(
     rows: Sequence[PublishedRow], tested: AbstractSet[int], *, cut: Split | None, progress: Progress | None
 ) -> _Asked:
     """What all predictors say of the executions that are tested."""
-    begun = [_begun(predictor, chosen(rows)) for predictor in PREDICTORS]
+    begun = _begun(chosen(rows))
     folds = dict.fromkeys(tested, "")
     if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
@@ -170,9 +170,16 @@ def _asked(
     )
 
 
-def _begun(predictor: Predictor, rows: Sequence[PublishedRow]) -> _Begun:
-    mine = tuple(row for row in rows if predictor.wants(row))
-    return _Begun(name=predictor.name, rows=mine, task=predictor.begin(mine))
+def _begun(rows: Sequence[PublishedRow]) -> list[_Begun]:
+    """Every predictor with the rows that are its own."""
+    begun = []
+    left = [*rows]
+    for predictor in PREDICTORS:
+        claimed = predictor.claims(left)
+        mine = tuple(row for row, is_claimed in zip(left, claimed, strict=True) if is_claimed)
+        left = [row for row, is_claimed in zip(left, claimed, strict=True) if not is_claimed]
+        begun.append(_Begun(name=predictor.name, rows=mine, task=predictor.begin(mine)))
+    return begun
 
 
 def _foreseen(
