@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from equipoise.report import html
+from equipoise.report.pages import STUDY
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -31,7 +32,7 @@ def opened(browser, tmp_path):
     def opened_page(findings, **options):
         """The report in a page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
         path = tmp_path / "report.html"
-        path.write_text(html.render(findings), encoding="utf-8")
+        path.write_text(html.render(STUDY, findings), encoding="utf-8")
         context = browser.new_context(offline=True, **options)
         context.set_default_timeout(10_000)
         page = context.new_page()
@@ -185,7 +186,7 @@ def test_paper_shows_every_figure_and_every_fold(findings, opened, tmp_path):
 
 def test_without_javascript_every_number_is_still_there(findings, browser, tmp_path):
     path = tmp_path / "report.html"
-    path.write_text(html.render(findings), encoding="utf-8")
+    path.write_text(html.render(STUDY, findings), encoding="utf-8")
     context = browser.new_context(offline=True, java_script_enabled=False)
     page = context.new_page()
     page.goto(path.as_uri())

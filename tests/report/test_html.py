@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from equipoise.report import html
+from equipoise.report.pages import STUDY
 from equipoise.report.sections import SECTIONS
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -57,7 +58,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page(findings):
-    return Page(html.render(findings))
+    return Page(html.render(STUDY, findings))
 
 
 def test_it_is_well_formed_with_one_headline_and_unique_anchors(page, findings):
@@ -85,7 +86,7 @@ def test_labels_refer_to_elements_that_exist(page):
 
 
 def test_nothing_is_loaded_from_anywhere(findings):
-    text = html.render(findings)
+    text = html.render(STUDY, findings)
     page = Page(text)
     assert not [
         found for found in page.elements if found["tag"] in {"img", "link", "iframe", "object", "base"}
@@ -108,7 +109,7 @@ def test_the_policy_allows_exactly_the_scripts_of_the_page(page):
 
 
 def test_it_leaves_room_below_six_megabytes(findings):
-    assert 1_000_000 < len(html.render(findings).encode()) < 2_000_000
+    assert 1_000_000 < len(html.render(STUDY, findings).encode()) < 2_000_000
 
 
 def test_figures_hold_the_numbers_of_the_findings(page, findings):
@@ -148,8 +149,8 @@ def test_the_note_of_mlcommons_and_the_dataset_are_on_the_page(page):
 
 
 def test_hostile_names_are_text_everywhere(findings_of):
-    plain = Page(html.render(findings_of()))
-    hostile = Page(html.render(findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)))
+    plain = Page(html.render(STUDY, findings_of()))
+    hostile = Page(html.render(STUDY, findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)))
     assert [found["tag"] for found in hostile.elements] == [found["tag"] for found in plain.elements]
     assert hostile.unbalanced == []
     assert "</script></td><img src=x onerror=" in hostile.all("h1")[0]["text"]
@@ -159,6 +160,6 @@ def test_hostile_names_are_text_everywhere(findings_of):
 
 
 def test_a_section_without_its_findings_is_left_out_and_named(findings):
-    page = Page(html.render(replace(findings, claims=())))
+    page = Page(html.render(STUDY, replace(findings, claims=())))
     assert "claims" not in [found["attributes"]["id"] for found in page.all("section")]
     assert "Left out for lack of data: The study's claims, tested" in page.all("footer")[0]["text"]

@@ -9,6 +9,7 @@ from rich.console import Console
 from equipoise.report import terminal
 from equipoise.report.blocks import Cell, Column, Fold, Table
 from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Part, Series
+from equipoise.report.pages import STUDY
 from equipoise.report.textplot import Canvas, text_plot
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07[bold red]x[/] " + "very-long-name-" * 20
@@ -29,12 +30,12 @@ def printed(show, *, width=80, encoding="utf-8", color_system=None):
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 @pytest.mark.parametrize("width", [40, 80, 132])
 def test_no_line_is_longer_than_the_terminal(findings, width, encoding):
-    text = printed(lambda console: terminal.render(findings, console), width=width, encoding=encoding)
+    text = printed(lambda console: terminal.render(STUDY, findings, console), width=width, encoding=encoding)
     assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_it_says_what_the_page_says(findings):
-    text = " ".join(printed(lambda console: terminal.render(findings, console)).split())
+    text = " ".join(printed(lambda console: terminal.render(STUDY, findings, console)).split())
     for words in (
         findings.headline,
         "Where to look next",
@@ -50,19 +51,19 @@ def test_it_says_what_the_page_says(findings):
 
 
 def test_without_unicode_it_is_plain_ascii_with_stand_ins(findings):
-    text = printed(lambda console: terminal.render(findings, console), encoding="ascii")
+    text = printed(lambda console: terminal.render(STUDY, findings, console), encoding="ascii")
     assert "64 x H100" in text
     assert "?" not in text
 
 
 def test_without_colour_no_escape_is_written(findings):
-    assert "\x1b" not in printed(lambda console: terminal.render(findings, console))
+    assert "\x1b" not in printed(lambda console: terminal.render(STUDY, findings, console))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_names_neither_command_the_terminal_nor_break_its_columns(findings_of, encoding):
     hostile = findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)
-    text = printed(lambda console: terminal.render(hostile, console), encoding=encoding)
+    text = printed(lambda console: terminal.render(STUDY, hostile, console), encoding=encoding)
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[bold red]" in text.replace("\n", "")

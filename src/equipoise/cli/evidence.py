@@ -119,18 +119,20 @@ def report(
         findings = study(round_, workload, k=k, data=data, also=also or ())
         if out:
             from equipoise.report.html import render as html
+            from equipoise.report.pages import STUDY
 
             with written_aside(out) as file:
-                file.write(html(findings).encode())
+                file.write(html(STUDY, findings).encode())
 
         def show() -> str:
             from equipoise.cli.console import drawn, headline
 
             if out:
                 return headline(findings, out)
+            from equipoise.report.pages import STUDY
             from equipoise.report.terminal import render
 
-            return drawn(lambda console: render(findings, console))
+            return drawn(lambda console: render(STUDY, findings, console))
 
         answer.give(lambda: report_fields(findings), show)
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that opens offline: a shell around the sections, a renderer for each block."""
+"""A page as one HTML file that opens offline: a shell around its sections, a renderer for each block."""
 
 import base64
 import hashlib
@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from equipoise import __version__
-from equipoise.findings import Findings
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -29,10 +28,9 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import BarChart, Chart, Mark
 from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
 from equipoise.report.markup import Html, element, escaped, json_script
-from equipoise.report.section import Section
-from equipoise.report.sections import SECTIONS
-from equipoise.report.sections.method import NOT_VERIFIED
-from equipoise.report.words import listed, printable, sentence
+from equipoise.report.page import Page
+from equipoise.report.section import Section, Shown
+from equipoise.report.words import listed
 
 TALL_ROWS: Final = 16  # a longer table scrolls in its own box
 SYMBOL_PATHS: Final = {
@@ -47,31 +45,31 @@ SYMBOL_PATHS: Final = {
 }
 
 
-def render(findings: Findings) -> str:
-    """The whole report as the text of one HTML file, a few MB, most of it Plotly's drawing code.
+def render(page: Page[Shown], findings: Shown) -> str:
+    """A whole page as the text of one HTML file, a few MB, most of it Plotly's drawing code.
 
     Nothing in it is loaded from elsewhere, and its content security policy forbids that anything is.
     """
-    shown = [(section, section.blocks(findings)) for section in SECTIONS if section.applies(findings)]
-    left_out = [section.title for section in SECTIONS if not section.applies(findings)]
+    content = page.content(findings)
     scripts = (_asset("plotly-basic.min.js"), _asset("page.js"))
     body = element(
         "body",
         element("a", "Skip to the report", href="#main", class_="skip"),
         element(
             "div",
-            _masthead(findings),
-            _contents(shown),
-            element("main", *(_section(section, blocks) for section, blocks in shown), id="main"),
-            _footer(findings, left_out),
+            _masthead(page, findings),
+            _contents(content),
+            element("main", *(_section(section, blocks) for section, blocks in content), id="main"),
+            _footer(page.closing(findings), page.left_out(findings)),
             class_="page",
         ),
         *(element("script", Html(script)) for script in scripts),
     )
-    return f"<!DOCTYPE html>\n{element('html', _head(findings, scripts), body, lang='en')}\n"
+    head = _head(page.title(findings), page.headline(findings), scripts)
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _head(findings: Findings, scripts: tuple[str, ...]) -> Html:
+def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -83,8 +81,8 @@ def _head(findings: Findings, scripts: tuple[str, ...]) -> Html:
         Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="generator", content=f"equipoise {__version__}"),
-        element("meta", name="description", content=sentence(findings.headline)),
-        element("title", f"Training at scale: MLPerf {printable(findings.round)}"),
+        element("meta", name="description", content=description),
+        element("title", title),
         element("style", Html(_asset("style.css"))),
         element(
             "style", Html(_asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"
@@ -102,18 +100,17 @@ def _asset(name: str) -> str:
     return files("equipoise.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _masthead(findings: Findings) -> Html:
-    what = f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
+def _masthead(page: Page[Shown], findings: Shown) -> Html:
     return element(
         "header",
         element(
             "div",
-            element("span", element("strong", "Equipoise"), f" · {what}"),
+            element("span", element("strong", "Equipoise"), f" · {page.about(findings)}"),
             element("button", "Dark theme", type="button", class_="theme", hidden=True),
             class_="kicker",
         ),
-        element("h1", sentence(findings.headline)),
-        element("ul", *(element("li", sentence(each)) for each in findings.summary), class_="summary"),
+        element("h1", page.headline(findings)),
+        element("ul", *(element("li", each) for each in page.summary(findings)), class_="summary"),
         element(
             "noscript",
             element("p", "Figures need JavaScript; every number is in the tables too.", class_="note"),
@@ -122,19 +119,19 @@ def _masthead(findings: Findings) -> Html:
     )
 
 
-def _contents(sections: list[tuple[Section, tuple[Block, ...]]]) -> Html:
+def _contents(content: list[tuple[Section[Shown], tuple[Block, ...]]]) -> Html:
     items = []
-    for section, blocks in sections:
+    for section, blocks in content:
         inner = [block for block in blocks if isinstance(block, Heading)]
         links = [element("li", element("a", block.text, href=f"#{_anchor(block.name)}")) for block in inner]
-        nested = element("ol", *links) if section.name == "workloads" and links else ""
+        nested = element("ol", *links) if section.lists_headings and links else ""
         items.append(element("li", element("a", section.title, href=f"#{section.name}"), nested))
     return element(
         "nav", element("h2", "Contents"), element("ol", *items), class_="toc", aria_label="Contents"
     )
 
 
-def _section(section: Section, blocks: tuple[Block, ...]) -> Html:
+def _section(section: Section[Shown], blocks: tuple[Block, ...]) -> Html:
     return element(
         "section",
         element("h2", section.title, id=f"{section.name}-title"),
@@ -144,15 +141,14 @@ def _section(section: Section, blocks: tuple[Block, ...]) -> Html:
     )
 
 
-def _footer(findings: Findings, left_out: list[str]) -> Html:
+def _footer(closing: tuple[str, ...], left_out: list[str]) -> Html:
     absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
     return element(
         "footer",
-        element("p", NOT_VERIFIED),
+        *(element("p", each) for each in closing),
         element(
             "p",
-            f"Equipoise {__version__}, dataset {printable(findings.dataset)}. "
-            f"{sentence(findings.sources)}{absent} "
+            f"Equipoise {__version__}.{absent} "
             "Figures are drawn by plotly.js, © Plotly Technologies Inc., MIT licence.",
         ),
     )

@@ -1,4 +1,4 @@
-"""The report in a terminal: the blocks of the page in the columns there are, with plots of characters."""
+"""A page in a terminal: its blocks in the columns there are, with plots of characters."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,7 +11,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from equipoise import __version__
-from equipoise.findings import Findings
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -28,10 +27,10 @@ from equipoise.report.blocks import (
     Tiles,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.sections import SECTIONS
-from equipoise.report.sections.method import NOT_VERIFIED
+from equipoise.report.page import Page
+from equipoise.report.section import Shown
 from equipoise.report.textplot import Canvas, style, symbol, text_plot
-from equipoise.report.words import DASH, TIMES, listed, printable, sentence
+from equipoise.report.words import DASH, TIMES, listed
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
@@ -40,24 +39,22 @@ READABLE_COLUMNS: Final = 14
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
 
-def render(findings: Findings, console: Console) -> None:
-    """Print the report on `console`, no line longer than it is wide; colour and Unicode where it has them."""
-    what = f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
-    _print(console, Text(f"Equipoise {__version__} · {what}", "dim"))
+def render(page: Page[Shown], findings: Shown, console: Console) -> None:
+    """Print a page on `console`, no line longer than it is wide; colour and Unicode where it has them."""
+    _print(console, Text(f"Equipoise {__version__} · {page.about(findings)}", "dim"))
     console.print()
-    _print(console, Text(sentence(findings.headline), "bold"))
-    for each in findings.summary:
-        _item(console, Text(sentence(each)))
-    left_out = [section.title for section in SECTIONS if not section.applies(findings)]
-    for section in SECTIONS:
-        if section.applies(findings):
-            console.print()
-            _print(console, _rule(section.title, console))
-            for block in section.blocks(findings):
-                _block(block, console)
+    _print(console, Text(page.headline(findings), "bold"))
+    for each in page.summary(findings):
+        _item(console, Text(each))
+    for section, blocks in page.content(findings):
+        console.print()
+        _print(console, _rule(section.title, console))
+        for block in blocks:
+            _block(block, console)
     console.print()
+    left_out = page.left_out(findings)
     absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
-    _print(console, Text(f"{NOT_VERIFIED} Dataset {printable(findings.dataset)}.{absent}", "dim"))
+    _print(console, Text(" ".join(page.closing(findings)) + absent, "dim"))
 
 
 def _print(console: Console, text: Text) -> None:

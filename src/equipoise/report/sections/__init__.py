@@ -1,7 +1,8 @@
-"""The sections of a report, in reading order. A new one is a file here and a line in SECTIONS."""
+"""The sections of the study, in reading order. A new one is a file here and a line in SECTIONS."""
 
 from typing import Final
 
+from equipoise.findings import Findings
 from equipoise.report.section import Section
 from equipoise.report.sections import (
     balance,
@@ -18,7 +19,7 @@ from equipoise.report.sections import (
     workloads,
 )
 
-SECTIONS: Final[tuple[Section, ...]] = (
+SECTIONS: Final[tuple[Section[Findings], ...]] = (
     pointers.SECTION,
     claims.SECTION,
     table_one.SECTION,

@@ -353,4 +353,6 @@ def _definitions() -> Block:
     )
 
 
-SECTION = Section(name="balance", title="Where the equilibrium lies", needs=("workloads",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="balance", title="Where the equilibrium lies", needs=("workloads",), blocks=_blocks
+)

@@ -183,6 +183,6 @@ def _missing(findings: Findings) -> tuple[Block, ...]:
     )
 
 
-SECTION = Section(
+SECTION: Final[Section[Findings]] = Section(
     name="batches", title="Samples to target against batch", needs=("workloads",), blocks=_blocks
 )

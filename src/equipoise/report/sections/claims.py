@@ -194,4 +194,6 @@ def _entries_text(entry_ids: tuple[str, ...]) -> str:
     return named if rest <= 0 else f"{named} and {count(rest)} more"
 
 
-SECTION = Section(name="claims", title="The study's claims, tested", needs=("claims",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="claims", title="The study's claims, tested", needs=("claims",), blocks=_blocks
+)

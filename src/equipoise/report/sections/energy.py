@@ -1,5 +1,7 @@
 """Energy to train, where it was measured: joules a run and a sample against accelerators."""
 
+from typing import Final
+
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Cell, Column, Panels, Table, prose, strong
 from equipoise.report.charts import Axis, Chart, Mark, Series
@@ -115,4 +117,6 @@ def _row(workload: str, row: Row) -> tuple[Cell, ...]:
     )
 
 
-SECTION = Section(name="energy", title="Energy to train", needs=("workloads",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="energy", title="Energy to train", needs=("workloads",), blocks=_blocks
+)

@@ -1,5 +1,7 @@
 """Every entry with its numbers and its source, a table a workload; those without a score with the reason."""
 
+from typing import Final
+
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Cell, Column, Fold, Table, prose
 from equipoise.report.entry_text import Row, source
@@ -108,4 +110,6 @@ def _unscored_row(workload: str, entry: Unscored) -> tuple[Cell, ...]:
     )
 
 
-SECTION = Section(name="entries", title="Every entry", needs=("workloads",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="entries", title="Every entry", needs=("workloads",), blocks=_blocks
+)

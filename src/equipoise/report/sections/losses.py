@@ -276,4 +276,6 @@ def _rules() -> Block:
     )
 
 
-SECTION = Section(name="why", title="Why efficiency is lost", needs=("workloads",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="why", title="Why efficiency is lost", needs=("workloads",), blocks=_blocks
+)

@@ -1,5 +1,7 @@
 """Data and method: what the words mean, where the numbers come from, what they are not."""
 
+from typing import Final
+
 from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Bullets, code, prose, strong
 from equipoise.report.section import Section
@@ -48,4 +50,4 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
     return (terms, prose(CAUTION))
 
 
-SECTION = Section(name="method", title="Data and method", needs=(), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(name="method", title="Data and method", needs=(), blocks=_blocks)

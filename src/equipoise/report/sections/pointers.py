@@ -43,4 +43,6 @@ def _tile(pointer: Pointer) -> Tile:
     )
 
 
-SECTION = Section(name="next", title="Where to look next", needs=("workloads",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="next", title="Where to look next", needs=("workloads",), blocks=_blocks
+)

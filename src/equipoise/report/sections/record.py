@@ -108,4 +108,6 @@ def _fraction(value: float | None) -> Cell:
     return Cell(text=ABSENT) if value is None else Cell(text=format_percent(value), key=value)
 
 
-SECTION = Section(name="record", title="How wrong such predictions were", needs=("record",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="record", title="How wrong such predictions were", needs=("record",), blocks=_blocks
+)

@@ -1,6 +1,7 @@
 """Systems and machine families that are present in every chosen workload, compared across them."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import polars as pl
 
@@ -109,6 +110,6 @@ def _family_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
     )
 
 
-SECTION = Section(
+SECTION: Final[Section[Findings]] = Section(
     name="shared", title="The systems present everywhere", needs=("workloads", "shared"), blocks=_blocks
 )

@@ -1,5 +1,7 @@
 """Table I of the study beside the same figures from the data, each difference named."""
 
+from typing import Final
+
 from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Table, note, prose, strong
 from equipoise.report.section import Section
@@ -100,6 +102,6 @@ def _published(published: Published | None) -> tuple[Cell, Cell, Cell]:
     )
 
 
-SECTION = Section(
+SECTION: Final[Section[Findings]] = Section(
     name="table-one", title="Table I: the reference systems", needs=("workloads",), blocks=_blocks
 )

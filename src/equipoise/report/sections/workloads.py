@@ -261,4 +261,10 @@ def _how_grouped(grouping: Grouping) -> Block:
     )
 
 
-SECTION = Section(name="workloads", title="How each workload scales", needs=("workloads",), blocks=_blocks)
+SECTION: Final[Section[Findings]] = Section(
+    name="workloads",
+    title="How each workload scales",
+    needs=("workloads",),
+    blocks=_blocks,
+    lists_headings=True,
+)

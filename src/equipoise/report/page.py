@@ -1,0 +1,33 @@
+"""What a kind of page is: how it names itself, its sections, its last words. pages.py has them all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+from equipoise.report.blocks import Block
+from equipoise.report.section import Section, Shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Shown]):
+    """One kind of page, for findings of one kind.
+
+    title: of the window. about: what the page is about, above the headline. headline: one sentence that says
+    what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
+    what it is not, at its end.
+    """
+
+    title: Callable[[Shown], str]
+    about: Callable[[Shown], str]
+    headline: Callable[[Shown], str]
+    summary: Callable[[Shown], tuple[str, ...]]
+    sections: tuple[Section[Shown], ...]
+    closing: Callable[[Shown], tuple[str, ...]]
+
+    def content(self, findings: Shown) -> list[tuple[Section[Shown], tuple[Block, ...]]]:
+        """The sections that have something to say, with what they say."""
+        return [(section, section.blocks(findings)) for section in self.sections if section.applies(findings)]
+
+    def left_out(self, findings: Shown) -> list[str]:
+        """Titles of the sections for which there are no data."""
+        return [section.title for section in self.sections if not section.applies(findings)]
