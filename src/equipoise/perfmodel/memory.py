@@ -22,7 +22,7 @@ _FP16 = CODES["precision"].index("fp16")
 _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 _WEIGHTS_SHARDED = 3  # the ZeRO stage from which weights are sharded too
-# Of a layer gathered, how many lie there at once: the one at work and the next.
+# Of what is gathered, how many lie there at once: what is at work, and the next or the result.
 _GATHERED = 2
 
 
@@ -186,11 +186,15 @@ def activation_bytes(load: Load, grid: Grid) -> Numbers:
     kept = _kept(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
     loss = tokens * np.where(loss_is_fused(grid), load.kept_fused_loss_bytes, load.kept_loss_bytes)
+    # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
+    split = (grid.tp > 1) & (grid.sequence_parallel > 0)
+    gathered = split * (_GATHERED * tokens_per_rank(load, grid) * load.boundary_bytes)
     at_work = kept.all - kept.chosen
     alive = np.minimum(grid.num_microbatches, grid.pp)
     early = np.where(grid.interleave > 1, 1 + (grid.pp - 1) / (grid.pp * grid.interleave), 1.0)
     layers = (load.layers / grid.pp) * kept.chosen
-    return np.asarray(np.maximum(layers * (alive * early) + at_work, layers + np.maximum(loss, at_work)))
+    fullest = np.maximum(layers * (alive * early) + at_work, layers + np.maximum(loss, at_work))
+    return np.asarray(fullest + gathered)
 
 
 def _buffer_bytes(load: Load, grid: Grid, held: Shards) -> Numbers:

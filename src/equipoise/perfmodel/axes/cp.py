@@ -5,13 +5,13 @@ import numpy as np
 from equipoise.perfmodel.axes.placement import bare_s, group
 from equipoise.perfmodel.collective import all_gather_s
 from equipoise.perfmodel.compute import LayerTime
-from equipoise.perfmodel.grid import Grid, Numbers
+from equipoise.perfmodel.grid import RECOMPUTE_FULL, Grid, Numbers
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 
 # Forward, again for the way back, and the gradients of both on their way home.
-PASSES = 3
+_PASSES = 3
 
 
 def layer_traffic_s(
@@ -26,5 +26,6 @@ def layer_traffic_s(
         return np.zeros(())
     ranks = group(grid.cp, grid.tp, machine)
     payload = grid.microbatch_samples * load.sequence * load.kv_bytes / np.minimum(grid.tp, load.kv_heads)
-    traffic = PASSES * all_gather_s(payload, ranks, machine.wires, parameters.collective)
+    passes = _PASSES + (grid.recompute == RECOMPUTE_FULL)
+    traffic = passes * all_gather_s(payload, ranks, machine.wires, parameters.collective)
     return bare_s(np.asarray(traffic), layer.forward_s + layer.backward_s, parameters.cp_overlap)

@@ -1,0 +1,214 @@
+"""Memory against published formulas and reports of runs, and laws that hold for any strategy."""
+
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.load import Load, transformer_load
+from equipoise.perfmodel.memory import activation_bytes, memory, shards
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec.strategy import RECOMPUTES, Strategy, strategy
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import workload
+
+TRUTH = tomllib.loads((Path(__file__).parents[1] / "truth" / "memory.toml").read_text())
+GIB = 2**30
+GB = 1e9
+PLAIN = Parameters()
+STATES = ("weights", "gradients", "optimizer")
+LLAMA = transformer_load(workload("llama31_8b").transformer, sequence=2048)
+MIXTURE = transformer_load(workload("qwen3_30b_a3b").transformer, sequence=2048)
+# 7.5 billion weights and nothing else.
+STATES_ONLY = Load(
+    **({each.name: 0.0 for each in fields(Load)} | {"layers": 1.0, "sequence": 1.0, "dense_params": 7.5e9})
+)
+powers = st.sampled_from([1, 2, 4, 8])
+recomputes = st.sampled_from(RECOMPUTES)
+flags = st.booleans()
+
+
+@st.composite
+def strategies(draw):
+    dp, tp, pp, cp = draw(powers), draw(powers), draw(powers), draw(powers)
+    ep = draw(st.sampled_from([each for each in (1, 2, 4, 8) if dp * cp * tp % each == 0]))
+    size, rounds = draw(st.integers(1, 4)), draw(st.integers(1, 8))
+    return Strategy(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        microbatch_samples=size,
+        global_batch_samples=size * dp * rounds,
+        shard_state=draw(st.integers(0, 3)),
+        sequence_parallel=tp > 1 and draw(flags),
+        recompute=draw(recomputes),
+        implementation=draw(st.sampled_from(["eager", "compiled"])),
+        fused_attention=draw(flags),
+        fused_loss=draw(flags),
+        precision=draw(st.sampled_from(["bf16", "fp16", "fp32", "fp8"])),
+    )
+
+
+def held(load, one, parameters=PLAIN):
+    return memory(load, grid([one]), parameters)
+
+
+def bytes_of(load, one, *kinds):
+    found = held(load, one)
+    return sum(float(np.broadcast_to(getattr(found, kind), (1,))[0]) for kind in kinds)
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("run", TRUTH["run"], ids=lambda run: run["name"])
+def test_what_runs_reserved_is_foretold_by_priors_alone(run):
+    load = transformer_load(workload(run["model"]).transformer, sequence=run["sequence"])
+    reserved = float(held(load, strategy(run["strategy"])).reserved[0])
+    assert reserved / GIB == pytest.approx(run["reserved_gib"], rel=run["relative_tolerance"])
+
+
+# Rajbhandari et al. 2020, figure 1: 7.5 billion weights, fp16, Adam, 64 ranks.
+@pytest.mark.truth
+@pytest.mark.parametrize(("stage", "expected_gb"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_states_shrink_as_zero_says(stage, expected_gb):
+    one = Strategy(dp=64, global_batch_samples=64, shard_state=stage, precision="fp16")
+    assert bytes_of(STATES_ONLY, one, *STATES) / GB == pytest.approx(expected_gb, rel=0.02)
+
+
+def test_gradients_of_bf16_weights_rest_in_four_bytes():
+    # Megatron-LM, distributed optimizer: 18 bytes a weight; 6 + 12 / d with it.
+    alone = Strategy(global_batch_samples=1)
+    spread = Strategy(dp=4, global_batch_samples=4, shard_state=1)
+    assert bytes_of(STATES_ONLY, alone, *STATES) / 7.5e9 == pytest.approx(18)
+    assert bytes_of(STATES_ONLY, spread, *STATES) / 7.5e9 == pytest.approx(6 + 12 / 4)
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("adam", 12), ("adam_8bit", 6), ("sgd", 8)])
+def test_an_optimizer_s_states(optimizer, states):
+    one = Strategy(global_batch_samples=1, optimizer=optimizer)
+    assert bytes_of(STATES_ONLY, one, "optimizer") / 7.5e9 == pytest.approx(states)
+    gone = replace(one, offload="optimizer")
+    assert bytes_of(STATES_ONLY, gone, "optimizer") == 0
+
+
+def test_frozen_weights_have_no_gradients_and_can_rest_in_four_bits():
+    lora = Strategy(global_batch_samples=1, trained="lora", lora_rank=16)
+    qlora = replace(lora, trained="qlora")
+    # Hu et al. 2021: rank x (in + out); queries, keys and values are one projection, the output another.
+    trained = 16 * (4096 + 6144 + 4096 + 4096) * 32
+    assert bytes_of(LLAMA, lora, "gradients") == pytest.approx(4 * trained)
+    frozen = bytes_of(LLAMA, qlora, "weights") - 2 * trained
+    assert frozen / LLAMA.params == pytest.approx(0.516, rel=0.01)
+
+
+# Korthikanti et al. 2022, eq. 1, 2 and 4: bytes a layer keeps of s b h values.
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("tp", "split", "selective", "expected"),
+    [
+        (1, False, False, lambda _, x: 34 + x),
+        (8, False, False, lambda t, x: 10 + 24 / t + x / t),
+        (8, True, False, lambda t, x: (34 + x) / t),
+        (8, True, True, lambda t, _: 34 / t),
+    ],
+)
+def test_a_layer_keeps_what_korthikanti_counts(tp, split, selective, expected):
+    hidden, heads, sequence, layers = 6144, 64, 2048, 64
+    model = Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=1,
+        kv_heads=heads,
+        head_size=hidden // heads,
+        ffn_hidden=4 * hidden,
+    )
+    load = transformer_load(model, sequence=sequence)
+    one = Strategy(
+        tp=tp,
+        global_batch_samples=1,
+        sequence_parallel=split,
+        recompute="selective" if selective else "none",
+        fused_attention=False,
+    )
+    layer = expected(tp, 5 * heads * sequence / hidden) * sequence * hidden
+    # Beside the layers: scores done again of one of them, and what a split product gathers.
+    again = 5 * heads * sequence * sequence / tp if selective else 0
+    gathered = 2 * 2 * sequence * hidden if split else 0
+    found = float(activation_bytes(load, grid([one]))[0])
+    assert found == pytest.approx(layers * layer + again + gathered, rel=1e-3)
+
+
+@given(strategies())
+def test_shards_sum_to_the_whole_model(one):
+    for load in (LLAMA, MIXTURE):
+        part = shards(load, grid([one]))
+        tables = load.end_params if one.pp > 1 else load.embedding_params
+        dense = float(part.dense[0]) * one.tp - tables
+        experts = float(part.experts[0]) * one.ep
+        whole = one.pp * (dense + experts) + load.embedding_params
+        assert whole == pytest.approx(load.params, rel=1e-9)
+
+
+@given(strategies())
+def test_data_ranks_hold_every_weight_once_between_copies(one):
+    part = shards(MIXTURE, grid([one]))
+    ranks = one.dp * one.cp * one.tp
+    assert float(part.dense_ranks[0]) * one.tp == ranks
+    assert float(part.expert_ranks[0]) * one.ep == ranks
+
+
+@given(strategies(), st.integers(0, 2))
+def test_sharding_more_never_needs_more_for_states(one, stage):
+    for load in (LLAMA, MIXTURE):
+        less, more = (replace(one, shard_state=each) for each in (stage, stage + 1))
+        assert bytes_of(load, more, *STATES) <= bytes_of(load, less, *STATES) * (1 + 1e-12)
+
+
+@given(strategies())
+def test_recomputing_more_never_keeps_more(one):
+    for load in (LLAMA, MIXTURE):
+        full, selective, none = (
+            bytes_of(load, replace(one, recompute=each), "activations")
+            for each in ("full", "selective", "none")
+        )
+        assert full <= selective * (1 + 1e-12)
+        assert selective <= none * (1 + 1e-12)
+
+
+@given(strategies(), st.integers(2, 4))
+def test_activations_grow_with_the_micro_batch(one, times):
+    larger = replace(
+        one,
+        microbatch_samples=times * one.microbatch_samples,
+        global_batch_samples=times * one.global_batch_samples,
+    )
+    for load in (LLAMA, MIXTURE):
+        grown = bytes_of(load, larger, "activations")
+        assert grown == pytest.approx(times * bytes_of(load, one, "activations"), rel=1e-9)
+
+
+@given(strategies())
+def test_what_is_needed_is_what_is_reserved_and_the_context(one):
+    found = held(MIXTURE, one)
+    kinds = (*STATES, "activations", "buffers")
+    lives = sum(float(np.broadcast_to(getattr(found, kind), (1,))[0]) for kind in kinds)
+    assert float(found.reserved[0]) == pytest.approx(lives * PLAIN.reserved_slack)
+    assert float(found.needed[0]) == pytest.approx(float(found.reserved[0]) + PLAIN.fixed_bytes)
+
+
+def test_a_fused_loss_never_holds_more():
+    apart = Strategy(global_batch_samples=1, fused_loss=False)
+    assert bytes_of(LLAMA, replace(apart, fused_loss=True), "activations") < bytes_of(
+        LLAMA, apart, "activations"
+    )
+    eager = Strategy(global_batch_samples=1, implementation="eager")
+    assert bytes_of(LLAMA, eager, "activations") == bytes_of(
+        LLAMA, replace(eager, fused_loss=False), "activations"
+    )
