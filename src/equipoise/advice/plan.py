@@ -226,8 +226,8 @@ def _notes(question: Question, ground: Setting) -> Iterator[str]:
     length, batch = ground.length, question.global_batch_samples
     if length.batches is None and batch is None:
         yield (
-            "The global batch is the usual one of language models, 4 Mi tokens: no published result tells how "
-            "many more samples a larger one needs. Give --global-batch for another."
+            "The global batch is the usual one of language models, 4 Mi tokens: no published result tells "
+            "how many more samples a larger one needs. Give --global-batch for another."
         )
     elif length.batches is None and length.is_whole:
         yield "The number of samples is taken to be the same at every global batch."
