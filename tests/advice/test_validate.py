@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.advice.accuracy import errors_of, half_width
+from equipoise.advice.accuracy import errors_of, half_width, memory_errors
 from equipoise.advice.held_out import held_out
 from equipoise.advice.predictor import Foretold, Task, cluster_weights
+from equipoise.advice.regret import regret
 from equipoise.advice.splits import Split, fold_names, split_of
 from equipoise.advice.validate import validate
 from equipoise.errors import DataError, EvidenceError, UsageError
@@ -212,3 +213,40 @@ def test_a_calibration_file_that_is_no_table_is_refused(write, tmp_path):
     path.write_bytes(bytes(range(256)))
     with pytest.raises(DataError, match=r"noise\.csv"):
         validate([write(_step())], calibrate_on=[path])
+
+
+def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
+    # Of four micro-batches 1, 2, 4 and 8, measured at 10, 9, 8 and 12 s, the second is foretold fastest: 9 / 8 - 1.
+    micros = (1, 2, 4, 8)
+    rows = [
+        _step(micro=micro, measured=seconds) for micro, seconds in zip(micros, (10, 9, 8, 12), strict=True)
+    ]
+    rows += [
+        _step(micro=micro, n_gpus=4, batch=32, measured=1) for micro in micros[:3]
+    ]  # too few to choose from
+    read = joined(read_rows([write(*rows)]))
+    found = regret(read, [10.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0])
+    assert (found.num_groups, found.mean, found.largest) == (1, 0.125, 0.125)
+    assert regret(read[4:], [1.0, 1.0, 1.0]) is None
+
+
+def test_memory_is_compared_where_it_is_stated_and_foretold():
+    found = memory_errors([100.0, None, 50.0, 80.0], [110.0, 5.0, None, 76.0])
+    assert (found.num_executions, found.largest) == (2, pytest.approx(0.1))
+    assert found.mean == pytest.approx(0.075)
+    assert memory_errors([None], [1.0]) is None
+
+
+def test_folds_of_two_columns_together(write):
+    rows = joined(read_rows([write(_step(), _step(n_gpus=4), _step(hidden=2048))]))
+    assert fold_names(rows, split_of("leave-hidden+n_gpus-out")) == ["1024 8", "1024 4", "2048 8"]
+
+
+def test_workloads_are_one_whether_or_not_their_step_is_known(write):
+    # The catalogue knows both spellings; the second row's batch is unknown, so it is a rate only.
+    known = "BERT,,,,DGX A100,8,1,1,fp16,64,8,512,100,samples/s\n"
+    rate = "PyTorch/LanguageModeling/BERT,,,,DGX A100,4,1,1,fp16,,,512,50,samples/s\n"
+    other = "ResNet-50,,,,DGX A100,4,1,1,fp16,,,,50,samples/s\n"
+    rows = joined(read_rows([write(known, rate, other)]))
+    folds = fold_names(rows, split_of("leave-workload-out"))
+    assert folds[0] == folds[1] != folds[2]

@@ -2,6 +2,7 @@
 elsewhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,15 @@ class Errors:
     median_by_execution: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryErrors:
+    """|predicted / stated - 1| of the memory of executions that state it."""
+
+    num_executions: int
+    mean: float
+    largest: float
+
+
 def errors_of(
     *,
     measured_s: NDArray[np.float64],
@@ -58,6 +68,18 @@ def errors_of(
         mape_by_execution=float(np.mean(error)),
         median_by_execution=float(np.median(error)),
     )
+
+
+def memory_errors(measured: Sequence[float | None], predicted: Sequence[float | None]) -> MemoryErrors | None:
+    """Errors of memory over the executions that state it and have a prediction; None where there are none."""
+    errors = [
+        abs(told / stated - 1.0)
+        for stated, told in zip(measured, predicted, strict=True)
+        if stated is not None and told is not None
+    ]
+    if not errors:
+        return None
+    return MemoryErrors(num_executions=len(errors), mean=float(np.mean(errors)), largest=max(errors))
 
 
 def prior_half_width(log_sd: NDArray[np.float64], *, level: float) -> NDArray[np.float64]:

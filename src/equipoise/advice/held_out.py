@@ -19,11 +19,14 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Seconds and their bounds of every row, NaN where a row was not asked about; shape (n_rows,)."""
+    """Seconds, their bounds, and memory of every row, NaN where a row was not asked about; shape
+    (n_rows,).
+    """
 
     seconds: Seconds
     low_s: Seconds
     high_s: Seconds
+    memory_bytes: Seconds
 
 
 def held_out(
@@ -44,29 +47,42 @@ def held_out(
     measured_s = np.array([row.seconds for row in rows], dtype=float)
     clusters = np.array([row.cluster for row in rows], dtype=np.intp)
     members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
-    seconds, prior_log_sd = _crossed(task, len(rows), members, fitted, progress)
+    found = _crossed(task, len(rows), members, fitted, progress)
+    seconds, prior_log_sd = found.seconds, found.prior_log_sd
     known = np.log(measured_s / seconds)
     if len(members) == 1 and len(fitted):
-        inner, _ = _crossed(
-            task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress
-        )
-        known = np.log(measured_s / inner)
+        inner = _crossed(task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress)
+        known = np.log(measured_s / inner.seconds)
     half = np.full(len(rows), np.nan)
     for name, some in members.items():
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
     by_beliefs = np.isfinite(prior_log_sd)
     half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
-    return HeldOut(seconds=seconds, low_s=seconds * np.exp(-half), high_s=seconds * np.exp(half))
+    return HeldOut(
+        seconds=seconds,
+        low_s=seconds * np.exp(-half),
+        high_s=seconds * np.exp(half),
+        memory_bytes=found.memory_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crossed:
+    """What was foretold of every row by models that had not seen it, NaN where nothing was."""
+
+    seconds: Seconds
+    prior_log_sd: Seconds
+    memory_bytes: Seconds
 
 
 def _crossed(
     task: Task, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
-) -> tuple[Seconds, Seconds]:
+) -> _Crossed:
     """Seconds of the members of every fold by models fitted to all others, and their spread where none
     was.
     """
-    seconds, prior_log_sd = np.full(num_rows, np.nan), np.full(num_rows, np.nan)
+    seconds, prior_log_sd, memory_bytes = (np.full(num_rows, np.nan) for _ in range(3))
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
             progress(f"holding out {name}" if name else "foretelling", done, len(folds))
@@ -75,7 +91,9 @@ def _crossed(
         seconds[members] = told.seconds[members]
         if told.prior_log_sd is not None:
             prior_log_sd[members] = told.prior_log_sd[members]
-    return seconds, prior_log_sd
+        if told.memory_bytes is not None:
+            memory_bytes[members] = told.memory_bytes[members]
+    return _Crossed(seconds=seconds, prior_log_sd=prior_log_sd, memory_bytes=memory_bytes)
 
 
 def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:

@@ -21,10 +21,12 @@ class Foretold:
 
     seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
     beliefs about every parameter leave open. None where rows were fitted: their residuals say it better.
+    memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is foretold.
     """
 
     seconds: Seconds
     prior_log_sd: Seconds | None = None
+    memory_bytes: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs.readers.cells import listed
+from equipoise.runs.readers.published.models import known_workload
 from equipoise.runs.readers.published.rows import PublishedRow
 
 NONE = "none"
-_LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+)-out")
+_LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")
 _AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -43,10 +44,11 @@ def _strategy(row: PublishedRow) -> object:
 
 
 def _model(row: PublishedRow) -> object:
-    """The model, by its name in the catalogue, else by its sizes."""
-    if row.model is None:
-        return row.workload
-    return row.model.known.slug if row.model.known else row.model.transformer
+    """The model, by its name in the catalogue, else by its sizes or name."""
+    known = known_workload(row.workload) if row.model is None else row.model.known
+    if known is not None:
+        return known.slug
+    return row.workload if row.model is None else row.model.transformer
 
 
 # Columns that mean more than their text; every other column of a file is taken as written.
@@ -65,7 +67,10 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What is left out at a time: all rows of one value of a column, or of every second of its values."""
+    """What is left out at a time: all rows of one value of a column, or of every second of its values.
+
+    column: several are joined by `+`; then their values together are one.
+    """
 
     column: str
     is_half: bool
@@ -96,14 +101,8 @@ def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
     Raises UsageError where no row has the column, EvidenceError where all rows have one value.
     """
     column = split.column
-    value = _VALUES.get(column)
-    if value is None:
-        if not any(column in row.cells for row in rows):
-            known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
-            raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
-        found: list[object] = [row.cells.get(column, "").strip() for row in rows]
-    else:
-        found = [value(row) for row in rows]
+    parts = [_values(rows, name) for name in column.split("+")]
+    found = parts[0] if len(parts) == 1 else [" ".join(map(str, each)) for each in zip(*parts, strict=True)]
     distinct = sorted(set(found), key=_order)
     if len(distinct) == 1:
         raise EvidenceError(
@@ -114,6 +113,17 @@ def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
         place = {each: ("first", "second")[at % 2] for at, each in enumerate(distinct)}
         return [f"{place[each]} half of {column}" for each in found]
     return [str(each) for each in found]
+
+
+def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
+    """The value of every row in one column, as meant where that is known, else as written."""
+    value = _VALUES.get(column)
+    if value is not None:
+        return [value(row) for row in rows]
+    if not any(column in row.cells for row in rows):
+        known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
+        raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
+    return [row.cells.get(column, "").strip() for row in rows]
 
 
 def _order(value: object) -> tuple[float, str]:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.advice.predictor import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
 from equipoise.errors import SpecError
@@ -16,6 +17,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import Grid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.memory import memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.runs.readers.cells import echo
 from equipoise.runs.readers.published.rows import PublishedRow
@@ -43,6 +45,11 @@ class StepRows:
             machine=_taken(self.machine, indices),
             grid=_taken(self.grid, indices),
         )
+
+    def memory_bytes(self, parameters: Parameters) -> NDArray[np.float64]:
+        """What frameworks report as reserved on the fullest accelerator, of every row; shape (n_rows,)."""
+        shape = np.shape(self.grid.dp)
+        return np.broadcast_to(memory(self.load, self.grid, parameters).reserved, shape)
 
     def step_s(self, parameters: Parameters) -> Seconds:
         """Seconds of a step of every row, shape (n_rows,)."""
@@ -133,12 +140,12 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
 
     def foretell(fitted: Indices) -> Foretold:
         chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
-        seconds = np.full(len(rows), np.nan)
+        seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
+        held[told] = arrays.memory_bytes(Parameters())
         if not len(chosen):
             seconds[told] = arrays.step_s(Parameters())
-            spread = np.full(len(rows), np.nan)
             spread[told] = _prior_log_sd(arrays)
-            return Foretold(seconds=seconds, prior_log_sd=spread)
+            return Foretold(seconds=seconds, prior_log_sd=spread, memory_bytes=held)
         seen = arrays.taken(chosen)
         found = calibrate(
             seen.step_s,
@@ -147,7 +154,7 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
             weights=cluster_weights(clusters[chosen]),
         )
         seconds[told] = arrays.step_s(found.parameters)
-        return Foretold(seconds=seconds)
+        return Foretold(seconds=seconds, memory_bytes=held)
 
     return Task(reasons=reasons, foretell=foretell)
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.accuracy import Errors, errors_of
+from equipoise.advice.accuracy import Errors, MemoryErrors, errors_of, memory_errors
 from equipoise.advice.collective_rows import COLLECTIVE
 from equipoise.advice.held_out import LEVEL, Progress, held_out
 from equipoise.advice.predictor import Indices, Predictor, Task
+from equipoise.advice.regret import Regret, regret
+from equipoise.advice.scale_up_rows import SCALE_UP
 from equipoise.advice.splits import Split, fold_names, split_of
 from equipoise.advice.step_rows import STEP
 from equipoise.errors import EvidenceError
@@ -21,15 +23,15 @@ from equipoise.runs.readers.published.executions import chosen, joined
 from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 
 # What can be foretold of rows; a row is the first one's that claims it. A new one is one module and one line.
-PREDICTORS: tuple[Predictor, ...] = (STEP, COLLECTIVE)
+PREDICTORS: tuple[Predictor, ...] = (SCALE_UP, STEP, COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """One row of the files: its prediction in the row's own unit, or the reason why it has none.
 
-    error: |predicted time / measured time - 1|. fold: the value that was held out with it. is_given:
-    whether others were foretold from it. by: the predictor.
+    error: |predicted time / measured time - 1|. memory_bytes: as foretold, of what frameworks report. fold:
+    the value that was held out with it. is_given: whether others were foretold from it. by: the predictor.
     """
 
     row: PublishedRow
@@ -38,6 +40,7 @@ class Verdict:
     high: float | None = None
     error: float | None = None
     reason: str | None = None
+    memory_bytes: float | None = None
     by: str | None = None
     fold: str | None = None
     is_given: bool = False
@@ -49,6 +52,7 @@ class Validation:
 
     split: what was held out. calibrated_on: files whose rows the models were fitted to besides.
     in_sample: whether rows were foretold by models that had been fitted to them.
+    memory: errors of memory where rows state it. regret: of choosing by prediction among what was measured.
     num_given: rows that others were foretold from. reasons: why rows were not expressed, with their number.
     """
 
@@ -64,6 +68,8 @@ class Validation:
     by_file: dict[str, Errors]
     by_fold: dict[str, Errors]
     reasons: tuple[tuple[str, int], ...]
+    memory: MemoryErrors | None
+    regret: Regret | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,7 @@ class _Foreseen:
     seconds: float
     low_s: float
     high_s: float
+    memory_bytes: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +208,7 @@ def _foreseen(
             seconds=float(found.seconds[at]),
             low_s=float(found.low_s[at]),
             high_s=float(found.high_s[at]),
+            memory_bytes=float(found.memory_bytes[at]) if np.isfinite(found.memory_bytes[at]) else None,
         )
 
 
@@ -244,6 +252,8 @@ def _validation(
         by_file={name: _errors(some) for name, some in by_file.items()},
         by_fold={name: _errors(some) for name, some in by_fold.items()} if split != "none" else {},
         reasons=tuple(unexpressed.most_common()),
+        memory=memory_errors([each.row.memory_bytes for each in told], [each.memory_bytes for each in told]),
+        regret=regret([each.row for each in told], [each.seconds for each in told]),
     )
 
 
@@ -259,6 +269,7 @@ def _verdict(row: PublishedRow, asked: _Asked) -> Verdict:
         low=bounds[0],
         high=bounds[1],
         error=abs(told.seconds / row.seconds - 1.0),
+        memory_bytes=told.memory_bytes,
         by=told.by,
         fold=told.fold or None,
     )

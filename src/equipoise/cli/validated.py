@@ -8,11 +8,12 @@ from typing import Any
 
 from equipoise.advice.accuracy import Errors
 from equipoise.advice.validate import Validation, Verdict
-from equipoise.cli.output import clipped, counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.units import format_count, format_percent, significant
 
 _MOST_REASONS = 8
 _MOST_FOLDS = 24
+_NAME_WIDTH = 29  # with six columns of figures beside it within 80
 
 
 def fields(found: Validation, *, num_worst: int) -> dict[str, Any]:
@@ -43,6 +44,8 @@ def _summary(found: Validation) -> dict[str, Any]:
         "mape_by_execution": errors.mape_by_execution,
         "median_by_execution": errors.median_by_execution,
         "coverage": errors.coverage,
+        "memory": None if found.memory is None else asdict(found.memory),
+        "regret": None if found.regret is None else asdict(found.regret),
         "level": found.level,
         "split": found.split,
         "calibrated_on": list(found.calibrated_on),
@@ -71,6 +74,8 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "cluster": row.cluster if row.cluster >= 0 else None,
         "fold": verdict.fold,
         "predictor": verdict.by,
+        "memory_bytes": significant(row.memory_bytes),
+        "predicted_memory_bytes": significant(verdict.memory_bytes),
         "strategy": row.strategy.text() if row.strategy else None,
         "notes": list(row.notes),
     }
@@ -81,6 +86,8 @@ def text(found: Validation, *, num_worst: int) -> str:
     parts = [_head(found), _errors("file", found.by_file, found.errors)]
     if found.by_fold:
         parts.append(_errors("held out", dict([*found.by_fold.items()][:_MOST_FOLDS]), None))
+    if found.memory or found.regret:
+        parts.append(_besides(found))
     if num_worst:
         parts.append(_worst_text(found, num_worst))
     if found.reasons:
@@ -110,13 +117,31 @@ def _head(found: Validation) -> str:
     return "".join(f"{fill(printable(line), width, subsequent_indent='  ')}\n" for line in sentences)
 
 
+def _besides(found: Validation) -> str:
+    """Memory, and what choosing by prediction costs."""
+    lines = []
+    if found.memory is not None:
+        lines.append(
+            f"Memory of {counted(found.memory.num_executions, 'run', 'runs')} that state it: off by "
+            f"{format_percent(found.memory.mean)} (mean), {format_percent(found.memory.largest)} at most."
+        )
+    if found.regret is not None:
+        lines.append(
+            f"Choosing the strategy foretold fastest: {format_percent(found.regret.mean)} slower than the best "
+            f"(mean of {counted(found.regret.num_groups, 'choice', 'choices')}), "
+            f"{format_percent(found.regret.largest)} at most."
+        )
+    width = width_columns()
+    return "".join(f"{fill(line, width, subsequent_indent='  ')}\n" for line in lines)
+
+
 def _errors(title: str, by_name: dict[str, Errors], whole: Errors | None) -> str:
     named = [*by_name.items()]
     if whole is not None and len(named) > 1:
         named.append(("all", whole))
     rows = [
         (
-            clipped(printable(name))[:34],
+            _shortened(name),
             str(each.num_executions),
             str(each.num_clusters),
             format_percent(each.mape),
@@ -128,6 +153,11 @@ def _errors(title: str, by_name: dict[str, Errors], whole: Errors | None) -> str
     ]
     head = (title, "runs", "clusters", "mean", "median", "90 %", "in range")
     return table_text(head, rows, align="<>>>>>>")
+
+
+def _shortened(name: str) -> str:
+    text = printable(name)
+    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…"
 
 
 def _worst(found: Validation, num_worst: int) -> list[Verdict]:
