@@ -40,6 +40,7 @@ class Parameters:
         0.7,
         "of the time products take to read and write memory, what their FLOP do not hide",
         "roofline",
+        1.0,
     )
     head_fraction: float = _prior(
         0.7,
@@ -55,7 +56,11 @@ class Parameters:
         1.0,
     )
     expert_fraction: float = _prior(
-        0.6, 0.4, "of the rate of dense products, what grouped products of experts reach", "MegaBlocks 2022"
+        0.6,
+        0.4,
+        "of the rate of dense products, what grouped products of experts reach",
+        "MegaBlocks 2022",
+        1.0,
     )
     expert_sync_s: float = _prior(
         2e-4,
