@@ -97,7 +97,9 @@ def _sized(ground: Setting, sizes: Sequence[int], asked: frozenset[int]) -> list
 
 
 def _asked(question: Question, ground: Setting) -> frozenset[int]:
-    """The sizes to choose from: both ends, powers of two, and powers of two of nodes between them."""
+    """The sizes to choose from: those given, or both ends, powers of two, and those of nodes between them."""
+    if question.sizes:
+        return frozenset(question.sizes)
     steps = range(math.ceil(math.log2(question.most)) + 1)
     sizes = {2**step for step in steps} | {ground.cluster.node_size * 2**step for step in steps}
     between = {each for each in sizes if question.fewest <= each <= question.most}

@@ -24,6 +24,7 @@ _MOST_BATCH_SAMPLES = 10**9
 class Question:
     """What is asked. fewest, most: accelerators that may be taken; alike where the number is given.
 
+    sizes: these alone, where several numbers are given and not a range.
     training_samples, training_tokens: where the workload's own target is not meant. deadline_s, budget_usd:
     a training may not exceed them. choices: values that knobs of the strategy may take; others are
     free within the usual. node: facts of the node in place of those of the tables. power_cap_w: of an
@@ -34,6 +35,7 @@ class Question:
     accelerator: str
     fewest: int
     most: int
+    sizes: tuple[int, ...] = ()
     objective: ObjectiveName = "balance"
     global_batch_samples: int | None = None
     training_samples: float | None = None
@@ -60,6 +62,12 @@ class Question:
                 raise UsageError(f"{option} {value:g}; expected a number above 0")
         if not self.num_best >= 1:
             raise UsageError(f"--top {self.num_best}; expected at least 1")
+
+    def asks(self, num_accelerators: int) -> bool:
+        """Whether a size may be recommended."""
+        if self.sizes:
+            return num_accelerators in self.sizes
+        return self.fewest <= num_accelerators <= self.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

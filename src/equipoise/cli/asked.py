@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from equipoise.advice.answer import MAX_SIZES
 from equipoise.advice.planned import ObjectiveName, Question
 from equipoise.errors import UsageError
 from equipoise.perfmodel.space import Value
@@ -44,12 +45,13 @@ def questions(asked: Asked) -> Iterator[Question]:
     knobs = choices(asked.fixed, precision=asked.precision)
     for named in asked.accelerators:
         count, name = _counted(named)
-        fewest, most = sizes(count or asked.sizes, asked.nodes, accelerator=name, node=node)
+        fewest, most, listed = sizes(count or asked.sizes, asked.nodes, accelerator=name, node=node)
         yield Question(
             workload=asked.workload,
             accelerator=name,
             fewest=fewest,
             most=most,
+            sizes=listed,
             objective=asked.objective,
             global_batch_samples=asked.global_batch,
             training_samples=asked.samples,
@@ -71,8 +73,8 @@ def _counted(named: str) -> tuple[str | None, str]:
 
 def sizes(
     accelerators: str | None, nodes: int | None, *, accelerator: str, node: NodeFacts
-) -> tuple[int, int]:
-    """The fewest and the most accelerators asked for; those of one node where nothing is.
+) -> tuple[int, int, tuple[int, ...]]:
+    """The fewest and the most accelerators asked for, and the sizes where several are listed; else one node.
 
     Raises UsageError where accelerators and nodes are both given, or no numbers.
     """
@@ -80,12 +82,19 @@ def sizes(
         raise UsageError("--accelerators and --nodes both state the size; keep one")
     if accelerators is None:
         size = (nodes or 1) * cluster(accelerator, **node).node_size
-        return size, size
-    found = _SIZES.fullmatch(accelerators.strip())
-    if found is None:
-        raise UsageError(f"--accelerators {accelerators!r}; expected a number, or two such as 1..1024")
-    fewest = int(found[1])
-    return fewest, int(found[2] or fewest)
+        return size, size, ()
+    spans = [_SIZES.fullmatch(item.strip()) for item in accelerators.split(",")]
+    ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span is not None]
+    if len(ends) < len(spans) or (len(spans) > 1 and any(first != last for first, last in ends)):
+        raise UsageError(
+            f"--accelerators {accelerators!r}; expected a number, a range such as 1..1024, or a list such as 1,2,4"
+        )
+    listed = tuple(sorted({first for first, _ in ends}))
+    if len(listed) > MAX_SIZES:
+        raise UsageError(f"--accelerators has {len(listed)} numbers; expected at most {MAX_SIZES}")
+    if len(listed) == 1:
+        return ends[0][0], ends[0][1], ()
+    return listed[0], listed[-1], listed
 
 
 def choices(fixed: Sequence[str], *, precision: str | None) -> Mapping[str, tuple[Value, ...]]:

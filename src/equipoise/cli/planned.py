@@ -128,11 +128,7 @@ def _compared(found: Comparison) -> str:
     taken = found.plan.recommended
     rows = []
     for plan in found.plans:
-        asked = [
-            each
-            for each in plan.by_size
-            if plan.question.fewest <= each.num_accelerators <= plan.question.most
-        ]
+        asked = [each for each in plan.by_size if plan.question.asks(each.num_accelerators)]
         rows += [(each.accelerator, *_figures(each), "take this" if each is taken else "") for each in asked]
         if not asked:
             rows.append(
@@ -162,7 +158,9 @@ def _short(value: float) -> str:
 def _title(found: Plan) -> str:
     nodes, question = found.cluster, found.question
     sizes = format_count(question.most)
-    if question.fewest < question.most:
+    if question.sizes:
+        sizes = ", ".join(map(format_count, question.sizes))
+    elif question.fewest < question.most:
         sizes = f"{format_count(question.fewest)} to {sizes}"
     chip = nodes.accelerator
     memory = "" if chip.memory_bytes is None else f"{format_si(float(chip.memory_bytes), 'B')}, "

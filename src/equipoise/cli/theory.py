@@ -68,7 +68,9 @@ def plan(
     ],
     accelerators: Annotated[
         str | None,
-        typer.Option(metavar="N|N..M", help="How many accelerators, or between which numbers; one node."),
+        typer.Option(
+            metavar="N|N..M|N,M", help="How many accelerators: a number, a range, a list; one node."
+        ),
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes, instead.")] = None,
     node_size: Annotated[int | None, typer.Option(min=1, help="Accelerators of a node.")] = None,

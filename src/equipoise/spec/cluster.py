@@ -318,7 +318,8 @@ def _accelerator(name: str) -> Accelerator:
     parts = tuple(map(hardware.accelerator_alias, name.split("+")))
     if len(parts) > 1 and all(parts):
         return mixture(tuple(hardware.accelerator(part.slug) for part in parts if part is not None))
-    known = (*current().names, *hardware.current().names)
-    near = list(dict.fromkeys(get_close_matches(canonical(name)[:80], known, n=5)))
-    hint = f"did you mean {', '.join(near)}? " if near else ""
+    names = current().names
+    systems_near = [names[each] for each in get_close_matches(canonical(name)[:80], names, n=5)]
+    near = list(dict.fromkeys((*hardware.near_slugs(name)[:3], *systems_near)))
+    hint = f"did you mean {', '.join(near[:5])}? " if near else ""
     raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}Add it to {EDIT}")

@@ -337,6 +337,11 @@ def _add_counted(
         in_systems[canonical(raw), canonical(system)] = alias
 
 
+def near_slugs(name: str) -> list[str]:
+    """Up to five accelerators that a name may have meant, the likeliest first."""
+    return _near(canonical(name), current())
+
+
 def _near(name: str, hardware: Hardware) -> list[str]:
     """Up to five slugs that may have been meant: first those with every word, then close spellings."""
     words = set(name.split())
