@@ -163,16 +163,19 @@ def _asked(
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
         names = fold_names(asked_about, cut) if asked_about else []
         folds |= {row.execution: name for row, name in zip(asked_about, names, strict=True)}
+    foreseen = {
+        told.row.execution: told for each in begun for told in _foreseen(each, tested, folds, progress)
+    }
+    asked_of = {each.rows[at].execution for each in begun for at in each.aims(tested)}
+    refused = {
+        row.execution: why
+        for each in begun
+        for row, why in zip(each.rows, each.task.reasons, strict=True)
+        if why is not None
+    }
     return _Asked(
-        foreseen={
-            told.row.execution: told for each in begun for told in _foreseen(each, tested, folds, progress)
-        },
-        reasons={
-            row.execution: why
-            for each in begun
-            for row, why in zip(each.rows, each.task.reasons, strict=True)
-            if why is not None
-        },
+        foreseen=foreseen,
+        reasons=refused | dict.fromkeys(asked_of - foreseen.keys(), _NOT_FINITE),
         given=frozenset(each.rows[at].execution for each in begun for at in each.task.given),
     )
 
@@ -201,6 +204,8 @@ def _foreseen(
         begun.task, begun.rows, aims=aims, folds=names, fitted=begun.others(tested), progress=progress
     )
     for at, name in zip(aims, names, strict=True):
+        if not np.isfinite(found.seconds[at]):
+            continue
         yield _Foreseen(
             row=begun.rows[at],
             by=begun.name,

@@ -127,8 +127,8 @@ def _besides(found: Validation) -> str:
         )
     if found.regret is not None:
         lines.append(
-            f"Choosing the strategy foretold fastest: {format_percent(found.regret.mean)} slower than the best "
-            f"(mean of {counted(found.regret.num_groups, 'choice', 'choices')}), "
+            f"Choosing the strategy foretold fastest: {format_percent(found.regret.mean)} slower than the "
+            f"best (mean of {counted(found.regret.num_groups, 'choice', 'choices')}), "
             f"{format_percent(found.regret.largest)} at most."
         )
     width = width_columns()
