@@ -1,0 +1,230 @@
+"""From a step measured on few accelerators to the step on many that hold the same weights: law and fit.
+
+Only what more ranks add is modelled. Every argument is a float or an array; arrays broadcast.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from equipoise.errors import FitError
+from equipoise.perfmodel.collective import Group, Wires, all_reduce_s
+from equipoise.perfmodel.collective_parameters import CollectiveParameters
+from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.prior import Prior
+
+# Whatever more ranks add, this share of a measured step is the accelerator's own work.
+_LEAST_OWN_SHARE = 0.3
+# Errors count by their size, not its square: tables have misprints, and pipelines that nothing here knows of.
+# Scale: what workloads left out err by in the mean; below the second number an error is noise of measurement.
+_ERROR_LOG_SCALE, _NOISE_LOG_SCALE = 0.08, 0.01
+
+
+def _prior(median: float, log_sd: float, meaning: str, source: str) -> Any:  # noqa: ANN401 - as dataclasses.field
+    """A field whose default is its prior's median; log_sd is the standard deviation of its logarithm."""
+    return field(default=median, metadata={"log_sd": log_sd, "meaning": meaning, "source": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleUpParameters:
+    """One calibration of the law; as built without arguments, the medians of the priors."""
+
+    rank_jitter: float = _prior(
+        0.005,
+        0.7,
+        "sd of one rank's step over the mean, whatever it is fed: the slowest of n is sqrt(2 ln n) above",
+        "chips of one bin differ by some 0.5 % (MegaScale 2024, section 5.1)",
+    )
+    length_jitter: float = _prior(
+        0.03,
+        0.7,
+        "likewise from samples of unequal length, in one micro-batch",
+        "utterances of LibriSpeech vary by 0.3 of their mean length; the longest of 16 to 64, to which all "
+        "are padded, by 0.02 to 0.05",
+    )
+    exchange_s: float = _prior(
+        2e-3,
+        0.7,
+        "seconds a step in which ranks agree that gradients are ready, copy and start",
+        "Horovod looks for ready tensors every 1 to 5 ms (HOROVOD_CYCLE_TIME)",
+    )
+    exchange_share: float = _prior(
+        1.0,
+        0.7,
+        "what gradients cost a step, over their all-reduce alone",
+        "overlap hides more than half, copies and slower products beside it cost as much (Li et al. 2020)",
+    )
+    decode_wait_s: float = _prior(
+        1e-5,
+        1.0,
+        "seconds an accelerator waits for one image, for every other accelerator that the same host feeds",
+        "8 ms of a core decode and crop one JPEG, 80 cores are shared; prefetching hides all but a tenth "
+        "(Mohan et al. 2021)",
+    )
+    batch_floor: float = _prior(
+        0.1,
+        0.7,
+        "share of a micro-batch's time that does not shrink with its samples",
+        "launches, weights read and small products; vendors' batch sweeps: 0.05 to 0.2",
+    )
+    usual_step_s: float = _prior(
+        0.2,
+        0.7,
+        "seconds of a micro-batch where they are not known",
+        "batches that fill an accelerator: 0.1 to 0.4 s",
+    )
+    usual_gradient_bytes: float = _prior(
+        1.2e8,
+        1.2,
+        "gradients where the model's size is not known",
+        "models of one accelerator: 5 to 300 million weights",
+    )
+
+
+SCALE_UP_PRIORS: tuple[Prior, ...] = tuple(
+    Prior(name=each.name, median=getattr(ScaleUpParameters(), each.name), **each.metadata)
+    for each in fields(ScaleUpParameters)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Steps of training with data parallelism, as measured on few accelerators.
+
+    microbatch_s: seconds from one micro-batch to the next; NaN where not known. num_accelerators: it was
+    measured on. gradient_bytes: that are exchanged; NaN where not known. node_size: accelerators of one host.
+    num_accumulated: micro-batches an exchange of gradients. decoded_per_s: images an accelerator took a
+    second, which a host decodes; 0 where there are none. is_ragged: 1 where samples have unequal lengths.
+    """
+
+    microbatch_s: Floats
+    num_accelerators: Floats
+    gradient_bytes: Floats
+    node_size: Floats
+    wires: Wires
+    num_accumulated: Floats = 1.0
+    decoded_per_s: Floats = 0.0
+    is_ragged: Floats = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledUp:
+    """What a micro-batch takes on more accelerators, over what it took where it was measured.
+
+    slowdown: of all causes together. waiting, exchange, input: seconds over those of the accelerator's own
+    work.
+    """
+
+    slowdown: NDArray[np.float64]
+    waiting: NDArray[np.float64]
+    exchange: NDArray[np.float64]
+    input: NDArray[np.float64]
+
+
+def scaled_up(
+    measured: Measured,
+    num_accelerators: Floats,
+    parameters: ScaleUpParameters,
+    *,
+    microbatch_ratio: Floats = 1.0,
+    num_accumulated: Floats | None = None,
+) -> ScaledUp:
+    """How much longer a micro-batch takes on so many accelerators of the same kind; elementwise.
+
+    microbatch_ratio: samples of a micro-batch there over those measured. num_accumulated: there, where it
+    differs.
+    Assumes that each rank has the whole model, hosts and links are alike, and ranks wait for each other at
+    every exchange. Errs where an input pipeline starves accelerators: it knows of images, not of the code
+    that reads them.
+    Source: slowest of n normal times, sd sqrt(2 ln n) above their mean (extreme values); all-reduce of
+    `collective.py`; time of a micro-batch affine in its samples. Which parts hold: docs/experiments/0009.
+    """
+    step_s = np.where(np.isnan(measured.microbatch_s), parameters.usual_step_s, measured.microbatch_s)
+    before = _added(measured, measured.num_accelerators, parameters, measured.num_accumulated)
+    share = (1.0 - before.fixed_s / step_s - before.input) / (1.0 + before.waiting)
+    own_s = step_s * np.maximum(share, _LEAST_OWN_SHARE)
+    accumulated = measured.num_accumulated if num_accumulated is None else num_accumulated
+    after = _added(measured, num_accelerators, parameters, accumulated)
+    shrunk = parameters.batch_floor + (1.0 - parameters.batch_floor) * np.asarray(microbatch_ratio)
+    there_s = own_s * shrunk
+    input_s = after.input * step_s * microbatch_ratio
+    whole_s = there_s * (1.0 + after.waiting) + after.fixed_s + input_s
+    return ScaledUp(
+        slowdown=np.asarray(whole_s / step_s),
+        waiting=np.asarray(after.waiting + 0.0 * there_s),
+        exchange=np.asarray(after.fixed_s / there_s),
+        input=np.asarray(input_s / there_s),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Added:
+    """What ranks add to a micro-batch: shares of its own work, seconds, and shares of its measured time."""
+
+    waiting: Floats
+    fixed_s: Floats
+    input: Floats
+
+
+def _added(
+    measured: Measured, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
+) -> _Added:
+    ranks = np.asarray(num_ranks, dtype=float)
+    beside = np.minimum(ranks, measured.node_size)
+    group = Group(ranks_per_node=beside, num_nodes=ranks / beside)
+    unknown = np.isnan(measured.gradient_bytes)
+    payload = np.where(unknown, parameters.usual_gradient_bytes, measured.gradient_bytes)
+    reduce_s = all_reduce_s(payload, group, measured.wires, CollectiveParameters())
+    exchange_s = np.where(ranks > 1, parameters.exchange_s + parameters.exchange_share * reduce_s, 0.0)
+    # A slow chip is slow in every micro-batch; unequal lengths even out over those between two exchanges.
+    jitter = parameters.rank_jitter + parameters.length_jitter * measured.is_ragged / np.sqrt(accumulated)
+    return _Added(
+        waiting=jitter * np.sqrt(2.0 * np.log(ranks)),
+        fixed_s=exchange_s / accumulated,
+        input=measured.decoded_per_s * parameters.decode_wait_s * (beside - 1.0),
+    )
+
+
+def fit_scale_up(
+    predict: Callable[[ScaleUpParameters], NDArray[np.float64]],
+    slowdowns: NDArray[np.float64],
+    *,
+    weights: NDArray[np.float64],
+) -> ScaleUpParameters:
+    """The parameters under which `predict` comes closest to measured slowdowns, as far as their priors allow.
+
+    predict: slowdowns under some parameters; these, `slowdowns` and `weights` have shape (n_cases,). weights:
+    shares of independent observations; the cases of one workload share one, being tuned and fed by one team.
+    Raises FitError without cases, or if a prediction is no positive number.
+    Assumes errors of the logarithm have a Laplace distribution: many small, some huge.
+    Source: maximum a posteriori; least absolute deviations, smoothed below the noise of measurement.
+    """
+    if not len(slowdowns):
+        raise FitError("no pair of sizes to calibrate on", missing=("rows of one set-up at two sizes",))
+    medians = np.log([prior.median for prior in SCALE_UP_PRIORS])
+    spreads = np.array([prior.log_sd for prior in SCALE_UP_PRIORS])
+    target = np.log(slowdowns)
+
+    def loss(units: NDArray[np.float64]) -> NDArray[np.float64]:
+        errors = target - np.log(predict(_parameters(medians + units * spreads)))
+        # Squares to this are 2 |error| / scale, where errors are not noise.
+        smooth = np.sqrt(errors**2 + _NOISE_LOG_SCALE**2) - _NOISE_LOG_SCALE
+        return np.concatenate([np.sign(errors) * np.sqrt(2.0 * weights * smooth / _ERROR_LOG_SCALE), units])
+
+    begin = np.zeros(len(medians))
+    if not np.isfinite(loss(begin)).all():
+        raise FitError(
+            "a measured slowdown has no positive prediction under the priors; reject its row first"
+        )
+    found = least_squares(loss, begin)
+    return _parameters(medians + found.x * spreads)
+
+
+def _parameters(logs: NDArray[np.float64]) -> ScaleUpParameters:
+    values = np.exp(logs).tolist()
+    names = [prior.name for prior in SCALE_UP_PRIORS]
+    return replace(ScaleUpParameters(), **dict(zip(names, values, strict=True)))
