@@ -24,6 +24,7 @@ from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 
 # What can be foretold of rows; a row is the first one's that claims it. A new one is one module and one line.
 PREDICTORS: tuple[Predictor, ...] = (SCALE_UP, STEP, COLLECTIVE)
+_NOT_FINITE = "the model gives no finite time for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
