@@ -159,6 +159,8 @@ def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameter
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     sharded = tokens_per_rank(load, grid) / grid.tp
     rate = wide * (parameters.attention_fraction / parameters.product_fraction)
+    if np.any(grid.cp > 1):
+        rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
     moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic
     unfused = load.score_flop / rate + moved / (machine.memory_byte_per_s * parameters.memory_fraction)
     return np.asarray(

@@ -55,6 +55,13 @@ class Parameters:
         "FlashAttention-2, table 1",
         1.0,
     )
+    split_attention: float = _prior(
+        0.8,
+        0.3,
+        "of the rate of attention, what it reaches piece by piece over a context axis",
+        "partial results merged in fp32 (Liu et al. 2023); Llama team 2024, section 3.3.2",
+        1.0,
+    )
     expert_fraction: float = _prior(
         0.6,
         0.4,

@@ -5,7 +5,7 @@ import numpy as np
 from equipoise.perfmodel.axes.placement import bare_s, group
 from equipoise.perfmodel.collective import all_gather_s, all_reduce_s, reduce_scatter_s
 from equipoise.perfmodel.compute import LayerTime, tokens_per_rank, value_bytes
-from equipoise.perfmodel.grid import RECOMPUTE_FULL, Grid, Numbers
+from equipoise.perfmodel.grid import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Grid, Numbers
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
@@ -28,7 +28,11 @@ def layer_traffic_s(
     halves = reduce_scatter_s(payload, ranks, machine.wires, parameters.collective) + all_gather_s(
         payload, ranks, machine.wires, parameters.collective
     )
-    passes = 2 + (grid.recompute == RECOMPUTE_FULL)
+    # Recomputing every second product gathers its inputs again, and keeps what was scattered (torchtitan).
+    again = (
+        (grid.recompute == RECOMPUTE_SELECTIVE) & (grid.fused_attention > 0) & (grid.sequence_parallel > 0)
+    )
+    passes = 2 + (grid.recompute == RECOMPUTE_FULL) + 0.5 * again
     traffic = load.num_sums * passes * np.where(grid.sequence_parallel > 0, halves, whole)
     beside = layer.forward_s + layer.backward_s
     return np.where(grid.tp_overlap > 0, bare_s(traffic, beside, parameters.tp_overlap), traffic)
