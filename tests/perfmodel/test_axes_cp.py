@@ -12,7 +12,7 @@ from equipoise.perfmodel.collective_parameters import CollectiveParameters
 from equipoise.perfmodel.compute import layer_time
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import grid
-from equipoise.perfmodel.load import transformer_load
+from equipoise.perfmodel.load import stacked, transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.cluster import cluster
@@ -44,6 +44,15 @@ def bare_s(size, *, sequence=65536, rates=NODE, parameters=IDEAL, **knobs):
 
 def test_one_rank_sends_nothing():
     assert bare_s(1) == 0
+
+
+def test_what_has_no_sequences_sends_nothing_beside_what_has():
+    loads = [workload_load(workload("resnet")), transformer_load(MODEL, sequence=65536)]
+    both = stacked(loads)
+    one = grid([Strategy(dp=8, global_batch_samples=8), Strategy(cp=8, global_batch_samples=1)])
+    layer = layer_time(both, NODE, one, IDEAL)
+    traffic_s = cp.layer_traffic_s(both, NODE, one, layer, IDEAL)
+    assert traffic_s.tolist() == [0.0, pytest.approx(bare_s(8))]
 
 
 def test_keys_and_values_reach_every_rank_on_each_pass():

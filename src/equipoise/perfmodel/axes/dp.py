@@ -20,7 +20,8 @@ _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16",
 def gradient_traffic_s(
     load: Load, machine: Machine, grid: Grid, held: Shards, parameters: Parameters
 ) -> Numbers:
-    """Seconds of gradients between data ranks, once a step, if nothing hides them; 0 where each weight has one rank.
+    """Seconds of gradients between data ranks, once a step, if nothing hides them; 0 where each weight has
+    one rank.
 
     Assumes sharded optimizer states cost the same traffic as none: gradients scattered, weights gathered.
     Source: Rajbhandari et al. 2020, section 7.
@@ -54,7 +55,8 @@ def _kept_share(load: Load, grid: Grid) -> Numbers:
 def shard_traffic_s(
     load: Load, machine: Machine, grid: Grid, beside_s: Numbers, parameters: Parameters
 ) -> Numbers:
-    """Bare seconds of gathering one layer's sharded weights and scattering its gradients, for one micro-batch.
+    """Bare seconds of gathering one layer's sharded weights and scattering its gradients, for one
+    micro-batch.
 
     beside_s: the layer's own time, beside which the next layer's weights travel. 0 below shard_state 3.
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched.

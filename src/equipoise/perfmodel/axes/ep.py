@@ -19,11 +19,13 @@ TRIPS_PER_PASS = 2
 def layer_traffic_s(
     load: Load, machine: Machine, grid: Grid, layer: LayerTime, parameters: Parameters
 ) -> Numbers:
-    """Bare seconds of a layer's tokens on their way to experts and back, for one micro-batch; 0 where ep is 1.
+    """Bare seconds of a layer's tokens on their way to experts and back, for one micro-batch; 0 where ep is
+    1.
 
-    Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank, where
-    it meets experts.
-    Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.2 (one copy a node, then over NVLink).
+    Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
+    where it meets experts.
+    Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.2 (one copy a node, then over
+    NVLink).
     """
     if not np.any(grid.ep > 1):
         return np.zeros(())

@@ -1,4 +1,6 @@
-"""Where the ranks of an axis lie, and how much of their traffic stays bare beside work. Shared by all axes."""
+"""Where the ranks of an axis lie, and how much of their traffic stays bare beside work. Shared by all
+axes.
+"""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""The pipeline axis: stages of layers, one micro-batch behind the other. Sends between stages, and the idle bubble."""
+"""The pipeline axis: stages of layers, one micro-batch behind the other. Sends between stages, and the idle
+bubble.
+"""
 
 from dataclasses import dataclass
 
@@ -24,7 +26,8 @@ class Stages:
 def stages(load: Load, grid: Grid) -> Stages:
     """Layers by stage: every stage takes whole chunks, and the last what is left.
 
-    Where that leaves the last stage none (a pipeline too long for its layers), it holds as many as the others.
+    Where that leaves the last stage none (a pipeline too long for its layers), it holds as many as the
+    others.
     """
     fullest = np.ceil(load.layers / (grid.pp * grid.interleave)) * grid.interleave
     left = load.layers - (grid.pp - 1) * fullest

@@ -16,8 +16,8 @@ def layer_traffic_s(
 ) -> Numbers:
     """Bare seconds of a layer's sums for one micro-batch; 0 where tp is 1.
 
-    Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism each is a reduce-scatter and
-    an all-gather. Only with tp_overlap do they run beside the products.
+    Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism
+    each is a reduce-scatter and an all-gather. Only with tp_overlap do they run beside the products.
     Source: Shoeybi et al. 2019; Korthikanti et al. 2022.
     """
     if not np.any(grid.tp > 1):
