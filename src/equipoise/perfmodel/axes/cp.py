@@ -25,7 +25,12 @@ def layer_traffic_s(
     if not np.any(grid.cp > 1):
         return np.zeros(())
     ranks = group(grid.cp, grid.tp, machine)
-    payload = grid.microbatch_samples * load.sequence * load.kv_bytes / np.minimum(grid.tp, np.maximum(load.kv_heads, 1.0))
+    payload = (
+        grid.microbatch_samples
+        * load.sequence
+        * load.kv_bytes
+        / np.minimum(grid.tp, np.maximum(load.kv_heads, 1.0))
+    )
     passes = _PASSES + (grid.recompute == RECOMPUTE_FULL)
     traffic = passes * all_gather_s(payload, ranks, machine.wires, parameters.collective)
     return bare_s(np.asarray(traffic), layer.forward_s + layer.backward_s, parameters.cp_overlap)
