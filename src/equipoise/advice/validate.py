@@ -3,7 +3,7 @@ were.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,6 +216,26 @@ def _foreseen(
             high_s=float(found.high_s[at]),
             memory_bytes=float(found.memory_bytes[at]) if np.isfinite(found.memory_bytes[at]) else None,
         )
+
+
+def errors_where(found: Validation, wanted: Callable[[Verdict], bool]) -> Errors | None:
+    """Errors over the executions any of whose rows is wanted; None where there are none."""
+    seen: dict[int, _Foreseen] = {}
+    for each in found.verdicts:
+        row, conversion = each.row, each.row.conversion
+        if None in (each.predicted, each.low, each.high) or conversion is None or not wanted(each):
+            continue
+        bounds = sorted(conversion.seconds(side or 0.0) for side in (each.low, each.high))
+        seen[row.execution] = _Foreseen(
+            row=row,
+            by=each.by or "",
+            fold=each.fold or "",
+            seconds=conversion.seconds(each.predicted or 0.0),
+            low_s=bounds[0],
+            high_s=bounds[1],
+            memory_bytes=each.memory_bytes,
+        )
+    return _errors([*seen.values()]) if seen else None
 
 
 def _errors(some: Sequence[_Foreseen]) -> Errors:

@@ -1,0 +1,346 @@
+"""How wrong the performance model is on published measurements it has not seen, beside other tools on the same rows.
+
+Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/accuracy.md]; EQUIPOISE_DATA names the data.
+Every line names its split; nothing in it was foretold by a model that had seen it.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.advice.accuracy import Errors
+from equipoise.advice.validate import Validation, Verdict, errors_where, validate
+from equipoise.runs.readers.cells import Row
+from equipoise.runs.readers.published.numbers import number
+
+DATA = (
+    Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    / "measured"
+)
+VTRAIN = ("vtrain_single", "vtrain_multi")
+Wanted = Callable[[Verdict], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of a line: its name, how it is read off the errors, and what it may be at most."""
+
+    name: str
+    read: Callable[[Errors], float]
+    most: float
+
+
+MAPE = ("mean", lambda errors: errors.mape)
+MEDIAN = ("median", lambda errors: errors.median)
+
+
+def at_most(figure: tuple[str, Callable[[Errors], float]], most: float) -> Figure:
+    """A figure with its bound."""
+    return Figure(name=figure[0], read=figure[1], most=most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is held out of which files, which rows count, and how wrong they may be.
+
+    others: what other tools reached, in words. folds: whether every fold has to reach the bound too.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    split: str = "none"
+    calibrate: tuple[str, ...] = ()
+    wanted: Wanted = lambda _: True
+    others: str = ""
+    folds: bool = False
+    regret: float | None = None
+    memory: float | None = None
+
+
+def _grown_from_one(verdict: Verdict) -> bool:
+    """A row on 8 accelerators foretold from the same run on one."""
+    return verdict.by == "scale_up" and verdict.row.num_accelerators == 8
+
+
+def _to_four_nodes(verdict: Verdict) -> bool:
+    return verdict.row.num_accelerators == 32
+
+
+TARGETS = (
+    Target(
+        name="vTrain, one node",
+        files=("vtrain_single",),
+        split="leave-n_gpus-out",
+        figures=(at_most(MAPE, 0.06),),
+        folds=True,
+        others="Calculon, stock: 37.3 % (rows); vTrain, which profiles the GPU: 8.4 % of all 1,440 rows",
+    ),
+    Target(
+        name="vTrain, one node",
+        files=("vtrain_single",),
+        split="leave-hidden-out",
+        figures=(at_most(MAPE, 0.10),),
+        others="a 9-parameter physical model: 15.9 %",
+    ),
+    Target(
+        name="vTrain, 8 to 64 nodes",
+        files=("vtrain_multi",),
+        calibrate=("vtrain_single",),
+        figures=(at_most(MAPE, 0.07), at_most(MEDIAN, 0.04)),
+        others="Calculon: 10.7 % (median 6.1 %); vTrain: 14.7 % of all 109 rows",
+    ),
+    Target(
+        name="Korthikanti et al. 2022, table 5",
+        files=("korthikanti_table5",),
+        calibrate=VTRAIN,
+        figures=(at_most(MAPE, 0.05),),
+        others="Calculon: 3.9 %",
+    ),
+    Target(
+        name="Megatron SC'21, MT-NLG",
+        files=("megatron_sc21_mtnlg",),
+        calibrate=VTRAIN,
+        figures=(at_most(MAPE, 0.10),),
+    ),
+    Target(
+        name="torchtitan",
+        files=("torchtitan",),
+        split="leave-strategy-out",
+        figures=(at_most(MAPE, 0.10),),
+        memory=0.05,
+    ),
+    Target(
+        name="Megatron-Bridge",
+        files=("megatron_bridge_nemo",),
+        split="leave-model-out",
+        figures=(at_most(MEDIAN, 0.15),),
+    ),
+    Target(
+        name="DeepLearningExamples, 1 to 8",
+        files=("nvidia_deeplearningexamples",),
+        split="leave-workload-out",
+        wanted=_grown_from_one,
+        figures=(at_most(MEDIAN, 0.035),),
+        others="a constant efficiency: 5.3 %; perfect scaling: 6.8 %",
+    ),
+    Target(
+        name="NCCL all-reduce, A100",
+        files=("nccl_vtrain_allreduce",),
+        split="leave-half-of-bytes-out",
+        figures=(at_most(MEDIAN, 0.03),),
+        others="interpolation in logarithms: 2.5 %",
+    ),
+    Target(
+        name="NCCL all-reduce, A100",
+        files=("nccl_vtrain_allreduce",),
+        split="leave-n_gpus-out",
+        figures=(at_most(MEDIAN, 0.10),),
+    ),
+    Target(
+        name="NCCL all-reduce, B200, 8 to 32",
+        files=("nccl_published",),
+        split="leave-n_gpus-out",
+        wanted=_to_four_nodes,
+        figures=(at_most(MEDIAN, 0.15),),
+    ),
+    Target(
+        name="choice among vTrain's strategies",
+        files=("vtrain_single",),
+        split="leave-hidden+n_gpus-out",
+        figures=(),
+        regret=0.03,
+        others="Calculon: 10.0 % (at most 53.5 %)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A target with what was reached."""
+
+    target: Target
+    found: Validation
+    errors: Errors
+    seconds: float
+
+    @property
+    def expressed(self) -> float:
+        """Share of the rows that ask for a prediction and got one."""
+        asked = len(self.found.verdicts) - self.found.num_given
+        return self.found.num_expressed / asked
+
+    def words(self) -> list[tuple[str, float, float]]:
+        """Every figure with a bound: its name, its value, the bound."""
+        told = [(each.name, each.read(self.errors), each.most) for each in self.target.figures]
+        if self.target.folds:
+            worst = max(self.found.by_fold.items(), key=lambda item: item[1].mape)
+            told.append((f"worst fold ({worst[0]})", worst[1].mape, self.target.figures[0].most))
+        if self.target.regret is not None and self.found.regret is not None:
+            told.append(("regret", self.found.regret.mean, self.target.regret))
+        if self.target.memory is not None and self.found.memory is not None:
+            told.append(("memory", self.found.memory.mean, self.target.memory))
+        return told
+
+
+def reached(target: Target) -> Result:
+    """What a target's rows give."""
+    start = time.perf_counter()
+    found = validate(
+        [DATA / f"{name}.csv" for name in target.files],
+        calibrate_on=[DATA / f"{name}.csv" for name in target.calibrate],
+        split=target.split,
+    )
+    errors = errors_where(found, target.wanted)
+    if errors is None:
+        raise SystemExit(f"{target.name}: no row is expressed")
+    return Result(target=target, found=found, errors=errors, seconds=time.perf_counter() - start)
+
+
+def rival_errors(found: Validation) -> tuple[int, float, float, float] | None:
+    """On the rows that state another tool's prediction: their number, its mean and median error, and ours."""
+    theirs, ours = [], []
+    for each in found.verdicts:
+        cells = Row(place="", cells=each.row.cells)
+        told = number(cells, "other_tool_prediction", most=1e30)
+        if told is not None and each.error is not None and each.row.measured:
+            theirs.append(abs(told / each.row.measured - 1.0))
+            ours.append(each.error)
+    if not theirs:
+        return None
+    return len(theirs), float(np.mean(theirs)), float(np.median(theirs)), float(np.mean(ours))
+
+
+def split_words(target: Target) -> str:
+    """What was held out, in words."""
+    on = f"calibrated on {' and '.join(target.calibrate)}" if target.calibrate else ""
+    if target.split == "none":
+        return on
+    what = target.split.removeprefix("leave-").removesuffix("-out").replace("+", " and ").replace("-", " ")
+    return f"one {what} left out" if not what.startswith("half") else f"given {what}"
+
+
+def table(results: list[Result]) -> str:
+    """All targets as a table."""
+    lines = [
+        "| measured by | held out | executions (clusters) | expressed | reached | at most | 90 % ranges hold | others |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        told = each.words()
+        values = ", ".join(f"{name} {value:.1%}" for name, value, _ in told)
+        bounds = ", ".join(f"{most:.1%}" for _, _, most in told)
+        misses = "" if all(value <= most for _, value, most in told) else " **missed**"
+        lines.append(
+            f"| {each.target.name} | {split_words(each.target)} | {each.errors.num_executions} "
+            f"({each.errors.num_clusters}) | {each.expressed:.1%} | {values}{misses} | {bounds} | "
+            f"{each.errors.coverage:.0%} | {each.target.others} |"
+        )
+    return "\n".join(lines)
+
+
+def rows_of(result: Result) -> str:
+    """Every execution of a small target by itself."""
+    lines = ["| row | measured | foretold | 90 % range | unit | error |", "|---|---|---|---|---|---|"]
+    for each in result.found.verdicts:
+        if each.predicted is None or each.low is None or each.high is None:
+            continue
+        lines.append(
+            f"| {each.row.workload}, {each.row.num_accelerators}, {each.row.cells.get('recompute', '')} | "
+            f"{each.row.measured:.4g} | {each.predicted:.4g} | {each.low:.4g} to {each.high:.4g} | "
+            f"{each.row.unit} | {each.error:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+PAGE = """# How wrong the model is
+
+Written by `make accuracy`; it can be repeated with `equipoise validate` and the files named. An error is
+|predicted time / measured time - 1|. A row that states an execution in a second unit counts once. A cluster (one
+width of model, machine and strategy) counts once, however many layers and micro-batches were measured of it; `mean`,
+`median` are over clusters. What is held out has been seen by nothing that foretells it: not by the parameters, not by
+the width of the intervals. `expressed` is the share of rows with a prediction, of those that ask for one: rows that
+others are foretold from do not.
+
+{table}
+
+{rivals}
+
+## Korthikanti et al., each row
+
+{korthikanti}
+
+## Folds
+
+{folds}
+
+## Rows that are not expressed, and why
+
+{reasons}
+"""
+
+
+def page(results: list[Result]) -> str:
+    """The whole page."""
+    rivals = []
+    for each in results:
+        found = rival_errors(each.found)
+        if found is not None:
+            count, theirs, median, ours = found
+            rivals.append(
+                f"- {each.target.name}, {split_words(each.target)}: on the {count} rows for which Calculon's "
+                f"prediction is at hand it is off by {theirs:.1%} (median {median:.1%}), this model by {ours:.1%}: "
+                f"{theirs / ours:.1f} times less."
+            )
+    folds = []
+    for each in results:
+        if each.found.by_fold:
+            told = ", ".join(f"{name}: {errors.mape:.1%}" for name, errors in each.found.by_fold.items())
+            folds.append(f"- {each.target.name}, {split_words(each.target)}: {told}.")
+    reasons = {
+        f"- {each.target.files[0]}: {count} x {reason}"
+        for each in results
+        for reason, count in each.found.reasons
+    }
+    small = next(each for each in results if each.target.files == ("korthikanti_table5",))
+    return PAGE.format(
+        table=table(results),
+        rivals="\n".join(rivals),
+        korthikanti=rows_of(small),
+        folds="\n".join(folds),
+        reasons="\n".join(sorted(reasons)) or "None.",
+    )
+
+
+def main() -> None:
+    """Print every target as it is reached; write the page where asked to."""
+    results = []
+    for target in TARGETS:
+        found = reached(target)
+        results.append(found)
+        told = "; ".join(
+            f"{name} {value:.2%} (at most {most:.1%}{'' if value <= most else ', MISSED'})"
+            for name, value, most in found.words()
+        )
+        print(
+            f"{target.name}, {split_words(target)}: {told}; {found.errors.num_executions} executions, "
+            f"{found.errors.num_clusters} clusters, {found.expressed:.1%} expressed, "
+            f"{found.errors.coverage:.0%} in range; {found.seconds:.1f} s",
+            flush=True,
+        )
+        rival = rival_errors(found.found)
+        if rival is not None:
+            print(
+                f"    Calculon on {rival[0]} of these rows: {rival[1]:.1%}, {rival[1] / rival[3]:.1f} times ours"
+            )
+    if sys.argv[1:2] == ["--write"]:
+        Path(sys.argv[2]).write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()
