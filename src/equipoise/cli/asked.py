@@ -87,7 +87,7 @@ def sizes(
     ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span is not None]
     if len(ends) < len(spans) or (len(spans) > 1 and any(first != last for first, last in ends)):
         raise UsageError(
-            f"--accelerators {accelerators!r}; expected a number, a range such as 1..1024, or a list such as 1,2,4"
+            f"--accelerators {accelerators!r}; expected a number, a range as in 1..1024, or a list as in 1,2,4"
         )
     listed = tuple(sorted({first for first, _ in ends}))
     if len(listed) > MAX_SIZES:
