@@ -44,6 +44,7 @@ class Cluster:
     shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
     switch_reduces: whether the switch inside the node adds up what it carries (NVLink SHARP).
     keeps_order: whether messages between nodes arrive as they were sent (not so over EFA and TCP).
+    num_cores: of the processors of a node's hosts together, which decode and feed samples.
     """
 
     accelerator: Accelerator
@@ -55,6 +56,7 @@ class Cluster:
     switch_reduces: bool = False
     keeps_order: bool = True
     num_nics: int | None = None
+    num_cores: int | None = None
     shared_host_byte_per_s: float | None = None
     name: str = ""
     source: str = ""
@@ -78,6 +80,7 @@ class NodeFacts(TypedDict, total=False):
 
     node_size: int
     num_nics: int
+    num_cores: int
     intra_byte_per_s: float
     intra_latency_s: float
     inter_byte_per_s: float
@@ -102,6 +105,7 @@ class System:
     confidence: Confidence
     node_size: int | None = None
     num_nics: int | None = None
+    num_cores: int | None = None
     intra_byte_per_s: float | None = None
     intra_latency_s: float | None = None
     inter_byte_per_s: float | None = None
@@ -197,6 +201,7 @@ def joined(
         switch_reduces=bool(node["switch_reduces"]),
         keeps_order=node["keeps_order"] is not False,
         num_nics=node["num_nics"],
+        num_cores=node["num_cores"],
         shared_host_byte_per_s=node["shared_host_byte_per_s"],
         name=system.slug,
         source=system.source,
@@ -276,7 +281,7 @@ def load_systems(extra: Sequence[Path], known: hardware.Hardware) -> Systems:
 
 _TEXTS = ("title", "source")
 _FLAGS = ("switch_reduces", "keeps_order")
-_COUNTS = ("node_size", "num_nics")
+_COUNTS = ("node_size", "num_nics", "num_cores")
 _RATES = (
     "intra_byte_per_s",
     "intra_latency_s",
