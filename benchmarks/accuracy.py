@@ -224,7 +224,7 @@ def split_words(target: Target) -> str:
 def table(results: list[Result]) -> str:
     """All targets as a table."""
     lines = [
-        "| measured by | held out | executions (clusters) | expressed | reached | at most | in range | others |",
+        "| measured by | held out | runs (clusters) | expressed | reached | at most | in range | others |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for each in results:
@@ -258,10 +258,11 @@ PAGE = """# How wrong the model is
 
 Written by `make accuracy`; it can be repeated with `equipoise validate` and the files named. An error is
 |predicted time / measured time - 1|. A row that states an execution in a second unit counts once. A cluster
-(one width of model, machine and strategy) counts once, however many layers and micro-batches were measured; `mean` and `median` are over clusters. What is held out has been seen by nothing that foretells it: not by
-the parameters, not by the width of the intervals. `in range` is the share of executions
-inside their 90 % range. `expressed` is the share of rows with a prediction, of those
-that ask for one: rows that others are foretold from do not.
+(one width of model, machine and strategy) counts once, however many layers and micro-batches were measured;
+`mean` and `median` are over clusters. What is held out has been seen by nothing that foretells it: not by the
+parameters, not by the width of the intervals. `expressed` is the share of rows with a prediction, of those that
+ask for one: rows that others are foretold from do not. `in range` is the share of executions inside their 90 %
+range.
 
 {table}
 
