@@ -208,19 +208,17 @@ def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ..
         faults += each.found.faults
     too_large = sum(each.found.num_legal - each.found.num_fitting for each in sized)
     nearest = [each.found.memories.nearest_bytes for each in sized if each.found.memories]
-    memory = (
-        Rejection(
-            reason="memory_bytes",
-            needed=min(nearest),
-            available=float(ground.cluster.accelerator.memory_bytes or 0),
-            count=too_large,
-        ),
+    memory = Rejection(
+        reason="memory_bytes",
+        needed=min(nearest, default=None),
+        available=ground.cluster.accelerator.memory_bytes,
+        count=too_large,
     )
     illegal = tuple(
         Rejection(reason=reason, needed=None, available=None, count=count)
         for reason, count in faults.most_common()
     )
-    return (*(memory if too_large else ()), *illegal)
+    return (*((memory,) if too_large else ()), *illegal)
 
 
 def _notes(question: Question, ground: Setting) -> Iterator[str]:

@@ -66,7 +66,8 @@ def usual_batch(about: Workload) -> int:
 
     Raises EvidenceError where there is no usual one.
     """
-    if about.transformer is None or about.sequence_tokens is None or about.trained != "full":
+    is_text = about.area == "language" and about.transformer is not None
+    if not is_text or about.sequence_tokens is None or about.trained != "full":
         raise EvidenceError(
             f"no published result of {about.title} tells which global batch it bears",
             missing=("the global batch: --global-batch N",),
