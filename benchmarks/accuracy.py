@@ -259,10 +259,10 @@ PAGE = """# How wrong the model is
 Written by `make accuracy`; it can be repeated with `equipoise validate` and the files named. An error is
 |predicted time / measured time - 1|. A row that states an execution in a second unit counts once. A cluster
 (one width of model, machine and strategy) counts once, however many layers and micro-batches were measured;
-`mean` and `median` are over clusters. What is held out has been seen by nothing that foretells it: not by the
-parameters, not by the width of the intervals. `expressed` is the share of rows with a prediction, of those that
-ask for one: rows that others are foretold from do not. `in range` is the share of executions inside their 90 %
-range.
+`mean` and `median` are over clusters. What is held out has been seen by nothing that foretells it: not by
+the parameters, not by the width of the intervals. `expressed` is the share of rows with a prediction, of
+those that ask for one: rows that others are foretold from do not. `in range` is the share of executions
+inside their 90 % range.
 
 {table}
 

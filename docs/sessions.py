@@ -1,7 +1,7 @@
 """Runs the commands of the README and docs and writes what they print there, so that no page is wrong.
 
 A session is a fenced block marked `console`: lines that start with `$ ` are commands, the others output.
-Each page runs in an empty folder that holds the archives of docs/examples.
+Each page runs in an empty folder that holds the archives and tables of docs/examples.
 A block marked `json equipoise VERB ...` is the document that prints, every list cut to its first item.
 Run as a script it rewrites every page; tests/test_docs.py runs the same commands and compares.
 """
@@ -109,8 +109,9 @@ def first_items(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 
 def furnish(folder: Path) -> None:
     """Put what the pages work on into a folder."""
-    for archive in (ROOT / "docs" / "examples").glob("*.tar.gz"):
-        shutil.copy(archive, folder)
+    for example in (ROOT / "docs" / "examples").iterdir():
+        if example.suffix in {".gz", ".csv"}:
+            shutil.copy(example, folder)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Published measurements: units by hand, words of tables, one execution once, whatever a file may hold."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -407,6 +408,27 @@ def test_columns_may_be_missing_or_too_many(tmp_path):
     assert row.cells["colour"] == "blue"
     path.write_text("hardware,n_gpus,time\nDGX A100,8,2\n")
     with pytest.raises(DataError, match="no column measured, unit; found 'hardware', 'n_gpus', 'time'"):
+        read_rows([path])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty; expected a header"),
+        (b"a,b\n1,2\n", "no column hardware, n_gpus, measured, unit"),
+        (b"PAR1 no parquet at all", "not a readable Parquet table"),
+        (b'hardware,n_gpus,measured,unit\n"unclosed,1\n', "row 1: unexpected end of data"),
+        (b"hardware,n_gpus,measured,unit\n1,2,3\n", "row 1: 3 cells; expected 4"),
+        ("hardware,unit".encode("utf-16"), "UTF-16"),
+        (b"hardware,n_gpus,measured,unit\n" + b"x,1,1,s\n" * 10_001, "more than 10000 rows"),
+        (b"hardware," * 1001, "1002 columns; at most 1000"),
+        (b"unit,unit\n", "two columns are named 'unit'"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path, content, words):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(words)):
         read_rows([path])
 
 

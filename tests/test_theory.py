@@ -1,0 +1,156 @@
+"""`validate` as its users and scripts meet it: real processes, exit codes, streams, whatever files hold."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "measured.csv"
+HEADER = (
+    "workload,layers,hidden,heads,hardware,n_gpus,tp,precision,global_batch,micro_batch,seq,measured,unit\n"
+)
+ROW = "GPT,24,1024,16,DGX A100,8,1,fp16,64,4,1024,0.4,s/iteration\n"
+
+
+def equipoise(*arguments, cwd=None, columns="80"):
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": columns, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def document(ended):
+    """The one document on standard output, as a strict parser reads it."""
+    return json.loads(ended.stdout, parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A function that writes a file of measurements."""
+
+    def write(content, name="mine.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def test_validate_says_what_scripts_rely_on(tmp_path):
+    ended = equipoise("validate", EXAMPLE, "--json", "--json-out", "a.json", cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = document(ended)
+    assert json.loads((tmp_path / "a.json").read_text()) == found
+    assert list(found)[:4] == ["schema", "equipoise", "dataset", "summary"]
+    assert found["schema"] == "equipoise.validate/1"
+    promised = [
+        "num_rows",
+        "num_expressed",
+        "num_executions",
+        "num_clusters",
+        "mape",
+        "median",
+        "p90",
+        "coverage",
+    ]
+    assert list(found["summary"])[:9] == [*promised, "split"]
+    assert [found["summary"][name] for name in promised[:4]] == [4, 4, 4, 4]
+    assert found["summary"]["split"] == "none"
+    for number, row in enumerate(found["rows"], start=1):
+        assert list(row)[:8] == ["file", "row", "measured", "predicted", "low", "high", "unit", "reason"]
+        assert (row["file"], row["row"], row["unit"], row["reason"]) == (
+            "measured.csv",
+            number,
+            "s/iteration",
+            None,
+        )
+        assert 0 < row["low"] < row["predicted"] < row["high"]
+        assert row["error"] == pytest.approx(abs(row["predicted"] / row["measured"] - 1), rel=1e-3)
+    assert found["summary"]["mape"] == pytest.approx(sum(row["error"] for row in found["rows"]) / 4, rel=1e-4)
+
+
+def test_validate_fits_80_columns_and_names_every_reason(mine):
+    rows = (
+        HEADER
+        + ROW
+        + ROW.replace("s/iteration", "leagues")
+        + ROW.replace("DGX A100", "a mill with a long name")
+    )
+    ended = equipoise("validate", mine(rows), EXAMPLE, "--split", "leave-n_gpus-out")
+    assert ended.returncode == 0
+    assert all(len(line) <= 80 for line in ended.stdout.splitlines())
+    for words in (
+        "7 rows: 5 expressed",
+        "each value of n_gpus held out",
+        "280",
+        "leagues",
+        "not expressed because",
+    ):
+        assert words in ended.stdout
+    assert "nan" not in ended.stdout.lower()
+
+
+def test_a_file_that_is_no_table_is_refused_in_one_sentence(mine):
+    ended = equipoise("validate", mine(b"\x00\x01\x02"), "--json")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "mine.csv: line 1: a NUL byte" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.csv",), "nowhere.csv: No such file"),
+        ((EXAMPLE, EXAMPLE), "given twice"),
+        ((EXAMPLE, "--split", "some"), "expected none, leave-COLUMN-out"),
+        ((EXAMPLE, "--split", "leave-colour-out"), "no such column"),
+        ((), "Missing argument"),
+    ],
+)
+def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):
+    ended = equipoise("validate", *arguments, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_too_little_evidence_is_said_in_the_document_too(mine):
+    ended = equipoise("validate", mine(HEADER + ROW.replace("0.4", "?")), "--json")
+    assert ended.returncode == 3
+    found = document(ended)
+    assert found["status"] == "not_enough_evidence"
+    assert found["missing"] == ["1 rows: column measured: empty; expected a number above 0"]
+    ended = equipoise("validate", mine(HEADER + ROW + ROW), "--split", "leave-hidden-out", "--json")
+    assert ended.returncode == 3
+    assert "nothing is left to calibrate on" in document(ended)["reason"]
+
+
+def test_control_characters_of_a_file_never_reach_the_terminal(mine):
+    ended = equipoise(
+        "validate",
+        mine(HEADER + ROW.replace("GPT", "\x1b[31mGPT\x07") + ROW.replace("s/iteration", "\x1b[2J")),
+    )
+    assert ended.returncode == 0
+    assert "\x1b" not in ended.stdout
+    assert "\x07" not in ended.stdout
+
+
+def test_accelerators_of_ones_own_take_part(mine):
+    own = mine(
+        '[accelerator.mill-1gb]\ntitle = "Mill"\nvendor = "Millers"\nkind = "gpu"\nsource = "by hand"\n'
+        'confidence = "high"\naliases = ["water mill"]\nmemory_bytes = 40e9\nmemory_byte_per_s = 1e12\n'
+        "peak_fp16_flop_per_s = 100e12\npower_w = 300\nnode_size = 8\nlink_byte_per_s = 100e9\n"
+        'intra_latency_s = 3e-6\ninter_byte_per_s = 10e9\ninter_latency_s = 1e-5\ntopology = "switch"\n',
+        name="own.toml",
+    )
+    rows = mine(HEADER + ROW.replace("DGX A100", "water mill"))
+    assert equipoise("validate", rows).returncode == 3
+    ended = equipoise("validate", rows, "--hardware", own, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert document(ended)["summary"]["num_expressed"] == 1
