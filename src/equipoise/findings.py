@@ -1,4 +1,4 @@
-"""What a study found: the records that the layers own, side by side. No logic."""
+"""What a study or a plan found: the records that the layers own, side by side. No logic."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,10 @@ import polars as pl
 
 from equipoise.advice.balance import Balances, Unanswered
 from equipoise.advice.diagnose import Diagnosis
+from equipoise.advice.planned import Comparison, Plan
 from equipoise.advice.record import Shipped
+from equipoise.advice.sizing import Parts, Sized
+from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim
 from equipoise.scaling.groups import Grouping
@@ -69,3 +72,23 @@ class Findings:
     shared: SharedSystems
     attributed: tuple[Attributed, ...]
     record: Shipped | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFindings:
+    """Everything a page about a plan shows.
+
+    comparison: the plans, one an accelerator asked for. plan: the one to take. sizes: the best option of each
+    size tried, against the smallest. layouts: the recommended option and others on as many accelerators,
+    against the recommended. spent, held: of `sizes`, accelerator-seconds a sample by cause; bytes by kind.
+    priors: of the parameters of the model. dataset: version of the embedded data.
+    """
+
+    comparison: Comparison
+    plan: Plan
+    sizes: tuple[Sized, ...]
+    layouts: tuple[Sized, ...]
+    spent: Parts
+    held: Parts
+    priors: tuple[Prior, ...]
+    dataset: str

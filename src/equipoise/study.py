@@ -10,11 +10,13 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.advice import record
+from equipoise.advice import record, sizing
 from equipoise.advice.balance import Balances, Unanswered, balances
 from equipoise.advice.diagnose import diagnose, diagnose_curves
+from equipoise.advice.planned import Comparison
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
-from equipoise.findings import Findings, WorkloadFindings
+from equipoise.findings import Findings, PlanFindings, WorkloadFindings
+from equipoise.perfmodel.parameters import PRIORS
 from equipoise.runs import embedded
 from equipoise.runs.store import Tables, merged, read_tables
 from equipoise.scaling.batches import BatchGrowth, batch_growth
@@ -137,6 +139,21 @@ def study(
         ),
         attributed=_attributed(chosen_round),
         record=_record(),
+    )
+
+
+def plan_findings(comparison: Comparison) -> PlanFindings:
+    """What a page shows of the plans of `advice.plan`, the one to take first."""
+    plan = comparison.plan
+    return PlanFindings(
+        comparison=comparison,
+        plan=plan,
+        sizes=sizing.by_size(plan),
+        layouts=sizing.layouts(plan),
+        spent=sizing.spent(plan.by_size),
+        held=sizing.held(plan.by_size),
+        priors=PRIORS,
+        dataset=embedded.version(),
     )
 
 

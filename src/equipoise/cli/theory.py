@@ -15,7 +15,7 @@ from equipoise.cli.options import (
     accelerators_from,
     extend_catalogue,
 )
-from equipoise.cli.output import answering
+from equipoise.cli.output import answering, written_aside
 
 
 def validate(
@@ -99,6 +99,9 @@ def plan(
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = 10,
     price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
     region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
+    ] = None,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -136,4 +139,11 @@ def plan(
         terms = Terms(usd_per_accelerator_hour=price, region=region)
         scores = tables(data=data, also=also or ()).scores
         found = comparison([best_plan(each, terms=terms, scores=scores) for each in questions(asked)])
+        if html:
+            from equipoise.report.html import render
+            from equipoise.report.pages import PLAN
+            from equipoise.study import plan_findings
+
+            with written_aside(html) as file:
+                file.write(render(PLAN, plan_findings(found)).encode())
         answer.give(lambda: fields(found), lambda: text(found))

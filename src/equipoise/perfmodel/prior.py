@@ -1,5 +1,6 @@
 """What is believed of a calibrated number before anything is measured."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -16,3 +17,8 @@ class Prior:
     meaning: str
     source: str
     largest: float = float("inf")
+
+    @property
+    def factor(self) -> float:
+        """How far from the median the number is believed to lie two times in three, up or down."""
+        return math.exp(self.log_sd)

@@ -35,6 +35,7 @@ class Series:
     x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
     a point. weights: (n,) how many entries a point stands for, or empty when each stands for one.
     is_line: points joined. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
+    is_main: markers twice as large, for what the reader looks for.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Series:
     is_line: bool = False
     is_curve: bool = False
     is_extrapolated: bool = False
+    is_main: bool = False
 
     @property
     def heights(self) -> tuple[float, ...]:
@@ -66,11 +68,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A direct label, right of a point."""
+    """A direct label, right of a point or above it."""
 
     x: float
     y: float
     text: str
+    is_above: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,7 @@ class BarChart:
     """A bar a category, stacked from parts. labels: (n,) what is written above each; else as Chart.
 
     limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
+    level: where a dashed line crosses all bars; the subtitle says what it means.
     """
 
     name: str
@@ -127,6 +131,7 @@ class BarChart:
     labels: tuple[str, ...]
     limits: tuple[float, float]
     series: tuple[Part, ...]
+    level: float | None = None
 
     def extent(self, place: int) -> tuple[float, float]:
         """How far the parts of a bar reach below and above zero."""

@@ -19,6 +19,7 @@ PLOT_PX: Final = 340
 NOTE_PX: Final = 44  # room beside the plot for the label of the largest size
 MOST_TICKS: Final = 7
 FEWEST_TICKS: Final = 3
+NEAR_LEVEL: Final = 0.1  # of the highest bar: a label has that height
 BAND_OPACITY: Final = 0.18
 LOG_PADDING: Final = 0.06  # of the axis on each side, so that no marker is cut
 
@@ -59,7 +60,8 @@ def height_px(chart: Chart | BarChart) -> int:
 
 def _trace(series: Series) -> PlotlyJson:
     """The points of one series. Hovers are escaped: Plotly reads tags in them."""
-    sizes = [MARKER_PX * math.sqrt(weight) for weight in series.weights] if series.weights else MARKER_PX
+    plain_px = 2 * MARKER_PX if series.is_main else MARKER_PX
+    sizes = [MARKER_PX * math.sqrt(weight) for weight in series.weights] if series.weights else plain_px
     tone = colour(series.mark)
     return {
         "type": "scatter",
@@ -113,7 +115,7 @@ def _bars(chart: BarChart) -> PlotlyJson:
         }
         for part in chart.series
     ]
-    tops = [chart.extent(place)[1] for place in range(len(names))]
+    tops = [_label_height(chart, place) for place in range(len(names))]
     data.append(
         {
             "type": "scatter",
@@ -136,7 +138,19 @@ def _bars(chart: BarChart) -> PlotlyJson:
         "yaxis": _axis(Axis(title=chart.y_title), (low * 1.12, high * 1.15))
         | {"zeroline": True, "zerolinecolor": "var(--rule)"},
     }
+    if chart.level is not None:
+        line = {"color": "var(--ink)", "width": 1.5, "dash": "dash"}
+        ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": chart.level, "y1": chart.level}
+        layout["shapes"] = [{"type": "line", "layer": "above", "line": line} | ends]
     return {"data": data, "layout": layout}
+
+
+def _label_height(chart: BarChart, place: int) -> float:
+    """How high the label of a bar stands: on it, or above the level that would cross it."""
+    top = chart.extent(place)[1]
+    if chart.level is None or not 0.0 <= chart.level - top < NEAR_LEVEL * chart.limits[1]:
+        return top
+    return chart.level
 
 
 def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
@@ -163,7 +177,7 @@ def _note_trace(each: Note) -> PlotlyJson:
         "x": [each.x],
         "y": [each.y],
         "text": [f"\u00a0\u00a0{plotly_text(each.text)}\u00a0\u00a0"],
-        "textposition": "middle right",
+        "textposition": "top center" if each.is_above else "middle right",
         "textfont": {"color": "var(--ink)", "size": 12},
         "hoverinfo": "skip",
         "cliponaxis": False,

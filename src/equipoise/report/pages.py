@@ -2,10 +2,12 @@
 
 from typing import Final
 
-from equipoise.findings import Findings
+from equipoise.findings import Findings, PlanFindings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
 from equipoise.report.sections.method import NOT_VERIFIED
+from equipoise.report.sections.plan import SECTIONS as PLAN_SECTIONS
+from equipoise.report.sections.plan import answer
 from equipoise.report.words import printable, sentence
 
 
@@ -22,5 +24,18 @@ STUDY: Final[Page[Findings]] = Page(
     closing=lambda findings: (
         NOT_VERIFIED,
         f"Dataset {printable(findings.dataset)}. {sentence(findings.sources)}",
+    ),
+)
+
+PLAN: Final[Page[PlanFindings]] = Page(
+    title=lambda findings: f"Plan: {answer.headline(findings)}",
+    about=answer.about,
+    headline=answer.headline,
+    summary=answer.summary,
+    sections=PLAN_SECTIONS,
+    closing=lambda findings: (
+        "Times are predicted by a model, not measured: try the first steps before you book the machines.",
+        *((NOT_VERIFIED,) if findings.plan.length.evidence else ()),
+        f"Dataset {printable(findings.dataset)}.",
     ),
 )

@@ -104,6 +104,8 @@ def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
             columns = round(end / most * num_columns) - round(start / most * num_columns)
             plot.append(symbol(part.mark, canvas) * columns, style(part.mark))
         plot.append(f" {chart.labels[place]}\n")
+    if chart.level is not None:
+        plot.append(f"level: {ratio(chart.level)}\n", "dim")
     plot.right_crop(1)
     return plot
 
