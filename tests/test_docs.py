@@ -105,6 +105,8 @@ def _differences(shown, printed, path="$"):
         return [found for at, pair in enumerate(pairs) for found in _differences(*pair, f"{path}[{at}]")]
     if isinstance(shown, float) and isinstance(printed, float) and math.isclose(shown, printed, rel_tol=1e-9):
         return []
+    if path == "$.search_s":  # what the machine was busy with
+        return []
     return [] if shown == printed else [f"{path}: shown {shown!r}, printed {printed!r}"]
 
 
