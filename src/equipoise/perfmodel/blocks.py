@@ -77,6 +77,9 @@ def attention(model: Transformer, sequence: int) -> Block:
     key = model.head_size + (model.rope_head_size if model.kv_rank else 0)
     context = model.attention_context(sequence)
     tiled = _TILE * (-(-key // _TILE) + -(-value // _TILE))
+    picking = 0.0
+    if model.compressed is not None:
+        picking = model.compressed.index_flop_per_token(sequence) / model.num_attention_blocks
     queries, shared = model.heads * (key + value), model.kv_heads * (key + value)
     width = queries + shared
     output = model.heads * value
@@ -86,9 +89,7 @@ def attention(model: Transformer, sequence: int) -> Block:
         flop=2 * model.attention_params,
         num_products=2.0,
         again_flop=min(again, model.attention_params),
-        attention_flop=2 * model.heads * tiled * context
-        + model.score_flop_per_token(sequence) / max(model.num_attention_blocks, 1)
-        - 2 * model.heads * (key + value) * context,
+        attention_flop=2 * model.heads * tiled * context + picking,
         product_whole_bytes=2 * model.hidden * BYTES_PER_VALUE,
         product_shared_bytes=width * BYTES_PER_VALUE,
         quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
