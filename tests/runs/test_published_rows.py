@@ -49,7 +49,7 @@ def read(tmp_path):
 
 
 # 8 accelerators, 64 samples of 1,024 tokens: 65,536 tokens a step.
-GPT_FLOP = 96 * 64 * 1024 * 24 * 1024**2 * (1 + 1024 / (6 * 1024) + 51_200 / (16 * 24 * 1024))
+GPT_FLOP = 96 * 64 * 1024 * 24 * 1024**2 * (1 + 1024 / (6 * 1024) + 50_257 / (16 * 24 * 1024))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_units_become_seconds_a_step(read, measured, unit, seconds):
 def test_model_flop_leave_out_recomputation_and_masked_scores(read):
     # Three times the way forward: 2 FLOP a weight of 12 h^2 a layer and of the logits, and 4 h a key, of which a
     # query of 1,024 meets 512.5 on average.
-    forward = 24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 51_200 * 1024
+    forward = 24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 50_257 * 1024
     per_gpu = 3 * forward * 65_536 / 8 / 1e12
     row = read({"measured": f"{per_gpu:.9f}", "unit": "model TFLOP/s/GPU", "recompute": "full"})[0]
     assert row.seconds == pytest.approx(1.0, rel=1e-6)
@@ -93,7 +93,7 @@ def test_model_flop_leave_out_recomputation_and_masked_scores(read):
 
 def test_a_share_of_the_peak_is_of_the_accelerator_that_is_named(read):
     # A100: 312 TFLOP/s dense in fp16, NVIDIA's datasheet; shares of the peak count every query with every key.
-    forward = 24 * (24 * 1024**2 + 4 * 1024 * 1024) + 2 * 51_200 * 1024
+    forward = 24 * (24 * 1024**2 + 4 * 1024 * 1024) + 2 * 50_257 * 1024
     row = read({"measured": "50", "unit": "% MFU", "hardware": "A100-SXM4-80GB"})[0]
     assert row.seconds == pytest.approx(3 * forward * 65_536 / 8 / (0.5 * 312e12), rel=1e-6)
 
@@ -358,7 +358,7 @@ def test_a_cluster_is_one_width_and_strategy_whatever_its_layers_and_micro_batch
 
 def test_two_thirds_of_the_flop_are_adapters(read):
     # Weights that are frozen have no gradients of their own: 4 FLOP a weight and token instead of 6.
-    full = 3 * (24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 51_200 * 1024) * 8192 / 1e12
+    full = 3 * (24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 50_257 * 1024) * 8192 / 1e12
     for share, trained in ((1.0, "full"), (2 / 3, "lora")):
         rows = joined(
             read(

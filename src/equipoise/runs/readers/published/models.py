@@ -15,8 +15,8 @@ from equipoise.units import SI_PREFIXES
 
 _MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS, _MAX_EXPERTS = 10_000, 1_000_000, 10_000, 10**9, 10_000
 _MAX_PARAMS_B = 1e6
-# GPT-2's 50,257 tokens, padded to a multiple of 1,024 as Megatron does for 8-way tensor parallelism.
-_VOCABULARY = 51_200
+# Tokens of GPT-2's vocabulary, which its likes share; how far it is padded is not stated either.
+_VOCABULARY = 50_257
 _PARAMS_TOLERANCE = 0.03
 # Feed-forward blocks are 2 to 8 hidden sizes wide; what lies outside is no feed-forward block but another
 # model.
