@@ -192,6 +192,17 @@ def test_unequal_accelerators_go_at_the_pace_of_the_slower():
     faster = answer(accelerator="rtx-4090-pcie-24gb", fewest=2, most=2).recommended
     assert faster.time.value < mixed.time.value
     assert mixed.time.value >= slower.time.value * 0.999
+    assert mixed.bill.usd == pytest.approx(2 * 2.0 * mixed.time.value / 3600)
+
+
+def test_shares_by_speed_are_weighed():
+    found = plan(asked(accelerator="rtx-3090-pcie-24gb+rtx-4090-pcie-24gb", fewest=2, most=2), model=MODEL)
+    assert any("samples shared out by speed" in note for note in found.notes)
+    alike = plan(asked(accelerator="rtx-4090-pcie-24gb", fewest=2, most=2), model=MODEL)
+    assert not any("by speed" in note for note in alike.notes)
+    prices = [each.rates.price.usd_per_accelerator_hour for each in (found, alike)]
+    other = plan(asked(accelerator="rtx-3090-pcie-24gb", fewest=2, most=2), model=MODEL)
+    assert prices[0] == pytest.approx((prices[1] + other.rates.price.usd_per_accelerator_hour) / 2)
 
 
 def test_one_bigger_card_may_beat_two():
@@ -249,7 +260,7 @@ def test_what_cannot_be_asked_is_refused(changed, error, words):
 
 def test_a_budget_needs_a_price():
     with pytest.raises(UsageError, match="--budget needs a price"):
-        plan(asked(accelerator="rtx-3090-pcie-24gb+rtx-4090-pcie-24gb", budget_usd=5.0), model=MODEL)
+        plan(asked(accelerator="mi100-pcie-32gb", budget_usd=5.0), model=MODEL)
 
 
 def test_tokens_are_samples_times_their_length():

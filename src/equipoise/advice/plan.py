@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from equipoise.advice.answer import LEVEL, Terms
+from equipoise.advice.mixed import kinds, speed_shares_gain
 from equipoise.advice.modelled import Model, prior_model
 from equipoise.advice.planned import Option, Plan, Question, Rejection
 from equipoise.advice.remedy import remedy
@@ -19,6 +20,7 @@ from equipoise.errors import UsageError
 from equipoise.perfmodel.search import Searched
 from equipoise.scaling.equilibrium import Equilibrium, default_answer, equilibria
 from equipoise.scaling.law import Domain, FloatArray
+from equipoise.units import format_percent
 
 # Where the number of accelerators is given: sizes so many doublings below and above show what more would do.
 _DOUBLINGS_AROUND = 3
@@ -74,7 +76,7 @@ def plan(
         answer=answer,
         rejected=(*refused, *_rejections(ground, asked_sizes)),
         remedy=None if any(each.options for each in asked_sizes) else remedy(ground, question.most),
-        notes=(*ground.length.notes, *_notes(question, ground)),
+        notes=(*ground.length.notes, *_notes(question, ground), *_mixed_notes(ground, question, chosen)),
         num_considered=sum(each.found.num_legal for each in sized),
         num_fitting=sum(each.found.num_fitting for each in sized),
         search_s=time.perf_counter() - began,
@@ -219,6 +221,19 @@ def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ..
         for reason, count in faults.most_common()
     )
     return (*((memory,) if too_large else ()), *illegal)
+
+
+def _mixed_notes(ground: Setting, question: Question, chosen: _Sized | None) -> Iterator[str]:
+    """Of unequal accelerators: what sharing out by speed would gain."""
+    if chosen is None or len(kinds(ground.cluster.accelerator)) == 1:
+        return
+    gain = speed_shares_gain(
+        question, ground.cluster, ground.load, ground.model.parameters, chosen.options[0]
+    )
+    yield (
+        "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
+        f"step at most {format_percent(round(gain, 3))} shorter."
+    )
 
 
 def _notes(question: Question, ground: Setting) -> Iterator[str]:

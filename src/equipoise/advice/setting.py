@@ -10,6 +10,7 @@ import polars as pl
 from equipoise import economics
 from equipoise.advice.answer import LEVEL, Terms
 from equipoise.advice.length import DEVIATE, stated_length, training_length
+from equipoise.advice.mixed import rates
 from equipoise.advice.modelled import Model
 from equipoise.advice.planned import Length, Option, Question
 from equipoise.advice.subject import subject, usual_batch, usual_choices
@@ -196,9 +197,7 @@ def setting(question: Question, terms: Terms, scores: pl.DataFrame | None, model
         workload=about,
         cluster=nodes,
         load=workload_load(about),
-        rates=economics.rates(
-            nodes.accelerator, own_price=terms.usd_per_accelerator_hour, region=terms.region
-        ),
+        rates=rates(nodes.accelerator, terms),
         length=training_length(about, scores, stated_samples=stated),
         model=model,
         choices=choices,

@@ -21,11 +21,26 @@ def _workloads_from(incomplete: str) -> list[str]:
     return [one.slug for one in published if one.slug.startswith(incomplete)]
 
 
-def accelerators_from(incomplete: str) -> list[str]:
+def _accelerators_from(incomplete: str) -> list[str]:
     """Accelerators of the catalogue, for a shell that completes a word."""
     from equipoise.spec.hardware import accelerators
 
     return [one.slug for one in accelerators() if one.slug.startswith(incomplete)]
+
+
+def trained_from(incomplete: str) -> list[str]:
+    """Workloads of the catalogue, for a shell that completes a word."""
+    from equipoise.spec.workload import workloads
+
+    return [one.slug for one in workloads() if one.slug.startswith(incomplete)]
+
+
+def clusters_from(incomplete: str) -> list[str]:
+    """Accelerators and systems of the catalogue, for a shell that completes a word."""
+    from equipoise.spec.cluster import systems
+
+    named = [one.slug for one in systems() if one.slug.startswith(incomplete)]
+    return [*_accelerators_from(incomplete), *named]
 
 
 Round = Annotated[
@@ -42,7 +57,7 @@ SeveralWorkloads = Annotated[
 ]
 Accelerator = Annotated[
     str | None,
-    typer.Option(autocompletion=accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
+    typer.Option(autocompletion=_accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 JsonOut = Annotated[

@@ -12,8 +12,9 @@ from equipoise.cli.options import (
     Hardware,
     JsonOut,
     Workloads,
-    accelerators_from,
+    clusters_from,
     extend_catalogue,
+    trained_from,
 )
 from equipoise.cli.output import answering, written_aside
 
@@ -57,12 +58,19 @@ def validate(
 
 def plan(
     *,
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD|MODULE:FUNCTION", help="What to train.")],
+    workload: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD|MODULE:FUNCTION",
+            autocompletion=trained_from,
+            help="What to train: of `list workloads`, or a function that returns model and batch.",
+        ),
+    ],
     accelerator: Annotated[
         list[str],
         typer.Option(
             metavar="[Nx]NAME",
-            autocompletion=accelerators_from,
+            autocompletion=clusters_from,
             help="An accelerator or system, e.g. dgx-h100; several are compared.",
         ),
     ],
