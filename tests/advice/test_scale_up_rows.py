@@ -136,11 +136,10 @@ def table(data_dir):
 
 def test_eight_from_one_within_the_target_leaving_each_workload_out(table):
     found = validate([table], split="leave-workload-out")
-    errors = {"same": [], "all": []}
-    for verdict in found.verdicts:
-        if verdict.by == "scale_up" and verdict.row.num_accelerators == 8:
-            errors["all"].append(verdict.error)
-    assert len(errors["all"]) >= 160
-    assert np.median(errors["all"]) < 0.045
-    covered = [each.low <= each.row.measured <= each.high for each in found.verdicts if each.by == "scale_up"]
+    told = [each for each in found.verdicts if each.by == "scale_up"]
+    on_eight = [each.error for each in told if each.row.num_accelerators == 8]
+    # All 160 rows that have a partner on one: 132 with its micro-batch, for which 3.5 % is asked, and 28 with less.
+    assert len(on_eight) >= 160
+    assert np.median(on_eight) < 0.035
+    covered = [each.low <= each.row.measured <= each.high for each in told]
     assert 0.85 <= np.mean(covered) <= 0.97

@@ -24,7 +24,7 @@ NOTHING = ScaleUpParameters(
     length_jitter=0.0,
     exchange_s=0.0,
     exchange_share=0.0,
-    decode_wait_s=0.0,
+    decode_core_s=0.0,
     batch_floor=0.0,
 )
 
@@ -99,10 +99,18 @@ def test_waiting_is_the_slowest_of_eight():
 
 
 def test_images_wait_for_the_seven_others_of_the_host():
-    # 2000 images/s that each wait 10 us for each of 7 others: 14 % of the time; in two hosts no more.
-    law = replace(NOTHING, decode_wait_s=1e-5)
-    found = scaled_up(_measured(decoded_per_s=2000.0), np.array([8, 16]), law)
+    # 2000 images/s that each wait for 1 ms of one of 100 cores for each of 7 others: 14 %; in two hosts no more.
+    law = replace(NOTHING, decode_core_s=1e-3)
+    found = scaled_up(_measured(decoded_per_s=2000.0, num_cores=100), np.array([8, 16]), law)
     assert found.slowdown == pytest.approx(1.14)
+
+
+def test_more_cores_feed_more_images():
+    few, many = (
+        scaled_up(_measured(decoded_per_s=2000.0, num_cores=cores), 8, ScaleUpParameters()).input
+        for cores in (40, 128)
+    )
+    assert few == pytest.approx(many * 128 / 40)
 
 
 def test_half_a_micro_batch_takes_more_than_half_the_time():
@@ -139,7 +147,7 @@ def test_a_fit_finds_the_law_that_made_the_data():
         length_jitter=0.05,
         exchange_s=3e-3,
         exchange_share=1.8,
-        decode_wait_s=2e-5,
+        decode_core_s=2e-3,
         batch_floor=0.15,
     )
 
@@ -155,7 +163,7 @@ def test_a_fit_finds_the_law_that_made_the_data():
         "length_jitter",
         "exchange_s",
         "exchange_share",
-        "decode_wait_s",
+        "decode_core_s",
         "batch_floor",
     ):
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=0.3), name

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.advice.predictor import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
 from equipoise.advice.set_ups import Partner, batch_of, is_data_parallel, partners, rate_of, words_of
@@ -13,6 +14,8 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.scale_up import (
+    GRADIENT_BYTES,
+    RAGGED_SAMPLES,
     SCALE_UP_PRIORS,
     Measured,
     ScaleUpParameters,
@@ -26,8 +29,6 @@ from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.spec.workload import Workload
 
-# Gradients travel in 4 bytes where weights are kept in 4, mixed precision included, as Horovod and DDP do.
-_GRADIENT_BYTES = 4.0
 # A micro-batch takes no less than its launches and no more than anybody waits for; else what the row counts
 # are no samples (frames, millions).
 _SHORTEST_S, _LONGEST_S = 3e-3, 1e3
@@ -36,31 +37,91 @@ _SHORTEST_S, _LONGEST_S = 3e-3, 1e3
 _MOST_OF_PEAK, _LEAST_OF_PEAK = 10.0, 1e-5
 _IMAGES = re.compile(r"\b(?:imgs?|images?)\b", re.IGNORECASE)
 _RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
-_RAGGED_SAMPLES = frozenset({"utterance", "sentence pair"})
-# What no parameter explains: 90 % of workloads left out lie within 1.64 of it (docs/experiments/0009).
+# What no parameter explains: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
 _UNEXPLAINED_LOG_SD = 0.16
 _NUDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """A row with the rows of its set-up on fewer accelerators."""
+class Pairs:
+    """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
 
-    row: PublishedRow
-    first: PublishedRow
-    partner: Partner
+    rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what
+    it took there. alike_s: seconds of a row if it took the same. workloads: names, one a model.
+    """
 
-    @property
-    def microbatch_ratio(self) -> float:
-        """Samples of a micro-batch here over those of the first row; 1 where they are not stated."""
-        here, there = batch_of(self.row).microbatch, batch_of(self.first).microbatch
-        return here / there if here and there else 1.0
+    rows: Indices
+    measured: Measured
+    num_accelerators: NDArray[np.float64]
+    microbatch_ratio: NDArray[np.float64]
+    num_accumulated: NDArray[np.float64]
+    slowdowns: NDArray[np.float64]
+    alike_s: Seconds
+    workloads: NDArray[np.str_]
 
-    def seconds(self, slowdown: float) -> float:
-        """What the row takes in its own unit of work, if a micro-batch takes so much longer."""
-        more = self.row.num_accelerators / self.first.num_accelerators
-        rate = self.partner.rate * more * self.microbatch_ratio / slowdown
-        return rate_of(self.row) / rate * (self.row.seconds or np.nan)
+    def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
+        """What the law says of every pair."""
+        return scaled_up(
+            self.measured,
+            self.num_accelerators,
+            parameters,
+            microbatch_ratio=self.microbatch_ratio,
+            num_accumulated=self.num_accumulated,
+        ).slowdown
+
+    def fitted(self, chosen: Indices) -> ScaleUpParameters:
+        """The law fitted to some pairs, each workload counting once; the priors' medians without any."""
+        if not len(chosen):
+            return ScaleUpParameters()
+        numbers = np.unique(self.workloads[chosen], return_inverse=True)[1]
+        return fit_scale_up(
+            lambda parameters: self.slowdown(parameters)[chosen],
+            self.slowdowns[chosen],
+            weights=cluster_weights(numbers),
+        )
+
+    def prior_log_sd(self) -> NDArray[np.float64]:
+        """Standard deviation of the logarithm of a prediction under the priors alone.
+
+        Assumes that parameters are independent and small changes add up; what none of them explains is added.
+        Source: first-order propagation of the priors' log_sd.
+        """
+        centre = self.slowdown(ScaleUpParameters())
+        variance = np.full(len(centre), _UNEXPLAINED_LOG_SD**2)
+        for prior in SCALE_UP_PRIORS:
+            moved = replace(ScaleUpParameters(), **{prior.name: prior.median * (1 + _NUDGE)})
+            slope = np.log(self.slowdown(moved) / centre) / np.log1p(_NUDGE)
+            variance += (slope * prior.log_sd) ** 2
+        return np.asarray(np.sqrt(variance))
+
+
+def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
+    """The pairs among rows, of those whose hardware is known; None where there are none."""
+    found = {
+        at: partner
+        for at, partner in enumerate(partners(rows))
+        if partner is not None and _refusal(rows[at], partner) is None
+    }
+    if not found:
+        return None
+    here = [rows[at] for at in found]
+    first = [rows[partner.rows[0]] for partner in found.values()]
+    rates = np.array([partner.rate for partner in found.values()])
+    each_rate = rates / np.array([row.num_accelerators for row in first])
+    size = np.array([row.num_accelerators for row in here], dtype=float)
+    ratio = np.array([_microbatch_ratio(*pair) for pair in zip(here, first, strict=True)])
+    measured_s = np.array([row.seconds or np.nan for row in here])
+    alike_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
+    return Pairs(
+        rows=np.array(list(found), dtype=np.intp),
+        measured=_measured(here, first, each_rate),
+        num_accelerators=size,
+        microbatch_ratio=ratio,
+        num_accumulated=np.array([_accumulated(row) for row in here]),
+        slowdowns=measured_s / alike_s,
+        alike_s=alike_s,
+        workloads=np.array([known.slug if (known := _known(row)) else row.workload for row in here]),
+    )
 
 
 def _claims(rows: Sequence[PublishedRow]) -> list[bool]:
@@ -88,13 +149,25 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
     """Rows in pairs: each with its set-up on the fewest accelerators."""
     found = partners(rows)
     given = frozenset(at for partner in found if partner is not None for at in partner.rows)
-    reasons: list[str | None] = []
-    pairs: dict[int, _Pair] = {}
-    for index, (row, partner) in enumerate(zip(rows, found, strict=True)):
-        reasons.append(None if index in given else _refusal(row, partner))
-        if partner is not None and reasons[index] is None:
-            pairs[index] = _Pair(row=row, first=rows[partner.rows[0]], partner=partner)
-    return Task(reasons=tuple(reasons), foretell=_Foreteller(len(rows), pairs).foretold, given=given)
+    pairs = scale_up_pairs(rows)
+
+    def foretell(fitted: Indices) -> Foretold:
+        seconds = np.full(len(rows), np.nan)
+        if pairs is None:
+            return Foretold(seconds=seconds)
+        chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
+        seconds[pairs.rows] = pairs.alike_s * pairs.slowdown(pairs.fitted(chosen))
+        if len(chosen):
+            return Foretold(seconds=seconds)
+        spread = np.full(len(rows), np.nan)
+        spread[pairs.rows] = pairs.prior_log_sd()
+        return Foretold(seconds=seconds, prior_log_sd=spread)
+
+    reasons = tuple(
+        None if at in given else _refusal(row, partner)
+        for at, (row, partner) in enumerate(zip(rows, found, strict=True))
+    )
+    return Task(reasons=reasons, foretell=foretell, given=given)
 
 
 def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
@@ -108,87 +181,33 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
     return None
 
 
-class _Foreteller:
-    """Pairs of rows as arrays, and what is foretold of them."""
-
-    def __init__(self, num_rows: int, pairs: dict[int, _Pair]) -> None:
-        self._num_rows = num_rows
-        self._places = np.array(list(pairs), dtype=np.intp)
-        self._pairs = list(pairs.values())
-        self._at = {place: at for at, place in enumerate(pairs)}
-        if pairs:
-            self._measured = _measured(self._pairs)
-            self._num = np.array([pair.row.num_accelerators for pair in self._pairs], dtype=float)
-            self._ratio = np.array([pair.microbatch_ratio for pair in self._pairs])
-            self._accumulated = np.array([_accumulated(pair.row) for pair in self._pairs])
-            per_unit = np.array([pair.seconds(1.0) for pair in self._pairs])
-            self._slowdowns = np.array([pair.row.seconds or np.nan for pair in self._pairs]) / per_unit
-            self._per_unit_s = per_unit
-            names = [known.slug if (known := _known(pair.row)) else pair.row.workload for pair in self._pairs]
-            self._workloads = np.unique(names, return_inverse=True)[1]
-
-    def foretold(self, fitted: Indices) -> Foretold:
-        """Seconds of all rows by a law fitted to the pairs of some, or to none."""
-        seconds = np.full(self._num_rows, np.nan)
-        if not self._pairs:
-            return Foretold(seconds=seconds)
-        chosen = np.array([self._at[int(each)] for each in fitted if int(each) in self._at], dtype=np.intp)
-        parameters = ScaleUpParameters()
-        if len(chosen):
-            parameters = fit_scale_up(
-                lambda values: self._slowdown(values)[chosen],
-                self._slowdowns[chosen],
-                weights=cluster_weights(self._workloads[chosen]),
-            )
-        seconds[self._places] = self._per_unit_s * self._slowdown(parameters)
-        if len(chosen):
-            return Foretold(seconds=seconds)
-        spread = np.full(self._num_rows, np.nan)
-        spread[self._places] = self._prior_log_sd()
-        return Foretold(seconds=seconds, prior_log_sd=spread)
-
-    def _slowdown(self, parameters: ScaleUpParameters) -> Seconds:
-        return scaled_up(
-            self._measured,
-            self._num,
-            parameters,
-            microbatch_ratio=self._ratio,
-            num_accumulated=self._accumulated,
-        ).slowdown
-
-    def _prior_log_sd(self) -> Seconds:
-        """Standard deviation of the logarithm under the priors alone, by first-order propagation."""
-        centre = self._slowdown(ScaleUpParameters())
-        variance = np.full(len(self._pairs), _UNEXPLAINED_LOG_SD**2)
-        for prior in SCALE_UP_PRIORS:
-            moved = ScaleUpParameters(**{prior.name: prior.median * (1 + _NUDGE)})
-            slope = np.log(self._slowdown(moved) / centre) / np.log1p(_NUDGE)
-            variance += (slope * prior.log_sd) ** 2
-        return np.asarray(np.sqrt(variance))
-
-
-def _measured(pairs: Sequence[_Pair]) -> Measured:
-    """The first rows of pairs as arrays."""
-    rates = machines.stacked([_machine(pair.row.hardware, pair.row.num_accelerators) for pair in pairs])
-    first = [pair.first for pair in pairs]
-    each_rate = np.array([pair.partner.rate / pair.first.num_accelerators for pair in pairs])
+def _measured(
+    here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
+) -> Measured:
+    """First rows as arrays; the machines are those of the rows that are foretold from them."""
+    rates = machines.stacked([_machine(row.hardware, row.num_accelerators) for row in here])
     return Measured(
-        microbatch_s=np.array(
-            [_microbatch_s(pair, rate) for pair, rate in zip(pairs, each_rate, strict=True)]
-        ),
+        microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
         num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
         gradient_bytes=np.array([_gradient_bytes(row) for row in first]),
         node_size=rates.node_size,
         wires=rates.wires,
         num_accumulated=np.array([_accumulated(row) for row in first]),
+        num_cores=np.array([_num_cores(row.hardware, row.num_accelerators) for row in here]),
         decoded_per_s=each_rate * np.array([_is_decoded(row) for row in first], dtype=float),
         is_ragged=np.array([_is_ragged(row) for row in first], dtype=float),
     )
 
 
-def _microbatch_s(pair: _Pair, each_rate: float) -> float:
+def _microbatch_ratio(here: PublishedRow, first: PublishedRow) -> float:
+    """Samples of a micro-batch here over those of the first row; 1 where they are not stated."""
+    now, then = batch_of(here).microbatch, batch_of(first).microbatch
+    return now / then if now and then else 1.0
+
+
+def _microbatch_s(row: PublishedRow, each_rate: float) -> float:
     """Seconds of a first row's micro-batch, each accelerator taking so many samples; NaN if implausible."""
-    row, samples = pair.first, batch_of(pair.first).microbatch
+    samples = batch_of(row).microbatch
     if samples is None:
         return float("nan")
     seconds = samples / each_rate
@@ -212,7 +231,7 @@ def _gradient_bytes(row: PublishedRow) -> float:
     """Bytes of gradients; NaN where the workload is not known."""
     known = _known(row)
     trained = known.trained_params if known else None
-    return float("nan") if trained is None else trained * _GRADIENT_BYTES
+    return float("nan") if trained is None else trained * GRADIENT_BYTES
 
 
 def _is_decoded(row: PublishedRow) -> bool:
@@ -224,7 +243,7 @@ def _is_decoded(row: PublishedRow) -> bool:
 def _is_ragged(row: PublishedRow) -> bool:
     """Whether samples have unequal lengths."""
     known = _known(row)
-    return known.sample in _RAGGED_SAMPLES if known else _RAGGED.search(row.unit) is not None
+    return known.sample in RAGGED_SAMPLES if known else _RAGGED.search(row.unit) is not None
 
 
 def _accumulated(row: PublishedRow) -> float:
@@ -234,6 +253,13 @@ def _accumulated(row: PublishedRow) -> float:
 def _known(row: PublishedRow) -> Workload | None:
     """The workload of the catalogue that a row trains."""
     return row.model.known if row.model is not None else known_workload(row.workload)
+
+
+@cache
+def _num_cores(hardware: str, num_accelerators: int) -> float:
+    """Cores of a host; NaN where not stated."""
+    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
+    return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
 
 
 @cache

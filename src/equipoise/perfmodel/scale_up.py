@@ -17,8 +17,14 @@ from equipoise.perfmodel.collective_parameters import CollectiveParameters
 from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.prior import Prior
 
+# Of a parameter: gradients travel in 4 where weights are kept in 4, mixed precision included (Horovod, DDP).
+GRADIENT_BYTES = 4.0
+# What workloads call samples that have unequal lengths, and are not cut to one.
+RAGGED_SAMPLES = frozenset({"utterance", "sentence pair"})
 # Whatever more ranks add, this share of a measured step is the accelerator's own work.
 _LEAST_OWN_SHARE = 0.3
+# Of a host whose cores are not stated, for each accelerator: servers have 5 to 16, workstations 8 to 24.
+_USUAL_CORES = 12.0
 # Errors count by their size, not its square: tables have misprints, and pipelines that nothing here knows of.
 # Scale: what workloads left out err by in the mean; below the second number an error is noise of measurement.
 _ERROR_LOG_SCALE, _NOISE_LOG_SCALE = 0.08, 0.01
@@ -58,12 +64,11 @@ class ScaleUpParameters:
         "what gradients cost a step, over their all-reduce alone",
         "overlap hides more than half, copies and slower products beside it cost as much (Li et al. 2020)",
     )
-    decode_wait_s: float = _prior(
-        1e-5,
+    decode_core_s: float = _prior(
+        1e-3,
         1.0,
-        "seconds an accelerator waits for one image, for every other accelerator that the same host feeds",
-        "8 ms of a core decode and crop one JPEG, 80 cores are shared; prefetching hides all but a tenth "
-        "(Mohan et al. 2021)",
+        "seconds of a host's core that an image costs the accelerators it keeps waiting",
+        "a JPEG takes 8 ms to decode and crop; prefetching hides all but a tenth (Mohan et al. 2021)",
     )
     batch_floor: float = _prior(
         0.1,
@@ -98,7 +103,8 @@ class Measured:
     microbatch_s: seconds from one micro-batch to the next; NaN where not known. num_accelerators: it was
     measured on. gradient_bytes: that are exchanged; NaN where not known. node_size: accelerators of one host.
     num_accumulated: micro-batches an exchange of gradients. decoded_per_s: images an accelerator took a
-    second, which a host decodes; 0 where there are none. is_ragged: 1 where samples have unequal lengths.
+    second, which a host decodes; 0 where there are none. num_cores: of that host; NaN where not known.
+    is_ragged: 1 where samples have unequal lengths.
     """
 
     microbatch_s: Floats
@@ -108,6 +114,7 @@ class Measured:
     wires: Wires
     num_accumulated: Floats = 1.0
     decoded_per_s: Floats = 0.0
+    num_cores: Floats = float("nan")
     is_ragged: Floats = 0.0
 
 
@@ -182,10 +189,12 @@ def _added(
     exchange_s = np.where(ranks > 1, parameters.exchange_s + parameters.exchange_share * reduce_s, 0.0)
     # A slow chip is slow in every micro-batch; unequal lengths even out over those between two exchanges.
     jitter = parameters.rank_jitter + parameters.length_jitter * measured.is_ragged / np.sqrt(accumulated)
+    unstated = np.isnan(measured.num_cores)
+    cores = np.where(unstated, _USUAL_CORES * np.asarray(measured.node_size), measured.num_cores)
     return _Added(
         waiting=jitter * np.sqrt(2.0 * np.log(ranks)),
         fixed_s=exchange_s / accumulated,
-        input=measured.decoded_per_s * parameters.decode_wait_s * (beside - 1.0),
+        input=measured.decoded_per_s * (beside - 1.0) * parameters.decode_core_s / cores,
     )
 
 
