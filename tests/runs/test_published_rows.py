@@ -99,6 +99,30 @@ def test_a_share_of_the_peak_is_of_the_accelerator_that_is_named(read):
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("iteration time (ms)", "ms/iteration"),
+        ("average step time in s", "s/iteration"),
+        ("time per iteration (ms)", "ms/iteration"),
+        ("Throughput (tokens/s/GPU)", "tokens/s/GPU"),
+        ("tokens/GPU/s", "tokens/s/GPU"),
+        ("TGS", "tokens/s/GPU"),
+        ("TPS", "tokens/s"),
+        ("images per second", "img/s"),
+        ("samples/sec (total)", "samples/s"),
+        ("TFLOPS per device", "TFLOP/s/GPU"),
+        ("TFLOPs/s/GPU", "TFLOP/s/GPU"),
+        ("PFLOP/s (aggregate)", "PFLOP/s total"),
+        ("MFU (%)", "% MFU"),
+        ("model flops utilization (%)", "% MFU"),
+        ("latency (us)", "us"),
+    ],
+)
+def test_one_unit_has_many_spellings(one, other):
+    assert quantity(one) == quantity(other)
+
+
+@pytest.mark.parametrize(
     ("workload", "measured", "unit", "seconds"),
     [
         # nccl-tests, PERFORMANCE.md: busbw = bytes / time x 2 (n - 1) / n; 8 ranks, 1 GB.
@@ -255,6 +279,15 @@ def test_axes_that_are_not_stated_follow_from_the_accelerators(read):
     strategy = read({"n_gpus": "16"})[0].strategy
     assert (strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep) == (4, 2, 2, 1, 1)
     assert strategy.num_microbatches == 4
+
+
+def test_axes_may_stand_in_words_where_their_columns_are_empty(read):
+    strategy = read({"tp": "", "pp": "", "parallel_config": "TP=2 pp4, Interleaved1F1B", "n_gpus": "16"})[
+        0
+    ].strategy
+    assert (strategy.tp, strategy.pp, strategy.dp, strategy.interleave) == (2, 4, 2, 2)
+    strategy = read({"tp": "1", "pp": "1", "parallel_config": "TP=2"})[0].strategy  # the column stands above
+    assert strategy.tp == 1
 
 
 def test_a_batch_that_is_not_stated_is_said_to_be_assumed(read):

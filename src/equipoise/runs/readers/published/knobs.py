@@ -40,7 +40,7 @@ class Knobs:
 # The first that matches holds: narrower words stand before wider ones.
 _PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"(?:fp8|float8)\b.*\browwise|rowwise\b.*\b(?:fp8|float8)", "fp8_rowwise"),
-    (r"mxfp8", "mxfp8"),
+    (r"mxfp8|fp8[-_ ]?mx", "mxfp8"),
     (r"nvfp4|mxfp4|fp4|float4", "fp4"),
     (r"fp8|float8|e4m3|e5m2", "fp8"),
     (r"bf16|bfloat16", "bf16"),
@@ -49,9 +49,9 @@ _PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"fp32|float32|single|full precision", "fp32"),
 )
 _RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
-    (r"no|none|off|false|without", "none"),
-    (r"selective|partial|attention only|core attention", "selective"),
-    (r"full|yes|true|on|all|every layer|checkpoint(?:ing|ed)?", "full"),
+    (r"no|none|off|false|without|disabled|0", "none"),
+    (r"selective|partial|sac|attention|core", "selective"),
+    (r"full|yes|true|on|all|every|uniform|block|enabled|ac|1|checkpoint(?:s|ing|ed)?", "full"),
 )
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
@@ -66,7 +66,7 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
     for name, text in (("parallel_config", config), ("precision", precision), ("recompute", recompute)):
         if len(text) > MAX_TEXT:
             raise DataError(f"column {name}: {len(text)} characters; at most {MAX_TEXT} are read")
-    text = " ".join(config.lower().split())
+    text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     nemo = _has(text, r"nemo|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
     stage, group = _sharding(text)

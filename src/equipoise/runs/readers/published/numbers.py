@@ -15,7 +15,7 @@ _NUMBER = re.compile(
 _TAGGED = re.compile(rf"\s*(?P<value>{_NUMBER.pattern})\s*(?:\((?P<tag>[^()]*)\))?\s*", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s+and\s+|\s+or\s+|/|:|;|,\s+")
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6}
-# Batches are powers of two where they are written so: 64k is 65536.
+# Counts are powers of two where they are written so: a batch of 64k is 65536.
 _BINARY_PREFIXES = {"": 1.0, "k": 2.0**10, "m": 2.0**20}
 _FULL_PRECISION = re.compile(r"\b(fp32|tf32|float32)\b", re.IGNORECASE)
 _MIXED_PRECISION = re.compile(r"\b(amp|mixed|fp16|bf16|half|float16|bfloat16)\b", re.IGNORECASE)
@@ -48,10 +48,11 @@ def count(row: Row, column: str, *, most: int) -> int | None:
     """A cell as a whole number from 1 to `most`; None where it is not stated. Raises DataError for anything
     else.
     """
-    value = number(row, column, most=most)
-    if value is None:
+    text = stated(row, column)
+    if not text:
         return None
-    if not value.is_integer():
+    value = _value(text, binary=True) if len(text) <= MAX_TEXT else None
+    if value is None or not value.is_integer() or not 1 <= value <= most:
         raise row.refusal(column, f"a whole number from 1 to {most}")
     return int(value)
 

@@ -77,6 +77,9 @@ _SAMPLES = (
 )
 _STEPS = ("it", "iter", "iters", "iteration", "iterations", "step", "steps", "batch", "batches")
 
+# Abbreviations in use: tokens per second, and tokens per GPU and second.
+_SHORT_RATES = {"tps": "tokens/s", "tps/gpu": "tokens/s/gpu", "tgs": "tokens/s/gpu", "fps": "frames/s"}
+
 _STEP_TIME = re.compile(rf"(?P<time>{_SECOND})(?:{_PER}(?:{'|'.join(_STEPS)}))?")
 _COUNTED: dict[str, Kind] = {
     **dict.fromkeys(_TOKENS, "tokens"),
@@ -90,6 +93,13 @@ _BYTE_RATE = re.compile(r"(?P<si>[KMGT])i?(?P<unit>B|b|bit)(?:/s|ps)", re.ASCII)
 _ONE = re.compile(rf"{_PER}(?:gpu|gpus|device|accelerator|chip|card|gcd|tpu|hpu|npu|core)\b")
 _ALL = re.compile(r"\b(?:total|in total|overall|aggregate|all (?:gpus|devices|accelerators)|global|system)\b")
 _ASIDE = re.compile(r"\([^()]*\)")
+# A quantity by its name, with its unit in brackets or behind `in`: `iteration time (ms)`.
+_NAMED = re.compile(
+    r"(?:throughput|speed|performance|(?:mean |median |average )?(?:(?:training )?(?:step|iteration) )?"
+    r"(?:time|latency)(?: (?:per|of an?) (?:step|iteration))?)"
+    r"(?:,? in |: ?| ?[(\[])(?P<unit>[^()\[\]]+)[)\]]?",
+    re.IGNORECASE,
+)
 _BITS_PER_BYTE = 8.0
 
 
@@ -101,17 +111,26 @@ def quantity(unit: str) -> Quantity:
     >>> quantity("ms/iteration").si, quantity("tokens/s/GPU").per_accelerator, quantity("% MFU").kind
     (0.001, True, 'utilisation')
     """
-    text = unit.strip()
+    text = " ".join(unit.split())
     if len(text) <= MAX_TEXT:
-        lowered = " ".join(text.lower().split())
-        for reading in (_share, _run_time, _message_rate, _flop_rate, _time, _counted_rate):
-            found = reading(text if reading is _message_rate else lowered)
+        named = _NAMED.fullmatch(text)
+        for wording in (named["unit"], text) if named else (text,):
+            found = _read(wording)
             if found is not None:
                 return found
     raise DataError(
         f"unit {echo(unit)} is not known; expected one such as ms/iteration, s/iteration, us, tokens/s/GPU, "
         "samples/s, model TFLOP/s/GPU, % MFU or busbw GB/s"
     )
+
+
+def _read(text: str) -> Quantity | None:
+    """What a wording says; None where it is none of a unit."""
+    for reading in (_share, _run_time, _message_rate, _flop_rate, _time, _counted_rate):
+        found = reading(text if reading is _message_rate else text.lower())
+        if found is not None:
+            return found
+    return None
 
 
 def _share(text: str) -> Quantity | None:
@@ -154,6 +173,8 @@ def _flop_rate(text: str) -> Quantity | None:
     """FLOP a second; a word in the unit or in brackets may say which are counted."""
     plain = _plain(text)
     rest, per_accelerator = _spread(plain)
+    if per_accelerator is None and _ALL.search(text):
+        per_accelerator = False
     words = rest.split()
     counted: Counted = "executed"
     if {"model"} & {*words} or re.search(r"\b(?:model flops?|without recompute|excl)", text):
@@ -174,7 +195,7 @@ def _time(text: str) -> Quantity | None:
 
 def _counted_rate(text: str) -> Quantity | None:
     """So many of something a second."""
-    plain = _plain(text)
+    plain = _SHORT_RATES.get(_plain(text), _plain(text))
     if plain == "throughput":
         return Quantity(kind="items")
     rest, per_accelerator = _spread(plain)

@@ -30,7 +30,7 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     words = knobs(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
-    tp, pp, cp, ep = (count(row, name, most=MAX_ACCELERATORS) or 1 for name in ("tp", "pp", "cp", "ep"))
+    tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
     micro, whole = _batches(row, words, dp=dp, pp=pp, notes=notes)
@@ -60,6 +60,17 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
         lora_rank=0 if words.trained == "full" else _USUAL_RANK,
     )
     return StatedStrategy(strategy=found, notes=tuple(notes))
+
+
+def _axis(row: Row, name: str) -> int:
+    """The size of an axis from its column, else from words such as `TP=8` or `pp4`, else one."""
+    stated_size = count(row, name, most=MAX_ACCELERATORS)
+    if stated_size is not None:
+        return stated_size
+    words = re.search(
+        rf"(?<![a-z]){name} ?[=:]? ?(\d{{1,6}})(?![\d.])", stated(row, "parallel_config").lower()
+    )
+    return max(1, int(words[1])) if words else 1
 
 
 def _data_axis(row: Row, num_accelerators: int, others: int) -> int:
