@@ -1,17 +1,22 @@
-"""Small findings made by hand, with names as hostile as a test wants them."""
+"""Small findings made by hand, with names as hostile as a test wants them; small plans; a parser of pages."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from html.parser import HTMLParser
 
 import polars as pl
 import pytest
 
 from equipoise.advice.answer import Forecast, Ground, LawUsed
 from equipoise.advice.balance import Balance, Balances, Unanswered
+from equipoise.advice.compared import comparison
 from equipoise.advice.diagnose import Diagnosis
+from equipoise.advice.modelled import prior_model
+from equipoise.advice.plan import plan
+from equipoise.advice.planned import Question
 from equipoise.advice.record import Shipped, Summary
 from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
-from equipoise.findings import Findings, WorkloadFindings
+from equipoise.findings import Findings, PlanFindings, WorkloadFindings
 from equipoise.scaling.backtest import Errors, Record
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim, Part
@@ -24,6 +29,7 @@ from equipoise.scaling.readings import Figure, Reading
 from equipoise.scaling.reference import Attributed, Published, Reference, TableRow, Unscored
 from equipoise.scaling.shared import SharedSystems
 from equipoise.stats import Interval
+from equipoise.study import plan_findings
 
 # accelerators, seconds, E', E, cluster, joules
 ROWS = ((4, 600.0, 1.0, 1.0, 1, None), (8, 330.0, 0.909, 0.9, 1, 1.5e6), (64, 75.0, 0.5, 0.4, 2, 2.5e6))
@@ -400,3 +406,82 @@ def findings() -> Findings:
 def findings_of() -> Callable[..., Findings]:
     """Findings with the names a test gives."""
     return make_findings
+
+
+VOID = {"meta", "br", "img", "input", "link", "hr"}  # tags that are never closed
+
+
+class Parsed(HTMLParser):
+    """Elements with their text, and whether every tag is closed in its turn."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.open, self.unbalanced = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        found = {
+            "tag": tag,
+            "attributes": dict(attrs),
+            "text": "",
+            "inside": [each["tag"] for each in self.open],
+        }
+        self.elements.append(found)
+        if tag not in VOID:
+            self.open.append(found)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1]["tag"] != tag:
+            self.unbalanced.append(tag)
+        else:
+            self.open.pop()
+
+    def handle_data(self, data):
+        for found in self.open:
+            found["text"] += data
+
+    def all(self, tag, **attributes):
+        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        return [
+            found
+            for found in self.elements
+            if found["tag"] == tag and wanted.items() <= found["attributes"].items()
+        ]
+
+
+@pytest.fixture
+def parsed() -> Callable[[str], Parsed]:
+    """A parser of pages: text in, elements with their text out."""
+    return Parsed
+
+
+def make_plan_findings(**asked: object) -> PlanFindings:
+    """What a real plan found: GPT-2 XL on A100 by the priors of the model, a thousand million tokens."""
+    stated = {
+        "workload": "gpt2_xl",
+        "accelerator": "a100-sxm4-80gb",
+        "fewest": 2,
+        "most": 8,
+        "global_batch_samples": 512,
+        "training_tokens": 1e9,
+        "num_best": 3,
+    }
+    model = replace(prior_model(), draws=prior_model().draws[:8])
+    asked = stated | asked
+    chips = asked.pop("accelerator")
+    names = (chips,) if isinstance(chips, str) else chips
+    plans = [plan(Question(accelerator=each, **asked), model=model) for each in names]
+    return plan_findings(comparison(plans))
+
+
+@pytest.fixture(scope="session")
+def planned() -> PlanFindings:
+    """A plan that found something, between 2 and 8 accelerators."""
+    return make_plan_findings()
+
+
+@pytest.fixture(scope="session")
+def planned_of() -> Callable[..., PlanFindings]:
+    """What a plan found for the question a test asks."""
+    return make_plan_findings

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from equipoise.report import html
-from equipoise.report.pages import STUDY
+from equipoise.report.pages import PLAN, STUDY
+from equipoise.report.words import TIMES
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -29,10 +30,10 @@ def browser():
 @pytest.fixture
 def opened(browser, tmp_path):
     @contextmanager
-    def opened_page(findings, **options):
-        """The report in a page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
+    def opened_page(findings, kind=STUDY, **options):
+        """A page of its own, offline; nothing may be logged, asked of the network or shown as a dialog."""
         path = tmp_path / "report.html"
-        path.write_text(html.render(STUDY, findings), encoding="utf-8")
+        path.write_text(html.render(kind, findings), encoding="utf-8")
         context = browser.new_context(offline=True, **options)
         context.set_default_timeout(10_000)
         page = context.new_page()
@@ -193,3 +194,36 @@ def test_without_javascript_every_number_is_still_there(findings, browser, tmp_p
     assert "Figures need JavaScript" in page.locator("noscript").inner_text()
     assert page.locator("#entries tbody tr").count() == 4
     context.close()
+
+
+def test_a_plan_draws_its_figures_with_its_own_numbers(planned, opened):
+    with opened(planned, PLAN) as page:
+        show_all(page)
+        sizes = [each.option for each in planned.sizes]
+        curves = page.evaluate(
+            "document.querySelector('#figure-plan-times .plot').data"
+            ".filter(trace => trace.name === 'best strategy' && !trace.fill).map(trace => [trace.x, trace.y])"
+        )
+        assert curves[0][0] == [each.num_accelerators for each in sizes]
+        hours = [each.time.value / 3600 for each in sizes]
+        assert curves[0][1] == pytest.approx(hours)
+        # One bar a size and part; those of no height are left out.
+        assert page.locator("#figure-plan-memory .bars .point path").count() >= 3 * len(sizes)
+        assert page.locator("#figure-plan-memory .shapelayer path").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_plan_fits_a_phone_in_both_themes(planned, opened, scheme):
+    options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 800}, "is_mobile": True}
+    with opened(planned, PLAN, **options) as page:
+        show_all(page)
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for selector in ("h1", ".summary li", ".note", ".tile .detail", "th code", "footer p"):
+            assert contrast(page, selector) >= 4.5, selector
+
+
+def test_a_plan_that_found_nothing_still_opens(planned_of, opened):
+    with opened(planned_of(workload="gpt3", fewest=1, most=1), PLAN) as page:
+        assert f"does not fit on 1 {TIMES} A100" in page.locator("h1").inner_text()
+        assert page.locator(".plot").count() == 0

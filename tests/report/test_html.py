@@ -5,7 +5,6 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -13,52 +12,12 @@ from equipoise.report import html
 from equipoise.report.pages import STUDY
 from equipoise.report.sections import SECTIONS
 
-VOID = {"meta", "br", "img", "input", "link", "hr"}
 HOSTILE = "</script></td><img src=x onerror=\"alert('x')\">\u202e\x1b[2J{{7*7}}${x}`'\"&amp;%{x}<!--"
 
 
-class Page(HTMLParser):
-    """Elements with their text, and whether every tag is closed in its turn."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.open, self.unbalanced = [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        found = {
-            "tag": tag,
-            "attributes": dict(attrs),
-            "text": "",
-            "inside": [each["tag"] for each in self.open],
-        }
-        self.elements.append(found)
-        if tag not in VOID:
-            self.open.append(found)
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open[-1]["tag"] != tag:
-            self.unbalanced.append(tag)
-        else:
-            self.open.pop()
-
-    def handle_data(self, data):
-        for found in self.open:
-            found["text"] += data
-
-    def all(self, tag, **attributes):
-        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [
-            found
-            for found in self.elements
-            if found["tag"] == tag and wanted.items() <= found["attributes"].items()
-        ]
-
-
 @pytest.fixture
-def page(findings):
-    return Page(html.render(STUDY, findings))
+def page(findings, parsed):
+    return parsed(html.render(STUDY, findings))
 
 
 def test_it_is_well_formed_with_one_headline_and_unique_anchors(page, findings):
@@ -85,9 +44,9 @@ def test_labels_refer_to_elements_that_exist(page):
     assert {label for label in labels if label} <= anchors
 
 
-def test_nothing_is_loaded_from_anywhere(findings):
+def test_nothing_is_loaded_from_anywhere(findings, parsed):
     text = html.render(STUDY, findings)
-    page = Page(text)
+    page = parsed(text)
     assert not [
         found for found in page.elements if found["tag"] in {"img", "link", "iframe", "object", "base"}
     ]
@@ -148,9 +107,9 @@ def test_the_note_of_mlcommons_and_the_dataset_are_on_the_page(page):
     assert "2030.1" in footer["text"]
 
 
-def test_hostile_names_are_text_everywhere(findings_of):
-    plain = Page(html.render(STUDY, findings_of()))
-    hostile = Page(html.render(STUDY, findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)))
+def test_hostile_names_are_text_everywhere(findings_of, parsed):
+    plain = parsed(html.render(STUDY, findings_of()))
+    hostile = parsed(html.render(STUDY, findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)))
     assert [found["tag"] for found in hostile.elements] == [found["tag"] for found in plain.elements]
     assert hostile.unbalanced == []
     assert "</script></td><img src=x onerror=" in hostile.all("h1")[0]["text"]
@@ -159,7 +118,7 @@ def test_hostile_names_are_text_everywhere(findings_of):
             assert "<img" not in json.dumps([trace.get("name"), trace.get("hovertext"), trace["y"]])
 
 
-def test_a_section_without_its_findings_is_left_out_and_named(findings):
-    page = Page(html.render(STUDY, replace(findings, claims=())))
+def test_a_section_without_its_findings_is_left_out_and_named(findings, parsed):
+    page = parsed(html.render(STUDY, replace(findings, claims=())))
     assert "claims" not in [found["attributes"]["id"] for found in page.all("section")]
     assert "Left out for lack of data: The study's claims, tested" in page.all("footer")[0]["text"]

@@ -96,10 +96,14 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand."""
+    """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand.
+
+    is_header: what names a row, where that is not the first column of words.
+    """
 
     title: str
     is_number: bool = False
+    is_header: bool = False
     is_wide: bool = False
     meaning: str | None = None
 

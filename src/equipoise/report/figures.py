@@ -134,7 +134,8 @@ def _bars(chart: BarChart) -> PlotlyJson:
         "barmode": "relative",
         "bargap": 0.35,
         "xaxis": _axis(Axis(title=chart.x_title), (-0.6, len(names) - 0.4))
-        | {"type": "category", "categoryorder": "array", "categoryarray": names, "tickvals": names},
+        | {"type": "category", "categoryorder": "array", "categoryarray": names, "tickvals": names}
+        | {"showgrid": False},
         "yaxis": _axis(Axis(title=chart.y_title), (low * 1.12, high * 1.15))
         | {"zeroline": True, "zerolinecolor": "var(--rule)"},
     }
@@ -171,12 +172,14 @@ def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
 
 
 def _note_trace(each: Note) -> PlotlyJson:
+    text = plotly_text(each.text)
     return {
         "type": "scatter",
         "mode": "text",
         "x": [each.x],
         "y": [each.y],
-        "text": [f"\u00a0\u00a0{plotly_text(each.text)}\u00a0\u00a0"],
+        # An empty line below lifts the text off the marker.
+        "text": [f"{text}<br>\u00a0" if each.is_above else f"\u00a0\u00a0{text}\u00a0\u00a0"],
         "textposition": "top center" if each.is_above else "middle right",
         "textfont": {"color": "var(--ink)", "size": 12},
         "hoverinfo": "skip",

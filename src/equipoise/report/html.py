@@ -233,8 +233,9 @@ def _column(column: Column) -> Html:
 
 
 def _row(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> Html:
-    """A row; its first cell of words is its header."""
-    header = next((place for place, column in enumerate(columns) if not column.is_number), 0)
+    """A row with its header: the column that is one, else its first cell of words."""
+    words = [place for place, column in enumerate(columns) if not column.is_number]
+    header = next((place for place, column in enumerate(columns) if column.is_header), (*words, 0)[0])
     cells = (_cell(cell, columns[place], is_header=place == header) for place, cell in enumerate(row))
     return element("tr", *cells)
 

@@ -123,6 +123,12 @@ def hours(bill: Bill) -> str:
     return f"{format_si(bill.accelerator_hours, '').strip()} accelerator-hours"
 
 
+def takes(option: Option) -> str:
+    """Time and money of a training; accelerator-hours where there is no price."""
+    bill = option.bill
+    return f"{format_duration(option.time.value)}, {hours(bill) if bill.usd is None else usd(bill)}"
+
+
 def hover(option: Option, *extra: str) -> tuple[str, ...]:
     """The lines beside an option's marker: size, time, bill, memory, then `extra`, then its strategy."""
     bill = option.bill

@@ -10,7 +10,7 @@ from equipoise.report import option_text
 from equipoise.report.blocks import Block, Cell, Column, Table, Tile, Tiles, code, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.sections.plan.choices import refusal
-from equipoise.report.words import ABSENT, TIMES, accelerator_name, count, printable, sentence
+from equipoise.report.words import ABSENT, TIMES, accelerator_name, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import words
 from equipoise.units import format_count, format_duration, format_percent, format_si
 
@@ -56,6 +56,7 @@ def summary(findings: PlanFindings) -> tuple[str, ...]:
         sentence(f"{time} ({spread}) to {plan.length.words}."),
         f"{', '.join(_paid(best))}.",
         *(() if plan.answer is None else (f"{_capital(sentence(words(plan.answer)))}.",)),
+        *_instead(findings),
         _sureness(plan),
     )
 
@@ -69,6 +70,20 @@ def _paid(best: Option) -> list[str]:
         option_text.hours(bill),
     )
     return [each for each in told if each != ABSENT]
+
+
+def _instead(findings: PlanFindings) -> Iterator[str]:
+    """What the other accelerators compared would take."""
+    others = [each for each in findings.comparison.plans if each is not findings.plan]
+    if not others:
+        return
+    told = [
+        f"{_asked(each)}, where nothing works"
+        if each.recommended is None
+        else f"{option_text.hardware(each.recommended)} ({option_text.takes(each.recommended)})"
+        for each in others
+    ]
+    yield f"Taken before {listed(told)}."
 
 
 def _asked(plan: Plan) -> str:

@@ -18,13 +18,14 @@ TITLES: Final = {
     "budget_usd": "dearer than the budget",
 }
 COUNTED: Final = {"deadline_s": ("size", "sizes"), "budget_usd": ("size", "sizes")}
+DIGITS: Final = (3, 4, 5, 6)
 STRATEGIES: Final = ("strategy", "strategies")
 
 
 def refusal(rejection: Rejection) -> str:
     """Why strategies or sizes fell out, in one sentence."""
     title = TITLES.get(rejection.reason, sentence(rejection.reason))
-    needed, there = _amount(rejection, rejection.needed), _amount(rejection, rejection.available)
+    needed, there = _amounts(rejection)
     amounts = "" if ABSENT in {needed, there} else f": at least {needed} needed, {there} there"
     return f"{title[:1].upper()}{title[1:]}{amounts} ({_counted(rejection)})."
 
@@ -33,15 +34,18 @@ def _counted(rejection: Rejection) -> str:
     return plural(rejection.count, *COUNTED.get(rejection.reason, STRATEGIES))
 
 
-def _amount(rejection: Rejection, value: float | None) -> str:
-    """An amount in the unit its reason ends in; four digits, for what fails by little fails all the same."""
-    if value is None:
-        return ABSENT
-    if rejection.reason.endswith("_bytes"):
-        return format_si(value, "B", digits=4)
+def _amounts(rejection: Rejection) -> tuple[str, str]:
+    """What is needed and what there is, in as many digits as tell them apart."""
+    needed, there = rejection.needed, rejection.available
+    if needed is None or there is None:
+        return ABSENT, ABSENT
     if rejection.reason.endswith("_s"):
-        return format_duration(value)
-    return f"{format_si(value, '', digits=4).strip()} USD"
+        return format_duration(needed), format_duration(there)
+    unit = "B" if rejection.reason.endswith("_bytes") else " USD"
+    pairs = [
+        (format_si(needed, unit, digits=digits), format_si(there, unit, digits=digits)) for digits in DIGITS
+    ]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
 
 
 def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
@@ -146,8 +150,8 @@ def _rejected(plan: Plan) -> Iterator[Block]:
         rows=tuple(
             (
                 Cell(text=TITLES.get(each.reason, sentence(each.reason)), key=each.reason),
-                Cell(text=_amount(each, each.needed), key=each.needed),
-                Cell(text=_amount(each, each.available), key=each.available),
+                Cell(text=_amounts(each)[0], key=each.needed),
+                Cell(text=_amounts(each)[1], key=each.available),
                 Cell(text=_counted(each), key=each.count),
             )
             for each in plan.rejected

@@ -98,7 +98,6 @@ def _efficiencies(findings: PlanFindings) -> Chart:
         y=Axis(title="efficiency", starts_at_zero=True),
         series=_series(findings, heights, located, tuple(point.efficiency for point in located)),
         level=Level(y=1.0, text=IDEAL),
-        notes=_notes(findings, heights),
     )
 
 
@@ -237,7 +236,12 @@ def _table(findings: PlanFindings) -> Table:
         name="plan-sizes",
         caption="The best strategy at each size",
         columns=(
-            Column(title="Accelerators", is_number=True, meaning="and whether they were asked for"),
+            Column(
+                title="Accelerators",
+                is_number=True,
+                is_header=True,
+                meaning="and whether they were asked for",
+            ),
             Column(title="Time", is_number=True, meaning="below it the interval"),
             Column(title="Efficiency", is_number=True, meaning="against the smallest size"),
             Column(title="Of peak", is_number=True, meaning="FLOP of the model over those of the peak"),

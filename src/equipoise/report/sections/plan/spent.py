@@ -10,7 +10,7 @@ from equipoise.report import option_text
 from equipoise.report.blocks import Block, Heading, Panels, Span, prose, strong
 from equipoise.report.charts import NUM_COLOURS, SYMBOLS, BarChart, Mark, Part
 from equipoise.report.section import Section
-from equipoise.report.words import count, listed, printable
+from equipoise.report.words import count, listed, printable, ratio
 from equipoise.units import MICROSECOND_S, MILLISECOND_S, SI_PREFIXES, format_percent, format_si
 
 REST: Final = "rest"
@@ -66,7 +66,7 @@ def _memory(findings: PlanFindings, sizes: Sequence[Option]) -> BarChart:
         x_title="accelerators",
         y_title="GB an accelerator",
         categories=tuple(count(each.num_accelerators) for each in sizes),
-        labels=tuple(format_si(each.memory_bytes, "B") for each in sizes),
+        labels=tuple(ratio(each.memory_bytes / GIGA) for each in sizes),
         limits=(0.0, most / GIGA),
         series=_parts(findings.held, sizes, option_text.KINDS, scale=GIGA),
         level=None if whole is None else whole / GIGA,
