@@ -4,10 +4,10 @@
 
 GPT-3 175B on 64 A100, of which Calculon enumerates 3.23 million configurations: ours holds more, all legal
 and distinct. Counted are strategies whose time by cause, memory by kind, fit and rank were worked out, from
-laying the space out to the ten best, by seconds of the core; every repetition begins anew, after one to warm
-up. PYTHON is an interpreter that has llm-analysis, which then evaluates legal strategies of the same space one
-by one; --install makes one in a folder that is deleted afterwards; without either it is left out. Linear algebra
-has one thread.
+laying the space out to the ten best, by seconds of the core; every repetition begins anew, after one to
+warm up. PYTHON is an interpreter that has llm-analysis, which then evaluates legal strategies of the same
+space one by one; --install makes one in a folder that is deleted afterwards; without either it is left out.
+Linear algebra has one thread.
 docs/experiments/0008-search-speed.md has the figures.
 """
 

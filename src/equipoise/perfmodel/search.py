@@ -21,8 +21,8 @@ from equipoise.spec.strategy import Strategy
 Objective: TypeAlias = Callable[[Grid, Estimates], Numbers]
 _Mask: TypeAlias = NDArray[np.bool_]
 
-# Arrays of this many elements, of which a few dozen live at a time, stay near the caches.
-_MESH_ELEMENTS = 2**16
+# Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
+_MESH_ELEMENTS = 2**17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
