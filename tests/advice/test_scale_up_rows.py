@@ -72,6 +72,11 @@ def test_a_micro_batch_that_shrinks_pairs_where_none_stays(read):
     assert _firsts(rows) == [[2.88e6], None]
 
 
+def test_the_order_of_sizes_does_not_matter_where_micro_batches_tell(read):
+    rows = read(("jasper", 8, 32, 300), ("jasper", 1, 32, 40), ("jasper", 8, 64, 380), ("jasper", 1, 64, 50))
+    assert _firsts(rows) == [[40], None, [50], None]
+
+
 def test_accumulation_does_not_tell_set_ups_apart(read):
     rows = read(
         ("bert", 1, 88, 533, "mixed", "DDP;accum=768 and 384"),
@@ -88,6 +93,17 @@ def test_claims_pairs_of_data_parallel_rates_only(read, tmp_path):
         HEADER + "jasper,DGX A100,1,,1,1,1,mixed,8,,40,img/s,\njasper,DGX A100,8,,8,1,1,mixed,8,,300,img/s,\n"
     )
     assert not any(SCALE_UP.claims(read_executions([path])))
+
+
+def test_hardware_that_tells_its_number_is_the_same(tmp_path):
+    path = tmp_path / "rows.csv"
+    lines = [
+        f"resnet50,{n} x RTX 4090,{n},,1,1,{n},mixed,64,,{rate},img/s,\n" for n, rate in ((1, 900), (2, 1700))
+    ]
+    path.write_text(HEADER + "".join(lines))
+    rows = read_executions([path])
+    assert _firsts(rows) == [None, [900]]
+    assert SCALE_UP.begin(rows).reasons[1] is None
 
 
 def test_rates_are_over_all_accelerators(read):

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from equipoise.errors import DataError
 from equipoise.runs.readers.published.knobs import Knobs, knobs
@@ -14,6 +15,8 @@ from equipoise.runs.readers.published.rows import PublishedRow
 _ALIKE = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
 _OTHER_AXES = ("tp", "pp", "cp", "ep")
 _ACCUMULATION = re.compile(r"(?:grad\w*[-_ ])?acc(?:um\w*)?(?:[-_ ]steps)?\s*[=:][^;+]*")
+# `8 x` of `8 x A100`: the same accelerators all the same.
+_MULTIPLE = re.compile(r"(?<![\w-])\d+\s*[x\u00d7]\s*(?=\D)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,52 +80,68 @@ def rate_of(row: PublishedRow) -> float:
 def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
     """For every row those of its set-up on the fewest accelerators; None for these and where there are none.
 
-    Those with the same micro-batch are preferred; else the micro-batch shrank. Tables list the repetitions of
-    a set-up in one order at every size: the second of two is the second's partner.
+    Those with the same micro-batch are preferred; else it shrank, and the batch stayed. Tables list
+    repetitions of a set-up in one order at every size: the second of two is the second's partner.
     """
-    found: list[Partner | None] = [None] * len(rows)
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         alike[_set_up(row)].append(index)
+    found: dict[int, Partner] = {}
     for members in alike.values():
         tables = _tables(rows, members)
-        for table in tables:
-            for index in table:
-                found[index] = _partner(rows, table, index) or _partner(rows, members, index)
-    return tuple(found)
+        for with_same_batch in (True, False):
+            for places in (tables, [members]):
+                given = {at for index in members if index in found for at in found[index].rows}
+                for table in places:
+                    for index, partner in _partners_within(rows, table, with_same_batch).items():
+                        if index not in given:
+                            found.setdefault(index, partner)
+    return tuple(found.get(index) for index in range(len(rows)))
 
 
 def _set_up(row: PublishedRow) -> Hashable:
     config = " ".join(_ACCUMULATION.sub("", row.cells.get("parallel_config", "").lower()).split())
     cells = tuple(row.cells.get(name, "").strip() for name in _ALIKE)
-    return (row.file, row.workload, row.hardware, row.unit, config.strip(" ;+"), cells)
+    hardware = " ".join(_MULTIPLE.sub("", row.hardware).split())
+    return (row.file, row.workload, hardware, row.unit, config.strip(" ;+"), cells)
 
 
 def _tables(rows: Sequence[PublishedRow], members: Sequence[int]) -> list[list[int]]:
     """Rows of one set-up, cut where sizes begin again: another table, of a model with the same name."""
     tables: list[list[int]] = [[]]
+    seen: set[int] = set()
     for index in members:
-        seen = [rows[at].num_accelerators for at in tables[-1]]
-        if seen and rows[index].num_accelerators < seen[-1] and rows[index].num_accelerators in seen:
+        size = rows[index].num_accelerators
+        if size in seen and size < rows[tables[-1][-1]].num_accelerators:
             tables.append([])
+            seen = set()
         tables[-1].append(index)
+        seen.add(size)
     return tables
 
 
-def _partner(rows: Sequence[PublishedRow], table: Sequence[int], index: int) -> Partner | None:
-    """The rows of a table on the fewest accelerators that a row is foretold from."""
+def _partners_within(
+    rows: Sequence[PublishedRow],
+    table: Sequence[int],
+    with_same_batch: bool,  # noqa: FBT001 - a loop's variable
+) -> dict[int, Partner]:
+    """The rows of a table, each with those on the fewest accelerators, of its own micro-batch or of any."""
     fewest = min(rows[at].num_accelerators for at in table)
-    size, batch = rows[index].num_accelerators, batch_of(rows[index]).microbatch
-    if size == fewest:
-        return None
-    first = [at for at in table if rows[at].num_accelerators == fewest]
-    matching = [at for at in first if batch_of(rows[at]).microbatch == batch] or first
-    again = [
-        at for at in table if rows[at].num_accelerators == size and batch_of(rows[at]).microbatch == batch
-    ]
-    if len(matching) == len(again) and index in again:
-        matching = [matching[again.index(index)]]
-    rate = 1.0
-    for at in matching:
-        rate *= rate_of(rows[at]) ** (1.0 / len(matching))
-    return Partner(rows=tuple(matching), rate=rate)
+    alike: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for at in table:
+        alike[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
+    everyone = [at for at in table if rows[at].num_accelerators == fewest]
+    found: dict[int, Partner] = {}
+    for (size, batch), again in alike.items():
+        first = alike.get((fewest, batch), [] if with_same_batch else everyone)
+        if size == fewest or not first:
+            continue
+        if len(first) == len(again):
+            found |= {at: _partner(rows, [one]) for at, one in zip(again, first, strict=True)}
+        else:
+            found |= dict.fromkeys(again, _partner(rows, first))
+    return found
+
+
+def _partner(rows: Sequence[PublishedRow], first: Sequence[int]) -> Partner:
+    return Partner(rows=tuple(first), rate=geometric_mean([rate_of(rows[at]) for at in first]))
