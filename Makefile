@@ -9,7 +9,7 @@ EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
 .DELETE_ON_ERROR:
-.PHONY: help report test lint check dataset bench accuracy docs clean
+.PHONY: help report test lint check dataset bench accuracy profiles docs clean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against somet
 
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
+
+profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.profiles $(EQUIPOISE_DATA)/measured
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

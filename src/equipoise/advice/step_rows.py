@@ -12,7 +12,7 @@ from equipoise.advice.predictor import Foretold, Indices, Predictor, Seconds, Ta
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
-from equipoise.perfmodel.calibrate import calibrate
+from equipoise.perfmodel.calibrate import Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import Grid, grid
 from equipoise.perfmodel.load import Load
@@ -127,6 +127,26 @@ def _machine(hardware: str, num_accelerators: int) -> Machine:
     return machines.machine(cluster)
 
 
+def calibrated(rows: Sequence[PublishedRow]) -> Calibration:
+    """The calibration of the performance model on rows, every cluster counted once.
+
+    rows: of steps, at least one, each expressed.
+    """
+    measured_s = np.array([row.seconds for row in rows], dtype=float)
+    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
+    return _calibrated(step_rows(rows), measured_s, clusters)
+
+
+def _calibrated(seen: StepRows, measured_s: Seconds, clusters: NDArray[np.intp]) -> Calibration:
+    """The calibration on rows of every parameter that any of them is sensitive to."""
+    return calibrate(
+        seen.step_s,
+        measured_s,
+        names=[prior.name for prior in PRIORS if _slope(seen, prior.name).any()],
+        weights=cluster_weights(clusters),
+    )
+
+
 def _begin(rows: Sequence[PublishedRow]) -> Task:
     """Rows for the performance model."""
     reasons = tuple(refusal(row) for row in rows)
@@ -147,12 +167,7 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
             spread[told] = _prior_log_sd(arrays)
             return Foretold(seconds=seconds, prior_log_sd=spread, memory_bytes=held)
         seen = arrays.taken(chosen)
-        found = calibrate(
-            seen.step_s,
-            measured_s[chosen],
-            names=[prior.name for prior in PRIORS if _slope(seen, prior.name).any()],
-            weights=cluster_weights(clusters[chosen]),
-        )
+        found = _calibrated(seen, measured_s[chosen], clusters[chosen])
         seconds[told] = arrays.step_s(found.parameters)
         return Foretold(seconds=seconds, memory_bytes=held)
 
