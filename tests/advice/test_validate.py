@@ -176,8 +176,16 @@ def test_calibration_on_the_tested_file_is_called_in_sample(write):
     path = write(*rows)
     other = write(*rows, name="other.csv")
     assert validate([path], calibrate_on=[path]).in_sample
-    found = validate([path], calibrate_on=[other])
-    assert (found.in_sample, found.calibrated_on) == (False, ("other.csv",))
+    assert validate([path], calibrate_on=[other]).in_sample  # the same rows under another name
+    third = write(*(row.replace("GPT", "GPT again") for row in rows), name="third.csv")
+    found = validate([path], calibrate_on=[third])
+    assert (found.in_sample, found.calibrated_on) == (False, ("third.csv",))
+
+
+def test_a_calibration_file_that_tells_nothing_is_not_enough_evidence(write):
+    other = write(_step(measured="soon"), name="other.csv")
+    with pytest.raises(EvidenceError, match="no row of the calibration files can be expressed"):
+        validate([write(_step())], calibrate_on=[other])
 
 
 def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):

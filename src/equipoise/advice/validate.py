@@ -24,6 +24,7 @@ from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 
 # What can be foretold of rows; a row is the first one's that claims it. A new one is one module and one line.
 PREDICTORS: tuple[Predictor, ...] = (SCALE_UP, STEP, COLLECTIVE)
+_NOTHING_TO_FIT = "no row of the calibration files can be expressed, so nothing can be fitted to them"
 _NOT_FINITE = "the model gives no finite time for it"
 
 
@@ -140,30 +141,35 @@ def validate(
     """
     cut = split_of(split)
     first_part = read_rows(paths)
-    rows = joined((*first_part, *read_rows(calibrate_on)))
+    second_part = read_rows(calibrate_on)
+    rows = joined((*first_part, *second_part))
     tested = rows[: len(first_part)]
-    asked = _asked(rows, {row.execution for row in tested}, cut=cut, progress=progress)
+    asked = _asked(rows, len(tested), cut=cut, progress=progress)
     if not asked.foreseen:
         commonest = Counter(asked.reason(row) for row in tested).most_common(3)
         missing = tuple(f"{count} rows: {why}" for why, count in commonest)
         raise EvidenceError(
             f"none of {len(tested)} rows can be foretold", missing=missing or ("rows of measurements",)
         )
-    same = {path.resolve() for path in paths} & {path.resolve() for path in calibrate_on}
+    seen = {tuple(row.cells.items()) for row in second_part}
+    same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)
     on = tuple(path.name for path in calibrate_on)
-    return _validation(tested, asked, split=split, calibrated_on=on, in_sample=bool(same))
+    return _validation(tested, asked, split=split, calibrated_on=on, in_sample=same)
 
 
 def _asked(
-    rows: Sequence[PublishedRow], tested: AbstractSet[int], *, cut: Split | None, progress: Progress | None
+    rows: Sequence[PublishedRow], num_tested: int, *, cut: Split | None, progress: Progress | None
 ) -> _Asked:
-    """What all predictors say of the executions that are tested."""
+    """What all predictors say of the executions of the first rows; the others are there to be fitted to."""
+    tested = {row.execution for row in rows[:num_tested]}
     begun = _begun(chosen(rows))
     folds = dict.fromkeys(tested, "")
     if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
         names = fold_names(asked_about, cut) if asked_about else []
         folds |= {row.execution: name for row, name in zip(asked_about, names, strict=True)}
+    if len(rows) > num_tested and not any(len(each.others(tested)) for each in begun):
+        raise EvidenceError(_NOTHING_TO_FIT, missing=("a calibration file with rows that can be expressed",))
     foreseen = {
         told.row.execution: told for each in begun for told in _foreseen(each, tested, folds, progress)
     }
