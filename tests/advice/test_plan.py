@@ -13,6 +13,7 @@ from equipoise.advice.length import stated_length, training_length
 from equipoise.advice.modelled import prior_model
 from equipoise.advice.plan import pareto, plan
 from equipoise.advice.planned import Question
+from equipoise.advice.profiles import profile_for
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.workload import workload
@@ -203,6 +204,36 @@ def test_shares_by_speed_are_weighed():
     prices = [each.rates.price.usd_per_accelerator_hour for each in (found, alike)]
     other = plan(asked(accelerator="rtx-3090-pcie-24gb", fewest=2, most=2), model=MODEL)
     assert prices[0] == pytest.approx((prices[1] + other.rates.price.usd_per_accelerator_hour) / 2)
+
+
+def test_a_profile_is_named_or_found_by_the_chip():
+    by_chip = plan(asked(accelerator="h100-sxm5-80gb"))
+    named = plan(asked(accelerator="h100-sxm5-80gb", profile="h100-torchtitan"))
+    nothing = plan(asked(accelerator="h100-sxm5-80gb", profile="priors"))
+    assert named.basis.name == "h100-torchtitan"
+    assert by_chip.basis.name == profile_for("h100-sxm5-80gb").name
+    assert nothing.basis.median_abs_error is None
+    assert 0 < named.basis.median_abs_error < 0.2
+    assert plan(asked(accelerator="tpu-v4")).basis.name == "priors"
+    for found in (by_chip, named, nothing):
+        time = found.recommended.time
+        # No claim of less than a few percent, none of more than a factor of three.
+        assert 1.03 < time.high / time.value < 3
+    with pytest.raises(SpecError, match="h100-torchtitan"):
+        plan(asked(profile="h100"))
+
+
+def test_what_fills_the_memory_is_told():
+    found = answer(workload="llama2_7b", global_batch_samples=64, most=16, fewest=16)
+    assert found.recommended.memory_bytes < 0.95 * 80e9
+    assert not any("fills" in note for note in found.notes)
+    tight = answer(
+        workload="llama2_7b",
+        global_batch_samples=64,
+        choices={"recompute": ("none",), "shard_state": (0, 1, 2, 3)},
+    )
+    full = tight.recommended.memory_bytes > 0.95 * 80e9
+    assert any("fills" in note for note in tight.notes) == full
 
 
 def test_one_bigger_card_may_beat_two():

@@ -12,7 +12,7 @@ import polars as pl
 
 from equipoise.advice.answer import LEVEL, Terms
 from equipoise.advice.mixed import kinds, speed_shares_gain
-from equipoise.advice.modelled import Model, prior_model
+from equipoise.advice.modelled import Model
 from equipoise.advice.planned import Option, Plan, Question, Rejection
 from equipoise.advice.remedy import remedy
 from equipoise.advice.setting import Setting, setting
@@ -24,6 +24,8 @@ from equipoise.units import format_percent
 
 # Where the number of accelerators is given: sizes so many doublings below and above show what more would do.
 _DOUBLINGS_AROUND = 3
+# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
+_NEARLY_FULL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +47,12 @@ def plan(
 ) -> Plan:
     """The recommended strategy, alternatives, the trade-off between time and money, and the equilibria.
 
-    scores: the table `scores`, of which samples against batch are learnt. model: the calibration; without it
-    the priors of the model alone.
+    scores: the table `scores`, of which samples against batch are learnt. model: a calibration in place of
+    the profile that the question names, or that was measured on the accelerator.
     Raises SpecError for names that are not known, EvidenceError where no global batch can be chosen.
     """
     began = time.perf_counter()
-    ground = setting(question, terms or Terms(), scores, model or prior_model())
+    ground = setting(question, terms or Terms(), scores, model)
     if ground.rates.price is None and not math.isinf(question.budget_usd):
         raise UsageError(f"--budget needs a price of {ground.cluster.accelerator.slug}: give --price")
     asked = _asked(question, ground)
@@ -76,7 +78,12 @@ def plan(
         answer=answer,
         rejected=(*refused, *_rejections(ground, asked_sizes)),
         remedy=None if any(each.options for each in asked_sizes) else remedy(ground, question.most),
-        notes=(*ground.length.notes, *_notes(question, ground), *_mixed_notes(ground, question, chosen)),
+        notes=(
+            *ground.length.notes,
+            *_notes(question, ground),
+            *_mixed_notes(ground, question, chosen),
+            *_full_notes(ground, chosen),
+        ),
         num_considered=sum(each.found.num_legal for each in sized),
         num_fitting=sum(each.found.num_fitting for each in sized),
         search_s=time.perf_counter() - began,
@@ -234,6 +241,17 @@ def _mixed_notes(ground: Setting, question: Question, chosen: _Sized | None) -> 
         "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
         f"step at most {format_percent(round(gain, 3))} shorter."
     )
+
+
+def _full_notes(ground: Setting, chosen: _Sized | None) -> Iterator[str]:
+    """Where the memory is all but full: what to take if the estimate of it is a little too low."""
+    held = ground.cluster.accelerator.memory_bytes
+    if chosen is None or held is None or chosen.options[0].memory_bytes <= _NEARLY_FULL * held:
+        return
+    share = format_percent(round(chosen.options[0].memory_bytes / held, 3))
+    lean = [each for each in chosen.options if each.memory_bytes <= _NEARLY_FULL * held]
+    instead = f"; else take {lean[0].strategy.text()!r}" if lean else ""
+    yield f"It fills {share} of the memory, which estimates miss by some percent: try it first{instead}."
 
 
 def _notes(question: Question, ground: Setting) -> Iterator[str]:

@@ -28,7 +28,7 @@ class Question:
     training_samples, training_tokens: where the workload's own target is not meant. deadline_s, budget_usd:
     a training may not exceed them. choices: values that knobs of the strategy may take; others are
     free within the usual. node: facts of the node in place of those of the tables. power_cap_w: of an
-    one accelerator. num_best: layouts to tell.
+    one accelerator. profile: name of a calibration. num_best: layouts to tell.
     """
 
     workload: str
@@ -45,6 +45,7 @@ class Question:
     choices: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     node: NodeFacts = field(default_factory=NodeFacts)
     power_cap_w: float | None = None
+    profile: str | None = None
     num_best: int = 10
 
     def __post_init__(self) -> None:

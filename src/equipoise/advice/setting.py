@@ -11,7 +11,7 @@ from equipoise import economics
 from equipoise.advice.answer import LEVEL, Terms
 from equipoise.advice.length import DEVIATE, stated_length, training_length
 from equipoise.advice.mixed import rates
-from equipoise.advice.modelled import Model
+from equipoise.advice.modelled import Model, model_for
 from equipoise.advice.planned import Length, Option, Question
 from equipoise.advice.subject import subject, usual_batch, usual_choices
 from equipoise.economics import Rates
@@ -164,13 +164,13 @@ class _Rows:
         return np.array([np.broadcast_to(each, rows.shape) for each in steps])
 
     def log_half_widths(self) -> FloatArray:
-        """Half the width of the interval of each step's time, of its logarithm."""
-        known = self.setting.model.log_half_width
-        if known is not None:
-            return np.full(len(self.strategies), known)
+        """Half the width of the interval of each step's time, of its logarithm.
+
+        Assumes that what the parameters leave open and what the model gets wrong otherwise are independent.
+        """
         logs = np.log(self.drawn_step_s() / self.estimates().step_s)
         low, high = np.quantile(logs, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return np.asarray(np.maximum(high, -low))
+        return np.asarray(np.hypot(np.maximum(high, -low), self.setting.model.log_half_width))
 
     def _machines(self) -> Machine:
         nodes = self.setting.cluster
@@ -178,10 +178,13 @@ class _Rows:
         return stacked([machine(replace(nodes, num_accelerators=size)) for size in sizes])
 
 
-def setting(question: Question, terms: Terms, scores: pl.DataFrame | None, model: Model) -> Setting:
+def setting(
+    question: Question, terms: Terms, scores: pl.DataFrame | None, model: Model | None = None
+) -> Setting:
     """All that a question needs to be answered.
 
-    scores: the table `scores`, for samples against batch. Raises SpecError for names that are not known.
+    scores: the table `scores`, for samples against batch. model: in place of the question's profile.
+    Raises SpecError for names that are not known.
     """
     about = subject(question.workload)
     nodes = cluster(
@@ -199,7 +202,7 @@ def setting(question: Question, terms: Terms, scores: pl.DataFrame | None, model
         load=workload_load(about),
         rates=rates(nodes.accelerator, terms),
         length=training_length(about, scores, stated_samples=stated),
-        model=model,
+        model=model or model_for(nodes.accelerator.slug, question.profile),
         choices=choices,
         global_batch_samples=question.global_batch_samples,
         num_best=question.num_best,

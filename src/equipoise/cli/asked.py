@@ -36,6 +36,7 @@ class Asked:
     precision: str | None = None
     fixed: tuple[str, ...] = ()
     power_cap_w: float | None = None
+    profile: str | None = None
     top: int = 10
 
 
@@ -61,6 +62,7 @@ def questions(asked: Asked) -> Iterator[Question]:
             choices=knobs,
             node=node,
             power_cap_w=asked.power_cap_w,
+            profile=asked.profile,
             num_best=asked.top,
         )
 
@@ -87,7 +89,7 @@ def sizes(
     ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span is not None]
     if len(ends) < len(spans) or (len(spans) > 1 and any(first != last for first, last in ends)):
         raise UsageError(
-            f"--accelerators {accelerators!r}; expected a number, a range as in 1..1024, or a list as in 1,2,4"
+            f"--accelerators {accelerators!r}; expected a number, a range as 1..1024, or a list as 1,2,4"
         )
     listed = tuple(sorted({first for first, _ in ends}))
     if len(listed) > MAX_SIZES:

@@ -104,6 +104,9 @@ def plan(
     power_cap: Annotated[
         float | None, typer.Option(metavar="W", help="Watts an accelerator may take.")
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="A calibration, or `priors`; that of the accelerator unless given.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = 10,
     price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
     region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
@@ -142,6 +145,7 @@ def plan(
             precision=precision,
             fixed=tuple(fix or ()),
             power_cap_w=power_cap,
+            profile=profile,
             top=top,
         )
         terms = Terms(usd_per_accelerator_hour=price, region=region)
