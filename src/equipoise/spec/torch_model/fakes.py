@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from equipoise.errors import SpecError
-from equipoise.spec.torch_model.flop import ATTENTION
+from equipoise.spec.torch_model.attention import attention
 
 CPU = torch.device("cpu")
 
@@ -162,23 +162,13 @@ def _attention(  # noqa: PLR0917 - torch's signature
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,  # noqa: ARG001 - a fused kernel keeps the seed only
     is_causal: bool = False,  # noqa: FBT001, FBT002
-    scale: float | None = None,
+    scale: float | None = None,  # noqa: ARG001 - shapes do not need it
     enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002 - the count reads it from the shapes
 ) -> torch.Tensor:
-    """Attention by the kernel that is counted on a CPU; a mask that learns by the one that trains masks."""
-    if query.dim() < _NUM_ATTENTION_DIMS:
-        lone = _attention(query[None], key[None], value[None], attn_mask, 0.0, is_causal, scale)
-        return lone[0]
-    if attn_mask is not None and attn_mask.requires_grad:
-        num_shared = query.shape[1] // key.shape[1]
-        key, value = (
-            each.repeat_interleave(num_shared, 1) if num_shared > 1 else each for each in (key, value)
-        )
-        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-        biased: torch.Tensor = _BIASED(query, key, value, attn_mask, True, 0.0, is_causal, scale=scale)[0]
-        return biased
-    attended: torch.Tensor = ATTENTION(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
-    return attended[..., : value.shape[-1]] if value.shape[-1] < query.shape[-1] else attended
+    """Attention by one kernel, with or without a batch or heads."""
+    missing = (None,) * max(0, 4 - query.dim())  # of batch, heads, sequence, head size
+    attended = attention(query[missing], key[missing], value[missing], attn_mask, is_causal=is_causal)
+    return attended[(0,) * len(missing)]
 
 
 def _rms_norm(
@@ -190,9 +180,6 @@ def _rms_norm(
     """A norm in one kernel that keeps its input, with layer norm's shapes; a CPU takes eight."""
     return torch.native_layer_norm(tensor, normalized_shape, weight, None, 1.0)[0]
 
-
-_NUM_ATTENTION_DIMS = 4  # batch, heads, sequence, head size
-_BIASED = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001 - the operator's name
 
 # By name in torch.nn.functional, for calls that torch itself makes there.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from equipoise.spec.torch_model.counted import AttentionShape
+from equipoise.spec.torch_model import attention
 
 aten = torch.ops.aten
-ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - the operator's name
 
 Formula: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
 
@@ -52,63 +51,6 @@ def _convolution_pass(positions: Sequence[int], weight: Sequence[int]) -> int:
     return 2 * math.prod(positions) * math.prod(weight[1:])
 
 
-def attention_flop(query: Sequence[int], key: Sequence[int], value: Sequence[int], *, is_causal: bool) -> int:
-    """FLOP of attention forward: scores and their sum of values, over the keys that a query may see.
-
-    query: (..., heads, queries, head_size); fewer heads of key and value are shared by groups of queries.
-    Assumes a causal kernel skips what it may not see; torch's counter counts it.
-
-    >>> attention_flop((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8), is_causal=False)
-    512
-    >>> attention_flop((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8), is_causal=True)
-    320
-    """
-    num_queries, num_keys = query[-2], key[-2]
-    if is_causal:
-        corner = min(num_queries, num_keys)
-        num_pairs = corner * (corner + 1) // 2 + (num_queries - corner) * num_keys
-    else:
-        num_pairs = num_queries * num_keys
-    return 2 * math.prod(query[:-2]) * num_pairs * (query[-1] + value[-1])
-
-
-def attention_shape(func: Any, args: Sequence[Any]) -> AttentionShape | None:  # noqa: ANN401
-    """The sizes of one call of attention; None for any other operation."""
-    if getattr(func, "_overloadpacket", func) is not ATTENTION:
-        return None
-    query, key = args[0].shape, args[1].shape
-    return AttentionShape(
-        heads=query[1],
-        kv_heads=key[1],
-        head_size=query[3],
-        num_queries=query[2],
-        num_keys=key[2],
-        is_causal=_is_causal(args, {}),
-    )
-
-
-def _is_causal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether attention looks back only, from its arguments query, key, value, dropout_p, is_causal."""
-    return bool(args[4] if len(args) > 4 else kwargs.get("is_causal", False))  # noqa: PLR2004
-
-
-def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """The way forward."""
-    return attention_flop(args[0].shape, args[1].shape, args[2].shape, is_causal=_is_causal(args, kwargs))
-
-
-def _attention_backward(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """Scores once more, then two products for each of the two on the way forward: 5 for 2.
-
-    The operator's arguments: gradient, query, key, value, output, log of sums, dropout_p, is_causal.
-    Source: Dao 2023 (FlashAttention-2), section 4.1: backward is 2.5 times forward.
-    """
-    query, key, value = args[1].shape, args[2].shape, args[3].shape
-    scores = attention_flop(query, key, (*value[:-1], 0), is_causal=bool(args[7]))
-    both = attention_flop(query, key, value, is_causal=bool(args[7]))
-    return 2 * both + scores
-
-
 def _vector_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
     """A matrix or vector with a vector: each number of the first is used once."""
     return 2 * int(args[0].numel())
@@ -141,8 +83,8 @@ def _grouped_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any)
 FORMULAS: dict[Any, Formula] = {
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
-    ATTENTION: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,  # noqa: SLF001
+    attention.FORWARD: attention.forward_flop,
+    attention.BACKWARD: attention.backward_flop,
     aten.mv: _vector_product,
     aten.dot: _vector_product,
     aten.vdot: _vector_product,

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.spec.torch_model.flop import attention_shape, operation_flop
+from equipoise.spec.torch_model.attention import attention_shape, is_attention
+from equipoise.spec.torch_model.flop import operation_flop
 
 if TYPE_CHECKING:
     from equipoise.spec.torch_model.counted import AttentionShape
@@ -194,7 +195,8 @@ class Trace(TorchDispatchMode):
 
     def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:  # noqa: ANN401
         """Add one operation to what its module did."""
-        owner = self._owner()
+        is_again = self.is_backward and self._computes_again(func)
+        owner = self._owner(is_again=is_again)
         read = [*_tensors(args), *_tensors(kwargs.values())]
         written = list(_tensors((out,)))
         sources = [self._storage(tensor) for tensor in read]
@@ -221,9 +223,9 @@ class Trace(TorchDispatchMode):
             if getattr(func, "namespace", "aten") not in OWN_NAMESPACES:
                 self.uncounted.add(str(func))
             return
-        self._add_flop(work, flop)
+        self._add_flop(work, flop, is_again=is_again)
 
-    def _add_flop(self, work: Work, flop: int) -> None:
+    def _add_flop(self, work: Work, flop: int, *, is_again: bool) -> None:
         """Add the FLOP of one operation."""
         if not self.is_backward:
             self.forward_flop += flop
@@ -231,14 +233,21 @@ class Trace(TorchDispatchMode):
             return
         self.backward_flop += flop
         work.backward_flop += flop
-        # Autograd's own backward functions run without gradients; only a checkpoint's forward runs with them.
-        if torch.is_grad_enabled():
+        if is_again:
             self.recompute_flop += flop
 
-    def _owner(self) -> str:
+    def _computes_again(self, func: Any) -> bool:  # noqa: ANN401 - an operation
+        """Whether an operation of the backward pass belongs to the forward pass of an activation checkpoint.
+
+        Backward functions run without gradients and call no module; within a user's own autograd function the
+        forward pass runs without gradients too, but a module calls that.
+        """
+        return torch.is_grad_enabled() or self.modules.innermost != "" or is_attention(func)
+
+    def _owner(self, *, is_again: bool) -> str:
         """The module that the operation belongs to."""
         node = torch._C._current_autograd_node() if self.is_backward else None  # noqa: SLF001 - has no public name
-        if not self.is_backward or torch.is_grad_enabled():
+        if not self.is_backward or is_again:
             owner = self.modules.innermost
         elif node is None or node.name().endswith("AccumulateGrad"):
             return self._last_owner
