@@ -1,7 +1,6 @@
 """A model's training step counted by running it on tensors without memory."""
 
 import logging
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -9,18 +8,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 from torch.autograd.graph import saved_tensors_hooks
 
 from equipoise.errors import SpecError
 from equipoise.spec.torch_model.buckets import Gradient, gradient_buckets
 from equipoise.spec.torch_model.counted import Counted, Cut, LayerCount
-from equipoise.spec.torch_model.factory import RAISED, Factory
+from equipoise.spec.torch_model.factory import Factory
 from equipoise.spec.torch_model.fakes import accelerator_form, fake_batch, fake_mode, fake_model, tensors_in
+from equipoise.spec.torch_model.refusal import explained
 from equipoise.spec.torch_model.trace import LOSS, Modules, Trace, Work, watched
 
 _Built = TypeVar("_Built")
@@ -58,7 +53,7 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         way_round = "use numbers of Python there, or count with allocate=True, which takes the memory it does"
-        with _explained({}, factory.reference, way_round):
+        with explained({}, factory.reference, way_round):
             model, batch, loss = factory.made() if allocate else _without_memory(factory.made)
     return count_model(model, batch, loss=loss, num_samples=num_samples)
 
@@ -66,7 +61,7 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     """The model that a function builds, without memory."""
     name = getattr(build, "__name__", type(build).__name__)
-    with _explained({}, name, "use numbers of Python there, or build the model first and give the model"):
+    with explained({}, name, "use numbers of Python there, or build the model first and give the model"):
         model = _without_memory(build)
     if not isinstance(model, nn.Module):
         raise SpecError(f"{name}: returned a {type(model).__name__}; expected a torch.nn.Module")
@@ -152,7 +147,7 @@ class _Step:
                     lambda _param, name=name: self.gradients.append((name, self.trace.backward_flop))
                 )
         with (
-            _explained(names, type(self.model).__name__, WAY_ROUND),
+            explained(names, type(self.model).__name__, WAY_ROUND),
             torch.enable_grad(),
             watched(self.model, self.modules),
         ):
@@ -319,54 +314,3 @@ def _quiet() -> Iterator[None]:
         if hasattr(torch.compiler, "set_stance"):  # from torch 2.6
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
-
-
-@contextmanager
-def _explained(names: Mapping[int, str], subject: str, way_round: str) -> Iterator[None]:
-    """Turn what a model's own code raised into a SpecError with module, line and a way round."""
-    try:
-        yield
-    except SpecError:
-        raise
-    except RAISED as err:
-        where = _where(err, names) or subject
-        what = _what(err)
-        if what is None:
-            raise SpecError(
-                f"{where}: {type(err).__name__}: {_first_line(err)}; "
-                "expected the example batch to pass the model and its loss: try model(batch) with it"
-            ) from err
-        raise SpecError(f"{where}: {what}; {way_round}") from err
-
-
-def _what(err: BaseException) -> str | None:
-    """What a model asked for that tensors without memory cannot answer; None for an ordinary error."""
-    if isinstance(err, DataDependentOutputException):
-        return f"control flow needs the value of a tensor ({err.func}), and the count runs without values"
-    if isinstance(err, DynamicOutputShapeException):
-        return f"the shape of a result depends on values ({err.func}), and the count runs without values"
-    if isinstance(err, UnsupportedOperatorException):
-        return (
-            f"the operation {err.func} does not say what shape it returns; "
-            "tell torch by torch.library.register_fake, and its FLOP by "
-            "torch.utils.flop_counter.register_flop_formula"
-        )
-    return None
-
-
-def _where(err: BaseException, names: Mapping[int, str]) -> str | None:
-    """The innermost module of a traceback and the last line of it that is not torch's own."""
-    module, line = None, None
-    for frame, number in traceback.walk_tb(err.__traceback__):
-        held = frame.f_locals.get("self")
-        if id(held) in names:
-            module = f"{names[id(held)] or 'the model'} ({type(held).__name__})"
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in {"torch", "equipoise", "contextlib"}:
-            line = f"{frame.f_code.co_filename}:{number}"
-    return ", ".join(part for part in (module, line) if part) or None
-
-
-def _first_line(err: BaseException) -> str:
-    """The first line of what an error says."""
-    return (str(err).splitlines() or [""])[0]
