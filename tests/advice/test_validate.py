@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from equipoise.advice.accuracy import errors_of, half_width, memory_errors
 from equipoise.advice.held_out import held_out
 from equipoise.advice.predictor import Foretold, Task, cluster_weights
+from equipoise.advice.profiles import profile
 from equipoise.advice.regret import regret
+from equipoise.advice.shipped import basis_of
 from equipoise.advice.splits import Split, fold_names, split_of
 from equipoise.advice.validate import validate
-from equipoise.errors import DataError, EvidenceError, UsageError
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs.readers.published.executions import joined
 from equipoise.runs.readers.published.rows import read_rows
 
@@ -258,3 +260,40 @@ def test_workloads_are_one_whether_or_not_their_step_is_known(write):
     rows = joined(read_rows([write(known, rate, other)]))
     folds = fold_names(rows, split_of("leave-workload-out"))
     assert folds[0] == folds[1] != folds[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "a100-megatron"),  # fp16 on an A100: of the time before fused attention
+        ({"fp16": "bf16"}, None),
+        ({"fp16": "bf16", "GPT,": "GPT (Megatron-DeepSpeed),"}, "a100-megatron"),
+        ({"DGX A100": "DGX-H100"}, None),
+        ({"DGX A100": "DGX-H100", "fp16": "bf16", "GPT,": "torchtitan GPT,"}, "h100-torchtitan"),
+        ({"DGX A100": "DGX-GB200", "fp16": "bf16", "GPT,": "NeMo GPT,"}, "blackwell-bridge"),
+        ({"DGX A100": "DGX-GB200", "fp16": "bf16"}, None),
+    ],
+)
+def test_a_profile_speaks_for_its_own_software_on_its_own_chip(write, changes, name):
+    row = _step()
+    for old, new in changes.items():
+        row = row.replace(old, new)
+    found = basis_of("auto")(read_rows([write(row)])[0])
+    assert (found and found.name) == name
+
+
+def test_a_profile_that_is_named_speaks_for_all_rows(write):
+    row = read_rows([write(_step())])[0]
+    assert basis_of("h100-torchtitan")(row).name == "h100-torchtitan"
+    assert basis_of("priors")(row) is None
+    with pytest.raises(
+        SpecError, match=r"profile 'mine' is not known; expected one of .*, or auto or priors"
+    ):
+        basis_of("mine")
+
+
+def test_the_interval_of_a_profile_is_that_of_its_record(write):
+    found = validate([write(_step())], basis_of=basis_of("a100-megatron")).verdicts[0]
+    half = profile("a100-megatron").record.log_half_width
+    assert found.profile == "a100-megatron"
+    assert math.log(found.high / found.low) == pytest.approx(2 * half, rel=1e-6)

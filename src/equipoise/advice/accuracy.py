@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from equipoise.advice.predictor import cluster_weights
 from equipoise.stats import conformal_half_width
 
+LEVEL = 0.9  # at which every interval here is meant to hold
 # Below so many clusters a quantile of their errors says less than a distribution fitted to them.
 _FEWEST_FOR_QUANTILE = 20
 

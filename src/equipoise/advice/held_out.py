@@ -6,11 +6,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from equipoise.advice.accuracy import half_width, prior_half_width
-from equipoise.advice.predictor import Indices, Seconds, Task
+from equipoise.advice.accuracy import LEVEL, half_width, prior_half_width
+from equipoise.advice.predictor import Basis, Indices, Seconds, Task
 from equipoise.runs.readers.published.rows import PublishedRow
 
-LEVEL = 0.9
 # Of the rows a calibration is made on, so many folds tell how wrong it is on rows it has not seen.
 _NUM_INNER_FOLDS = 5
 
@@ -27,6 +26,7 @@ class HeldOut:
     low_s: Seconds
     high_s: Seconds
     memory_bytes: Seconds
+    bases: tuple[Basis | None, ...]
 
 
 def held_out(
@@ -64,6 +64,7 @@ def held_out(
         low_s=seconds * np.exp(-half),
         high_s=seconds * np.exp(half),
         memory_bytes=found.memory_bytes,
+        bases=tuple(found.bases),
     )
 
 
@@ -74,6 +75,7 @@ class _Crossed:
     seconds: Seconds
     prior_log_sd: Seconds
     memory_bytes: Seconds
+    bases: list[Basis | None]
 
 
 def _crossed(
@@ -83,6 +85,7 @@ def _crossed(
     was.
     """
     seconds, prior_log_sd, memory_bytes = (np.full(num_rows, np.nan) for _ in range(3))
+    bases: list[Basis | None] = [None] * num_rows
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
             progress(f"holding out {name}" if name else "foretelling", done, len(folds))
@@ -91,9 +94,12 @@ def _crossed(
         seconds[members] = told.seconds[members]
         if told.prior_log_sd is not None:
             prior_log_sd[members] = told.prior_log_sd[members]
+        if told.bases is not None:
+            for at in members:
+                bases[at] = told.bases[at]
         if told.memory_bytes is not None:
             memory_bytes[members] = told.memory_bytes[members]
-    return _Crossed(seconds=seconds, prior_log_sd=prior_log_sd, memory_bytes=memory_bytes)
+    return _Crossed(seconds=seconds, prior_log_sd=prior_log_sd, memory_bytes=memory_bytes, bases=bases)
 
 
 def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:

@@ -9,10 +9,24 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.published.rows import PublishedRow
 
 Indices: TypeAlias = NDArray[np.intp]
 Seconds: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """Parameters that were fitted before, how wrong they were, and the files they were fitted to.
+
+    log_half_width: of the 90 % interval of the logarithm of a time.
+    """
+
+    name: str
+    parameters: Parameters
+    log_half_width: float
+    file_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +36,13 @@ class Foretold:
     seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
     beliefs about every parameter leave open. None where rows were fitted: their residuals say it better.
     memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is foretold.
+    bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
     """
 
     seconds: Seconds
     prior_log_sd: Seconds | None = None
     memory_bytes: NDArray[np.float64] | None = None
+    bases: tuple[Basis | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

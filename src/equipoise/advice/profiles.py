@@ -15,8 +15,7 @@ import numpy as np
 import orjson
 from threadpoolctl import threadpool_limits
 
-from equipoise.advice.accuracy import half_width
-from equipoise.advice.held_out import LEVEL
+from equipoise.advice.accuracy import LEVEL, half_width
 from equipoise.advice.step_rows import calibrated, refusal
 from equipoise.advice.validate import Validation, validate
 from equipoise.errors import DataError, SpecError, UsageError

@@ -1,14 +1,16 @@
 """Measured steps as arrays for the performance model, and their prediction by it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
-from equipoise.advice.predictor import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
+from equipoise.advice.accuracy import LEVEL
+from equipoise.advice.predictor import Basis, Foretold, Indices, Predictor, Seconds, Task, cluster_weights
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
@@ -147,8 +149,18 @@ def _calibrated(seen: StepRows, measured_s: Seconds, clusters: NDArray[np.intp])
     )
 
 
-def _begin(rows: Sequence[PublishedRow]) -> Task:
-    """Rows for the performance model."""
+def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
+    """Seconds by parameters fitted before, or by the priors, and their spread; both (n_rows,)."""
+    seconds, spread = arrays.step_s(Parameters()).copy(), _prior_log_sd(arrays)
+    for basis in {each.name: each for each in bases if each is not None}.values():
+        mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
+        seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
+        spread[mine] = basis.log_half_width / float(norm.ppf((1 + LEVEL) / 2))
+    return seconds, spread
+
+
+def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> Task:
+    """Rows for the performance model. basis_of: what a row rests on where nothing is fitted."""
     reasons = tuple(refusal(row) for row in rows)
     told = [index for index, reason in enumerate(reasons) if reason is None]
     if not told:
@@ -163,9 +175,15 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
         seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
         held[told] = arrays.memory_bytes(Parameters())
         if not len(chosen):
-            seconds[told] = arrays.step_s(Parameters())
-            spread[told] = _prior_log_sd(arrays)
-            return Foretold(seconds=seconds, prior_log_sd=spread, memory_bytes=held)
+            bases = [basis_of(rows[index]) for index in told]
+            seconds[told], spread[told] = _by_bases(arrays, bases)
+            by_row = dict(zip(told, bases, strict=True))
+            return Foretold(
+                seconds=seconds,
+                prior_log_sd=spread,
+                memory_bytes=held,
+                bases=tuple(by_row.get(index) for index in range(len(rows))),
+            )
         seen = arrays.taken(chosen)
         found = _calibrated(seen, measured_s[chosen], clusters[chosen])
         seconds[told] = arrays.step_s(found.parameters)
@@ -191,4 +209,13 @@ def _slope(arrays: StepRows, name: str) -> Seconds:
     return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(_NUDGE))
 
 
-STEP = Predictor(name="step", claims=lambda rows: [row.kind == "step" for row in rows], begin=_begin)
+def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:
+    """The performance model as a predictor.
+
+    basis_of: parameters fitted before, for rows that nothing is fitted to; None for the priors.
+    """
+    return Predictor(
+        name="step",
+        claims=lambda rows: [row.kind == "step" for row in rows],
+        begin=lambda rows: _begin(rows, basis_of),
+    )

@@ -7,23 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-from equipoise.advice.accuracy import Errors, MemoryErrors, errors_of, memory_errors
+from equipoise.advice.accuracy import LEVEL, Errors, MemoryErrors, errors_of, memory_errors
 from equipoise.advice.collective_rows import COLLECTIVE
-from equipoise.advice.held_out import LEVEL, Progress, held_out
-from equipoise.advice.predictor import Indices, Predictor, Task
+from equipoise.advice.held_out import Progress, held_out
+from equipoise.advice.predictor import Basis, Indices, Predictor, Task
 from equipoise.advice.regret import Regret, regret
 from equipoise.advice.scale_up_rows import SCALE_UP
 from equipoise.advice.splits import Split, fold_names, split_of
-from equipoise.advice.step_rows import STEP
+from equipoise.advice.step_rows import step_predictor
 from equipoise.errors import EvidenceError
 from equipoise.runs.readers.published.executions import chosen, joined
 from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 
-# What can be foretold of rows; a row is the first one's that claims it. A new one is one module and one line.
-PREDICTORS: tuple[Predictor, ...] = (SCALE_UP, STEP, COLLECTIVE)
+BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
+
 _NOTHING_TO_FIT = "no row of the calibration files can be expressed, so nothing can be fitted to them"
 _NOT_FINITE = "the model gives no finite time for it"
 
@@ -34,6 +35,7 @@ class Verdict:
 
     error: |predicted time / measured time - 1|. memory_bytes: as foretold, of what frameworks report. fold:
     the value that was held out with it. is_given: whether others were foretold from it. by: the predictor.
+    profile: the shipped calibration it rests on, where it rests on one.
     """
 
     row: PublishedRow
@@ -44,6 +46,7 @@ class Verdict:
     reason: str | None = None
     memory_bytes: float | None = None
     by: str | None = None
+    profile: str | None = None
     fold: str | None = None
     is_given: bool = False
 
@@ -85,6 +88,7 @@ class _Foreseen:
     low_s: float
     high_s: float
     memory_bytes: float | None
+    basis: Basis | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +134,14 @@ def validate(
     *,
     calibrate_on: Sequence[Path] = (),
     split: str = "none",
+    basis_of: BasisOf = lambda _: None,
     progress: Progress | None = None,
 ) -> Validation:
     """What the models say of every row of the files, and how wrong that is.
 
     calibrate_on: files the models are fitted to. split: `none`, or one of `splits.py`: then every value of a
     column is foretold by models fitted to the rows of all others, and to those of `calibrate_on`.
+    basis_of: the parameters a row is foretold by where nothing is fitted; None for the priors.
     Raises DataError for a file, UsageError for a split that is none, EvidenceError where nothing can be
     expressed or held out.
     """
@@ -144,7 +150,9 @@ def validate(
     second_part = read_rows(calibrate_on)
     rows = joined((*first_part, *second_part))
     tested = rows[: len(first_part)]
-    asked = _asked(rows, len(tested), cut=cut, progress=progress)
+    # A row is the first one's that claims it. A new way of foretelling is one new module and one more here.
+    predictors = (SCALE_UP, step_predictor(basis_of), COLLECTIVE)
+    asked = _asked(predictors, rows, len(tested), cut=cut, progress=progress)
     if not asked.foreseen:
         commonest = Counter(asked.reason(row) for row in tested).most_common(3)
         missing = tuple(f"{count} rows: {why}" for why, count in commonest)
@@ -154,15 +162,21 @@ def validate(
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)
     on = tuple(path.name for path in calibrate_on)
+    same |= any(each.basis and each.row.file in each.basis.file_names for each in asked.foreseen.values())
     return _validation(tested, asked, split=split, calibrated_on=on, in_sample=same)
 
 
 def _asked(
-    rows: Sequence[PublishedRow], num_tested: int, *, cut: Split | None, progress: Progress | None
+    predictors: Sequence[Predictor],
+    rows: Sequence[PublishedRow],
+    num_tested: int,
+    *,
+    cut: Split | None,
+    progress: Progress | None,
 ) -> _Asked:
     """What all predictors say of the executions of the first rows; the others are there to be fitted to."""
     tested = {row.execution for row in rows[:num_tested]}
-    begun = _begun(chosen(rows))
+    begun = _begun(predictors, chosen(rows))
     folds = dict.fromkeys(tested, "")
     if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
@@ -187,11 +201,11 @@ def _asked(
     )
 
 
-def _begun(rows: Sequence[PublishedRow]) -> list[_Begun]:
+def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[_Begun]:
     """Every predictor with the rows that are its own."""
     begun = []
     left = [*rows]
-    for predictor in PREDICTORS:
+    for predictor in predictors:
         claimed = predictor.claims(left)
         mine = tuple(row for row, is_claimed in zip(left, claimed, strict=True) if is_claimed)
         left = [row for row, is_claimed in zip(left, claimed, strict=True) if not is_claimed]
@@ -221,6 +235,7 @@ def _foreseen(
             low_s=float(found.low_s[at]),
             high_s=float(found.high_s[at]),
             memory_bytes=float(found.memory_bytes[at]) if np.isfinite(found.memory_bytes[at]) else None,
+            basis=found.bases[at],
         )
 
 
@@ -240,6 +255,7 @@ def errors_where(found: Validation, wanted: Callable[[Verdict], bool]) -> Errors
             low_s=bounds[0],
             high_s=bounds[1],
             memory_bytes=each.memory_bytes,
+            basis=None,
         )
     return _errors([*seen.values()]) if seen else None
 
@@ -303,5 +319,6 @@ def _verdict(row: PublishedRow, asked: _Asked) -> Verdict:
         error=abs(told.seconds / row.seconds - 1.0),
         memory_bytes=told.memory_bytes,
         by=told.by,
+        profile=None if told.basis is None else told.basis.name,
         fold=told.fold or None,
     )

@@ -35,6 +35,12 @@ def validate(
             help="Hold out all rows of one value of a column in turn: n_gpus, hidden, strategy, model ...",
         ),
     ] = "none",
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|priors|NAME", help="Shipped parameters, for rows that nothing is fitted to."
+        ),
+    ] = "auto",
     worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,
     hardware: Hardware = None,
     workloads: Workloads = None,
@@ -46,13 +52,20 @@ def validate(
     with answering("validate", as_json=as_json, json_out=json_out) as answer:
         from threadpoolctl import threadpool_limits
 
+        from equipoise.advice.shipped import basis_of
         from equipoise.advice.validate import validate as hold_against
         from equipoise.cli.console import progress_bar
         from equipoise.cli.validated import fields, text
 
         # The matrices are small: threads would only wait for each other.
         with progress_bar() as progress, threadpool_limits(limits=1):
-            found = hold_against(files, calibrate_on=calibrate or (), split=split, progress=progress)
+            found = hold_against(
+                files,
+                calibrate_on=calibrate or (),
+                split=split,
+                basis_of=basis_of(profile),
+                progress=progress,
+            )
         answer.give(lambda: fields(found, num_worst=worst), lambda: text(found, num_worst=worst))
 
 

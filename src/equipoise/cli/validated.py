@@ -47,6 +47,7 @@ def _summary(found: Validation) -> dict[str, Any]:
         "mape_by_execution": errors.mape_by_execution,
         "median_by_execution": errors.median_by_execution,
         "calibrated_on": list(found.calibrated_on),
+        "profiles": [*dict.fromkeys(each.profile for each in found.verdicts if each.profile)],
         "in_sample": found.in_sample,
         "memory": None if found.memory is None else asdict(found.memory),
         "regret": None if found.regret is None else asdict(found.regret),
@@ -74,6 +75,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "cluster": row.cluster if row.cluster >= 0 else None,
         "fold": verdict.fold,
         "predictor": verdict.by,
+        "profile": verdict.profile,
         "memory_bytes": significant(row.memory_bytes),
         "predicted_memory_bytes": significant(verdict.memory_bytes),
         "strategy": row.strategy.text() if row.strategy else None,
@@ -99,12 +101,8 @@ def _head(found: Validation) -> str:
     """What was held against what, in sentences."""
     rows = counted(len(found.verdicts), "row", "rows")
     how = f"each value of {found.split[6:-4]} held out" if found.split != "none" else "no split"
-    on = (
-        f"calibrated on {', '.join(found.calibrated_on)}"
-        if found.calibrated_on
-        else "not calibrated on a file"
-    )
-    sample = ", IN SAMPLE: a file is both" if found.in_sample else ""
+    on = f"calibrated on {', '.join(found.calibrated_on)}" if found.calibrated_on else _basis(found)
+    sample = ", IN SAMPLE: fitted to these rows" if found.in_sample else ""
     given = f", {found.num_given} given as what others are foretold from" if found.num_given else ""
     executions = (
         f"{found.num_executions} executions in {counted(found.errors.num_clusters, 'cluster', 'clusters')}"
@@ -115,6 +113,15 @@ def _head(found: Validation) -> str:
     )
     width = width_columns()
     return "".join(f"{fill(printable(line), width, subsequent_indent='  ')}\n" for line in sentences)
+
+
+def _basis(found: Validation) -> str:
+    """What rows were foretold by where no file was calibrated on: profiles, the priors, or other folds."""
+    if found.split != "none":
+        return "calibrated on all others"
+    names = dict.fromkeys(each.profile for each in found.verdicts if each.predicted is not None)
+    told = [f"the profile {name}" if name else "the priors" for name in names]
+    return f"foretold by {' and '.join(told)}"
 
 
 def _besides(found: Validation) -> str:
