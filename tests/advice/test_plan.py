@@ -18,6 +18,7 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.workload import workload
 
+NODE_OF_24 = {"node_size": 24}
 MODEL = replace(prior_model(), draws=prior_model().draws[:16])
 
 
@@ -91,6 +92,19 @@ def test_a_range_has_its_equilibria_and_its_front():
     front = [(each.time.value, each.bill.usd, each.bill.energy_j) for each in found.pareto]
     assert front == sorted(front)
     assert [each[1] for each in front] == sorted((each[1] for each in front), reverse=True)
+
+
+def test_accelerators_that_cannot_help_are_left_alone():
+    # 512 samples cannot be shared out evenly over 24 or 48 data ranks.
+    found = answer(
+        workload="gpt2", fewest=1, most=64, node=NODE_OF_24, choices={"pp": (1,), "cp": (1,), "tp": (1,)}
+    )
+    assert [each.num_accelerators for each in found.by_size] == [1, 2, 4, 8, 16, 32, 64, 128]
+    # With heads and layers to share out 24 can train, slower than 16: then 16 are recommended, not 24.
+    free = answer(workload="gpt2", fewest=8, most=24, node=NODE_OF_24, global_batch_samples=16)
+    times = {each.num_accelerators: each.time.value for each in free.by_size}
+    assert times[24] > times[16]
+    assert free.recommended.num_accelerators in {8, 16}
 
 
 def test_the_objective_decides_between_sizes():

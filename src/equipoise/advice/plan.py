@@ -130,18 +130,28 @@ def _equilibria(ground: Setting, best: Sequence[Option], largest: int) -> tuple[
     """Equilibria of the curve through the best strategy of each size, up to half the largest size tried.
 
     Assumes that between two sizes tried the logarithm of time is a straight line in that of the size, and
-    that where a size has no legal strategy, the accelerators beyond the largest that has one stand idle.
+    that where a size has no strategy, or a smaller one is faster, the accelerators beyond that stand idle.
     """
-    sizes = np.array([each.num_accelerators for each in best], dtype=float)
+    faster = _ever_faster(best)
+    sizes = np.array([each.num_accelerators for each in faster], dtype=float)
     if not len(sizes) or largest < 2 * sizes[0]:
         return ()
-    logs = np.log(ground.curves_s([each.strategy for each in best]))
+    logs = np.log(ground.curves_s([each.strategy for each in faster]))
 
     def curves_s(wanted: FloatArray) -> FloatArray:
         return np.exp([np.interp(np.log(wanted), np.log(sizes), each) for each in logs])
 
     domain = Domain(smallest=float(sizes[0]), largest=largest / 2.0)
     return tuple(_as_tried(each) for each in equilibria(curves_s, domain, level=LEVEL))
+
+
+def _ever_faster(best: Sequence[Option]) -> list[Option]:
+    """The options, from the smallest size, that are faster than all at smaller sizes."""
+    found: list[Option] = []
+    for each in best:
+        if not found or each.time.value < found[-1].time.value:
+            found.append(each)
+    return found
 
 
 def _as_tried(point: Equilibrium) -> Equilibrium:
@@ -181,7 +191,7 @@ def _chosen(question: Question, kept: Sequence[_Sized], answer: Equilibrium | No
     if question.objective == "balance":
         limit = kept[0].num_accelerators if answer is None else answer.num_accelerators
         below = [each for each in kept if each.num_accelerators <= limit]
-        return below[-1] if below else kept[0]
+        return min(below, key=lambda each: each.options[0].time.value) if below else kept[0]
     if question.objective == "time":
         return min(kept, key=lambda each: each.options[0].time.value)
     if question.objective == "cost":

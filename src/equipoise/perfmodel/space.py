@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -159,6 +159,7 @@ def laid(space: Space, limits: Limits, *, most_elements: int) -> Laid:
     return Laid(meshes=tuple(meshes), faults=faults)
 
 
+@cache
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, from 1 up."""
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
