@@ -45,14 +45,12 @@ class Strategy:
     shard_state: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all dp ranks.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
-    sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in pieces
-    beside the matrix products (asynchronous tensor parallelism).
-    fused_attention: scores never reach memory (FlashAttention). fused_loss: logits never stand in memory in fp32;
-    without a compiler they do all the same.
-    recompute: activations thrown away and computed again; selective: attention where it is not fused, else every
-    second matrix product and all that is bound by memory. offload: what lies in host memory between its uses.
-    compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the kept fraction's inverse
-    of top-k. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
+    sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
+    pieces beside the matrix products (asynchronous tensor parallelism).
+    fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do all logits in fp32 at once.
+    recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
+    compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
+    fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
     trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
     """
 
@@ -94,8 +92,8 @@ class Strategy:
         per_round = self.dp * self.microbatch_samples
         if self.global_batch_samples % per_round:
             raise SpecError(
-                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is no multiple of "
-                f"dp x microbatch_samples = {per_round}; every rank has to take the same share"
+                f"strategy {self.text()!r}: global_batch_samples={self.global_batch_samples} is no multiple "
+                f"of dp x microbatch_samples = {per_round}; every rank has to take the same share"
             )
         if (self.dp * self.tp * self.cp) % self.ep:
             raise SpecError(
@@ -114,15 +112,12 @@ class Strategy:
         return self.global_batch_samples // (self.dp * self.microbatch_samples)
 
     def text(self) -> str:
-        """The one text form: the knobs that differ from the default, `name=value`, in the order of the fields.
+        """The one text form: knobs that differ from the default, `name=value`, in the order of the fields.
 
         >>> Strategy(global_batch_samples=64, dp=8, shard_state=3, recompute="full").text()
         'dp=8 microbatch=1 global_batch=64 shard_state=3 recompute=full'
         """
-        parts = []
-        for axis in _AXES:
-            if getattr(self, axis) != 1:
-                parts.append(f"{axis}={getattr(self, axis)}")
+        parts = [f"{axis}={getattr(self, axis)}" for axis in _AXES if getattr(self, axis) != 1]
         parts.append(f"microbatch={self.microbatch_samples} global_batch={self.global_batch_samples}")
         for field in fields(self):
             value = getattr(self, field.name)
