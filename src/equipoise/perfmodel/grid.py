@@ -83,10 +83,11 @@ class Grid:
 
     def strategy(self, index: int) -> Strategy:
         """The strategy at a flat index of the broadcast shape."""
-        place = np.unravel_index(index, self.shape)
+        shape = self.shape
+        place = np.unravel_index(index, shape)
         stated: dict[str, Any] = {}
         for field in fields(self):
-            value = np.broadcast_to(getattr(self, field.name), self.shape)[place]
+            value = np.broadcast_to(getattr(self, field.name), shape)[place]
             if field.name in CODES:
                 stated[field.name] = CODES[field.name][int(value)]
             elif field.name in FLAGS:
