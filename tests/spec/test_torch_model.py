@@ -193,7 +193,7 @@ def test_resnet_50_as_a_workload_has_the_figures_of_the_catalogue():
     known = workload("resnet50")
     assert own.params == pytest.approx(known.params, rel=0.01)
     assert own.layers == known.layers
-    assert own.transformer is None
+    assert (own.area, own.transformer) == ("own", None)
     for figure in ("forward_flop_per_sample", "activation_bytes_per_sample", "boundary_bytes_per_sample"):
         assert getattr(own, figure) == pytest.approx(getattr(known, figure), rel=0.01)
     assert own.train_flop_per_sample == pytest.approx(known.train_flop_per_sample, rel=0.02)
@@ -380,7 +380,7 @@ def test_a_transformer_is_recognised_by_its_sizes():
     assert own.transformer == Transformer(
         layers=5, hidden=128, heads=8, kv_heads=2, head_size=16, ffn_hidden=320, vocabulary=1000, gated=True
     )
-    assert own.sequence_tokens == 64
+    assert (own.area, own.sequence_tokens) == ("language", 64)
     assert own.params == pytest.approx(own.transformer.params, rel=0.01)
 
 

@@ -2,7 +2,7 @@
 
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.space import Value
-from equipoise.spec.torch_model import Counted, count_function
+from equipoise.spec.torch_model import count_function
 from equipoise.spec.workload import Workload, workload
 
 # Batches of pre-trainings of language models whose samples against batch nobody has published: 4 Mi tokens,
@@ -18,33 +18,7 @@ def subject(name: str) -> Workload:
     """
     if ":" not in name:
         return workload(name)
-    return counted_workload(name, count_function(name))
-
-
-def counted_workload(name: str, counted: Counted) -> Workload:
-    """The workload of a count; its "sample" is one of the example batch, so whole samples only are known.
-
-    Assumes that layers are the modules that have FLOP of their own.
-    """
-    layers = sum(1 for each in counted.layers if each.forward_flop)
-    return Workload(
-        slug=name,
-        title=name,
-        area="language",
-        source="counted on the example batch",
-        params=float(counted.params),
-        forward_flop_per_sample=counted.forward_flop_per_sample,
-        backward_flop_per_sample=counted.train_flop_per_sample - counted.forward_flop_per_sample,
-        activation_bytes_per_sample=counted.activation_bytes_per_sample,
-        boundary_bytes_per_sample=_boundary_bytes(counted),
-        layers=max(1, layers),
-    )
-
-
-def _boundary_bytes(counted: Counted) -> float | None:
-    """Bytes of a sample over the widest inner cut; None where there is no such cut."""
-    widest = [cut.boundary_bytes for cut in counted.cuts]
-    return max(widest) / counted.num_samples if widest else None
+    return count_function(name).workload(name, name)
 
 
 def usual_choices(asked: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from equipoise.errors import SpecError
-from equipoise.spec.torch_model.recognise import adapter_rank, transformer_sizes
+from equipoise.spec.torch_model.recognise import adapter_rank, embeds, transformer_sizes
 from equipoise.spec.workload import Workload
 
 LayerFigure: TypeAlias = Literal[
@@ -170,9 +170,10 @@ class Counted:
         ordered = sorted(self.layers, key=lambda layer: -int(getattr(layer, by)))
         return tuple(layer for layer in ordered[:num_layers] if getattr(layer, by))
 
-    def workload(self, slug: str, title: str, *, area: str = "own") -> Workload:
+    def workload(self, slug: str, title: str) -> Workload:
         """The workload of this model: its sizes where it is a plain transformer, and its figures a sample.
 
+        A transformer that embeds a vocabulary is of the area language; of no other can a count tell the area.
         Activations and cuts are given as for 2 bytes a value, as every workload's are.
         """
         model = transformer_sizes(self)
@@ -182,7 +183,7 @@ class Counted:
         return Workload(
             slug=slug,
             title=title,
-            area=area,
+            area="own" if model is None or not embeds(self, model.vocabulary) else "language",
             source="counted on the model itself",
             params=float(self.params),
             transformer=model,

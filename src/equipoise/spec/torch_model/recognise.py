@@ -76,6 +76,12 @@ def adapter_rank(counted: "Counted") -> int | None:
     return rank if number > 1 else None
 
 
+def embeds(counted: "Counted", vocabulary: int) -> bool:
+    """Whether a table of so many rows turns tokens into vectors."""
+    tables = [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
+    return any(rows == vocabulary for rows, _ in tables)
+
+
 def _kv_heads(shape: "AttentionShape", partners: Counter[int], layers: int) -> Iterator[int]:
     """How many heads keys and values may have: as attention got them, or before they were repeated for it."""
     yield shape.kv_heads
