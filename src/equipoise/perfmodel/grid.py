@@ -1,4 +1,4 @@
-"""Strategies as a structure of arrays that broadcast: an open mesh for a search, flat rows for measurements."""
+"""Strategies as arrays that broadcast: an open mesh for a search, flat rows for measurements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
