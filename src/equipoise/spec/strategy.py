@@ -40,14 +40,14 @@ DTYPE_OF: dict[Precision, Dtype] = {
 class Strategy:
     """One way to spread a training step over dp x tp x pp x cp accelerators.
 
-    dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which lies
-    within dp x cp x tp and takes no accelerators of its own.
+    dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
+    lies within dp x cp x tp and takes no accelerators of its own.
     shard_state: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
-    microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all dp ranks.
+    microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
     pieces beside the matrix products (asynchronous tensor parallelism).
-    fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do all logits in fp32 at once.
+    fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do logits in fp32, all at once.
     recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
