@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from equipoise.perfmodel.estimate import Seconds, estimate
@@ -72,7 +72,8 @@ def drawn_space(data, chosen, limit):
 
 
 @pytest.mark.law
-@settings(max_examples=150, deadline=None)
+# Shrinking takes minutes here, and a drawn strategy says enough.
+@settings(max_examples=150, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data())
 def test_arrays_give_what_plain_formulas_give(data):
     chosen = data.draw(st.sampled_from(SETTINGS))
