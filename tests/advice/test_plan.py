@@ -170,6 +170,28 @@ def test_samples_to_target_choose_the_batch(scores):
     assert any("extrapolation" in note for note in outside.notes)
 
 
+def test_the_published_training_stands_beside_the_plan(scores):
+    question = asked(
+        workload="gpt3",
+        accelerator="h100-sxm5-80gb",
+        fewest=512,
+        most=512,
+        global_batch_samples=None,
+        training_tokens=None,
+    )
+    found = plan(question, scores=scores, model=MODEL)
+    # MLPerf Training v4.1, NVIDIA eos_n64: 49.8 minutes (scores of the embedded data).
+    assert found.seen.ref.startswith("v4.1/")
+    assert found.seen.time_s == pytest.approx(49.8 * 60, rel=0.02)
+    assert plan(replace(question, training_tokens=1e9), scores=scores, model=MODEL).seen is None
+    assert (
+        plan(
+            replace(question, fewest=500, most=500, global_batch_samples=1500), scores=scores, model=MODEL
+        ).seen
+        is None
+    )
+
+
 def test_without_a_length_the_answer_is_for_a_unit_of_it():
     found = answer(training_tokens=None)
     assert not found.length.is_whole

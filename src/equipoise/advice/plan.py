@@ -10,11 +10,12 @@ from itertools import islice
 import numpy as np
 import polars as pl
 
-from equipoise.advice.answer import LEVEL, Terms
+from equipoise.advice.answer import LEVEL, Evidence, Terms
 from equipoise.advice.mixed import kinds, speed_shares_gain
 from equipoise.advice.modelled import Model
 from equipoise.advice.planned import Option, Plan, Question, Rejection
 from equipoise.advice.remedy import remedy
+from equipoise.advice.seen import seen
 from equipoise.advice.setting import Setting, setting
 from equipoise.errors import UsageError
 from equipoise.perfmodel.search import Searched
@@ -76,6 +77,7 @@ def plan(
         pareto=pareto([each.options[0] for each in best if each.asked]),
         points=points,
         answer=answer,
+        seen=_seen(ground, scores, chosen),
         rejected=(*refused, *_rejections(ground, asked_sizes)),
         remedy=None if any(each.options for each in asked_sizes) else remedy(ground, question.most),
         notes=(
@@ -238,6 +240,13 @@ def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ..
         for reason, count in faults.most_common()
     )
     return (*((memory,) if too_large else ()), *illegal)
+
+
+def _seen(ground: Setting, scores: pl.DataFrame | None, chosen: _Sized | None) -> Evidence | None:
+    """What was published of the recommended training; nothing where its length is not the published one."""
+    if scores is None or chosen is None or ground.length.batches is None:
+        return None
+    return seen(scores, ground.workload.slug, chosen.options[0])
 
 
 def _mixed_notes(ground: Setting, question: Question, chosen: _Sized | None) -> Iterator[str]:

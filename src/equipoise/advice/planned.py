@@ -145,8 +145,9 @@ class Plan:
 
     alternatives: the best other layouts on as many accelerators. by_size: the best at each size tried, asked
     or not, from the smallest. pareto: of the sizes asked, what none beats in time, money and energy at once.
-    points: equilibria of the modelled curve; answer: the first reason to stop. remedy: what would make it
-    fit. num_considered, num_fitting: strategies estimated, and those that fit into memory.
+    points: equilibria of the modelled curve; answer: the first reason to stop. seen: the result published on
+    as many of the same accelerators as are recommended. remedy: what would make it fit. num_considered,
+    num_fitting: strategies estimated, and those that fit into memory.
     """
 
     question: Question
@@ -161,6 +162,7 @@ class Plan:
     pareto: tuple[Option, ...]
     points: tuple[Equilibrium, ...]
     answer: Equilibrium | None
+    seen: Evidence | None
     rejected: tuple[Rejection, ...]
     remedy: str | None
     notes: tuple[str, ...]

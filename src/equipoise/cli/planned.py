@@ -38,7 +38,9 @@ def _plan(found: Plan) -> dict[str, Any]:
         "answer": None if found.answer is None else found.answer.kind,
         "rejected": [asdict(each) for each in found.rejected],
         "remedy": found.remedy,
-        "evidence": [asdict(each) for each in found.length.evidence],
+        "evidence": [
+            asdict(each) for each in (*((found.seen,) if found.seen else ()), *found.length.evidence)
+        ],
         "record": asdict(found.basis),
         "length": {
             "words": found.length.words,
@@ -331,6 +333,12 @@ def _ground(found: Plan) -> Iterator[str]:
     if basis.median_abs_error is not None:
         off = format_percent(basis.median_abs_error)
         yield f"Record: held out {basis.num_held_out} times, off by {off} (median)."
+    if found.seen is not None:
+        ratio = found.seen.time_s / found.recommended.time.value if found.recommended else 1.0
+        yield (
+            f"Published: {found.seen.ref} took {format_duration(found.seen.time_s)} on as many, evaluation "
+            f"included: {ratio:.2f} times this estimate."
+        )
     yield (
         f"Considered {format_count(found.num_considered)} strategies in {found.search_s:.2g} s; "
         f"{format_count(found.num_fitting)} fit."
