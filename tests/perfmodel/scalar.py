@@ -152,17 +152,16 @@ class Step:
         rate = self.wide_rate() / fitted.product_fraction * fitted.attention_fraction
         if self.one.cp > 1:
             rate *= fitted.split_attention
-        seconds = self.share * load.attention_flop / rate
-        if not self.fused:
-            moved = load.score_bytes * self.width / 2 * fitted.score_traffic
-            seconds += self.share * (load.score_flop / rate + moved * self.memory_s)
-        return seconds
+        if self.fused:
+            return self.share * load.attention_flop / rate, 0.0
+        moved = load.score_bytes * self.width / 2 * fitted.score_traffic
+        return self.share * (load.attention_flop + load.score_flop) / rate, self.share * moved * self.memory_s
 
     def traffic_s(self):
         load, fitted = self.load, self.fitted
         moved = (self.whole * load.whole_bytes + self.share * load.shared_bytes) * self.width / 2
         seconds = moved * self.memory_s * fitted.layer_traffic
-        if self.one.implementation == "eager":
+        if self.one.implementation == "eager" and self.fused:
             seconds *= fitted.eager_traffic
         if self.one.precision in NARROW:
             seconds += self.share * load.quantised_bytes * fitted.quantise_traffic * self.memory_s
@@ -170,21 +169,20 @@ class Step:
 
     def passes_s(self):
         """Forward, backward and recomputation of one layer and micro-batch."""
-        products, attention, traffic = (
-            self.products_s() + self.experts_s(),
-            self.attention_s(),
-            self.traffic_s(),
-        )
-        forward = products + attention + traffic
+        products, traffic = self.products_s() + self.experts_s(), self.traffic_s()
+        attention, scores = self.attention_s()
+        forward = products + attention + scores + traffic
         back = 2.0 if self.one.trained == "full" else 1.0
         backward = back * products + (2.5 if self.fused else 2.0) * attention
-        backward += self.fitted.backward_traffic * traffic
+        backward += 19 / 13 * scores + self.fitted.backward_traffic * traffic
         again = 0.0
         if self.one.recompute == "full":
-            again = forward
+            again = forward * self.fitted.recompute_share
         elif self.one.recompute == "selective":
             again = (
-                self.share * self.load.again_flop / self.product_rate() + traffic if self.fused else attention
+                self.share * self.load.again_flop / self.product_rate() + traffic
+                if self.fused
+                else attention + scores
             )
         return forward, backward, again
 
@@ -193,7 +191,11 @@ class Step:
         launch = fitted.launch_s * (fitted.eager_launch if one.implementation == "eager" else 1.0)
         launch *= 1 + fitted.launch_jitter * math.sqrt(2 * math.log(one.tp * one.cp))
         of_experts = load.num_expert_kernels / one.ep * (1.0 if one.precision in NARROW else 0.5)
-        return (load.num_kernels + of_experts) * (4 if one.recompute == "full" else 3) * launch
+        again = fitted.recompute_share if one.recompute == "full" else 0.0
+        launches = (load.num_kernels + of_experts) * (3 + again)
+        if not self.fused and (load.heads / one.tp * one.microbatch_samples) % 4:
+            launches += 6 * (2 + again)
+        return launches * launch
 
     def tp_s(self, beside_s):
         one = self.one
@@ -204,7 +206,9 @@ class Step:
             once = 2 * self.wire.all_gather(payload, one.tp, 1)
         else:
             once = self.wire.all_reduce(payload, one.tp, 1)
-        passes = 3.0 if one.recompute == "full" else 2.0
+        passes = 1 + self.fitted.tp_bare
+        if one.recompute == "full":
+            passes += self.fitted.recompute_share
         if one.recompute == "selective" and self.fused and one.sequence_parallel:
             passes += 0.5
         traffic = self.load.num_sums * passes * once
@@ -242,6 +246,10 @@ class Step:
         if load.expert_params:
             ranks = one.dp * one.cp * one.tp / one.ep
             traffic += 3 * self.wire.all_gather(load.expert_params / one.ep * self.width, ranks, one.ep)
+        if not self.fused:
+            ranks = one.dp * one.cp
+            singly = 11 * self.wire.all_gather(0.0, ranks, one.tp) + 12 * ranks * self.fitted.shard_copy_s
+            return (traffic + 3 * singly) * (4 / 3 if one.recompute == "full" else 1)
         return hidden(traffic, beside_s, self.fitted.shard_overlap)
 
     def held(self):
@@ -283,16 +291,20 @@ class Step:
         if one.pp == 1:
             return 0.0
         payload = self.tokens * self.load.boundary_bytes * self.width / 2
-        if one.sequence_parallel:
-            payload /= one.tp
-        once = self.wire.send(payload, one.pp, one.tp * one.cp * one.dp)
+        once = self.wire.send(payload / one.tp, one.pp, one.tp * one.cp * one.dp)
+        if not one.sequence_parallel:
+            once += self.wire.all_gather(payload, one.tp, 1)
         return 2 * one.interleave * once * self.fitted.pp_overlap
 
     def head_s(self):
         load, fitted = self.load, self.fitted
         moved = load.fused_loss_bytes if self.loss_fused else load.loss_bytes
-        products = 3 * load.head_flop / (self.wide_rate() * fitted.head_fraction)
-        return self.share * (products + moved * self.memory_s * fitted.head_traffic)
+        columns = load.vocabulary // self.one.tp
+        halvings = next((lost for lost in range(3) if columns % (8 >> lost) == 0), 3)
+        rate = self.wide_rate() * fitted.head_fraction * fitted.unaligned_fraction**halvings
+        device = self.share * (3 * load.head_flop / rate + moved * self.memory_s * fitted.head_traffic)
+        host = fitted.head_kernels * fitted.launch_s if load.vocabulary else 0.0
+        return math.hypot(device, host * (fitted.eager_launch if self.one.implementation == "eager" else 1.0))
 
     def state_bytes(self):
         return MOMENTS[self.one.optimizer] + (4.0 if self.width < 4 else 0.0)
@@ -319,7 +331,7 @@ class Step:
         tp, cp, ep = self.tp_s(beside), self.cp_s(beside), self.ep_s(beside)
         compute = forward + backward + again
         busy = compute + tp + cp + ep
-        layer = (busy**4 + self.host_s() ** 4) ** 0.25
+        layer = math.hypot(busy - tp, self.host_s()) + tp
         shard, head, send = self.shard_s(layer), self.head_s(), self.send_s()
         chunks = math.ceil(load.layers / (one.pp * one.interleave))
         fullest = chunks * one.interleave

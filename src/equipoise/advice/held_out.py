@@ -57,6 +57,9 @@ def held_out(
     for name, some in members.items():
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
+    # Where parameters matter that the fitted rows do not tell, their errors say too little.
+    further = prior_half_width(found.further_log_sd, level=LEVEL)
+    half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
     by_beliefs = np.isfinite(prior_log_sd)
     half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
     return HeldOut(
@@ -74,6 +77,7 @@ class _Crossed:
 
     seconds: Seconds
     prior_log_sd: Seconds
+    further_log_sd: Seconds
     memory_bytes: Seconds
     bases: list[Basis | None]
 
@@ -84,7 +88,7 @@ def _crossed(
     """Seconds of the members of every fold by models fitted to all others, and their spread where none
     was.
     """
-    seconds, prior_log_sd, memory_bytes = (np.full(num_rows, np.nan) for _ in range(3))
+    seconds, prior_log_sd, further, memory_bytes = (np.full(num_rows, np.nan) for _ in range(4))
     bases: list[Basis | None] = [None] * num_rows
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
@@ -94,12 +98,20 @@ def _crossed(
         seconds[members] = told.seconds[members]
         if told.prior_log_sd is not None:
             prior_log_sd[members] = told.prior_log_sd[members]
+        if told.further_log_sd is not None:
+            further[members] = told.further_log_sd[members]
         if told.bases is not None:
             for at in members:
                 bases[at] = told.bases[at]
         if told.memory_bytes is not None:
             memory_bytes[members] = told.memory_bytes[members]
-    return _Crossed(seconds=seconds, prior_log_sd=prior_log_sd, memory_bytes=memory_bytes, bases=bases)
+    return _Crossed(
+        seconds=seconds,
+        prior_log_sd=prior_log_sd,
+        further_log_sd=further,
+        memory_bytes=memory_bytes,
+        bases=bases,
+    )
 
 
 def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:

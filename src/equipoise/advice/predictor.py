@@ -34,13 +34,15 @@ class Foretold:
     """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
 
     seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
-    beliefs about every parameter leave open. None where rows were fitted: their residuals say it better.
+    beliefs about every parameter leave open where nothing was fitted, else NaN or None.
+    further_log_sd: (n_rows,), what parameters leave open of a row beyond what they do of the rows fitted to.
     memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is foretold.
     bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
     """
 
     seconds: Seconds
     prior_log_sd: Seconds | None = None
+    further_log_sd: Seconds | None = None
     memory_bytes: NDArray[np.float64] | None = None
     bases: tuple[Basis | None, ...] | None = None
 

@@ -30,6 +30,7 @@ from equipoise.spec.workload import Workload
 _Arrays = TypeVar("_Arrays", Load, Machine, Grid)
 # One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
 _NUDGE = 1e-3
+NOISE_LOG_SD = 0.05  # as `calibrate` assumes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +137,31 @@ def calibrated(rows: Sequence[PublishedRow]) -> Calibration:
     """
     measured_s = np.array([row.seconds for row in rows], dtype=float)
     clusters = np.array([row.cluster for row in rows], dtype=np.intp)
-    return _calibrated(step_rows(rows), measured_s, clusters)
+    return _calibrated(step_rows(rows), measured_s, clusters, _campaigns([row.file for row in rows]))
 
 
-def _calibrated(seen: StepRows, measured_s: Seconds, clusters: NDArray[np.intp]) -> Calibration:
-    """The calibration on rows of every parameter that any of them is sensitive to."""
+def _calibrated(
+    seen: StepRows, measured_s: Seconds, clusters: NDArray[np.intp], campaigns: NDArray[np.intp]
+) -> Calibration:
+    """The calibration on rows of every parameter that any of them is sensitive to.
+
+    Assumes that what collectives say of links is not bettered by steps, which tell it from other causes
+    badly.
+    """
+    mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
     return calibrate(
         seen.step_s,
         measured_s,
-        names=[prior.name for prior in PRIORS if _slope(seen, prior.name).any()],
+        names=[name for name in mine if _slope(seen, name).any()],
         weights=cluster_weights(clusters),
+        campaigns=campaigns,
     )
+
+
+def _campaigns(files: Sequence[str]) -> NDArray[np.intp]:
+    """The number of each row's campaign, from 0 by first sight: its file's."""
+    order = {name: at for at, name in enumerate(dict.fromkeys(files))}
+    return np.array([order[name] for name in files], dtype=np.intp)
 
 
 def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
@@ -185,9 +200,18 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
                 bases=tuple(by_row.get(index) for index in range(len(rows))),
             )
         seen = arrays.taken(chosen)
-        found = _calibrated(seen, measured_s[chosen], clusters[chosen])
-        seconds[told] = arrays.step_s(found.parameters)
-        return Foretold(seconds=seconds, memory_bytes=held)
+        files = [rows[index].file for index in told]
+        campaigns = _campaigns([files[at] for at in chosen])
+        found = _calibrated(seen, measured_s[chosen], clusters[chosen], campaigns)
+        home = {files[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
+        mine = np.array([home.get(name, -1) for name in files])
+        foretold = arrays.step_s(found.parameters).copy()
+        for campaign, parameters in enumerate(found.by_campaign):
+            foretold[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
+        seconds[told] = foretold
+        further = np.full(len(rows), np.nan)
+        further[told] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
+        return Foretold(seconds=seconds, further_log_sd=further, memory_bytes=held)
 
     return Task(reasons=reasons, foretell=foretell)
 
@@ -198,15 +222,41 @@ def _prior_log_sd(arrays: StepRows) -> Seconds:
     Assumes that parameters are independent and small changes add up.
     Source: first-order propagation of the priors' log_sd.
     """
-    variance = sum((_slope(arrays, prior.name) * prior.log_sd) ** 2 for prior in PRIORS)
+    variance = sum((_slope(arrays, prior.name, Parameters()) * prior.log_sd) ** 2 for prior in PRIORS)
     return np.sqrt(variance)
 
 
-def _slope(arrays: StepRows, name: str) -> Seconds:
-    """Change of the logarithm of every prediction with that of one parameter, at the priors' medians."""
-    centre = Parameters()
-    moved = centre.changed({name: centre.value(name) * (1 + _NUDGE)})
-    return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(_NUDGE))
+def _further_log_sd(
+    arrays: StepRows,
+    fitted: Indices,
+    clusters: NDArray[np.intp],
+    found: Calibration,
+    is_elsewhere: NDArray[np.bool_],
+) -> Seconds:
+    """What is left open of every row by parameters, beyond what is left open of the middle fitted row.
+
+    is_elsewhere: (n_rows,), rows of no campaign that was fitted: what is a campaign's own is open for them.
+    Assumes errors of NOISE_LOG_SD a cluster, and that small changes of parameters add up.
+    Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
+    """
+    slopes = np.stack([_slope(arrays, prior.name, found.parameters) for prior in PRIORS], axis=1)
+    moved = np.array([prior.name in found.moved for prior in PRIORS])
+    own = np.array([prior.local for prior in PRIORS])
+    log_sd = np.array([prior.log_sd for prior in PRIORS])
+    seen = slopes[fitted] * moved * np.sqrt(cluster_weights(clusters[fitted]))[:, None] / NOISE_LOG_SD
+    covariance = np.linalg.inv(seen.T @ seen + np.diag(log_sd**-2.0))
+    variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+    shared = slopes * ~own
+    away = np.einsum("ij,jk,ik->i", shared, covariance, shared) + ((slopes * own * log_sd) ** 2).sum(axis=1)
+    variance = np.where(is_elsewhere, away, variance)
+    return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
+
+
+def _slope(arrays: StepRows, name: str, at: Parameters | None = None) -> Seconds:
+    """Change of every prediction's logarithm with one parameter's, `at` some, else at the priors' medians."""
+    centre = Parameters() if at is None else at
+    moved = centre.changed({name: centre.value(name) * (1 - _NUDGE)})
+    return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(-_NUDGE))
 
 
 def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:

@@ -10,10 +10,13 @@ from equipoise.spec.transformer import Transformer
 BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
 
 _TILE = 64
-# Memory-bound work reads and writes a block's token several times whole: norm, dropout, residual.
-_WHOLE_PASSES = 6
+# Memory-bound work moves a block's token whole: the norm reads and writes it, and dropout and residual read
+# two, # write one and a mask of a byte.
+_WHOLE_PASSES = 5.5
 # Values kept of a block's whole token: input of the norm, of the products, and the dropout's mask.
 _WHOLE_KEPT = 2.5
+# Unfused, a score is written, read and written by softmax, read and written with a mask by dropout, and read.
+_SCORE_BYTES = 13.0
 # Fewer bits: an input is read in 2 bytes and written in 1, once as it is and once turned.
 _QUANTISED_BYTES = 4.0
 # Tokens of a chunk within which a state space multiplies matrices instead of scanning.
@@ -94,9 +97,9 @@ def attention(model: Transformer, sequence: int) -> Block:
         product_shared_bytes=width * BYTES_PER_VALUE,
         quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
         score_flop=2 * model.heads * tiled * (sequence - context),
-        score_bytes=10.0 * model.heads * sequence,
+        score_bytes=_SCORE_BYTES * model.heads * sequence,
         whole_bytes=_WHOLE_PASSES * model.hidden * BYTES_PER_VALUE,
-        shared_bytes=2 * width * BYTES_PER_VALUE,
+        shared_bytes=2 * model.heads * key * BYTES_PER_VALUE,
         num_kernels=12.0,
         params=float(model.attention_params),
         adapter_params=float(2 * model.hidden + 2 * output + 2 * model.kv_heads * model.head_size),
@@ -122,7 +125,7 @@ def dense(model: Transformer) -> Block:
         product_shared_bytes=width * BYTES_PER_VALUE,
         quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
         whole_bytes=_WHOLE_PASSES * model.hidden * BYTES_PER_VALUE,
-        shared_bytes=2 * width * BYTES_PER_VALUE,
+        shared_bytes=width * BYTES_PER_VALUE,
         num_kernels=5.0,
         params=float(model.dense_params),
         kept_whole_bytes=_WHOLE_KEPT * model.hidden * BYTES_PER_VALUE,

@@ -27,6 +27,15 @@ BACKWARD_PER_FORWARD = 2.0
 FROZEN_BACKWARD_PER_FORWARD = 1.0
 # Fused attention computes its scores again: five products for two (Dao et al. 2022, appendix B).
 _FUSED_BACKWARD_PER_FORWARD = 2.5
+# Of unfused attention the way back reads dropped scores, writes their gradient, reads it with the mask and
+# writes it, reads both for softmax and writes one, and reads that twice: 19 bytes a score for 13.
+_SCORES_BACKWARD_PER_FORWARD = 19 / 13
+# Fused softmax works on blocks of four rows of heads; elsewhere six kernels (widen, scale, make a mask, apply
+# it, # softmax, narrow) do its work: Megatron-LM, fused_softmax.py, is_kernel_available.
+_SOFTMAX_ROWS, _SOFTMAX_KERNELS = 4, 6.0
+# Tensor cores read 16 bytes at once: matrices whose width is no multiple of 8 values of 2 bytes are read in
+# halves, quarters or eighths of it.
+_ALIGNED = (8, 4, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,26 +133,32 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
     products = products + (memory * parameters.product_traffic * wider) * (
         carried + 2 * load.dense_params / grid.tp
     )
-    attention = _attention_s(load, machine, grid, parameters)
+    attention, scores = _attention_s(load, machine, grid, parameters)
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
     traffic = (whole * load.whole_bytes + sharded * load.shared_bytes) * (
         wider * memory * parameters.layer_traffic
     )
-    traffic = traffic * np.where(grid.implementation == EAGER, parameters.eager_traffic, 1.0)
+    # Software from before fused attention fuses its memory-bound work by hand (Megatron-LM), and needs no
+    # compiler.
+    left = (grid.implementation == EAGER) & (grid.fused_attention > 0)
+    traffic = traffic * np.where(left, parameters.eager_traffic, 1.0)
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
     traffic = traffic + quantising
-    forward = products + experts + attention + traffic
+    forward = products + experts + attention + scores + traffic
     fused = grid.fused_attention > 0
     backward = (
         np.where(grid.trained == _FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
         * (products + experts)
         + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, BACKWARD_PER_FORWARD) * attention
+        + _SCORES_BACKWARD_PER_FORWARD * scores
         + parameters.backward_traffic * traffic
     )
     # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
     # that is bound by memory (torchtitan 2024, section 2.3).
-    selected = np.where(fused, sharded * (load.again_flop / rate) + traffic, attention)
-    again = (grid.recompute == RECOMPUTE_FULL) * forward + (grid.recompute == RECOMPUTE_SELECTIVE) * selected
+    selected = np.where(fused, sharded * (load.again_flop / rate) + traffic, attention + scores)
+    again = (grid.recompute == RECOMPUTE_FULL) * (parameters.recompute_share * forward) + (
+        grid.recompute == RECOMPUTE_SELECTIVE
+    ) * selected
     return LayerTime(
         forward_s=forward,
         backward_s=backward,
@@ -152,9 +167,10 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
     )
 
 
-def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
-    """Scores and their use, forward; what is not fused computes masked scores too and moves each through
-    memory.
+def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> tuple[Numbers, Numbers]:
+    """Seconds of attention's products, and of moving its scores through memory, forward.
+
+    What is not fused computes masked scores too.
     """
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     sharded = tokens_per_rank(load, grid) / grid.tp
@@ -162,10 +178,10 @@ def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameter
     if np.any(grid.cp > 1):
         rate = rate * np.where(grid.cp > 1, parameters.split_attention, 1.0)
     moved = load.score_bytes * (value_bytes(grid) / 2) * parameters.score_traffic
-    unfused = load.score_flop / rate + moved / (machine.memory_byte_per_s * parameters.memory_fraction)
-    return np.asarray(
-        sharded * (load.attention_flop / rate + np.where(grid.fused_attention > 0, 0.0, unfused))
-    )
+    plain = grid.fused_attention <= 0
+    products = sharded * ((load.attention_flop + plain * load.score_flop) / rate)
+    scores = sharded * (plain * (moved / (machine.memory_byte_per_s * parameters.memory_fraction)))
+    return np.asarray(products), np.asarray(scores)
 
 
 def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
@@ -188,20 +204,41 @@ def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) 
 def _host_s(load: Load, grid: Grid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it."""
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
-    passes = 1 + BACKWARD_PER_FORWARD + (grid.recompute == RECOMPUTE_FULL)
+    passes = 1 + BACKWARD_PER_FORWARD + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
     kernels = load.num_kernels + np.where(is_narrow(grid), 1.0, 0.5) * (load.num_expert_kernels / grid.ep)
-    return np.asarray(kernels * passes * (parameters.launch_s * eager * waiting))
+    rows = load.heads / grid.tp * grid.microbatch_samples
+    split = (grid.fused_attention <= 0) & (rows % _SOFTMAX_ROWS > 0)
+    launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))
+    return np.asarray(launches * (parameters.launch_s * eager * waiting))
 
 
 def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
-    """Seconds of logits and loss for one micro-batch, forward and back, on the last stage."""
+    """Seconds of logits and loss for one micro-batch, forward and back, on the last stage.
+
+    Assumes that matrices no multiple of 16 bytes wide lose a share of their rate a halving.
+    Source: alignment as in NVIDIA's matrix multiplication guide; host and device as of a layer.
+    """
     sharded = tokens_per_rank(load, grid) / grid.tp
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
-    products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * parameters.head_fraction))
+    width = np.floor(load.vocabulary / grid.tp)
+    halvings = sum((width % each > 0) * 1.0 for each in _ALIGNED)
+    reached = parameters.head_fraction * parameters.unaligned_fraction**halvings
+    products = (1 + BACKWARD_PER_FORWARD) * sharded * (load.head_flop / (wide * reached))
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
-    return np.asarray(products + sharded * (moved * memory * parameters.head_traffic))
+    eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
+    host = np.asarray(
+        np.greater(load.vocabulary, 0) * (parameters.head_kernels * parameters.launch_s) * eager
+    )
+    return soft_maximum(products + sharded * (moved * memory * parameters.head_traffic), host)
+
+
+def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
+    """(busy^2 + host^2)^(1/2): device and host run side by side, and neither quite hides when they are
+    alike.
+    """
+    return np.asarray(np.sqrt(busy_s * busy_s + host_s * host_s))
 
 
 def optimizer_time_s(state_bytes: Numbers, machine: Machine, parameters: Parameters) -> Numbers:

@@ -6,7 +6,7 @@ import numpy as np
 
 from equipoise.perfmodel.axes import cp, dp, ep, pp, tp
 from equipoise.perfmodel.axes.placement import bare_s
-from equipoise.perfmodel.compute import head_time_s, layer_time, optimizer_time_s
+from equipoise.perfmodel.compute import head_time_s, layer_time, optimizer_time_s, soft_maximum
 from equipoise.perfmodel.grid import CODES, Grid, Numbers
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
@@ -22,8 +22,8 @@ class Seconds:
     """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
 
     compute: layers, logits and loss, recomputation included. host: what launching adds. tp, cp, ep, pp, dp:
-    traffic of the axis that nothing hides (dp: gradients and gathered weights). idle: the pipeline's bubble and
-    stages with less to do. optimizer: its step, and what offloading adds. waiting: for the slowest rank.
+    traffic of the axis that nothing hides (dp: gradients and gathered weights). idle: the pipeline's bubble
+    and stages with less to do. optimizer: its step, and what offloading adds. waiting: for the slowest rank.
     other: the rest of a step.
     """
 
@@ -62,7 +62,8 @@ def estimate(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -
     ep_s = ep.layer_traffic_s(load, machine, grid, layer, parameters)
     compute_s = layer.forward_s + layer.backward_s + layer.recompute_s
     busy_s = compute_s + tp_s + cp_s + ep_s
-    layer_s = _soft_maximum(busy_s, layer.host_s)
+    # Sums of the tensor axis stop both: what waits for them is launched behind them.
+    layer_s = soft_maximum(busy_s - tp_s, layer.host_s) + tp_s
     shard_s = dp.shard_traffic_s(load, machine, grid, layer_s, parameters)
     held = shards(load, grid)
     head_s = head_time_s(load, machine, grid, parameters)
@@ -93,12 +94,6 @@ def estimate(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -
         other=np.asarray(parameters.step_s),
     )
     return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
-
-
-def _soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
-    """(busy^4 + host^4)^(1/4): device and host run side by side, and neither quite hides when they are alike."""
-    busy, host = busy_s * busy_s, host_s * host_s
-    return np.sqrt(np.sqrt(busy * busy + host * host))
 
 
 def _optimizer_s(machine: Machine, grid: Grid, held: Shards, parameters: Parameters) -> Numbers:

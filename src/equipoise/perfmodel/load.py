@@ -31,8 +31,9 @@ class Load:
     predicts later tokens counts as a part of every layer.
     layers, hidden, heads, kv_heads, experts: sizes that limit sharding; hidden is 0 for what has no tensor
     axis. top_k: experts a token meets. sequence: tokens of a sample (1 where a sample is not text: a "token"
-    is a sample). dense_flop, num_dense_products: matrix products that every token passes, and how many there
-    are in a layer. again_flop: those among them that recomputing operation by operation does again.
+    is a sample). vocabulary: columns of the output matrix. dense_flop, num_dense_products: matrix products
+    that every token passes, and how many there are in a layer. again_flop: those among them that recomputing
+    operation by operation does again.
     expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to one
     expert. attention_flop: scores and their use; head_flop: the output matrix, once a token.
     product_whole_bytes, product_shared_bytes: what products read and write beside weights, by the sharing
@@ -61,6 +62,7 @@ class Load:
     experts: Floats
     top_k: Floats
     sequence: Floats
+    vocabulary: Floats
     dense_flop: Floats
     num_dense_products: Floats
     again_flop: Floats
@@ -135,6 +137,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         experts=float(model.experts),
         top_k=float(model.top_k),
         sequence=float(sequence),
+        vocabulary=float(model.vocabulary),
         dense_flop=stack.flop + 4 * hidden * hidden * further / layers,
         num_dense_products=stack.num_products,
         again_flop=stack.again_flop,

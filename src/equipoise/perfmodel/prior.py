@@ -9,6 +9,8 @@ class Prior:
     """A log-normal belief: the number lies within a factor exp(log_sd) of its median two times in three.
 
     name: the field it belongs to. largest: what it cannot exceed, inf where nothing forbids it.
+    local: it belongs to how one campaign was run (its software, its settings), not to machines: what is
+    learnt of it says nothing about others.
     """
 
     name: str
@@ -17,6 +19,7 @@ class Prior:
     meaning: str
     source: str
     largest: float = float("inf")
+    local: bool = False
 
     @property
     def factor(self) -> float:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from equipoise.perfmodel.axes.placement import bare_s, group
-from equipoise.perfmodel.collective import all_gather_s, all_reduce_s, reduce_scatter_s
+from equipoise.perfmodel.collective import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from equipoise.perfmodel.compute import value_bytes
-from equipoise.perfmodel.grid import CODES, Grid, Numbers
+from equipoise.perfmodel.grid import CODES, RECOMPUTE_FULL, Grid, Numbers
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import Shards
@@ -14,6 +14,8 @@ from equipoise.perfmodel.parameters import Parameters
 _WEIGHTS = 3  # the ZeRO stage from which weights are sharded too
 # Of a layer's weights with ZeRO-3: gathered forward, gathered back, gradients scattered.
 _GATHERS = 2
+# Weights, biases and norms of a layer, each a tensor.
+_TENSORS = 12
 _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16", "powersgd", "topk"))
 
 
@@ -59,6 +61,7 @@ def shard_traffic_s(
     micro-batch.
 
     beside_s: the layer's own time, beside which the next layer's weights travel. 0 below shard_state 3.
+    Assumes software from before fused attention gathers tensor by tensor, and hides nothing of it.
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched.
     """
     if not np.any(grid.shard_state >= _WEIGHTS):
@@ -79,4 +82,24 @@ def shard_traffic_s(
             + reduce_scatter_s(routed, ranks, wires, links)
         )
     bare = bare_s(np.asarray(traffic), beside_s, parameters.shard_overlap)
+    singly = grid.fused_attention <= 0
+    if np.any(singly):
+        bare = np.where(singly, _singly_s(np.asarray(traffic), dense_ranks, grid, machine, parameters), bare)
     return np.where(grid.shard_state >= _WEIGHTS, bare, 0.0)
+
+
+def _singly_s(
+    traffic_s: Numbers, ranks: Group, grid: Grid, machine: Machine, parameters: Parameters
+) -> Numbers:
+    """Seconds of gathering and scattering a layer's weights tensor by tensor, given those of doing it at
+    once.
+
+    Assumes every collective beyond the first costs its steps once more, and every rank's part a copy; what is
+    recomputed is gathered, let go, and gathered again for the way back.
+    Source: DeepSpeed ZeRO-3 of 2021 gathers each parameter into a list of parts, before each use of its
+    module; Zhao et al. 2023, figure 2.
+    """
+    empty = all_gather_s(0.0, ranks, machine.wires, parameters.collective)
+    copies = _TENSORS * ranks.num_ranks * parameters.shard_copy_s
+    trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_GATHERS + 1)
+    return np.asarray(trips * (traffic_s + (_GATHERS + 1) * ((_TENSORS - 1) * empty + copies)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.perfmodel.axes.placement import group
-from equipoise.perfmodel.collective import send_s
+from equipoise.perfmodel.collective import all_gather_s, send_s
 from equipoise.perfmodel.compute import tokens_per_rank, value_bytes
 from equipoise.perfmodel.grid import Grid, Numbers
 from equipoise.perfmodel.load import Load
@@ -37,15 +37,20 @@ def stages(load: Load, grid: Grid) -> Stages:
 def send_s_per_microbatch(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
     """Bare seconds a stage spends on sending one micro-batch forward and its gradient back; 0 where pp is 1.
 
-    Assumes each tensor rank sends its part where activations are split along the sequence, else all of it.
-    Source: Narayanan et al. 2021, section 4.1 (scatter and gather between stages).
+    Assumes each tensor rank sends its part, and where activations are not split along the sequence, gathers
+    the others' inside its node.
+    Source: Narayanan et al. 2021, section 4.1 (scatter and gather between stages); DeepSpeed splits them
+    alike.
     """
     if not np.any(grid.pp > 1):
         return np.zeros(())
     ranks = group(grid.pp, grid.tp * grid.cp * grid.dp, machine)
     payload = tokens_per_rank(load, grid) * load.boundary_bytes * (value_bytes(grid) / 2)
-    payload = np.where(grid.sequence_parallel > 0, payload / grid.tp, payload)
-    once = send_s(payload, ranks, machine.wires, parameters.collective)
+    wires, links = machine.wires, parameters.collective
+    once = send_s(payload / grid.tp, ranks, wires, links)
+    if np.any((grid.tp > 1) & (grid.sequence_parallel <= 0)):
+        whole = all_gather_s(payload, group(grid.tp, 1.0, machine), wires, links)
+        once = once + np.where((grid.pp > 1) & (grid.sequence_parallel <= 0), whole, 0.0)
     return np.asarray(2 * grid.interleave * once * parameters.pp_overlap)
 
 

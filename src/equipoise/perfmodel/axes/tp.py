@@ -17,8 +17,9 @@ def layer_traffic_s(
     """Bare seconds of a layer's sums for one micro-batch; 0 where tp is 1.
 
     Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism
-    each is a reduce-scatter and an all-gather. Only with tp_overlap do they run beside the products.
-    Source: Shoeybi et al. 2019; Korthikanti et al. 2022.
+    each is a reduce-scatter and an all-gather. Those on the way back run beside products for the weights'
+    gradients, as far as the software has it so; the others only with tp_overlap.
+    Source: Shoeybi et al. 2019; Korthikanti et al. 2022, table 4 (nothing of them shows on the way back).
     """
     if not np.any(grid.tp > 1):
         return np.zeros(())
@@ -32,7 +33,8 @@ def layer_traffic_s(
     again = (
         (grid.recompute == RECOMPUTE_SELECTIVE) & (grid.fused_attention > 0) & (grid.sequence_parallel > 0)
     )
-    passes = 2 + (grid.recompute == RECOMPUTE_FULL) + 0.5 * again
+    full = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
+    passes = 1 + parameters.tp_bare + full + 0.5 * again
     traffic = load.num_sums * passes * np.where(grid.sequence_parallel > 0, halves, whole)
     beside = layer.forward_s + layer.backward_s
     return np.where(grid.tp_overlap > 0, bare_s(traffic, beside, parameters.tp_overlap), traffic)
