@@ -249,6 +249,7 @@ class Step:
         if not self.fused:
             ranks = one.dp * one.cp
             singly = 11 * self.wire.all_gather(0.0, ranks, one.tp) + 12 * ranks * self.fitted.shard_copy_s
+            singly += 2 * load.dense_params / one.tp * self.width * self.memory_s
             return (traffic + 3 * singly) * (4 / 3 if one.recompute == "full" else 1)
         return hidden(traffic, beside_s, self.fitted.shard_overlap)
 

@@ -16,6 +16,8 @@ _WEIGHTS = 3  # the ZeRO stage from which weights are sharded too
 _GATHERS = 2
 # Weights, biases and norms of a layer, each a tensor.
 _TENSORS = 12
+# A copy reads and writes.
+_COPYING = 2
 _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16", "powersgd", "topk"))
 
 
@@ -61,8 +63,10 @@ def shard_traffic_s(
     micro-batch.
 
     beside_s: the layer's own time, beside which the next layer's weights travel. 0 below shard_state 3.
-    Assumes software from before fused attention gathers tensor by tensor, and hides nothing of it.
-    Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched.
+    Assumes software from before fused attention gathers tensor by tensor, copies each byte once more, hides
+    nothing of it, and lets go what is recomputed before it gathers it again for the way back.
+    Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
+    ZeRO-3 of 2021, whose hooks gather before each use of a module.
     """
     if not np.any(grid.shard_state >= _WEIGHTS):
         return np.zeros(())
@@ -84,22 +88,22 @@ def shard_traffic_s(
     bare = bare_s(np.asarray(traffic), beside_s, parameters.shard_overlap)
     singly = grid.fused_attention <= 0
     if np.any(singly):
-        bare = np.where(singly, _singly_s(np.asarray(traffic), dense_ranks, grid, machine, parameters), bare)
+        copied = payload / (machine.memory_byte_per_s * parameters.memory_fraction)
+        parts = _parts_s(dense_ranks, machine, parameters)
+        trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_GATHERS + 1)
+        one_by_one = trips * (traffic + (_GATHERS + 1) * (parts + _COPYING * copied))
+        bare = np.where(singly, one_by_one, bare)
     return np.where(grid.shard_state >= _WEIGHTS, bare, 0.0)
 
 
-def _singly_s(
-    traffic_s: Numbers, ranks: Group, grid: Grid, machine: Machine, parameters: Parameters
-) -> Numbers:
-    """Seconds of gathering and scattering a layer's weights tensor by tensor, given those of doing it at
-    once.
+def _parts_s(ranks: Group, machine: Machine, parameters: Parameters) -> Numbers:
+    """Seconds that gathering a layer's weights tensor by tensor, into a list of parts, adds to doing it at
+    once,
+    whatever their size.
 
-    Assumes every collective beyond the first costs its steps once more, and every rank's part a copy; what is
-    recomputed is gathered, let go, and gathered again for the way back.
-    Source: DeepSpeed ZeRO-3 of 2021 gathers each parameter into a list of parts, before each use of its
-    module; Zhao et al. 2023, figure 2.
+    Assumes every collective beyond the first costs its steps once more, and every rank's part a copy.
+    Source: DeepSpeed ZeRO-3 of 2021; Zhao et al. 2023, figure 2.
     """
     empty = all_gather_s(0.0, ranks, machine.wires, parameters.collective)
     copies = _TENSORS * ranks.num_ranks * parameters.shard_copy_s
-    trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_GATHERS + 1)
-    return np.asarray(trips * (traffic_s + (_GATHERS + 1) * ((_TENSORS - 1) * empty + copies)))
+    return np.asarray((_TENSORS - 1) * empty + copies)
