@@ -1,0 +1,1 @@
+"""What does this machine do? Measures and parses: topology, collectives, traces, training. Fits nothing."""

@@ -1,0 +1,6 @@
+"""How a machine's accelerators are joined: read from what tools print, or from this machine."""
+
+from equipoise.bench.topology.reading import read
+from equipoise.bench.topology.topology import Device, Link, Nic, Topology
+
+__all__ = ["Device", "Link", "Nic", "Topology", "read"]
