@@ -1,0 +1,235 @@
+"""Latency and rate of one measured collective: straight lines of time over size, each for a range of sizes.
+
+Arrays in, a record out. What joins several curves of a machine is perfmodel.collective_table.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t as student
+
+from equipoise.errors import EvidenceError
+from equipoise.stats import Interval
+
+LEVEL = 0.9
+# 0.02: what repetitions of nccl-tests on one machine differ by at least; no line need follow more closely.
+NOISE = 0.02
+FEWEST_SIZES = 3
+MOST_REGIMES = 5
+# Beyond, sizes are thinned evenly: the search below looks at every pair of them.
+MOST_SIZES = 400
+
+Numbers: TypeAlias = NDArray[np.float64]
+Indices: TypeAlias = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """A range of sizes in which time is latency_s + payload / byte_per_s; inf where size does not matter."""
+
+    from_bytes: int
+    to_bytes: int
+    latency_s: float
+    byte_per_s: float
+    num_points: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What the sizes measured say of one collective over one group of ranks.
+
+    latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
+    the largest messages add; None where even they are mostly latency. num_points: sizes. log_sd: what the
+    lines leave, of the logarithm.
+    """
+
+    latency_s: Interval | None
+    byte_per_s: Interval | None
+    regimes: tuple[Regime, ...]
+    num_points: int
+    log_sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A line through some sizes, fitted to relative errors: time = start_s + byte_s x payload."""
+
+    start_s: float
+    byte_s: float
+    misfit: float
+
+
+def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> Curve:
+    """The curve of one collective whose messages took the times measured.
+
+    payload_bytes, seconds: (n_points,), above zero; a size may come several times.
+    Raises EvidenceError for fewer than three sizes.
+    Assumes relative errors of equal size, and ranges of sizes in each of which one algorithm and protocol
+    run.
+    Source: Hockney 1994 for a line; where lines meet, least squares over all cuts (Bellman 1961) with their
+    number by the Bayesian information criterion (Schwarz 1978).
+
+    >>> sizes = [2.0**power for power in range(3, 31)]
+    >>> found = fit_curve(sizes, [20e-6 + size / 100e9 for size in sizes])
+    >>> round(found.latency_s.value * 1e6, 3), round(found.byte_per_s.value / 1e9, 3), len(found.regimes)
+    (20.0, 100.0, 1)
+    """
+    payload, took = (np.asarray(each, dtype=float) for each in (payload_bytes, seconds))
+    sizes = np.unique(payload)
+    if sizes.size < FEWEST_SIZES:
+        raise EvidenceError(
+            f"{sizes.size} message sizes; latency and rate need at least {FEWEST_SIZES}",
+            missing=(f"{FEWEST_SIZES - sizes.size} more sizes, from a few bytes to some GiB",),
+        )
+    if sizes.size > MOST_SIZES:
+        sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
+        kept = np.isin(payload, sizes)
+        payload, took = payload[kept], took[kept]
+    cuts = _cuts(sizes, payload, took)
+    pieces = list(pairwise(cuts))
+    inside = [(payload >= sizes[first]) & (payload <= sizes[last - 1]) for first, last in pieces]
+    lines = [_line(payload[each], took[each]) for each in inside]
+    left = np.concatenate(
+        [np.log(took[each] / _line_s(line, payload[each])) for each, line in zip(inside, lines, strict=True)]
+    )
+    return Curve(
+        latency_s=_latency(lines[0], payload[inside[0]], took[inside[0]]),
+        byte_per_s=_rate(lines[-1], payload[inside[-1]], took[inside[-1]]),
+        regimes=tuple(
+            Regime(
+                from_bytes=int(sizes[first]),
+                to_bytes=int(sizes[last - 1]),
+                latency_s=line.start_s,
+                byte_per_s=1.0 / line.byte_s if line.byte_s > 0 else np.inf,
+                num_points=last - first,
+            )
+            for (first, last), line in zip(pieces, lines, strict=True)
+        ),
+        num_points=int(np.unique(payload).size),
+        log_sd=float(np.sqrt(np.mean(left**2))),
+    )
+
+
+def _line_s(line: _Line, payload: Numbers) -> Numbers:
+    return np.asarray(line.start_s + line.byte_s * payload)
+
+
+def _line(payload: Numbers, took: Numbers) -> _Line:
+    """The line through points with the least squares of relative errors, and neither part below zero."""
+    one, wire = 1.0 / took, payload / took
+    flat = one.sum() / (one**2).sum()
+    steep = wire.sum() / (wire**2).sum()
+    candidates = [(flat, 0.0), (0.0, steep)]
+    scale = payload.max()
+    design = np.stack([one, wire / scale], axis=1)
+    start, byte = np.linalg.lstsq(design, np.ones_like(took), rcond=None)[0]
+    if start > 0 and byte > 0:
+        candidates.append((start, byte / scale))
+    found = [(float(((a * one + b * wire - 1.0) ** 2).sum()), a, b) for a, b in candidates]
+    misfit, a, b = min(found)
+    return _Line(start_s=float(a), byte_s=float(b), misfit=misfit)
+
+
+def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
+    """Where ranges of sizes begin, with the end of the last: indices into sizes, from 0 to their number."""
+    order = np.argsort(payload, kind="stable")
+    payload, took = payload[order], took[order]
+    ends = np.searchsorted(payload, sizes, side="right")
+    starts = np.concatenate([[0], ends[:-1]])
+    misfits = _misfits(payload, took, starts, ends)
+    num_sizes, num_points = sizes.size, payload.size
+    best = misfits[0]  # best[end - 1]: least misfit of so many lines through the sizes up to there
+    chosen, score = [0, num_sizes], _score(best[-1], 1, num_points)
+    backs: list[Indices] = []
+    for num_lines in range(2, min(MOST_REGIMES, num_sizes // FEWEST_SIZES) + 1):
+        # joined[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
+        joined = best[:-1, None] + misfits[1:]
+        back = joined.argmin(axis=0)
+        best = joined[back, np.arange(num_sizes)]
+        backs.append(back + 1)
+        found = _score(best[-1], num_lines, num_points)
+        if found < score:
+            chosen, score = _traced(backs, num_sizes), found
+    return chosen
+
+
+def _traced(backs: list[Indices], num_sizes: int) -> list[int]:
+    cuts = [num_sizes]
+    for back in reversed(backs):
+        cuts.append(int(back[cuts[-1] - 1]))
+    return [0, *reversed(cuts)]
+
+
+def _score(misfit: float, num_lines: int, num_points: int) -> float:
+    variance = misfit / num_points + NOISE**2
+    return float(num_points * np.log(variance) + (3 * num_lines - 1) * np.log(num_points))
+
+
+def _misfits(payload: Numbers, took: Numbers, starts: Indices, ends: Indices) -> Numbers:
+    """misfits[i, j]: of one line through sizes i to j; infinite where these are fewer than three."""
+    num_sizes = starts.size
+    misfits = np.full((num_sizes, num_sizes), np.inf)
+    for first in range(num_sizes - FEWEST_SIZES + 1):
+        begin = int(starts[first])
+        one, wire = 1.0 / took[begin:], payload[begin:] / took[begin:]
+        sums = [np.cumsum(each) for each in (np.ones_like(one), one, wire, one**2, one * wire, wire**2)]
+        at = ends[first + FEWEST_SIZES - 1 :] - begin - 1
+        misfits[first, first + FEWEST_SIZES - 1 :] = _least(np.stack([each[at] for each in sums]))
+    return misfits
+
+
+def _least(sums: Numbers) -> Numbers:
+    """Least sum of squares of a/t + b m/t - 1 over a, b >= 0; elementwise.
+
+    sums: (6, n_cases), over points: their number, 1/t, m/t, 1/t^2, m/t^2 and m^2/t^2.
+    """
+    count, s1, sm, s11, s1m, smm = sums
+    flat, steep = count - s1**2 / s11, count - sm**2 / smm
+    determinant = s11 * smm - s1m**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a, b = (s1 * smm - sm * s1m) / determinant, (sm * s11 - s1 * s1m) / determinant
+        both = np.where((a > 0) & (b > 0) & (determinant > 0), count - a * s1 - b * sm, np.inf)
+    return np.asarray(np.maximum(np.minimum(np.minimum(flat, steep), both), 0.0))
+
+
+def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, float, float]:
+    """Standard errors of a line's start and slope, and the quantile of Student's t that makes an interval."""
+    one, wire = 1.0 / took, payload / took
+    scale = wire.max()
+    if line.start_s == 0 or line.byte_s == 0:
+        free = took.size - 1
+        variance = max(line.misfit / max(free, 1), NOISE**2)
+        design = one if line.byte_s == 0 else wire
+        error = float(np.sqrt(variance / (design**2).sum()))
+        errors = (error, 0.0) if line.byte_s == 0 else (0.0, error)
+    else:
+        free = took.size - 2
+        variance = max(line.misfit / max(free, 1), NOISE**2)
+        design = np.stack([one * took.min(), wire / scale], axis=1)
+        spread = np.linalg.inv(design.T @ design) * variance
+        errors = (float(np.sqrt(spread[0, 0])) * took.min(), float(np.sqrt(spread[1, 1])) / scale)
+    return *errors, float(student.ppf(0.5 + LEVEL / 2, max(free, 1)))
+
+
+def _latency(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
+    """Latency of the first line; None where less than half of its smallest message's time."""
+    if line.start_s < line.byte_s * payload.min():
+        return None
+    error, _, quantile = _deviations(line, payload, took)
+    low, high = max(0.0, line.start_s - quantile * error), line.start_s + quantile * error
+    return Interval(value=line.start_s, low=float(low), high=float(high), level=LEVEL)
+
+
+def _rate(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
+    """Rate of the last line; None where less than half of its largest message's time is spent on the wire."""
+    if line.byte_s * payload.max() < line.start_s:
+        return None
+    _, error, quantile = _deviations(line, payload, took)
+    slow, quick = float(line.byte_s + quantile * error), float(line.byte_s - quantile * error)
+    # A slope that may be zero bounds no rate from above.
+    return Interval(
+        value=1.0 / line.byte_s, low=1.0 / slow, high=1.0 / quick if quick > 0 else np.inf, level=LEVEL
+    )

@@ -1,0 +1,152 @@
+"""What joins the ranks of a run: the machine that its device's name or the user tells, and its links."""
+
+from dataclasses import dataclass, replace
+
+from equipoise.bench.collectives.timing import Run
+from equipoise.errors import SpecError, UsageError
+from equipoise.perfmodel.collective import Group, Wires
+from equipoise.perfmodel.machine import machine
+from equipoise.spec.cluster import Cluster, cluster
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.hardware import Accelerator, Topology, accelerator_alias
+from equipoise.spec.link_class import FABRICS, KINDS, Reach, kind, link_class, reach
+
+# Domains of the fast links that are larger span hosts: racks and pods.
+_LARGEST_HOST = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The links of a run's ranks.
+
+    link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of
+    the network cards of a node together. card_byte_per_s: of one accelerator's share of them.
+    """
+
+    cluster: Cluster
+    group: Group
+    wires: Wires
+    link: str
+    bus_byte_per_s: float
+    card_byte_per_s: float
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the ranks are on."""
+        return round(float(self.group.num_nodes))
+
+    @property
+    def ring_wires(self) -> Wires:
+        """The same links if their switch did not reduce."""
+        return replace(self.wires, switch_reduces=0.0)
+
+    @property
+    def host_byte_per_s(self) -> float | None:
+        """Between an accelerator and its host."""
+        return self.cluster.accelerator.host_byte_per_s
+
+    def is_like(self, accelerator: str, link: str) -> bool:
+        """Whether a published figure of an accelerator and class of link is of such a machine.
+
+        The memory of a chip does not matter: `a100-sxm4-40gb` is like `a100-sxm4-80gb`.
+        """
+        return accelerator.rpartition("-")[0] == self.cluster.accelerator.slug.rpartition("-")[
+            0
+        ] and _over_host(link) == (self.cluster.topology == "host")
+
+
+def checked_link(word: str) -> str:
+    """A class of link as `nvidia-smi topo -m` names it. Raises UsageError for another word.
+
+    >>> checked_link("phb"), checked_link("nv12")
+    ('PHB', 'NV12')
+    """
+    named = link_class(word)
+    if named is None:
+        raise UsageError(
+            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}"
+        )
+    return named
+
+
+def machine_of(run: Run, *, accelerator: str | None, link: str | None) -> Machine | str:
+    """The machine of a run; where nothing tells it, one sentence that says what to give.
+
+    accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
+    Raises SpecError for an accelerator that was given and is not known.
+    """
+    if accelerator is not None:
+        return _machine(run, cluster(accelerator, num_accelerators=run.num_ranks), link)
+    if run.device is None:
+        return "the file does not name the accelerator: give --accelerator NAME or --link CLASS"
+    try:
+        known = accelerator_alias(run.device)
+        found = (
+            cluster(known.slug, num_accelerators=run.num_ranks)
+            if known is not None
+            else cluster_in_text(run.device, num_accelerators=run.num_ranks)
+        )
+        if found is not None:
+            return _machine(run, found, link)
+    except SpecError as err:
+        return str(err)
+    return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
+
+
+def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
+    """What the class of link that was stated reaches, where that says more than the machine does.
+
+    So it is for ranks of one node that are joined through the host, or whose accelerator is not known.
+    """
+    chip: Accelerator | None = None
+    if link is None or (run.num_nodes or 1) > 1:
+        return None
+    if isinstance(found, Machine):
+        if found.num_nodes > 1 or not _over_host(link):
+            return None
+        chip = found.cluster.accelerator
+    return reach(link, chip)
+
+
+def _over_host(link: str) -> bool:
+    return kind(link) not in FABRICS
+
+
+def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:
+    found = _joined_by(usual, link)
+    num_nodes = -(-run.num_ranks // found.node_size)
+    if run.num_nodes is not None and found.node_size <= _LARGEST_HOST:
+        num_nodes = max(num_nodes, run.num_nodes)
+    group = Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
+    wires = machine(found).wires
+    inside, card = float(wires.intra.byte_per_s), float(wires.inter.byte_per_s)
+    return Machine(
+        cluster=found,
+        group=group,
+        wires=wires,
+        link=_within(found, link) if num_nodes == 1 else f"the network of {num_nodes} nodes",
+        bus_byte_per_s=inside if num_nodes == 1 else card * float(group.ranks_per_node),
+        card_byte_per_s=card,
+    )
+
+
+def _joined_by(usual: Cluster, link: str | None) -> Cluster:
+    """The cluster with its accelerators joined as the class of link says, where that is not the usual."""
+    chip = usual.accelerator
+    topology: Topology | None = None
+    if link is not None and _over_host(link) and usual.topology != "host":
+        topology = "host"
+    elif link is not None and not _over_host(link) and usual.topology == "host" and chip.bridge_byte_per_s:
+        topology = "bridge"
+    if topology is None:
+        return usual
+    return cluster(
+        chip.slug, num_accelerators=usual.num_accelerators, node_size=usual.node_size, topology=topology
+    )
+
+
+def _within(found: Cluster, link: str | None) -> str:
+    """What joins accelerators inside a node, in words."""
+    if found.topology == "host":
+        return f"PCIe through the host ({link})" if link else "PCIe through the host"
+    return found.accelerator.link or "the link"

@@ -1,0 +1,227 @@
+"""Files of timed collectives as runs whose rows may be pooled; what was refused is counted with reasons."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from equipoise.bench.collectives.infer import (
+    PROGRAMS,
+    Clues,
+    Side,
+    fraction_bounds,
+    num_parts,
+    operation_of,
+    possible_operations,
+    ranks_of,
+)
+from equipoise.bench.collectives.json import document_in, looks_like_json, tables_in_document
+from equipoise.bench.collectives.text import Found, Row, Table, copies, tables_in, without_empty
+from equipoise.bench.collectives.timing import Reading, Run, Timing
+from equipoise.bench.opened import DamagedError, pieces
+from equipoise.errors import DataError, UsageError
+from equipoise.runs.reader import Rejection, Tally
+from equipoise.units import MIB, MICROSECOND_S
+
+# A sweep of 30 sizes on a thousand ranks that all log is some MB.
+MAX_FILE_BYTES = 64 * MIB
+
+_WORDS = re.compile(r"[a-z]+")
+
+
+def read_files(paths: Sequence[Path], *, operation: str | None = None) -> Reading:
+    """The runs in files, text and JSON mixed.
+
+    operation: of tables that do not say it and whose columns leave it open.
+    Raises DataError for a file that cannot be read, or in which no row was found.
+    """
+    runs, rejected, notes = list[Run](), Tally(), list[str]()
+    for path in paths:
+        _read_file(path, operation, runs, rejected, notes)
+    return Reading(runs=tuple(runs), rejected=rejected, notes=tuple(dict.fromkeys(notes)))
+
+
+def named_operation(name: str) -> str:
+    """The operation of a name as programs and people write it. Raises UsageError for another word.
+
+    >>> named_operation("alltoall"), named_operation("all-reduce")
+    ('all_to_all', 'all_reduce')
+    """
+    plain = name.strip().lower().replace("-", "_")[:40]
+    if plain in {"send", *PROGRAMS}:
+        return PROGRAMS.get(plain, plain)
+    known = sorted({*PROGRAMS.values()})
+    raise UsageError(f"--ops {name[:40]!r}: no such operation; expected one of {', '.join(known)}")
+
+
+def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tally, notes: list[str]) -> None:
+    text = _text(path, notes)
+    stated = [*_named(path), *([operation] if operation else [])]
+    if looks_like_json(text):
+        found = tables_in_document(document_in(text, where=str(path)))
+        for table in found.tables:
+            table.programs.extend(stated)
+    else:
+        found = tables_in(text.splitlines(), programs=stated)
+    if not found.broken and not any(table.rows for table in found.tables):
+        raise DataError(
+            f"{path}: no row of nccl-tests or rccl-tests in it; expected lines of size, count, type, ... "
+            "time, algbw, busbw, or the JSON of -J"
+        )
+    _refuse_broken(path, found, rejected, notes)
+    for table in found.tables:
+        runs.extend(_runs(table, str(path), len(runs), rejected, notes))
+
+
+def _text(path: Path, notes: list[str]) -> str:
+    """The content of a file as text; what no encoding explains becomes a replacement character."""
+    data = bytearray()
+    try:
+        for piece in pieces(path):
+            data += piece
+            if len(data) > MAX_FILE_BYTES:
+                raise DataError(
+                    f"{path}: more than {MAX_FILE_BYTES} bytes; no output of nccl-tests is so long"
+                )
+    except DamagedError as err:
+        if not data:
+            raise
+        notes.append(f"{err}; what came before was read")
+    utf16 = bytes(data[:2]) in {b"\xff\xfe", b"\xfe\xff"}  # what PowerShell writes
+    return bytes(data).decode("utf-16" if utf16 else "utf-8-sig", errors="replace")
+
+
+def _named(path: Path) -> list[str]:
+    """Operations that a file's name names, e.g. of `nccl_alltoall.log`."""
+    words = _WORDS.findall(path.stem.lower())
+    pairs = [f"{one}_{two}" for one, two in pairwise(words)]
+    return [PROGRAMS[each] for each in (*pairs, *words) if each in PROGRAMS]
+
+
+def _refuse_broken(path: Path, found: Found, rejected: Tally, notes: list[str]) -> None:
+    for line, reason in found.broken:
+        kind = "broken_row"
+        rejected.add(Rejection(kind=kind, where=f"{path}:{line}", detail=reason))
+    if found.is_cut:
+        notes.append(f"{path}: more rows than are read; the rest is not used")
+
+
+def _runs(table: Table, file: str, num_before: int, rejected: Tally, notes: list[str]) -> Iterator[Run]:
+    """The runs of one table: one a copy of the program that ran, and one an operation."""
+
+    def refuse(kind: str, rows: Sequence[Row], detail: str) -> None:
+        if rows:
+            where = f"{file}:{rows[0].line}"
+            rejected.add(Rejection(kind=kind, where=where, detail=detail), count=len(rows))
+
+    moved = list(without_empty(table.rows))
+    kept = {row.line for row in moved}
+    refuse("empty", [row for row in table.rows if row.line not in kept], "size 0: nothing was sent")
+    if table.is_host_time:
+        refuse("host_time", moved, "times of the host (-C), not of the collective")
+        return
+    wrong = [row for row in moved if row.num_wrong]
+    refuse("wrong_results", wrong, "came out wrong (#wrong above 0): its time says nothing")
+    untimed = [row for row in moved if not row.num_wrong and not any(row.sides)]
+    refuse("untimed", untimed, "no time in it")
+    usable = [row for row in moved if not row.num_wrong and any(row.sides)]
+    chains = copies(usable)
+    num_copies = max(len(chains), 1 + (table.num_listed_again > 0))
+    if num_copies > 1:
+        notes.append(
+            f"{file}:{usable[0].line}: {num_copies} copies of the program ran at once, each over its own "
+            "ranks and in the way of the others: build nccl-tests with MPI=1"
+        )
+    for chain in chains:
+        run = _run(table, chain, usable, file=file, number=num_before + 1)
+        if isinstance(run, str):
+            refuse("unknown", chain, run)
+        else:
+            num_before += 1
+            yield replace(run, num_copies=num_copies)
+
+
+def _sides(rows: Iterable[Row]) -> Iterator[tuple[int, Side]]:
+    for row in rows:
+        for side in row.sides:
+            if side is not None:
+                yield row.payload_bytes, side
+
+
+def _clues(rows: Sequence[Row]) -> Clues:
+    parts = {num_parts(row.payload_bytes, row.count, row.dtype) for row in rows}
+    return Clues(
+        possible=possible_operations(rows[0].redop, rows[0].root),
+        parts=parts.pop() if len(parts) == 1 else None,
+        bounds=fraction_bounds(_sides(rows)),
+    )
+
+
+def _run(table: Table, rows: Sequence[Row], alike: Sequence[Row], *, file: str, number: int) -> Run | str:
+    """The run that rows are of, or why it cannot be told. alike: the rows of all copies of the program."""
+    clues = _clues(alike)
+    if _silent(alike):
+        return "one rank: nothing was sent; nccl-tests without MPI=1 runs apart in every process"
+    operation = operation_of(clues, table.programs)
+    if operation is None:
+        open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
+        return f"the operation is not told: {open_to}; say it with --ops"
+    listed = _listed_ranks(table)
+    num_ranks = ranks_of(operation, listed, clues)
+    if num_ranks is None:
+        return (
+            "the number of ranks is not told, and its digits leave it open; keep the lines before the table"
+        )
+    num_nodes = _num_nodes(table, num_ranks)
+    names = {name for _, name in table.devices.values()}
+    return Run(
+        file=file,
+        number=number,
+        operation=operation,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        device=names.pop() if len(names) == 1 else None,
+        timings=tuple(_timing(row, operation, num_ranks, num_nodes) for row in rows),
+    )
+
+
+def _silent(rows: Sequence[Row]) -> bool:
+    """Whether even the largest message shows no rate: so it is with one rank."""
+    largest = max(rows, key=lambda row: row.payload_bytes)
+    bounds = fraction_bounds(_sides([largest]))
+    return bounds is not None and bounds[1] < _LEAST_FRACTION
+
+
+# Two ranks that gather carry half of a payload on a link: nothing carries less.
+_LEAST_FRACTION = 0.5
+
+
+def _listed_ranks(table: Table) -> int | None:
+    """Ranks as the lines before the table list them; those that are cut off count up to the last."""
+    return max(table.devices) + 1 if table.devices and not table.num_listed_again else None
+
+
+def _num_nodes(table: Table, num_ranks: int) -> int | None:
+    """Hosts, where every one of them can have been listed."""
+    whole = len(table.devices) == num_ranks and not table.num_listed_again
+    return len({host for host, _ in table.devices.values()}) if whole else None
+
+
+def _timing(row: Row, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
+    seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
+    spread = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
+    return Timing(
+        operation=operation,
+        payload_bytes=row.payload_bytes,
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        out_of_place_s=seconds[0],
+        in_place_s=seconds[1],
+        redop=row.redop if row.redop != "none" else None,
+        dtype=row.dtype,
+        num_wrong=row.num_wrong,
+        line=row.line,
+        resolution=math.fsum(spread) / len(spread),
+    )

@@ -1,0 +1,270 @@
+"""The tables that nccl-tests and rccl-tests print, as runs: three layouts and what happens to them in logs.
+
+A log may hold tags of mpirun and srun, lines of the library inside the table, several runs after or inside
+one another, and begin or end anywhere. The average that is printed last mixes all sizes and is not read.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from equipoise.bench.collectives.infer import PROGRAMS, Side, printed
+
+# 1,000,000 rows are a thousand sweeps; beyond, a file is not what a person ran.
+MAX_ROWS = 1_000_000
+MAX_LINE_CHARS = 4096
+
+_TAG = re.compile(r"^\s*(?:\[(?P<mpi>\d+,\d+)\]<\w+>:?|(?P<srun>\d{1,6}):(?=\s))")
+_INLINE_TAG = re.compile(r"\[\d+(?:,\d+)?\](?:<\w+>:?)?")
+# `host:pid:thread [device] NCCL INFO ...`, which may follow the first columns of a row without a space.
+_LIBRARY = re.compile(r"(?:(?<![\w.-])\w[\w.-]*|[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] .*$")
+_RANK = re.compile(
+    r"\bRank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(\S.*)"
+)
+_SIZES = re.compile(r"\bnThread:?\s+\d+\s+nGpus:?\s+\d+\b")
+_PROGRAM = re.compile(r"\b([a-z_]+)_perf(?:_mpi)?\b")
+_HEAD_LINE = re.compile(r"\bsize\s+count\s+type\b")
+_HEAD = re.compile(
+    r"(?:^|[\s:>|])(?P<size>\d{1,18})\s+(?P<count>\d{1,18})\s+(?P<dtype>[A-Za-z]\w{1,15})(?P<rest>(?:\s.*)?)$"
+)
+_DTYPES = re.compile(
+    r"u?int(?:8|32|64)|u?char|half|float|double|b?float16|float(?:32|64)|bf16|fp(?:16|32|64)|f(?:p|loat)?8\w*"
+)
+_REDOP = re.compile(r"[A-Za-z]\w{1,15}$")
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,2})?$")
+_TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+# Columns of one side: time algbw busbw #wrong, then bits that differ between repeats (-B) and four of single
+# iterations (-I).
+_SIDE_WIDTHS = (4, 8, 5, 9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row as printed. num_wrong: None where the column says N/A, or holds an error and not a count."""
+
+    line: int
+    payload_bytes: int
+    count: int
+    dtype: str
+    redop: str | None
+    root: int | None
+    sides: tuple[Side | None, Side | None]
+    num_wrong: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """One run of the program as found: its rows, and what the lines before them said.
+
+    programs: operations named, the surest first. devices: by rank, (host, name); again: ranks listed twice.
+    """
+
+    programs: list[str] = field(default_factory=list)
+    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
+    num_listed_again: int = 0
+    is_host_time: bool = False
+    rows: list[Row] = field(default_factory=list)
+
+
+class BrokenRowError(ValueError):
+    """A line that begins as a row and does not go on as one; the message says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """The lines of one writer: the table being read, and a row whose second half is still to come."""
+
+    table: Table = field(default_factory=Table)
+    half_row: tuple[int, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What the lines of a log hold: tables in order, and lines that began as a row, with the reason."""
+
+    tables: list[Table] = field(default_factory=list)
+    broken: list[tuple[int, str]] = field(default_factory=list)
+    is_cut: bool = False
+
+
+def tables_in(lines: Iterable[str], *, programs: Sequence[str] = ()) -> Found:
+    """The tables of a log. programs: operations named outside it, e.g. by its file name, the least sure."""
+    found, streams = Found(), dict[str, _Stream]()
+    num_rows = 0
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_LINE_CHARS:
+            continue
+        tag = _TAG.match(line)
+        stream = streams.setdefault((tag["mpi"] or tag["srun"]) if tag else "", _Stream())
+        try:
+            row = _read(stream, number, line, found)
+        except BrokenRowError as err:
+            found.broken.append((number, str(err)))
+            continue
+        if row is not None:
+            stream.table.rows.append(row)
+            num_rows += 1
+        if num_rows >= MAX_ROWS:
+            found.is_cut = True
+            break
+    for stream in streams.values():
+        _give_up(stream, found)
+        found.tables.append(stream.table)
+    found.tables = [table for table in found.tables if table.rows]
+    found.tables.sort(key=lambda table: table.rows[0].line)
+    for table in found.tables:
+        table.programs.extend(programs)
+    return found
+
+
+def _read(stream: _Stream, number: int, line: str, found: Found) -> Row | None:
+    """What one line adds: a whole row, else something the stream remembers, else nothing."""
+    text = _INLINE_TAG.sub(" ", _LIBRARY.sub("", line)).rstrip()
+    head = _HEAD.search(text)
+    if head is not None and (row := _row(number, head)) is not None:
+        return row
+    if head is not None and _DTYPES.fullmatch(head["dtype"]):
+        _give_up(stream, found)
+        stream.half_row = (number, text)
+        return None
+    if stream.half_row is not None and _only_numbers(text):
+        first, begun = stream.half_row
+        stream.half_row = (first, f"{begun} {text}")
+        head = _HEAD.search(stream.half_row[1])
+        row = None if head is None else _row(first, head)
+        if row is not None:
+            stream.half_row = None
+        return row
+    if text.strip():
+        _remember(stream, line, found)
+    return None
+
+
+def _give_up(stream: _Stream, found: Found) -> None:
+    """Count a row whose second half never came."""
+    if stream.half_row is not None:
+        found.broken.append((stream.half_row[0], "the row ends after its first columns"))
+    stream.half_row = None
+
+
+def _only_numbers(text: str) -> bool:
+    tokens = text.split()
+    return bool(tokens) and all(_NUMBER.match(each) or each == "N/A" for each in tokens)
+
+
+def _remember(stream: _Stream, line: str, found: Found) -> None:
+    """Take in what a line that is no row says of the rows to come; a new head after rows is a new run."""
+    program, sizes, rank = _PROGRAM.search(line), _SIZES.search(line), _RANK.search(line)
+    operation = PROGRAMS.get(program[1]) if program else None
+    concluded = "concluded" in line
+    begins = (operation and not concluded) or sizes or rank or _HEAD_LINE.search(line)
+    if begins and stream.table.rows:
+        found.tables.append(stream.table)
+        named = [] if operation else stream.table.programs[:1]
+        stream.table = Table(programs=named)
+    table = stream.table
+    if operation and operation not in table.programs:
+        # What the program says of itself is surer than what a shell echoed before it.
+        table.programs.insert(0 if "Collective test" in line else len(table.programs), operation)
+    if rank:
+        number = int(rank[1])
+        table.num_listed_again += number in table.devices
+        table.devices[number] = (rank[2], rank[3].strip())
+    if re.search(r"\bcputime\b", line):
+        table.is_host_time = True
+
+
+def _row(number: int, head: re.Match[str]) -> Row | None:
+    """The row that a line begins; None where its second half is still to come, or where it is no row."""
+    tokens = _TIMESTAMP.sub("", head["rest"]).split()
+    known = _DTYPES.fullmatch(head["dtype"])
+    redop = tokens.pop(0) if tokens and _REDOP.match(tokens[0]) and tokens[0] != "N/A" else None
+    numeric = [bool(_NUMBER.match(each)) or each in {"N/A", "-1"} for each in tokens]
+    if not all(numeric):
+        if not known:
+            return None
+        odd = tokens[numeric.index(False)]
+        raise BrokenRowError(f"a row with {odd[:40]!r} where a number was expected")
+    width = next((width for width in _SIDE_WIDTHS if len(tokens) in {2 * width, 2 * width + 1}), None)
+    if width is None:
+        if known and len(tokens) > 2 * max(_SIDE_WIDTHS) + 1:
+            raise BrokenRowError(f"a row of {len(tokens)} numbers; expected 8, or 16 with -I")
+        return None
+    root = int(tokens.pop(0)) if len(tokens) == 2 * width + 1 and _is_whole(tokens[0]) else None
+    if len(tokens) != 2 * width:
+        raise BrokenRowError("a row whose columns are not two sides of time, algbw, busbw and #wrong")
+    wrongs = [_num_wrong(tokens[at + 3]) for at in (0, width)]
+    counted = [each for each in wrongs if each is not None]
+    return Row(
+        line=number,
+        payload_bytes=int(head["size"]),
+        count=int(head["count"]),
+        dtype=head["dtype"],
+        redop=redop,
+        root=root,
+        sides=(_side(tokens[:width]), _side(tokens[width:])),
+        num_wrong=max(counted) if counted else None,
+    )
+
+
+def _is_whole(text: str) -> bool:
+    return bool(re.fullmatch(r"-?\d{1,9}", text))
+
+
+def _side(tokens: Sequence[str]) -> Side | None:
+    """One side of a row; None where it was not run."""
+    if "N/A" in (tokens[0], tokens[2]):
+        return None
+    return Side(time_us=printed(tokens[0]), bus=printed(tokens[2]))
+
+
+def _num_wrong(text: str) -> int | None:
+    """Wrong elements, up to 2.17 the largest error: that has a fraction or an exponent such as 2e-07."""
+    if text == "N/A" or "." in text or "e-" in text.lower() or text.lower() == "0e+00":
+        return None
+    return int(float(text))
+
+
+def copies(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one writer by the copy of the program that printed them: one list unless copies ran at once.
+
+    A program goes through its sizes upwards, so rows that go back and forth come from several. Sweeps after
+    one another (-N, or another type) are one copy.
+    """
+    chains: list[list[Row]] = []
+    for row in rows:
+        reach = [
+            chain
+            for chain in chains
+            if chain[-1].payload_bytes < row.payload_bytes and _alike(chain[-1], row)
+        ]
+        if reach:
+            max(reach, key=lambda chain: chain[-1].payload_bytes).append(row)
+        else:
+            chains.append([row])
+    copied: list[list[Row]] = []
+    for chain in chains:
+        earlier = [each for each in copied if each[-1].line < chain[0].line]
+        # One row of a size that was there before is rounding: sizes are multiples of the ranks.
+        into = earlier or (copied if len(chain) == 1 else [])
+        if into:
+            into[0].extend(chain)
+        else:
+            copied.append(list(chain))
+    return copied
+
+
+def _alike(one: Row, other: Row) -> bool:
+    return (one.dtype, one.redop, one.root) == (other.dtype, other.redop, other.root)
+
+
+def without_empty(rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows that moved something, with the sides that took time."""
+    for row in rows:
+        if row.payload_bytes > 0 and row.count > 0:
+            first, second = row.sides
+            yield replace(row, sides=(_timed(first), _timed(second)))
+
+
+def _timed(side: Side | None) -> Side | None:
+    return side if side is not None and side.time_us.value > 0 else None

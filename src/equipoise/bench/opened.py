@@ -1,0 +1,75 @@
+"""Files of any size as pieces of bytes: decompressed on the way, with bounded memory and output."""
+
+import io
+import lzma
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from equipoise.errors import DataError
+from equipoise.runs.sources.compression import compression
+from equipoise.units import GIB, MIB
+
+PIECE_BYTES = 4 * MIB
+# Traces and logs compress 8 to 40 times. gzip cannot exceed 1032 times, which only bombs come near.
+MAX_EXPANSION = 200
+EXPANSION_FLOOR_BYTES = 64 * MIB
+MAX_TOTAL_BYTES = 256 * GIB
+
+_MAGIC_BYTES = 8
+
+
+def pieces(path: Path) -> Iterator[bytes]:
+    """The content of a file, decompressed where it is compressed, in pieces of at most PIECE_BYTES.
+
+    Raises DataError for what is no regular file, is damaged, or expands as no honest file does.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: not a regular file; expected a file to read")
+        with path.open("rb") as file:
+            yield from stream_pieces(file, status.st_size, where=str(path))
+    except ValueError as err:  # a NUL byte in the path
+        raise DataError(f"{path!r}: {err}; expected the name of a file") from err
+
+
+def blob_pieces(data: bytes, *, where: str) -> Iterator[bytes]:
+    """The same of bytes that are in memory already; where: names them in messages."""
+    return stream_pieces(io.BytesIO(data), len(data), where=where)
+
+
+def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[bytes]:
+    """The same of an open file of num_bytes as it lies."""
+    kind = compression(file.read(_MAGIC_BYTES))
+    file.seek(0)
+    if kind is not None and kind.opened is None:
+        raise DataError(
+            f"{where}: a {kind.name} file; expected plain text, gzip, zstd or xz: unpack it first"
+        )
+    read = file.read if kind is None or kind.opened is None else kind.opened(file)
+    limit_bytes = MAX_TOTAL_BYTES
+    if kind is not None:
+        limit_bytes = min(limit_bytes, max(EXPANSION_FLOOR_BYTES, MAX_EXPANSION * num_bytes))
+    produced_bytes = 0
+    while True:
+        try:
+            piece = read(PIECE_BYTES)
+        except (EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError, OSError) as err:
+            if kind is None:
+                raise
+            raise DamagedError(f"{where}: a damaged or cut {kind.name} file: {err}") from err
+        if not piece:
+            return
+        produced_bytes += len(piece)
+        if produced_bytes > limit_bytes:
+            raise DataError(
+                f"{where}: {num_bytes} bytes expand to more than {limit_bytes}, as no trace or log does"
+            )
+        yield piece
+
+
+class DamagedError(DataError):
+    """Compressed data that end or break in the middle: what came before them stands."""

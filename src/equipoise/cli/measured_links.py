@@ -1,0 +1,174 @@
+"""What `equipoise collectives` says: latency and rate by operation and size, and whether they are normal."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from textwrap import fill
+from typing import Any
+
+from equipoise.advice.collectives import LEVEL, Fit, Links, Verdict
+from equipoise.bench.collectives.timing import Run, bus_fraction
+from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.stats import Interval
+from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, significant
+
+_GB = SI_PREFIXES["G"]
+_KIB = 1024
+
+
+def fields(found: Links) -> dict[str, Any]:
+    """The fields of the document."""
+    return {
+        "level": LEVEL,
+        "num_rows": found.reading.num_rows,
+        "fits": [significant(_fit(each)) for each in found.fits],
+        "verdicts": [significant(_verdict(each)) for each in found.verdicts],
+        "unfitted": [{**_named(run), "reason": reason} for run, reason in found.unfitted],
+        "rejected": found.reading.rejected.rows(),
+        "notes": list(found.reading.notes),
+    }
+
+
+def _named(run: Run) -> dict[str, Any]:
+    """What identifies a run."""
+    return {
+        "operation": run.operation,
+        "num_ranks": run.num_ranks,
+        "num_nodes": run.num_nodes,
+        "device": run.device,
+        "file": run.file,
+        "run": run.number,
+    }
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    latency, rate = fit.curve.latency_s, fit.curve.byte_per_s
+    return {
+        **_named(fit.run),
+        "latency_s": latency and latency.value,
+        "latency_low_s": latency and latency.low,
+        "latency_high_s": latency and latency.high,
+        "byte_per_s": rate and rate.value,
+        "low": rate and rate.low,
+        "high": rate and rate.high,
+        "bus_byte_per_s": fit.bus_byte_per_s,
+        "num_points": fit.curve.num_points,
+        "log_sd": fit.curve.log_sd,
+        "regimes": [asdict(each) for each in fit.curve.regimes],
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    plain: Mapping[str, Any] = {
+        name: getattr(verdict, name)
+        for name in ("quantity", "payload_bytes", "measured", "low", "expected", "high", "verdict", "because")
+    }
+    return {
+        **_named(verdict.run),
+        **plain,
+        "link": verdict.link,
+        "link_byte_per_s": verdict.link_byte_per_s,
+        "evidence": list(verdict.evidence),
+    }
+
+
+def text(found: Links) -> str:
+    """The same for people."""
+    parts = [_head(found)]
+    if found.fits:
+        parts.append(_fits(found.fits))
+    parts.extend(_paragraph(_said(each)) for each in found.verdicts)
+    parts.extend(_paragraph(f"{_title(run)}: no fit: {reason}.") for run, reason in found.unfitted)
+    if found.reading.rejected.kinds:
+        parts.append(_rejected(found))
+    parts.extend(_paragraph(f"Note: {note}.") for note in found.reading.notes)
+    return "\n".join(parts)
+
+
+def _paragraph(sentence: str) -> str:
+    return fill(printable(sentence), width_columns(), subsequent_indent="  ") + "\n"
+
+
+def _head(found: Links) -> str:
+    rows = counted(found.reading.num_rows, "row", "rows")
+    runs = counted(len(found.reading.runs), "run", "runs")
+    refused = sum(each.count for each in found.reading.rejected.kinds.values())
+    rest = f"; {refused} not used" if refused else ""
+    return _paragraph(f"{rows} of {runs} read{rest}.")
+
+
+def _fits(fits: Iterable[Fit]) -> str:
+    """One line a fit, and under it one a range of sizes."""
+    head = ["operation", "ranks", "sizes", "latency us", "payload GB/s", "bus GB/s"]
+    rows = []
+    for fit in fits:
+        run, curve = fit.run, fit.curve
+        span = f"{_size(curve.regimes[0].from_bytes)}..{_size(curve.regimes[-1].to_bytes)}"
+        bus = "-" if fit.bus_byte_per_s is None else f"{fit.bus_byte_per_s / _GB:.4g}"
+        latency, rate = _ranged(curve.latency_s, MICROSECOND_S), _ranged(curve.byte_per_s, _GB)
+        rows.append([run.operation, str(run.num_ranks), span, latency, rate, bus])
+        if len(curve.regimes) > 1:
+            rows.extend(_regimes(fit))
+    legend = (
+        "Time is latency + payload / rate in each range of sizes; in brackets where "
+        f"{format_percent(LEVEL)} of the probability lies. A dash: the sizes measured do not tell."
+    )
+    return table_text(head, rows, align="<><>>>") + _paragraph(legend)
+
+
+def _regimes(fit: Fit) -> list[list[str]]:
+    factor = bus_fraction(fit.run.operation, fit.run.num_ranks)
+    return [
+        [
+            "",
+            "",
+            f"  {_size(each.from_bytes)}..{_size(each.to_bytes)}",
+            f"{each.latency_s / MICROSECOND_S:.3g}",
+            "-" if math.isinf(each.byte_per_s) else f"{each.byte_per_s / _GB:.3g}",
+            "-" if math.isinf(each.byte_per_s) else f"{each.byte_per_s * factor / _GB:.3g}",
+        ]
+        for each in fit.curve.regimes
+    ]
+
+
+def _ranged(interval: Interval | None, unit: float) -> str:
+    if interval is None:
+        return "-"
+    high = "?" if math.isinf(interval.high) else f"{interval.high / unit:.3g}"
+    return f"{interval.value / unit:.3g} ({interval.low / unit:.3g}..{high})"
+
+
+def _title(run: Run) -> str:
+    nodes = "" if run.num_nodes in {None, 1} else f" on {run.num_nodes} nodes"
+    return f"{run.operation} over {counted(run.num_ranks, 'rank', 'ranks')}{nodes}"
+
+
+def _said(verdict: Verdict) -> str:
+    """A verdict in one or two sentences."""
+    rate = verdict.quantity == "bus_byte_per_s"
+    unit, name = (_GB, "GB/s") if rate else (MICROSECOND_S, "us")
+    what = f"{verdict.measured / unit:.4g} {name}" + (" of bus" if rate else "")
+    found = f"{_title(verdict.run)}: {verdict.verdict}: {what} at {_size(verdict.payload_bytes)}"
+    if verdict.low is not None and verdict.high is not None:
+        found += f", {verdict.low / unit:.3g} to {verdict.high / unit:.3g} expected"
+    return f"{found}: {verdict.because}" + ("" if verdict.because.endswith("?") else ".")
+
+
+def _size(num_bytes: int) -> str:
+    """A size as nccl-tests is asked for it: powers of 1024.
+
+    >>> _size(8), _size(1536), _size(8 * 2**30)
+    ('8 B', '1.5 KiB', '8 GiB')
+    """
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (_KIB, "KiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.3g} {name}"
+    return f"{num_bytes} B"
+
+
+def _rejected(found: Links) -> str:
+    lines = [
+        f"{each.count} not used: {each.first.detail} (first: {each.first.where})."
+        for _, each in sorted(found.reading.rejected.kinds.items())
+    ]
+    return "".join(_paragraph(line) for line in lines)
