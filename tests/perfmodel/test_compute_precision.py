@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.perfmodel.compute import (
@@ -78,6 +78,7 @@ def test_a_power_limit_slows_products_by_its_root():
     assert float(power_rate(NODE, cubic)) == 1
 
 
+@settings(deadline=None)  # the first call reads the catalogue
 @given(st.floats(100.0, 700.0), st.floats(1.0, 2.0))
 def test_more_power_never_hurts(power_w, times):
     lower, higher = (
@@ -97,6 +98,7 @@ def test_attention_and_logits_stay_wide(precision):
     assert step_s(single(precision=precision), rates=endless) > least_s
 
 
+@settings(deadline=None)  # the first call reads the catalogue
 @given(st.sampled_from(["none", "selective", "full"]), st.sampled_from(["bf16", "fp8"]))
 def test_recomputing_takes_time(recompute, precision):
     kept = single(precision=precision)
@@ -104,6 +106,7 @@ def test_recomputing_takes_time(recompute, precision):
     assert step_s(replace(kept, recompute="full")) >= step_s(replace(kept, recompute=recompute))
 
 
+@settings(deadline=None)  # the first call reads the catalogue
 @given(st.integers(0, 3), st.integers(0, 3))
 def test_experts_elsewhere_never_add_work_of_their_own(first, second):
     few, many = sorted((2**first, 2**second))

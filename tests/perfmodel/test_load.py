@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
@@ -52,6 +52,7 @@ def test_a_token_is_routed_in_the_width_experts_work_in():
     assert narrow.top_k == 22
 
 
+@settings(deadline=None)  # the first call reads the catalogue
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 8))
 def test_layers_that_predict_later_tokens_add_flop_and_weights(layers, experts, further):
     plain = {"layers": layers, "hidden": 64, "heads": 4, "vocabulary": 100, "kv_heads": 4, "head_size": 64}
@@ -66,6 +67,7 @@ def test_layers_that_predict_later_tokens_add_flop_and_weights(layers, experts, 
     assert more.train_flop_per_sample >= without.train_flop_per_sample
 
 
+@settings(deadline=None)  # the first call reads the catalogue
 @given(st.floats(0, 100), st.floats(0, 100), st.floats(1, 1e6), st.floats(1, 1e6))
 def test_a_mean_layer_is_the_blocks_shared_out(first, second, flop, params):
     mean = summed(((first, Block(flop=flop)), (second, Block(params=params))), 4.0)

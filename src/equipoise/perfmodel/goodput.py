@@ -11,8 +11,8 @@ from equipoise.perfmodel.load import Floats
 class Failures:
     """How often accelerators fail, and what a failure costs.
 
-    mean_time_between_s: of one accelerator with its share of host and network. checkpoint_s: to write one while
-    training stands still. restart_s: from a failure to the first new step.
+    mean_time_between_s: of one accelerator with its share of host and network. checkpoint_s: to write one
+    while training stands still. restart_s: from a failure to the first new step.
     """
 
     mean_time_between_s: Floats
@@ -20,14 +20,15 @@ class Failures:
     restart_s: Floats
 
 
-# 419 unexpected interruptions of 16,384 accelerators in 54 days (Llama team 2024, section 3.3.4): one in 1.8e8 s
-# each. Assumed, not measured: 10 s to write some terabytes to storage of 2 TB/s (same paper, section 3.3.1), and
-# ten minutes until an automatic restart steps again.
+# 419 unexpected interruptions of 16,384 accelerators in 54 days (Llama team 2024, section 3.3.4): one in
+# 1.8e8 s # each. Assumed, not measured: 10 s to write some terabytes to storage of 2 TB/s (same paper,
+# section 3.3.1), and # ten minutes until an automatic restart steps again.
 TYPICAL_FAILURES = Failures(mean_time_between_s=1.8e8, checkpoint_s=10.0, restart_s=600.0)
 
 
 def checkpoint_interval_s(num_accelerators: Floats, failures: Failures) -> Floats:
-    """Seconds between checkpoints that lose least: root of twice a checkpoint's time by the time to a failure.
+    """Seconds between checkpoints that lose least: root of twice a checkpoint's time by the time to a
+    failure.
 
     Assumes failures come at random and are rare beside a checkpoint. Source: Young 1974.
 

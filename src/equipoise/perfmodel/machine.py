@@ -17,10 +17,11 @@ class Machine:
 
     peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
     achievable_fraction: of the peak, that large bf16 matrix products reach.
-    intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one direction.
-    power_share: the power limit over the power at which the peaks hold, at most 1.
-    host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch adds.
-    keeps_order: 1 where the network delivers in order, so that short messages may take NCCL's quick protocols.
+    intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
+    direction. power_share: the power limit over the power at which the peaks hold, at most 1.
+    host_byte_per_s: between the accelerator and its host's memory. switch_reduces: 1 where the node's switch
+    adds. keeps_order: 1 where the network delivers in order, so that short messages may take NCCL's quick
+    protocols.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -67,7 +68,8 @@ def machine(cluster: Cluster) -> Machine:
     peaks = tuple(float(chip.peak_flop_per_s(DTYPE_OF[each]) or np.nan) for each in PRECISIONS)
     if np.isnan(peaks).all():
         raise SpecError(
-            f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; estimates need one: add it with --hardware"
+            f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; "
+            "estimates need one: add it with --hardware"
         )
     return Machine(
         peak_flop_per_s=peaks,
