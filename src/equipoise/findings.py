@@ -6,7 +6,7 @@ import polars as pl
 
 from equipoise.advice.balance import Balances, Unanswered
 from equipoise.advice.diagnose import Diagnosis
-from equipoise.advice.planned import Comparison, Plan
+from equipoise.advice.planned import Comparison, Option, Plan
 from equipoise.advice.record import Shipped
 from equipoise.advice.sizing import Parts, Sized
 from equipoise.perfmodel.prior import Prior
@@ -80,7 +80,8 @@ class PlanFindings:
 
     comparison: the plans, one an accelerator asked for. plan: the one to take. sizes: the best option of each
     size tried, against the smallest. layouts: the recommended option and others on as many accelerators,
-    against the recommended. spent, held: of `sizes`, accelerator-seconds a sample by cause; bytes by kind.
+    against the recommended. spent: of `sizes`, accelerator-seconds a sample by cause. stored: the options
+    whose memory tells what fits; held: their bytes by kind.
     priors: of the parameters of the model. dataset: version of the embedded data.
     """
 
@@ -89,6 +90,7 @@ class PlanFindings:
     sizes: tuple[Sized, ...]
     layouts: tuple[Sized, ...]
     spent: Parts
+    stored: tuple[Option, ...]
     held: Parts
     priors: tuple[Prior, ...]
     dataset: str

@@ -145,13 +145,15 @@ def study(
 def plan_findings(comparison: Comparison) -> PlanFindings:
     """What a page shows of the plans of `advice.plan`, the one to take first."""
     plan = comparison.plan
+    stored = sizing.stored(plan)
     return PlanFindings(
         comparison=comparison,
         plan=plan,
         sizes=sizing.by_size(plan),
         layouts=sizing.layouts(plan),
         spent=sizing.spent(plan.by_size),
-        held=sizing.held(plan.by_size),
+        stored=stored,
+        held=sizing.held(stored),
         priors=PRIORS,
         dataset=embedded.version(),
     )

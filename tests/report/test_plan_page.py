@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from equipoise.advice.answer import Evidence
 from equipoise.report import html, terminal
 from equipoise.report.pages import PLAN
 from equipoise.report.sections.plan import SECTIONS
@@ -132,7 +133,7 @@ def test_facts_formulas_and_priors_name_their_sources(page):
 
 def test_an_uncalibrated_plan_says_that_no_error_is_known(planned, parsed):
     (record,) = parsed(html.render(PLAN, planned)).all("section", id="plan-record")
-    assert "no error can be stated" in record["text"]
+    assert "no error of a step can be stated" in record["text"]
 
 
 def test_the_record_of_a_calibration_is_shown(planned, parsed):
@@ -147,7 +148,19 @@ def test_the_record_of_a_calibration_is_shown(planned, parsed):
     page = parsed(html.render(PLAN, replace(planned, plan=replace(planned.plan, basis=basis))))
     (record,) = page.all("section", id="plan-record")
     assert all(amount in record["text"] for amount in ("4.3 %", "12.7 %", "91.1 %", "1,160"))
-    assert "off by 4.3 % (median) on 1,160 results held out" in page.all("header")[0]["text"]
+    assert "the time of a step by 4.3 % on 1,160 held out" in page.all("header")[0]["text"]
+
+
+def test_a_published_training_of_the_same_size_stands_beside_the_plan(planned, parsed):
+    seen = Evidence(
+        kind="published", ref=HOSTILE, num_accelerators=8, time_s=5400.0, weight=None, is_own=False
+    )
+    page = parsed(html.render(PLAN, replace(planned, plan=replace(planned.plan, seen=seen))))
+    point = figure(page, "plan-times")["published training"]
+    assert (point["x"], point["y"]) == ([8.0], [1.5])
+    (record,) = page.all("section", id="plan-record")
+    assert "took 90.0 min on as many of the same accelerators, evaluation and start-up" in record["text"]
+    assert page.all("img") == []
 
 
 def test_where_nothing_fits_the_page_says_what_is_needed_and_what_would_help(planned_of, parsed):
@@ -156,7 +169,11 @@ def test_where_nothing_fits_the_page_says_what_is_needed_and_what_would_help(pla
     assert page.all("h1")[0]["text"] == f"GPT-3 175B does not fit on 1 {TIMES} A100 SXM4 80 GB"
     assert found.plan.remedy in shown(page)
     assert "1 x 80 GB hold 80 GB" in shown(page)
-    assert page.all("div", role="img") == []
+    (memory,) = page.all("section", id="memory")
+    assert found.plan.leanest.strategy.text() in memory["text"]
+    assert [each["attributes"]["aria-label"].partition(",")[0] for each in page.all("div", role="img")] == [
+        "Memory of the fullest accelerator"
+    ]
     assert "Left out for lack of data: Time against accelerators" in shown(page, "footer")
 
 
@@ -172,7 +189,7 @@ def test_accelerators_compared_have_a_row_each(planned_of, parsed):
     text = page.all("section", id="choices")[0]["text"]
     assert "A100 SXM4 80 GB" in text
     assert "H100 SXM5 80 GB" in text
-    assert "Taken before" in page.all("header")[0]["text"]
+    assert "Compared with" in page.all("header")[0]["text"]
 
 
 def test_without_a_price_accelerator_hours_stand_in(planned, parsed):

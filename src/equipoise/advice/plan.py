@@ -71,6 +71,7 @@ def plan(
         rates=ground.rates,
         length=ground.length,
         basis=ground.model.basis,
+        record=ground.record,
         recommended=chosen.options[0] if chosen else None,
         alternatives=chosen.options[1:] if chosen else (),
         by_size=tuple(each.options[0] for each in best),
@@ -80,6 +81,8 @@ def plan(
         seen=_seen(ground, scores, chosen),
         rejected=(*refused, *_rejections(ground, asked_sizes)),
         remedy=None if any(each.options for each in asked_sizes) else remedy(ground, question.most),
+        leanest=_leanest(ground, asked_sizes),
+        parameters=ground.model.parameters,
         notes=(
             *ground.length.notes,
             *_notes(question, ground),
@@ -220,6 +223,14 @@ def _worth(option: Option) -> tuple[float, ...]:
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _leanest(ground: Setting, sized: Sequence[_Sized]) -> Option | None:
+    """Where nothing fits, what needs the least memory on the most accelerators; None if nothing is legal."""
+    memories = sized[-1].found.memories
+    if memories is None or any(each.options for each in sized):
+        return None
+    return ground.options([memories.leanest])[0]
 
 
 def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ...]:

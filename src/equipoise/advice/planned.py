@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from equipoise.advice.answer import MAX_ACCELERATORS, Evidence
+from equipoise.advice.plan_record import PlanRecord
 from equipoise.economics import Bill, Rates
 from equipoise.errors import UsageError
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import Value
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.scaling.law import FloatArray
@@ -145,9 +147,11 @@ class Plan:
 
     alternatives: the best other layouts on as many accelerators. by_size: the best at each size tried, asked
     or not, from the smallest. pareto: of the sizes asked, what none beats in time, money and energy at once.
-    points: equilibria of the modelled curve; answer: the first reason to stop. seen: the result published on
-    as many of the same accelerators as are recommended. remedy: what would make it fit. num_considered,
-    num_fitting: strategies estimated, and those that fit into memory.
+    points: equilibria of the modelled curve; answer: the first reason to stop. basis, record: how wrong steps
+    were on what the calibration held out, and plans of published trainings. seen: the result published on
+    as many of the same accelerators as are recommended. remedy: what would make it fit; leanest: where
+    nothing fits, the option of the most accelerators asked that needs the least memory. parameters: of the
+    model, in use. num_considered, num_fitting: strategies estimated, and those that fit into memory.
     """
 
     question: Question
@@ -156,6 +160,7 @@ class Plan:
     rates: Rates
     length: Length
     basis: Basis
+    record: PlanRecord
     recommended: Option | None
     alternatives: tuple[Option, ...]
     by_size: tuple[Option, ...]
@@ -165,6 +170,8 @@ class Plan:
     seen: Evidence | None
     rejected: tuple[Rejection, ...]
     remedy: str | None
+    leanest: Option | None
+    parameters: Parameters
     notes: tuple[str, ...]
     num_considered: int
     num_fitting: int

@@ -12,6 +12,7 @@ from equipoise.advice.answer import LEVEL, Terms
 from equipoise.advice.length import DEVIATE, stated_length, training_length
 from equipoise.advice.mixed import rates
 from equipoise.advice.modelled import Model, model_for
+from equipoise.advice.plan_record import PlanRecord, record_of
 from equipoise.advice.planned import Length, Option, Question
 from equipoise.advice.subject import subject, usual_batch, usual_choices
 from equipoise.economics import Rates
@@ -49,6 +50,11 @@ class Setting:
     choices: Mapping[str, tuple[Value, ...]]
     global_batch_samples: int | None
     num_best: int
+
+    @property
+    def record(self) -> PlanRecord:
+        """How wrong plans of such models were."""
+        return record_of("other" if self.workload.transformer is None else "transformer")
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
         """Global batches worth a try: the one given, or those published results span, in even steps.
@@ -113,7 +119,9 @@ class Setting:
         samples = float(self.length.samples(np.array([float(batch)]))[0])
         goodput = float(goodput_fraction(size))
         time_s = at(estimates.step_s) * samples / batch / goodput
-        width = math.hypot(log_half_width, DEVIATE * self.length.log_sd(float(batch)))
+        # Of steps alike those it was calibrated on a model knows more than of whole trainings by others.
+        known = math.hypot(log_half_width, DEVIATE * self.length.log_sd(float(batch)))
+        width = max(known, self.record.log_half_width)
         return Option(
             accelerator=self.cluster.accelerator.slug,
             strategy=chosen,

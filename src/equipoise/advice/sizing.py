@@ -44,13 +44,8 @@ class Parts:
 
 def by_size(plan: Plan) -> tuple[Sized, ...]:
     """The best option of each size tried, against the smallest size."""
-    question = plan.question
     return tuple(
-        Sized(
-            option=each,
-            reference=plan.by_size[0],
-            is_asked=question.fewest <= each.num_accelerators <= question.most,
-        )
+        Sized(option=each, reference=plan.by_size[0], is_asked=plan.question.asks(each.num_accelerators))
         for each in plan.by_size
     )
 
@@ -61,6 +56,11 @@ def layouts(plan: Plan) -> tuple[Sized, ...]:
     if best is None:
         return ()
     return tuple(Sized(option=each, reference=best, is_asked=True) for each in (best, *plan.alternatives))
+
+
+def stored(plan: Plan) -> tuple[Option, ...]:
+    """The options whose memory tells what fits: the leanest where nothing does, and the best of each size."""
+    return plan.by_size if plan.leanest is None else (plan.leanest, *plan.by_size)
 
 
 def spent(options: Sequence[Option]) -> Parts:

@@ -4,13 +4,24 @@ from typing import Final
 
 from equipoise.findings import PlanFindings
 from equipoise.report.section import Section
-from equipoise.report.sections.plan import answer, assumed, choices, method, record, sizes, spent, trade
+from equipoise.report.sections.plan import (
+    answer,
+    assumed,
+    choices,
+    memory,
+    method,
+    record,
+    sizes,
+    spent,
+    trade,
+)
 
 SECTIONS: Final[tuple[Section[PlanFindings], ...]] = (
     answer.SECTION,
     sizes.SECTION,
     trade.SECTION,
     spent.SECTION,
+    memory.SECTION,
     choices.SECTION,
     record.SECTION,
     assumed.SECTION,

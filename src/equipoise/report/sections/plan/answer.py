@@ -12,7 +12,7 @@ from equipoise.report.section import Section
 from equipoise.report.sections.plan.choices import refusal
 from equipoise.report.words import ABSENT, TIMES, accelerator_name, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import words
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_duration, format_percent, format_si
 
 NOTICED: Final = 0.99  # of the time, what failures leave: closer to 1 is not worth a word
 MOST_REFUSALS: Final = 3
@@ -83,15 +83,18 @@ def _instead(findings: PlanFindings) -> Iterator[str]:
         else f"{option_text.hardware(each.recommended)} ({option_text.takes(each.recommended)})"
         for each in others
     ]
-    yield f"Taken before {listed(told)}."
+    yield f"Compared with {listed(told)}."
 
 
 def _asked(plan: Plan) -> str:
     """The sizes and the accelerator asked about."""
     question = plan.question
-    sizes = count(question.most)
-    if question.fewest < question.most:
-        sizes = f"{count(question.fewest)} to {sizes}"
+    if question.sizes:
+        sizes = listed([count(size) for size in question.sizes])
+    elif question.fewest < question.most:
+        sizes = f"{count(question.fewest)} to {count(question.most)}"
+    else:
+        sizes = count(question.most)
     return f"{sizes} {TIMES} {accelerator_name(plan.cluster.accelerator.slug)}"
 
 
@@ -100,13 +103,16 @@ def _capital(text: str) -> str:
 
 
 def _sureness(plan: Plan) -> str:
-    basis = plan.basis
-    if basis.median_abs_error is None:
-        return f"Calibration: {sentence(basis.name)} ({sentence(basis.words)})."
-    return (
-        f"Such predictions were off by {format_percent(basis.median_abs_error)} (median) on "
-        f"{format_count(basis.num_held_out)} results held out."
+    """How wrong such predictions were, in one sentence."""
+    basis, record = plan.basis, plan.record
+    trainings = (
+        f"{count(record.num_trainings)} plans of published trainings were off by "
+        f"{format_percent(round(record.median, 3))} (median)"
     )
+    if basis.median_abs_error is None:
+        return f"{trainings}; the time of a step is not calibrated on such accelerators."
+    off = format_percent(round(basis.median_abs_error, 3))
+    return f"{trainings}, the time of a step by {off} on {count(basis.num_held_out)} held out."
 
 
 def _blocks(findings: PlanFindings) -> tuple[Block, ...]:

@@ -9,7 +9,7 @@ from equipoise.findings import PlanFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Badge, Block, Cell, Column, Heading, Table, note, prose
 from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, accelerator_name, count, plural, printable, sentence
+from equipoise.report.words import ABSENT, accelerator_name, count, plural, sentence
 from equipoise.units import format_count, format_duration, format_percent, format_si
 
 TITLES: Final = {
@@ -157,8 +157,6 @@ def _rejected(plan: Plan) -> Iterator[Block]:
             for each in plan.rejected
         ),
     )
-    if plan.remedy:
-        yield prose(sentence(f"{printable(plan.workload.title)} {plan.remedy}."))
 
 
 SECTION: Final[Section[PlanFindings]] = Section(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from equipoise.findings import PlanFindings
+from equipoise.perfmodel.prior import Prior
 from equipoise.report.blocks import Block, Cell, Column, Fold, Table, prose
 from equipoise.report.section import Section
 from equipoise.report.words import ratio, sentence
@@ -29,7 +30,7 @@ FORMULAS: Final = (
     ),
     Formula(
         part="Host",
-        formula="a layer takes (device^4 + host^4)^(1/4): both run side by side",
+        formula="device and host run side by side: a layer takes a smooth maximum of the two",
         source="fitted on measured iterations of A100",
     ),
     Formula(
@@ -138,25 +139,17 @@ def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
 
 def _parameters(findings: PlanFindings) -> Fold:
     table = Table(
-        name="priors",
-        caption="What is believed of each calibrated number before measurements",
+        name="parameters",
+        caption="Each calibrated number: what is used here, and what was believed of it before measurements",
         columns=(
             Column(title="Parameter"),
-            Column(title="Median", is_number=True, meaning="SI units"),
+            Column(title="Used", is_number=True, meaning="in this plan, SI units"),
+            Column(title="Believed", is_number=True, meaning="median of the prior, SI units"),
             Column(title="Within a factor", is_number=True, meaning="two times in three"),
             Column(title="Meaning"),
-            Column(title="Source", is_wide=True),
+            Column(title="Source of the belief", is_wide=True),
         ),
-        rows=tuple(
-            (
-                Cell(text=each.name, key=each.name),
-                Cell(text=f"{each.median:.3g}", key=each.median),
-                Cell(text=ratio(each.factor), key=each.factor),
-                Cell(text=sentence(each.meaning), key=each.meaning),
-                Cell(text=sentence(each.source), key=each.source),
-            )
-            for each in findings.priors
-        ),
+        rows=tuple(_parameter(each, findings.plan.parameters.value(each.name)) for each in findings.priors),
     )
     return Fold(
         name="parameters",
@@ -164,6 +157,17 @@ def _parameters(findings: PlanFindings) -> Fold:
         badges=(),
         blocks=(table,),
         is_long=True,
+    )
+
+
+def _parameter(prior: Prior, used: float) -> tuple[Cell, ...]:
+    return (
+        Cell(text=prior.name, key=prior.name),
+        Cell(text=f"{used:.3g}", key=used, detail=None if used == prior.median else "fitted"),
+        Cell(text=f"{prior.median:.3g}", key=prior.median),
+        Cell(text=ratio(prior.factor), key=prior.factor),
+        Cell(text=sentence(prior.meaning), key=prior.meaning),
+        Cell(text=sentence(prior.source), key=prior.source),
     )
 
 

@@ -24,6 +24,8 @@ IDEAL: Final = "perfect scaling"
 IDEAL_MARK: Final = Mark(colour=None, symbol="cross")
 TAKEN: Final = "recommended"
 TAKEN_MARK: Final = Mark(colour=5, symbol="star")
+SEEN: Final = "published training"
+SEEN_MARK: Final = Mark(colour=3, symbol="square")
 STOPS: Final = "where more stop paying"
 STOPS_MARK: Final = Mark(colour=2, symbol="diamond")
 
@@ -78,9 +80,26 @@ def _times(findings: PlanFindings) -> Chart:
         alternative=_alternative(findings),
         x=Axis(title="accelerators", is_log=True),
         y=Axis(title=unit.name, is_log=True),
-        series=(ideal, *series),
+        series=(ideal, *series, *_seen(findings.plan, unit)),
         notes=_notes(findings, heights),
         bands=(band,),
+    )
+
+
+def _seen(plan: Plan, unit: option_text.TimeUnit) -> tuple[Series, ...]:
+    """What was published on as many of the same accelerators as are recommended."""
+    seen = plan.seen
+    if seen is None:
+        return ()
+    hover = (printable(seen.ref), f"{format_duration(seen.time_s)}, evaluation and start-up included")
+    return (
+        Series(
+            name=SEEN,
+            mark=SEEN_MARK,
+            x=(float(seen.num_accelerators),),
+            y=(seen.time_s / unit.seconds,),
+            hovers=(hover,),
+        ),
     )
 
 
