@@ -1,0 +1,101 @@
+"""Calibration: it finds what made the numbers, keeps to beliefs where data are silent, and tells campaigns apart."""
+
+import numpy as np
+import pytest
+
+from equipoise.errors import FitError
+from equipoise.perfmodel.calibrate import calibrate
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.load import stacked, transformer_load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.spec.cluster import cluster
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import workload
+
+LOAD = transformer_load(workload("llama31_8b").transformer, sequence=8192)
+NODE = machine(cluster("dgx-a100", num_accelerators=8))
+STRATEGIES = [
+    Strategy(
+        global_batch_samples=64,
+        microbatch_samples=size,
+        dp=8 // tp,
+        tp=tp,
+        sequence_parallel=tp > 1,
+        recompute=recompute,
+    )
+    for size in (1, 2, 4)
+    for tp in (1, 2, 4, 8)
+    for recompute in ("none", "selective", "full")
+]
+GRID = grid(STRATEGIES)
+LOADS = stacked([LOAD] * len(STRATEGIES))
+NUM = len(STRATEGIES)
+EQUAL = np.ones(NUM)
+MOVED = ("product_fraction", "layer_traffic", "step_s")
+
+
+def predict(parameters):
+    return np.broadcast_to(estimate(LOADS, NODE, GRID, parameters).step_s, (NUM,))
+
+
+def fitted(measured_s, **kwargs):
+    return calibrate(predict, measured_s, names=MOVED, weights=EQUAL, **kwargs)
+
+
+def test_the_parameters_that_made_the_times_are_found_again():
+    truth = Parameters().changed({"product_fraction": 0.8, "layer_traffic": 1.2})
+    noise = np.exp(np.random.default_rng(7).normal(0, 0.01, NUM))
+    found = fitted(predict(truth) * noise, noise_log_sd=0.01)
+    for name in ("product_fraction", "layer_traffic"):
+        off = np.log(found.parameters.value(name) / truth.value(name))
+        assert abs(off) < 3 * found.log_sd[MOVED.index(name)] + 0.01, name
+    assert np.std(found.residuals) == pytest.approx(0.01, rel=0.4)
+
+
+def test_one_broken_row_moves_nothing():
+    truth = predict(Parameters())
+    broken = truth.copy()
+    broken[5] *= 3
+    off = np.log(predict(fitted(broken).parameters) / truth)
+    assert np.abs(np.delete(off, 5)).max() < 0.02
+
+
+def test_what_no_row_is_sensitive_to_stays_where_its_prior_has_it():
+    found = calibrate(predict, predict(Parameters()) * 1.1, names=(*MOVED, "fp8_fraction"), weights=EQUAL)
+    assert found.parameters.fp8_fraction == pytest.approx(Parameters().fp8_fraction)
+    prior = next(each for each in PRIORS if each.name == "fp8_fraction")
+    assert found.log_sd[-1] == pytest.approx(prior.log_sd)
+
+
+def test_no_fit_exceeds_what_is_physically_possible():
+    found = fitted(predict(Parameters()) / 5)
+    assert found.parameters.product_fraction <= 1.0
+
+
+def test_campaigns_have_their_own_software_and_share_their_machine():
+    campaigns = np.arange(NUM) % 2
+    names = ("product_fraction", "recompute_share", "step_s")
+    truth = [
+        Parameters().changed({"product_fraction": 0.8, "recompute_share": share}) for share in (0.2, 1.0)
+    ]
+    measured_s = np.where(campaigns == 0, predict(truth[0]), predict(truth[1]))
+    found = calibrate(predict, measured_s, names=names, weights=EQUAL, campaigns=campaigns, noise_log_sd=0.01)
+    first, second = found.by_campaign
+    assert first.product_fraction == second.product_fraction == pytest.approx(0.8, rel=0.02)
+    assert first.recompute_share == pytest.approx(0.2, abs=0.05)
+    assert second.recompute_share == pytest.approx(1.0, abs=0.05)
+    # Another campaign is told nothing by the software of these two.
+    assert found.parameters.recompute_share == Parameters().recompute_share
+    assert found.parameters.product_fraction == first.product_fraction
+
+
+def test_without_rows_there_is_nothing_to_calibrate_on():
+    with pytest.raises(FitError, match="no measured step to calibrate on"):
+        calibrate(lambda _: np.empty(0), np.empty(0), names=MOVED, weights=np.empty(0))
+
+
+def test_a_row_without_a_prediction_is_refused():
+    with pytest.raises(FitError, match="no positive prediction"):
+        calibrate(lambda _: np.full(NUM, np.nan), EQUAL, names=MOVED, weights=EQUAL)
