@@ -40,8 +40,9 @@ bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against somet
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
 
-profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured
+profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured; replan published trainings
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.profiles $(EQUIPOISE_DATA)/measured
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.replanned
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

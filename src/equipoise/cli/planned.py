@@ -1,107 +1,19 @@
-"""What `equipoise plan` says: the strategy to take, its seconds and bytes, others, where more stop paying."""
+"""What `equipoise plan` says to people: the strategy to take, others, where more stop paying."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from textwrap import fill
-from typing import Any
 
+from equipoise.advice.plan_record import PlanRecord
 from equipoise.advice.planned import Comparison, Option, Plan, Rejection
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.scaling.equilibrium import Equilibrium
-from equipoise.units import format_count, format_duration, format_percent, format_si, significant
+from equipoise.units import format_count, format_duration, format_percent, format_si
 
 # Shares of a whole below this are left out of its list for people.
 _LEAST_SHARE = 0.005
 _MOST_REJECTED = 4
 _TONNE_KG = 1000.0
 _ALL_BUT_NO_LOSS = 0.99
-
-
-def fields(found: Comparison) -> dict[str, Any]:
-    """The fields of the document: those of the plan to take, and all plans where several were compared."""
-    whole = _plan(found.plan)
-    if len(found.plans) > 1:
-        whole["compared"] = [_plan(each) for each in found.plans]
-    return {name: significant(value) for name, value in whole.items()}
-
-
-def _plan(found: Plan) -> dict[str, Any]:
-    return {
-        "workload": found.workload.slug,
-        "cluster": _cluster(found),
-        "objective": found.question.objective,
-        "recommended": None if found.recommended is None else _option(found.recommended),
-        "alternatives": [_option(each) for each in found.alternatives],
-        "pareto": [_option(each) for each in found.pareto],
-        "sizes": [_option(each) for each in found.by_size],
-        "equilibria": [_equilibrium(each) for each in found.points],
-        "answer": None if found.answer is None else found.answer.kind,
-        "rejected": [asdict(each) for each in found.rejected],
-        "remedy": found.remedy,
-        "evidence": [
-            asdict(each) for each in (*((found.seen,) if found.seen else ()), *found.length.evidence)
-        ],
-        "record": asdict(found.basis),
-        "length": {
-            "words": found.length.words,
-            "whole": found.length.is_whole,
-            "missing": list(found.length.missing),
-        },
-        "rates": asdict(found.rates),
-        "notes": list(found.notes),
-        "num_considered": found.num_considered,
-        "num_fitting": found.num_fitting,
-        "search_s": found.search_s,
-    }
-
-
-def _cluster(found: Plan) -> dict[str, Any]:
-    nodes = found.cluster
-    return {
-        "name": nodes.name,
-        "accelerator": nodes.accelerator.slug,
-        "memory_bytes": nodes.accelerator.memory_bytes,
-        "node_size": nodes.node_size,
-        "topology": nodes.topology,
-        "intra_byte_per_s": nodes.intra.byte_per_s,
-        "inter_byte_per_s": nodes.inter.byte_per_s,
-    }
-
-
-def _option(each: Option) -> dict[str, Any]:
-    return {
-        "accelerator": each.accelerator,
-        "num_accelerators": each.num_accelerators,
-        "strategy": each.strategy.text(),
-        "time_s": asdict(each.time),
-        "usd": each.bill.usd,
-        "energy_j": each.bill.energy_j,
-        "carbon_kg": each.bill.carbon_kg,
-        "memory_bytes": each.memory_bytes,
-        "accelerator_hours": each.bill.accelerator_hours,
-        "step_s": each.step_s,
-        "samples": each.samples,
-        "goodput": each.goodput,
-        "flop_share": each.flop_share,
-        "memory": dict(each.memory),
-        "seconds": dict(each.seconds),
-    }
-
-
-def _equilibrium(each: Equilibrium) -> dict[str, Any]:
-    return {
-        "kind": each.kind,
-        "num_accelerators": each.num_accelerators,
-        "low": each.low,
-        "high": each.high,
-        "level": each.level,
-        "bound": each.bound,
-        "censored": each.censored,
-        "efficiency": each.efficiency,
-        "time_s": each.time_s,
-        "accelerator_hours": each.accelerator_hours,
-        "next_doubling": asdict(each.next_doubling),
-    }
 
 
 def text(found: Comparison) -> str:
@@ -332,7 +244,8 @@ def _ground(found: Plan) -> Iterator[str]:
     yield f"Calibration: {basis.name} ({basis.words})."
     if basis.median_abs_error is not None:
         off = format_percent(basis.median_abs_error)
-        yield f"Record: held out {basis.num_held_out} times, off by {off} (median)."
+        yield f"Record of the calibration: held out {basis.num_held_out} times, a step off by {off} (median)."
+    yield _plans_record(found.record)
     if found.seen is not None:
         ratio = found.seen.time_s / found.recommended.time.value if found.recommended else 1.0
         yield (
@@ -344,3 +257,13 @@ def _ground(found: Plan) -> Iterator[str]:
         f"{format_count(found.num_fitting)} fit."
     )
     yield from (f"Note: {note}" for note in found.notes)
+
+
+def _plans_record(record: PlanRecord) -> str:
+    of = "transformers" if record.kind == "transformer" else "models that are none"
+    median, most = (format_percent(round(error, 2)) for error in (record.median, record.p90))
+    return (
+        f"Record of plans: {record.num_trainings} published trainings of {len(record.workloads)} {of}, to "
+        f"which nothing but the samples was fitted: off by {median} (median), 90 % of them by up to {most}; "
+        "the range of a time is at least as wide."
+    )

@@ -140,7 +140,8 @@ def plan(
         from equipoise.advice.compared import comparison
         from equipoise.advice.plan import plan as best_plan
         from equipoise.cli.asked import Asked, questions
-        from equipoise.cli.planned import fields, text
+        from equipoise.cli.plan_fields import fields
+        from equipoise.cli.planned import text
         from equipoise.study import tables
 
         asked = Asked(
