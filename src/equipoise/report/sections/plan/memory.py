@@ -26,7 +26,7 @@ def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
 def _too_large(plan: Plan, leanest: Option, stack: Stack) -> Block:
     """What stands in the way, where nothing fits."""
     whole = plan.cluster.accelerator.memory_bytes
-    room = "" if whole is None else f" of the {format_si(float(whole), 'B')} there are"
+    room = "" if whole is None else f", and has {format_si(float(whole), 'B')}"
     return prose(
         "Of all strategies on ",
         option_text.hardware(leanest),

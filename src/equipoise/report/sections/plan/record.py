@@ -17,7 +17,10 @@ TITLE: Final = "How wrong such predictions were"
 def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
     plan = findings.plan
     return (
-        prose("Errors are |predicted / measured - 1|, on what nothing was fitted to."),
+        prose(
+            "Errors are |predicted / measured - 1|: of steps, on what the calibration held out; of published "
+            "trainings, on times of which nothing but the samples to the target was fitted."
+        ),
         _table(plan),
         *_seen(plan),
         *_steps(plan.basis),
