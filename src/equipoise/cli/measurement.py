@@ -1,46 +1,78 @@
-"""The verbs of measurement: links and collectives, traces of training, and training itself."""
+"""The verbs of measurement: what this machine is and does."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from equipoise.cli.options import AsJson, Hardware, JsonOut, clusters_from, extend_catalogue
-from equipoise.cli.output import answering
+from equipoise.cli.options import AsJson, Hardware, JsonOut, extend_catalogue
+from equipoise.cli.output import answering, written_aside
+
+_STANDARD_INPUT = "-"
 
 
-def collectives(
+def _accelerators_from(incomplete: str) -> list[str]:
+    """Accelerators of the catalogue, for a shell that completes a word."""
+    from equipoise.spec.hardware import accelerators
+
+    return [one.slug for one in accelerators() if one.slug.startswith(incomplete)]
+
+
+def topology(
     *,
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Output of nccl-tests or rccl-tests: text or -J JSON."),
-    ],
-    ops: Annotated[
-        str | None, typer.Option(metavar="OP", help="The operation of tables that do not name theirs.")
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE|--", help="What nvidia-smi or rocm-smi printed; `--` or `-`: standard input."
+        ),
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=clusters_from,
-            help="What was measured, where the files do not say.",
-        ),
+        typer.Option(autocompletion=_accelerators_from, help="What the devices are, where not told."),
     ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="The weakest link between ranks: NV#, PIX, PXB, PHB, NODE, SYS."),
+    batch: Annotated[
+        int, typer.Option(min=2, max=1_000_000, help="Samples of a step, shared by two accelerators.")
+    ] = 32,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
     ] = None,
     hardware: Hardware = None,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Fit latency and bandwidth of collectives; say if they are normal."""
+    """Show how accelerators are joined, and what it means for training."""
     extend_catalogue(hardware, None)
-    with answering("collectives", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.collectives import judged
-        from equipoise.bench.collectives.files import named_operation, read_files
-        from equipoise.cli.measured_links import fields, text
+    with answering("topology", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.advice.links import meaning
+        from equipoise.bench.topology import here, read
+        from equipoise.cli.topology import fields, text
+        from equipoise.spec.hardware import accelerator as known
 
-        reading = read_files(files, operation=None if ops is None else named_operation(ops))
-        found = judged(reading, accelerator=accelerator, link=link)
+        chip = None if accelerator is None else known(accelerator)
+        # The parser of options takes `--` for itself: only the arguments as given still have it.
+        if file is None and sys.argv[-1] == "--":
+            file = Path(_STANDARD_INPUT)
+        told = here() if file is None else read(_content(file), where=_name(file))
+        found = meaning(told, chip=chip, batch=batch)
+        if html:
+            from equipoise.report.html import render
+            from equipoise.report.pages import TOPOLOGY
+
+            with written_aside(html) as page:
+                page.write(render(TOPOLOGY, found).encode())
         answer.give(lambda: fields(found), lambda: text(found))
+
+
+def _name(file: Path) -> str:
+    return "standard input" if str(file) == _STANDARD_INPUT else str(file)
+
+
+def _content(file: Path) -> bytes:
+    """What a file or standard input holds, and one byte more than is read at most."""
+    from equipoise.bench.topology.cleaned import MOST_BYTES
+
+    if str(file) == _STANDARD_INPUT:
+        return sys.stdin.buffer.read(MOST_BYTES + 1)
+    with file.open("rb") as opened:
+        return opened.read(MOST_BYTES + 1)

@@ -1,13 +1,16 @@
-"""Every kind of page there is: the study of a round, and a plan."""
+"""Every kind of page there is: the study of a round, a plan, and a topology."""
 
 from typing import Final
 
+from equipoise.advice.links import Meaning
 from equipoise.findings import Findings, PlanFindings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
 from equipoise.report.sections.method import NOT_VERIFIED
 from equipoise.report.sections.plan import SECTIONS as PLAN_SECTIONS
 from equipoise.report.sections.plan import answer
+from equipoise.report.sections.topology import SECTIONS as TOPOLOGY_SECTIONS
+from equipoise.report.sections.topology import matrix
 from equipoise.report.words import printable, sentence
 
 
@@ -37,5 +40,17 @@ PLAN: Final[Page[PlanFindings]] = Page(
         "Times are predicted by a model, not measured: try the first steps before you book the machines.",
         *((NOT_VERIFIED,) if findings.plan.length.evidence else ()),
         f"Dataset {printable(findings.dataset)}.",
+    ),
+)
+
+TOPOLOGY: Final[Page[Meaning]] = Page(
+    title=lambda found: f"Topology: {matrix.headline(found)}",
+    about=matrix.about,
+    headline=matrix.headline,
+    summary=matrix.summary,
+    sections=TOPOLOGY_SECTIONS,
+    closing=lambda found: (
+        "Read from what tools say; rates are those of like machines, not measured here.",
+        f"Origin: {printable(found.topology.origin)}.",
     ),
 )

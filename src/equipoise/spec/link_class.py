@@ -191,14 +191,14 @@ def _generation(chip: Accelerator) -> Mapping[str, Any] | None:
 
 
 def nvlink_candidates(count: int) -> tuple[Accelerator, ...]:
-    """Accelerators that may have `count` bonded links to another: those with just as many, else with more.
+    """Accelerators that may have `count` bonded links to another: all their links, or in a mesh some of them.
 
     >>> sorted({round(num_links(each) * link_byte_per_s(each) / 1e9) for each in nvlink_candidates(18)})
     [450, 900]
     """
-    known = [(each, num_links(each)) for each in accelerators()]
-    just = tuple(each for each, links in known if links == count)
-    return just or tuple(each for each, links in known if links is not None and links > count)
+    known = [(each, num_links(each) or 0) for each in accelerators()]
+    meant = [each for each, links in known if links == count or (each.topology == "mesh" and links >= count)]
+    return tuple(meant) or tuple(each for each, links in known if links > count)
 
 
 def most_links() -> int:

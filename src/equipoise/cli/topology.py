@@ -1,0 +1,276 @@
+"""What `equipoise topology` says: the drawn matrix, what its links mean, and what the text did not tell."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from equipoise.advice.link_words import ends, gaps, sentences
+from equipoise.advice.links import FAMILY, LEVEL, Meaning
+from equipoise.bench.topology.topology import Device, Nic, Topology
+from equipoise.cli.console import drawn
+from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.spec.hardware import accelerator_alias
+from equipoise.spec.link_class import FABRICS, kind, rank
+from equipoise.units import format_si, significant
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNKNOWN, _TORN = "?", "!"
+# Larger machines are drawn as lists: a matrix of them fits no terminal.
+_MOST_DRAWN = 40
+_STYLES = {"PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "PCIE": "yellow", "NODE": "yellow", "SYS": "red"}
+
+
+def fields(found: Meaning) -> dict[str, Any]:
+    """The fields of the document."""
+    topology = found.topology
+    said = {
+        "origin": topology.origin,
+        "devices": [_device(device) for device in topology.devices],
+        "links": [
+            {
+                "a": link.a,
+                "b": link.b,
+                "class": link.link_class,
+                "peers": link.peers,
+                "weight": link.weight,
+                "hops": link.hops,
+                "said": None if link.said is None else list(link.said),
+            }
+            for link in topology.links
+        ],
+        "islands": [list(group) for group in found.islands.members],
+        "unplaced": list(found.islands.unplaced),
+        "groups": [
+            {
+                "num_devices": group.num_devices,
+                "class": group.link_class,
+                "devices": list(group.devices),
+                "worst_class": group.worst_class,
+            }
+            for group in found.groups
+        ],
+        "nics": [_nic(nic, topology) for nic in topology.nics],
+        "missing_rows": [row.name for row in topology.missing_rows],
+        "cut_rows": [asdict(row) for row in topology.missing_rows if row.num_cells],
+        "meaning": list(sentences(found)),
+        "notes": list(gaps(topology)),
+        "rates": [_rates(found, place) for place in range(len(found.reached))],
+        "predictions": _predictions(found),
+    }
+    return {name: significant(value) for name, value in said.items()}
+
+
+def _device(device: Device) -> dict[str, Any]:
+    alias = accelerator_alias(device.title or "")
+    return {
+        "name": device.name,
+        "kind": device.kind,
+        "accelerator": None if alias is None else alias.slug,
+        "title": device.title,
+        "cpu_affinity": device.cpu_affinity,
+        "numa_affinity": device.numa_affinity,
+        "numa_id": device.numa_id,
+        "slices": list(device.slices),
+        "slot_byte_per_s": device.slot_byte_per_s,
+        "num_cores": device.num_cores,
+    }
+
+
+def _nic(nic: Nic, topology: Topology) -> dict[str, Any]:
+    known = topology.classes
+    near = {
+        device.name: known[pair]
+        for device in topology.devices
+        if (pair := frozenset((device.name, nic.name))) in known
+    }
+    best = min(near.values(), key=rank, default=None)
+    nearest = None
+    if best is not None:
+        nearest = {"class": best, "devices": [name for name, said in near.items() if said == best]}
+    return {"name": nic.name, "title": nic.title, "byte_per_s": nic.byte_per_s, "nearest": nearest}
+
+
+def _rates(found: Meaning, place: int) -> dict[str, Any]:
+    each = found.reached[place]
+    return {
+        "class": each.link_class,
+        "num_pairs": each.num_pairs,
+        "path": each.reach.path,
+        "byte_per_s": each.reach.byte_per_s,
+        "low": each.reach.low,
+        "high": each.reach.high,
+        "stated_byte_per_s": list(each.reach.stated_byte_per_s),
+        "latency_s": each.reach.latency_s,
+        "source": each.reach.source,
+    }
+
+
+def _predictions(found: Meaning) -> dict[str, Any]:
+    return {
+        "batch": found.batch,
+        "level": LEVEL,
+        "accelerators": [chip.slug for chip in found.candidates],
+        "gains": [
+            {
+                "class": gain.link_class,
+                "workload": gain.workload,
+                "params": gain.params,
+                "speedup": gain.speedup,
+                "low": gain.low,
+                "high": gain.high,
+                "verdict": gain.verdict,
+            }
+            for gain in found.gains
+        ],
+        "crossovers": [
+            {
+                "class": each.link_class,
+                "family": FAMILY,
+                "params": each.params,
+                "low": each.low,
+                "high": each.high,
+                "least": each.least,
+                "most": each.most,
+            }
+            for each in found.crossovers
+        ],
+    }
+
+
+def text(found: Meaning) -> str:
+    """The same for people."""
+    topology = found.topology
+    parts = (
+        _title(topology),
+        _sockets(topology),
+        _matrix(topology),
+        "".join(_bullet(each) for each in sentences(found)),
+        _gains(found),
+        _gaps(topology),
+    )
+    return "\n".join(part for part in parts if part)
+
+
+def _title(topology: Topology) -> str:
+    accelerators = [device for device in topology.devices if device.kind == "gpu"]
+    parts = [counted(len(accelerators), "accelerator", "accelerators")]
+    if not accelerators:
+        parts = [counted(len(topology.devices), "processor socket", "processor sockets")]
+    titles = list(dict.fromkeys(device.title for device in topology.devices if device.title))
+    parts[0] += f" ({', '.join(titles[:4])})" if titles else ""
+    if topology.nics:
+        parts.append(counted(len(topology.nics), "network card", "network cards"))
+    return _paragraph(f"{', '.join(parts)}; from {topology.origin}")
+
+
+def _paragraph(sentence: str, hanging: int = 2) -> str:
+    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
+
+
+def _bullet(sentence: str) -> str:
+    return _paragraph(f"- {sentence}")
+
+
+def _sockets(topology: Topology) -> str:
+    """Sockets and cards of a machine without accelerators."""
+    if any(device.kind == "gpu" for device in topology.devices):
+        return ""
+    rows = [
+        (
+            device.name,
+            str(device.num_cores or _UNKNOWN),
+            device.cpu_affinity or _UNKNOWN,
+            device.numa_affinity or _UNKNOWN,
+        )
+        for device in topology.devices
+    ]
+    cards = [
+        (nic.name, "not told" if nic.byte_per_s is None else format_si(nic.byte_per_s, "B/s"))
+        for nic in topology.nics
+    ]
+    return table_text(("socket", "cores", "threads", "NUMA"), rows, align="<><<") + (
+        "\n" + table_text(("network", "each way"), cards, align="<>") if cards else ""
+    )
+
+
+def _matrix(topology: Topology) -> str:
+    """The classes of every pair of devices, and of devices and cards, in blocks that fit the width."""
+    if len(topology.devices) + len(topology.nics) < 2 or not topology.links:  # noqa: PLR2004 - one has no pair
+        return ""
+    if len(topology.devices) > _MOST_DRAWN:
+        return ""
+    rows = [device.name for device in topology.devices]
+    columns = [*rows, *(nic.name for nic in topology.nics)]
+
+    def draw(console: "Console") -> None:
+        for block in _blocks(rows, columns):
+            _draw_block(console, topology, rows, block)
+
+    return drawn(draw)
+
+
+def _blocks(rows: Sequence[str], columns: Sequence[str]) -> Iterator[list[str]]:
+    """Columns in parts that fit the width beside the names of rows."""
+    room = width_columns() - max(map(len, rows))
+    block: list[str] = []
+    for name in columns:
+        if block and sum(_width(each) for each in (*block, name)) > room:
+            yield block
+            block = []
+        block.append(name)
+    yield block
+
+
+def _width(name: str) -> int:
+    return max(len(name), len("NODE")) + 2
+
+
+def _draw_block(console: "Console", topology: Topology, rows: Sequence[str], columns: Sequence[str]) -> None:
+    from rich.text import Text
+
+    words = {frozenset((link.a, link.b)): link for link in topology.links}
+    first = max(map(len, rows))
+    console.print(
+        Text(" " * first + "".join(f"{printable(name):>{_width(name)}}" for name in columns), "bold")
+    )
+    for row in rows:
+        line = Text(f"{row:<{first}}", "bold")
+        for name in columns:
+            link = words.get(frozenset((row, name)))
+            word = "x" if row == name else _UNKNOWN
+            if link is not None:
+                word = link.link_class or (_TORN if link.said else link.peers) or _UNKNOWN
+            line.append(f"{word:>{_width(name)}}", _style(word))
+        console.print(line)
+    console.print()
+
+
+def _style(word: str) -> str:
+    if kind(word) in FABRICS:
+        return "green"
+    return _STYLES.get(word, "dim")
+
+
+def _gains(found: Meaning) -> str:
+    """Speed-ups of two accelerators over one by model, a column a class of link."""
+    if not found.gains:
+        return ""
+    classes = ends([gain.link_class for gain in found.gains])
+    models = dict.fromkeys((gain.title, gain.params) for gain in found.gains)
+    of = {(gain.title, gain.link_class): gain for gain in found.gains}
+    rows = []
+    for title, params in models:
+        shown = [of[title, name] for name in classes]
+        cells = [f"{gain.speedup:.2f} ({gain.low:.2f}-{gain.high:.2f})" for gain in shown]
+        rows.append((title, format_si(float(f"{params:.2g}"), "").strip(), *cells, shown[-1].verdict))
+    head = ("two over one", "weights", *classes, f"by {classes[-1]}")
+    align = "<>" + ">" * len(classes) + "<"
+    return table_text(head, rows, align=align)
+
+
+def _gaps(topology: Topology) -> str:
+    told = gaps(topology)
+    return "".join(_bullet(each) for each in told)
