@@ -14,7 +14,7 @@ from equipoise.advice.profiles import profile
 from equipoise.advice.regret import regret
 from equipoise.advice.shipped import basis_of
 from equipoise.advice.splits import Split, fold_names, split_of
-from equipoise.advice.validate import validate
+from equipoise.advice.validate import errors_where, validate
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs.readers.published.executions import joined
 from equipoise.runs.readers.published.rows import read_rows
@@ -297,3 +297,18 @@ def test_the_interval_of_a_profile_is_that_of_its_record(write):
     half = profile("a100-megatron").record.log_half_width
     assert found.profile == "a100-megatron"
     assert math.log(found.high / found.low) == pytest.approx(2 * half, rel=1e-6)
+
+
+def test_errors_of_some_rows_are_those_of_their_executions(write):
+    # The second unit counts FLOP by another convention, so its seconds differ: it is not what is counted.
+    path = write(
+        _step(measured=20000, unit="tokens/s/GPU"),
+        _step(measured=11, unit="model TFLOP/s/GPU"),
+        _step(n_gpus=4, measured=1),
+    )
+    found = validate([path])
+    assert [each.is_counted for each in found.verdicts] == [True, False, True]
+    assert errors_where(found, lambda _: True) == found.errors
+    some = errors_where(found, lambda each: each.row.num_accelerators == 8)
+    assert (some.num_executions, some.mape) == (1, pytest.approx(found.verdicts[0].error))
+    assert errors_where(found, lambda _: False) is None

@@ -35,6 +35,7 @@ class Verdict:
 
     error: |predicted time / measured time - 1|. memory_bytes: as foretold, of what frameworks report. fold:
     the value that was held out with it. is_given: whether others were foretold from it. by: the predictor.
+    is_counted: whether its execution's error is told by this row, not by one in another unit.
     profile: the shipped calibration it rests on, where it rests on one.
     """
 
@@ -49,6 +50,7 @@ class Verdict:
     profile: str | None = None
     fold: str | None = None
     is_given: bool = False
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,11 +242,11 @@ def _foreseen(
 
 
 def errors_where(found: Validation, wanted: Callable[[Verdict], bool]) -> Errors | None:
-    """Errors over the executions any of whose rows is wanted; None where there are none."""
+    """Errors over the executions whose counted row is wanted; None where there are none."""
     seen: dict[int, _Foreseen] = {}
     for each in found.verdicts:
         row, conversion = each.row, each.row.conversion
-        if None in (each.predicted, each.low, each.high) or conversion is None or not wanted(each):
+        if not each.is_counted or conversion is None or not wanted(each):
             continue
         bounds = sorted(conversion.seconds(side or 0.0) for side in (each.low, each.high))
         seen[row.execution] = _Foreseen(
@@ -321,4 +323,5 @@ def _verdict(row: PublishedRow, asked: _Asked) -> Verdict:
         by=told.by,
         profile=None if told.basis is None else told.basis.name,
         fold=told.fold or None,
+        is_counted=(row.file, row.row) == (told.row.file, told.row.row),
     )
