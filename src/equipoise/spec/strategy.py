@@ -47,7 +47,7 @@ class Strategy:
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
     pieces beside the matrix products (asynchronous tensor parallelism).
-    fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do logits in fp32, all at once.
+    fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
     recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
