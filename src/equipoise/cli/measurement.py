@@ -1,4 +1,4 @@
-"""The verbs of measurement: what this machine is and does."""
+"""The verbs of measurement: links and collectives, traces of training, and training itself."""
 
 import sys
 from pathlib import Path
@@ -6,17 +6,10 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.options import AsJson, Hardware, JsonOut, extend_catalogue
+from equipoise.cli.options import AsJson, Hardware, JsonOut, clusters_from, extend_catalogue
 from equipoise.cli.output import answering, written_aside
 
 _STANDARD_INPUT = "-"
-
-
-def _accelerators_from(incomplete: str) -> list[str]:
-    """Accelerators of the catalogue, for a shell that completes a word."""
-    from equipoise.spec.hardware import accelerators
-
-    return [one.slug for one in accelerators() if one.slug.startswith(incomplete)]
 
 
 def topology(
@@ -29,7 +22,7 @@ def topology(
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(autocompletion=_accelerators_from, help="What the devices are, where not told."),
+        typer.Option(autocompletion=clusters_from, help="What the devices are, where not told."),
     ] = None,
     batch: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="Samples of a step, shared by two accelerators.")
@@ -47,9 +40,9 @@ def topology(
         from equipoise.advice.links import meaning
         from equipoise.bench.topology import here, read
         from equipoise.cli.topology import fields, text
-        from equipoise.spec.hardware import accelerator as known
+        from equipoise.spec.cluster import cluster
 
-        chip = None if accelerator is None else known(accelerator)
+        chip = None if accelerator is None else cluster(accelerator).accelerator
         # The parser of options takes `--` for itself: only the arguments as given still have it.
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
@@ -61,6 +54,43 @@ def topology(
 
             with written_aside(html) as page:
                 page.write(render(TOPOLOGY, found).encode())
+        answer.give(lambda: fields(found), lambda: text(found))
+
+
+def collectives(
+    *,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Output of nccl-tests or rccl-tests: text or -J JSON."),
+    ],
+    ops: Annotated[
+        str | None, typer.Option(metavar="OP", help="The operation of tables that do not name theirs.")
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=clusters_from,
+            help="What was measured, where the files do not say.",
+        ),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="The weakest link between ranks: NV#, PIX, PXB, PHB, NODE, SYS."),
+    ] = None,
+    hardware: Hardware = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Fit latency and bandwidth of collectives; say if they are normal."""
+    extend_catalogue(hardware, None)
+    with answering("collectives", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.advice.collectives import judged
+        from equipoise.bench.collectives.files import named_operation, read_files
+        from equipoise.cli.measured_links import fields, text
+
+        reading = read_files(files, operation=None if ops is None else named_operation(ops))
+        found = judged(reading, accelerator=accelerator, link=link)
         answer.give(lambda: fields(found), lambda: text(found))
 
 
