@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from equipoise.bench.topology import read
 from equipoise.bench.topology.groups import best_groups, islands
-from equipoise.errors import DataError
+from equipoise.errors import DataError, EvidenceError
 
 # By hand from the samples: devices, classes among them (None: not told), cards, rows that are missing.
 SAMPLES = {
@@ -248,11 +248,19 @@ def test_what_is_no_topology_is_refused_in_one_sentence(content, words):
     assert "\n" not in str(refused.value)
 
 
+def test_heads_without_rows_are_too_little_evidence():
+    with pytest.raises(
+        EvidenceError, match="2 accelerators are named and no link between them is told"
+    ) as refused:
+        topology("\tGPU0\tGPU1\tCPU Affinity\n")
+    assert refused.value.missing == ("the rows GPU0, GPU1",)
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(content):
     try:
         read(content, where="x")
-    except DataError:
+    except (DataError, EvidenceError):
         return
 
 
@@ -282,7 +290,7 @@ WORDS = st.sampled_from(
 def test_any_words_of_a_table_are_read_or_refused(parts):
     try:
         found = topology("".join(word + gap for word, gap in parts))
-    except DataError:
+    except (DataError, EvidenceError):
         return
     names = [device.name for device in found.devices] + [nic.name for nic in found.nics]
     assert len(set(names)) == len(names)
@@ -335,7 +343,7 @@ def test_a_cut_topology_tells_no_link_that_the_whole_does_not(table, data):
     cut = text[: data.draw(st.integers(0, len(text)))]
     try:
         found = topology(cut)
-    except DataError:
+    except (DataError, EvidenceError):
         return
     assert found.classes.items() <= links.items()
 

@@ -73,9 +73,9 @@ def _joined(found: Meaning) -> Iterator[str]:
     elif len(found.reached) == 1 and known == pairs:
         yield _all_alike(found.reached[0], topology)
     else:
-        parts = [f"{each.num_pairs} {_verb(each.num_pairs, each.link_class)}" for each in found.reached]
-        rest = f"; of {pairs - known} the link is not known" if known < pairs else ""
-        yield f"Of {pairs} pairs of {_counted(topology)}, {', '.join(parts)}{rest}."
+        parts = [f"{each.num_pairs} {each.link_class}" for each in found.reached]
+        rest = [f"{pairs - known} not known"] if known < pairs else []
+        yield f"Of {pairs} pairs of {_counted(topology)}: {', '.join((*parts, *rest))}."
     if topology.is_switched:
         yield "Their NVLinks go through a switch: each pair may use all of an accelerator's links."
 
@@ -168,14 +168,20 @@ def _two_digits(value: float) -> str:
 
 
 def _models(found: Meaning) -> Iterator[str]:
-    """Which models gain on two, over the best and the weakest link between devices."""
-    for name in ends([each.link_class for each in found.reached]):
-        gains = [gain for gain in found.gains if gain.link_class == name]
-        if gains:
-            yield _sentence_of(name, gains, found.batch)
-        for crossover in found.crossovers:
-            if crossover.link_class == name:
-                yield _family(crossover, found.batch)
+    """Which models gain on two, over the weakest link between devices; and which more over the best."""
+    classes = ends([each.link_class for each in found.reached])
+    by_class = {name: [gain for gain in found.gains if gain.link_class == name] for name in classes}
+    if not found.gains or not by_class[classes[-1]]:
+        return
+    yield _sentence_of(classes[-1], by_class[classes[-1]], found.batch)
+    sure = {gain.workload for gain in by_class[classes[-1]] if gain.verdict == "gains"}
+    more = [gain for gain in by_class[classes[0]] if gain.verdict == "gains" and gain.workload not in sure]
+    if more:
+        also = ", ".join(f"{gain.title} ({_times(gain)})" for gain in more[:_MOST_NAMED])
+        yield f"Over {classes[0]} also {also}."
+    for crossover in found.crossovers:
+        if crossover.link_class == classes[-1]:
+            yield _family(crossover, found.batch)
 
 
 def ends(classes: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from equipoise.cli.console import drawn
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.spec.hardware import accelerator_alias
 from equipoise.spec.link_class import FABRICS, kind, rank
+from equipoise.spec.link_class import meaning as what_lies_between
 from equipoise.units import format_si, significant
 
 if TYPE_CHECKING:
@@ -147,9 +148,10 @@ def text(found: Meaning) -> str:
         _title(topology),
         _sockets(topology),
         _matrix(topology),
-        "".join(_bullet(each) for each in sentences(found)),
+        _legend(topology),
+        _bullets(gaps(topology)),
+        _bullets(sentences(found)),
         _gains(found),
-        _gaps(topology),
     )
     return "\n".join(part for part in parts if part)
 
@@ -170,8 +172,21 @@ def _paragraph(sentence: str, hanging: int = 2) -> str:
     return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
 
 
-def _bullet(sentence: str) -> str:
-    return _paragraph(f"- {sentence}")
+def _bullets(said: Sequence[str]) -> str:
+    return "".join(_paragraph(f"- {each}") for each in said)
+
+
+def _legend(topology: Topology) -> str:
+    """What each class that is drawn means."""
+    if not _is_drawn(topology):
+        return ""
+    names = {device.name for device in topology.devices}
+    shown = [link for link in topology.links if link.a in names]
+    classes = sorted({link.link_class for link in shown if link.link_class}, key=rank)
+    words = [f"{name}: {what_lies_between(name)}" for name in classes]
+    if any(link.link_class is None for link in shown):
+        words.append(f"{_UNKNOWN}: not told")
+    return _paragraph("; ".join(words))
 
 
 def _sockets(topology: Topology) -> str:
@@ -196,11 +211,13 @@ def _sockets(topology: Topology) -> str:
     )
 
 
+def _is_drawn(topology: Topology) -> bool:
+    return bool(topology.links) and len(topology.devices) <= _MOST_DRAWN
+
+
 def _matrix(topology: Topology) -> str:
     """The classes of every pair of devices, and of devices and cards, in blocks that fit the width."""
-    if len(topology.devices) + len(topology.nics) < 2 or not topology.links:  # noqa: PLR2004 - one has no pair
-        return ""
-    if len(topology.devices) > _MOST_DRAWN:
+    if not _is_drawn(topology):
         return ""
     rows = [device.name for device in topology.devices]
     columns = [*rows, *(nic.name for nic in topology.nics)]
@@ -266,11 +283,6 @@ def _gains(found: Meaning) -> str:
         shown = [of[title, name] for name in classes]
         cells = [f"{gain.speedup:.2f} ({gain.low:.2f}-{gain.high:.2f})" for gain in shown]
         rows.append((title, format_si(float(f"{params:.2g}"), "").strip(), *cells, shown[-1].verdict))
-    head = ("two over one", "weights", *classes, f"by {classes[-1]}")
+    head = ("two over one", "params", *classes, f"by {classes[-1]}")
     align = "<>" + ">" * len(classes) + "<"
     return table_text(head, rows, align=align)
-
-
-def _gaps(topology: Topology) -> str:
-    told = gaps(topology)
-    return "".join(_bullet(each) for each in told)

@@ -5,7 +5,7 @@ from typing import Final
 from equipoise.advice.links import FAMILY, LEAST_GAIN, LEVEL, Crossover, Gain, Meaning
 from equipoise.report.blocks import Badge, Block, Cell, Column, Table, Tone, note, prose
 from equipoise.report.section import Section
-from equipoise.report.words import DASH, ratio
+from equipoise.report.words import DASH
 from equipoise.units import format_percent, format_si
 
 _TONES: Final[dict[str, Tone]] = {"gains": "good", "slower": "bad", "no gain": "bad", "either way": "quiet"}
@@ -52,7 +52,7 @@ def _blocks(found: Meaning) -> tuple[Block, ...]:
 
 def _gain(gain: Gain) -> Cell:
     return Cell(
-        text=f"{ratio(gain.speedup)} ",
+        text=f"{gain.speedup:.2f} ",
         key=gain.speedup,
         detail=f"{gain.low:.2f} {DASH} {gain.high:.2f}",
         badge=Badge(text=gain.verdict, tone=_TONES[gain.verdict]),
