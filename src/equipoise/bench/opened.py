@@ -12,7 +12,8 @@ from equipoise.errors import DataError
 from equipoise.runs.sources.compression import compression
 from equipoise.units import GIB, MIB
 
-PIECE_BYTES = 4 * MIB
+# 256 KiB: what is made of a piece fits into the processor's caches (docs/decisions/0006-streamed-traces.md).
+PIECE_BYTES = MIB // 4
 # Traces and logs compress 8 to 40 times. gzip cannot exceed 1032 times, which only bombs come near.
 MAX_EXPANSION = 200
 EXPANSION_FLOOR_BYTES = 64 * MIB

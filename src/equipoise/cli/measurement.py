@@ -106,3 +106,28 @@ def _content(file: Path) -> bytes:
         return sys.stdin.buffer.read(MOST_BYTES + 1)
     with file.open("rb") as opened:
         return opened.read(MOST_BYTES + 1)
+
+
+def trace(
+    *,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Traces of torch.profiler: .json, .json.gz, or folders and archives of them.",
+        ),
+    ],
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
+    with answering("trace", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.advice.stragglers import lateness
+        from equipoise.bench.trace.files import read_traces
+        from equipoise.cli.console import progress_bar
+        from equipoise.cli.traced import fields, text
+
+        with progress_bar() as progress:
+            found = read_traces(files, progress=progress)
+        late = lateness(found.ranks)
+        answer.give(lambda: fields(found, late), lambda: text(found, late))

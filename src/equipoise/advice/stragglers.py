@@ -1,0 +1,161 @@
+"""Which rank the others wait for, and how long: from traces of several ranks.
+
+Clocks of hosts differ, so nothing compares moments: a collective ends for all at once, and the rank that
+spends the least time in it came last.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.bench.trace.rank import RankTrace
+
+Numbers: TypeAlias = NDArray[np.float64]
+
+# Beyond this share of a step, and in so many of the steps, a rank is late and not just once in a while.
+LEAST_SHARE = 0.02
+LEAST_STEPS = 0.5
+# With four ranks and more also: beyond what the others differ by, in robust standard deviations.
+_DEVIATIONS = 3.0
+_MAD_SCALE = 1.4826
+_FEWEST_FOR_SPREAD = 4
+_FEWEST_RANKS = 2
+# Not done by all of a group together: the sides differ by their place in a pipeline.
+_ONE_WAY = frozenset({"send", "recv"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How long the others wait for a rank, a step.
+
+    late_s: the median over steps of what the others waited for it, half of them longer. share_of_steps: in
+    which it was waited for longest. is_late: steadily, and by more than ranks differ anyway. cause: what it
+    spends more time on than the others: `computes` or `idles`; None where neither. by: how it was told:
+    `collectives`, or `own time` (the step less exposed communication) where ranks' collectives do not match.
+    """
+
+    trace: RankTrace
+    late_s: float
+    share_of_steps: float
+    is_late: bool
+    cause: str | None
+    by: Literal["collectives", "own time"]
+
+
+def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
+    """The lateness of each rank; none where fewer than two ranks share steps, or the traces do not tell.
+
+    Assumes that all ranks of a group end a collective together, and that ranks do the same steps.
+    Source: the time in a collective is transfer plus waiting; the last to come does not wait. Spread as the
+    median absolute deviation (Rousseeuw and Croux 1993).
+    """
+    if len(ranks) < _FEWEST_RANKS or any(step.exposed_s is None for each in ranks for step in each.steps):
+        return ()
+    shared = _shared_steps(ranks)
+    if not shared:
+        return ()
+    held = _held_s(ranks, shared)
+    by: Literal["collectives", "own time"] = "own time" if held is None else "collectives"
+    waited = _own_excess_s(ranks, shared) if held is None else held
+    return tuple(_judged(ranks, shared, waited, by))
+
+
+def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
+    """Numbers of the steps that all ranks have, once each."""
+    numbers = [[step.number for step in each.steps] for each in ranks]
+    if any(len(set(each)) < len(each) for each in numbers):
+        return []
+    common = set(numbers[0]).intersection(*numbers[1:])
+    return [number for number in numbers[0] if number in common]
+
+
+def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
+    """How long the others waited for each rank in each step: (n_ranks, n_steps); None where nothing matches.
+
+    The others' wait for the last is the median of their time in a collective, less that of the last.
+    """
+    place = {number: at for at, number in enumerate(shared)}
+    taken: list[dict[tuple[int, str], list[float]]] = []
+    for each in ranks:
+        found: dict[tuple[int, str], list[float]] = defaultdict(list)
+        for group, step, seconds in zip(
+            each.collectives.group, each.collectives.step, each.collectives.seconds, strict=True
+        ):
+            at = place.get(each.steps[int(step)].number)
+            if at is not None and group.partition(" ")[0] not in _ONE_WAY:
+                found[at, group].append(float(seconds))
+        taken.append(found)
+    held = np.zeros((len(ranks), len(shared)))
+    num_matched = 0
+    for key in sorted({key for found in taken for key in found}):
+        members = [at for at, found in enumerate(taken) if key in found]
+        lengths = {len(taken[at][key]) for at in members}
+        if len(members) < _FEWEST_RANKS or len(lengths) > 1:
+            continue
+        seconds = np.array([taken[at][key] for at in members])
+        last = seconds.argmin(axis=0)
+        for column, row in enumerate(last):
+            others = np.delete(seconds[:, column], row)
+            held[members[row], key[0]] += float(np.median(others)) - seconds[row, column]
+            num_matched += 1
+    return held if num_matched else None
+
+
+def _own_excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
+    """What each rank's step takes without exposed communication, beyond the median rank's: at least zero."""
+    own = np.array(
+        [
+            [step.compute_s + step.idle_s for step in each.steps if step.number in set(shared)]
+            for each in ranks
+        ]
+    )
+    return np.asarray(np.maximum(own - np.median(own, axis=0), 0.0))
+
+
+def _judged(
+    ranks: Sequence[RankTrace],
+    shared: Sequence[int | None],
+    waited: Numbers,
+    by: Literal["collectives", "own time"],
+) -> Iterator[Lateness]:
+    step_s = float(
+        np.median([step.step_s for each in ranks for step in each.steps if step.number in set(shared)])
+    )
+    late_s = np.median(waited, axis=1)
+    longest = (waited == waited.max(axis=0)) & (waited > 0)
+    share = longest.mean(axis=1)
+    for at, each in enumerate(ranks):
+        others = np.delete(late_s, at)
+        usual = 0.0
+        if len(ranks) >= _FEWEST_FOR_SPREAD:
+            spread = _MAD_SCALE * float(np.median(np.abs(others - np.median(others))))
+            usual = float(np.median(others)) + _DEVIATIONS * spread
+        is_late = late_s[at] > max(LEAST_SHARE * step_s, usual) and share[at] >= LEAST_STEPS
+        yield Lateness(
+            trace=each,
+            late_s=float(late_s[at]),
+            share_of_steps=float(share[at]),
+            is_late=bool(is_late),
+            cause=_cause(ranks, at, shared) if is_late else None,
+            by=by,
+        )
+
+
+def _cause(ranks: Sequence[RankTrace], late: int, shared: Sequence[int | None]) -> str | None:
+    """What a late rank spends more time on than the median of the others, if it does."""
+    wanted = set(shared)
+
+    def excess_s(part: str) -> float:
+        medians = [
+            float(np.median([getattr(step, part) for step in each.steps if step.number in wanted]))
+            for each in ranks
+        ]
+        return medians[late] - float(np.median(medians[:late] + medians[late + 1 :]))
+
+    parts = {"computes": excess_s("compute_s"), "idles": excess_s("idle_s")}
+    most = max(parts, key=lambda name: parts[name])
+    return most if parts[most] > 0 else None

@@ -1,0 +1,152 @@
+"""The events of a trace as batches, read as a stream: memory of a few pieces, whatever the size of the file.
+
+A batch ends where an event ends: at the last `},{` before which all text parses as a list. Inside a string or
+a nested list such a place does not parse, so nothing is assumed about how the file is laid out.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, TypeAlias
+
+import orjson
+
+from equipoise.bench.opened import DamagedError
+from equipoise.errors import DataError
+from equipoise.units import MIB
+
+Event: TypeAlias = dict[str, Any]
+
+# Before and after the events stand the devices and the groups of ranks: some MB for thousands of ranks.
+MAX_HEAD_BYTES = 32 * MIB
+# One event holds the shapes and the stack of one operator: some KB. Beyond, this is not a list of events.
+MAX_EVENT_BYTES = 32 * MIB
+# Places tried before more is read: the last may lie inside a string or a nested list, not all of several.
+_TRIES = 4
+# The same where the file is cut in its last event, and for the words that begin the list.
+_MORE_TRIES = 32
+
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_BETWEEN_BYTES = 4096
+
+
+class TraceStream:
+    """The events of one trace in batches; afterwards what stands beside them.
+
+    metadata: the other fields of the document. is_cut: whether it ends before its end, as when the writer was
+    stopped; the events before that were given.
+    """
+
+    def __init__(self, pieces: Iterator[bytes], where: str) -> None:
+        """pieces: the file's bytes in order. where: names it in messages."""
+        self._pieces = pieces
+        self._where = where
+        self._text = b""
+        self._try_at_bytes = 0
+        self.metadata: dict[str, Any] = {}
+        self.is_cut = False
+
+    def batches(self) -> Iterator[list[Event]]:
+        """Events in order, a batch a piece of the file.
+
+        Raises DataError for what is no trace, is damaged or has an event larger than any honest one.
+        """
+        if not self._skip_head():
+            return
+        while True:
+            batch = self._take()
+            if batch is None:
+                break
+            yield batch
+        yield self._last()
+
+    def _more(self) -> bool:
+        """Read a piece more; False at the end of the file."""
+        try:
+            piece = next(self._pieces, b"")
+        except DamagedError:
+            if not self._text:
+                raise
+            self.is_cut, piece = True, b""
+        self._text += piece
+        return bool(piece)
+
+    def _skip_head(self) -> bool:
+        """Go to the first event; False where there is no more than a head."""
+        start = num_tries = 0
+        while True:
+            stripped = self._text.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if stripped.startswith(b"["):  # the events alone, as Chrome accepts them
+                self._text = stripped[1:]
+                return True
+            if stripped and not stripped.startswith(b"{"):
+                raise DataError(
+                    f"{self._where}: not JSON; expected a trace of torch.profiler (.json or .json.gz)"
+                )
+            for found in islice(_EVENTS.finditer(self._text, start), _MORE_TRIES):
+                head = _parsed(self._text[: found.end()] + b"]}")
+                if isinstance(head, dict):  # else the words stand in a string or deeper
+                    self.metadata = {key: value for key, value in head.items() if key != "traceEvents"}
+                    self._text = self._text[found.end() :]
+                    return True
+                start, num_tries = found.end(), num_tries + 1
+            if len(self._text) > MAX_HEAD_BYTES or num_tries >= _MORE_TRIES or not self._more():
+                raise DataError(
+                    f"{self._where}: no list `traceEvents` within {len(self._text)} bytes; expected a trace "
+                    "that torch.profiler exported (export_chrome_trace)"
+                )
+
+    def _take(self) -> list[Event] | None:
+        """The next events; None when only the last ones and what follows the list are left."""
+        while self._more():
+            if len(self._text) < self._try_at_bytes:
+                continue
+            batch, end = self._parsed_until(_TRIES)
+            if batch is not None:
+                self._text = self._text[end:].lstrip()[1:]  # without the comma
+                self._try_at_bytes = 0
+                return batch
+            self._try_at_bytes = 2 * len(self._text)  # each try reads all of it again
+            if len(self._text) > MAX_EVENT_BYTES + MIB:
+                raise DataError(
+                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; no trace has such"
+                )
+        return None
+
+    def _parsed_until(self, num_tries: int) -> tuple[list[Event] | None, int]:
+        """The events up to the last place that parses, and where they end; None where none of some does."""
+        for place in islice(self._places(), num_tries):
+            batch = _parsed(b"[" + self._text[: place + 1] + b"]")
+            if isinstance(batch, list):
+                return batch, place + 1
+        return None, 0
+
+    def _places(self) -> Iterator[int]:
+        """Where an event may end, the last first."""
+        end = len(self._text)
+        while end > 0:
+            start = max(0, end - _BETWEEN_BYTES)
+            found = [each.start() for each in _BETWEEN.finditer(self._text, start, end)]
+            yield from reversed(found)
+            end = found[0] + 2 if found else start + 64 if start else 0
+
+    def _last(self) -> list[Event]:
+        """The last events, and the fields after the list."""
+        whole = _parsed(b'{"traceEvents":[' + self._text)
+        if not isinstance(whole, dict):
+            whole = _parsed(b'{"traceEvents":[' + self._text + b"}")  # the events alone
+        if isinstance(whole, dict):
+            events = whole.pop("traceEvents")
+            self.metadata |= whole
+            return events if isinstance(events, list) else []
+        self.is_cut = True
+        return self._parsed_until(_MORE_TRIES)[0] or []
+
+
+def _parsed(text: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """The value of a JSON text; None where it is none."""
+    try:
+        return orjson.loads(text)
+    except (orjson.JSONDecodeError, RecursionError):
+        return None
