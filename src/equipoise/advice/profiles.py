@@ -42,8 +42,13 @@ class Recipe:
 RECIPES: tuple[Recipe, ...] = (
     Recipe(
         name="a100-megatron",
-        title="Megatron of 2021 to 2023 on A100, fp16, attention not fused (vTrain, single nodes)",
-        file_names=("vtrain_single.csv",),
+        title="Megatron of 2021 to 2023 on A100, fp16, attention not fused (vTrain, Selene)",
+        file_names=(
+            "vtrain_single.csv",
+            "vtrain_multi.csv",
+            "korthikanti_table5.csv",
+            "megatron_sc21_mtnlg.csv",
+        ),
         split="leave-n_gpus-out",
     ),
     Recipe(
