@@ -134,6 +134,24 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A word for every pair, drawn close, its tone as the ground; None where there is no pair.
+
+    rows: name, a second name for who points at it, and a word a head. legend: what words mean.
+    """
+
+    name: str
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, str | None, tuple[Badge | None, ...]], ...]
+    legend: tuple[tuple[Badge, str], ...]
+
+    def __post_init__(self) -> None:
+        """Every row has a word a head."""
+        assert all(len(words) == len(self.heads) for _, _, words in self.rows), self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
     """Figures side by side that share their series, hence their legend."""
 
@@ -156,4 +174,4 @@ class Fold:
     is_aside: bool = False
 
 
-Block: TypeAlias = Prose | Heading | Bullets | Tiles | Table | Panels | Fold
+Block: TypeAlias = Prose | Heading | Bullets | Tiles | Table | Matrix | Panels | Fold

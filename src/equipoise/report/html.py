@@ -17,6 +17,7 @@ from equipoise.report.blocks import (
     Column,
     Fold,
     Heading,
+    Matrix,
     Panels,
     Prose,
     Span,
@@ -253,6 +254,28 @@ def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
     )  # fmt: skip
 
 
+def _matrix(block: Matrix) -> Html:
+    head = element(
+        "thead", element("tr", element("td"), *(element("th", name, scope="col") for name in block.heads))
+    )
+    rows = (
+        element("tr", element("th", name, scope="row", title=title), *map(_word, words))
+        for name, title, words in block.rows
+    )
+    identifier = f"{_anchor(block.name)}-caption"
+    table = element("table", head, element("tbody", *rows), class_="matrix", aria_labelledby=identifier)
+    box = element("div", table, class_="scroll", tabindex=0, role="region", aria_labelledby=identifier)
+    legend = element(
+        "ul", *(element("li", _badge(badge), f" {words}") for badge, words in block.legend), class_="words"
+    )
+    caption = element("p", block.caption, class_="caption", id=identifier)
+    return element("div", caption, box, legend if block.legend else "", class_="table")
+
+
+def _word(badge: Badge | None) -> Html:
+    return element("td") if badge is None else element("td", badge.text, class_=badge.tone)
+
+
 def _panels(block: Panels) -> Html:
     marks = {series.name: series.mark for chart in block.charts for series in chart.series}
     buttons = (element("li", _legend_button(name, mark)) for name, mark in marks.items())
@@ -300,6 +323,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
     (Bullets, _bullets),
     (Tiles, _tiles),
     (Table, _table),
+    (Matrix, _matrix),
     (Panels, _panels),
     (Fold, _fold),
 )

@@ -19,6 +19,7 @@ from equipoise.report.blocks import (
     Code,
     Fold,
     Heading,
+    Matrix,
     Panels,
     Prose,
     Span,
@@ -232,6 +233,29 @@ def _cell(cell: Cell) -> Text:
     return text
 
 
+def _matrix(block: Matrix, console: Console) -> None:
+    """The words in columns of one width; those that do not fit beside the names follow below."""
+    first = max(cell_len(name) for name, _, _ in block.rows)
+    texts = [badge.text for _, _, words in block.rows for badge in words if badge]
+    width = max(map(cell_len, (*block.heads, *texts))) + 2
+    step = max(1, (console.width - first) // width)
+    console.print()
+    _print(console, Text(block.caption, "bold"))
+    for start in range(0, len(block.heads), step):
+        shown = slice(start, start + step)
+        _print(
+            console, Text(" " * first + "".join(f"{head:>{width}}" for head in block.heads[shown]), "bold")
+        )
+        for name, _, words in block.rows:
+            line = Text(f"{name:<{first}}", "bold")
+            for badge in words[shown]:
+                text, tone = (badge.text, TONES[badge.tone]) if badge else ("", "")
+                line.append(f"{text:>{width}}", tone)
+            _print(console, line)
+    for badge, meaning in block.legend:
+        _item(console, Text.assemble((badge.text, TONES[badge.tone]), f": {meaning}"))
+
+
 def _panels(block: Panels, console: Console) -> None:
     canvas = Canvas(columns=console.width, is_unicode=not _is_ascii(console))
     for chart in block.charts:
@@ -260,6 +284,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
     (Bullets, _bullets),
     (Tiles, _tiles),
     (Table, _table),
+    (Matrix, _matrix),
     (Panels, _panels),
     (Fold, _fold),
 )

@@ -82,7 +82,8 @@ class Reach:
     """What long transfers over a link reach, byte/s in each direction while both are busy.
 
     low, high: how machines differ. stated_byte_per_s: by the makers; the lowest and the highest where the
-    accelerator is not known. path: fabric, near, far or staged (through the host's memory).
+    accelerator is not known. path: fabric, near, far or staged (through the host's memory); two of them where
+    nobody said.
     """
 
     path: str
@@ -115,7 +116,7 @@ def reach(
     high = stated[1] * max(each["high"] for each in facts)
     middle = [(stated[0] * stated[1]) ** 0.5 * each["typical"] for each in facts]
     return Reach(
-        path=paths[0],
+        path=" or ".join(paths),
         stated_byte_per_s=stated,
         byte_per_s=middle[0] if len(middle) == 1 else (middle[0] * middle[1]) ** 0.5,
         low=low,

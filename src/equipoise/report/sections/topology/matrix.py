@@ -5,7 +5,7 @@ from typing import Final
 from equipoise.advice.link_words import gaps, sentences
 from equipoise.advice.links import Meaning
 from equipoise.bench.topology.topology import Link
-from equipoise.report.blocks import Badge, Block, Bullets, Cell, Column, Heading, Table, Tone, note
+from equipoise.report.blocks import Badge, Block, Bullets, Heading, Matrix, Tone
 from equipoise.report.section import Section
 from equipoise.report.words import listed, plural, printable, sentence
 from equipoise.spec.link_class import FABRICS, kind, rank
@@ -36,17 +36,13 @@ def _tone(name: str) -> Tone:
     return "good" if kind(name) in FABRICS else _TONES.get(name, "quiet")
 
 
-def _cell(link: Link | None) -> Cell:
-    """One pair; what sorts it is the rank of its class."""
+def _badge(link: Link | None) -> Badge | None:
+    """The word of one pair."""
     if link is None:
-        return Cell(text="", key=None)
+        return None
     if link.link_class is None:
-        text = " / ".join(link.said) if link.said else link.peers or "?"
-        return Cell(text=printable(text), key=None)
-    place, count = rank(link.link_class)
-    return Cell(
-        text="", key=100.0 * place + count, badge=Badge(text=link.link_class, tone=_tone(link.link_class))
-    )
+        return Badge(text=printable("!" if link.said else link.peers or "?"), tone="quiet")
+    return Badge(text=link.link_class, tone=_tone(link.link_class))
 
 
 def _blocks(found: Meaning) -> tuple[Block, ...]:
@@ -54,31 +50,30 @@ def _blocks(found: Meaning) -> tuple[Block, ...]:
     words = {frozenset((link.a, link.b)): link for link in topology.links}
     names = [*(device.name for device in topology.devices), *(nic.name for nic in topology.nics)]
     classes = sorted({link.link_class for link in topology.links if link.link_class}, key=rank)
+    legend = [(Badge(text=name, tone=_tone(name)), what_lies_between(name)) for name in classes]
+    if any(link.link_class is None and not link.said and not link.peers for link in topology.links):
+        legend.append((Badge(text="?", tone="quiet"), "not told"))
     told = gaps(topology)
-    blocks: list[Block] = [
-        Table(
+    blocks: list[Block] = []
+    if topology.links:
+        drawn = Matrix(
             name="topology-matrix",
-            caption="The class of link of every pair",
-            columns=(
-                Column(title="", is_header=True),
-                *(Column(title=printable(name), meaning=_title(found, name)) for name in names),
-            ),
+            caption="The link of every pair",
+            heads=tuple(map(printable, names)),
             rows=tuple(
                 (
-                    Cell(text=printable(row), key=place, detail=_title(found, row)),
-                    *(_cell(words.get(frozenset((row, column)))) for column in names),
+                    printable(row),
+                    _title(found, row),
+                    tuple(_badge(words.get(frozenset((row, column)))) for column in names),
                 )
-                for place, row in enumerate(names)
+                for row in names
             ),
+            legend=tuple(legend),
         )
-    ]
-    if classes:
-        blocks.append(note(f"{'; '.join(f'{name}: {what_lies_between(name)}' for name in classes)}."))
+        blocks.append(drawn)
     if told:
-        blocks += [
-            Heading(name="topology-gaps", text="What is not known"),
-            Bullets(items=tuple((sentence(each),) for each in told)),
-        ]
+        blocks.append(Heading(name="topology-gaps", text="What is not known"))
+        blocks.append(Bullets(items=tuple((sentence(each),) for each in told)))
     return tuple(blocks)
 
 

@@ -14,6 +14,8 @@ _PATHS: Final = {
     "near": "PCIe, peer to peer",
     "far": "PCIe and the link between sockets",
     "staged": "through the host's memory",
+    "near or staged": "PCIe, peer to peer or through the host's memory",
+    "far or staged": "PCIe and the link between sockets, or through the host's memory",
 }
 
 

@@ -1,0 +1,77 @@
+"""The page of a topology: sound, offline, every pair in its matrix, and nothing of the text that runs."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from equipoise.advice.links import meaning
+from equipoise.bench.topology import read
+from equipoise.report import html, terminal
+from equipoise.report.pages import TOPOLOGY
+
+HOSTILE = "</script><img/src=x/onerror=alert('x')>\u202e\x1b[2J"
+TONES = {"good", "bad", "plain", "quiet"}
+CUT = (
+    "GPU 0: NVIDIA L40S (UUID: GPU-1)\nGPU 1: NVIDIA L40S (UUID: GPU-2)\nGPU 2: NVIDIA L40S (UUID: GPU-3)\n"
+    "\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\nGPU0\t X \tNODE\tSYS\tPIX\t0-3\nGPU1\tNODE\t X \tSYS\tNODE\t0-3\n"
+    f"\nLegend:\n\nNIC Legend:\n\n  NIC0: {HOSTILE}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return meaning(read(CUT.encode(), where="pasted"))
+
+
+@pytest.fixture
+def page(found, parsed):
+    return parsed(html.render(TOPOLOGY, found))
+
+
+def test_it_is_well_formed_with_unique_anchors_and_a_way_to_each_section(page):
+    assert page.unbalanced == []
+    assert page.open == []
+    anchors = [each["attributes"]["id"] for each in page.elements if "id" in each["attributes"]]
+    assert len(anchors) == len(set(anchors))
+    sections = [each["attributes"]["id"] for each in page.all("section")]
+    assert sections == ["topology-links", "topology-reach", "topology-gains", "topology-groups"]
+    assert {f"#{name}" for name in sections} <= {each["attributes"]["href"] for each in page.all("a")}
+    labels = {each["attributes"].get("aria-labelledby") for each in page.elements}
+    assert labels - {None} <= set(anchors)
+
+
+def test_the_matrix_has_a_word_for_every_pair(page):
+    (table,) = page.all("table", class_="matrix")
+    assert table["text"].startswith("GPU0GPU1GPU2NIC0")
+    words = [each["text"] for each in page.all("td") if each["attributes"].get("class") in TONES]
+    assert (words.count("NODE"), words.count("SYS"), words.count("PIX"), words.count("?")) == (4, 4, 2, 2)
+    body = page.all("body")[0]["text"]
+    assert "Missing rows: GPU2 and NIC0" in body
+    assert "several PCIe host bridges inside one NUMA node" in body
+
+
+def test_names_of_the_text_are_never_more_than_text(found):
+    text = html.render(TOPOLOGY, found)
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_it_fits_a_terminal(found, width):
+    printed = io.StringIO()
+    terminal.render(TOPOLOGY, found, Console(file=printed, width=width, color_system=None))
+    lines = printed.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert any(line.startswith("GPU1") and "NODE" in line for line in lines)
+    assert "\x1b" not in printed.getvalue()
+
+
+def test_a_machine_without_links_has_a_page_too(parsed):
+    alone = meaning(
+        read(b"GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n  MIG 1g.10gb Device 0: (UUID: M)\n", where="x")
+    )
+    page = parsed(html.render(TOPOLOGY, alone))
+    assert page.all("h1")[0]["text"] == "One accelerator: there is no link to another."
+    assert "GPU0 is cut into 1 MIG slices" in page.all("body")[0]["text"]
