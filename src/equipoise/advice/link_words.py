@@ -220,10 +220,10 @@ def _family(crossover: Crossover, batch: int) -> str:
     else:
         start = f"gain 5 % or more from {_size(crossover.params, crossover)} parameters up"
     low = "none" if crossover.low is None else _size(crossover.low, crossover)
-    beyond = f"none up to {_size(crossover.most, crossover)}"
+    beyond = f"no size up to {_size(crossover.most, crossover)}"
     high = beyond if crossover.high is None else _size(crossover.high, crossover)
     return (
-        f"{FAMILY[:1].upper()}{FAMILY[1:]} {start} ({format_percent(LEVEL)} range: {low} to {high}; batch "
+        f"{FAMILY[:1].upper()}{FAMILY[1:]} {start} ({format_percent(LEVEL)} range: from {low} to {high}; batch "
         f"{batch}, {crossover.link_class})."
     )
 
