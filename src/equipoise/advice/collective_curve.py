@@ -21,6 +21,7 @@ FEWEST_SIZES = 3
 MOST_REGIMES = 5
 # Beyond, sizes are thinned evenly: the search below looks at every pair of them.
 MOST_SIZES = 400
+_ROUNDS = 3
 
 Numbers: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
@@ -118,19 +119,32 @@ def _line_s(line: _Line, payload: Numbers) -> Numbers:
 
 
 def _line(payload: Numbers, took: Numbers) -> _Line:
-    """The line through points with the least squares of relative errors, and neither part below zero."""
-    one, wire = 1.0 / took, payload / took
-    flat = one.sum() / (one**2).sum()
-    steep = wire.sum() / (wire**2).sum()
-    candidates = [(flat, 0.0), (0.0, steep)]
+    """The line through points with the least squares of relative errors, and neither part below zero.
+
+    Errors are relative to the line itself, found in a few rounds: relative to what was measured, times that
+    came out short by chance would weigh more, and the line would lie below.
+    """
+    expected = took
+    for _ in range(_ROUNDS):
+        line = _weighted(payload, took, expected)
+        expected = _line_s(line, payload)
+    return line
+
+
+def _weighted(payload: Numbers, took: Numbers, expected: Numbers) -> _Line:
+    one, wire, target = 1.0 / expected, payload / expected, took / expected
+    candidates = [
+        ((one * target).sum() / (one**2).sum(), 0.0),
+        (0.0, (wire * target).sum() / (wire**2).sum()),
+    ]
     scale = payload.max()
-    design = np.stack([one, wire / scale], axis=1)
-    start, byte = np.linalg.lstsq(design, np.ones_like(took), rcond=None)[0]
+    start, byte = np.linalg.lstsq(np.stack([one, wire / scale], axis=1), target, rcond=None)[0]
     if start > 0 and byte > 0:
         candidates.append((start, byte / scale))
-    found = [(float(((a * one + b * wire - 1.0) ** 2).sum()), a, b) for a, b in candidates]
-    misfit, a, b = min(found)
-    return _Line(start_s=float(a), byte_s=float(b), misfit=misfit)
+    misfit, start, byte = min(
+        (float(((a * one + b * wire - target) ** 2).sum()), float(a), float(b)) for a, b in candidates
+    )
+    return _Line(start_s=start, byte_s=byte, misfit=misfit)
 
 
 def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
@@ -197,7 +211,8 @@ def _least(sums: Numbers) -> Numbers:
 
 def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, float, float]:
     """Standard errors of a line's start and slope, and the quantile of Student's t that makes an interval."""
-    one, wire = 1.0 / took, payload / took
+    expected = _line_s(line, payload)
+    one, wire = 1.0 / expected, payload / expected
     scale = wire.max()
     if line.start_s == 0 or line.byte_s == 0:
         free = took.size - 1
@@ -208,9 +223,9 @@ def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, fl
     else:
         free = took.size - 2
         variance = max(line.misfit / max(free, 1), NOISE**2)
-        design = np.stack([one * took.min(), wire / scale], axis=1)
+        design = np.stack([one * expected.min(), wire / scale], axis=1)
         spread = np.linalg.inv(design.T @ design) * variance
-        errors = (float(np.sqrt(spread[0, 0])) * took.min(), float(np.sqrt(spread[1, 1])) / scale)
+        errors = (float(np.sqrt(spread[0, 0])) * float(expected.min()), float(np.sqrt(spread[1, 1])) / scale)
     return *errors, float(student.ppf(0.5 + LEVEL / 2, max(free, 1)))
 
 

@@ -4,6 +4,7 @@ Its `env` holds the whole environment of the program, secrets too: it is dropped
 `args` only the name of the program is kept.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -18,6 +19,8 @@ VERSIONS = (1, 2, 3)
 # Printed with %lf: six digits after the point, of microseconds and of GB/s.
 _HALF = 5e-7
 _SECRET = ("env",)
+_INFINITE = re.compile(r"(?<=:)-?(?:inf|nan)(?=[,}])")
+_MOST_BYTES = 2**62
 
 
 def looks_like_json(text: str) -> bool:
@@ -31,7 +34,8 @@ def document_in(text: str, *, where: str) -> dict[str, Any]:
     Raises DataError where the text is no JSON object, or is not of nccl-tests.
     """
     try:
-        whole = orjson.loads(text.lstrip("\ufeff"))
+        # A rate over no time is printed as `inf`, which JSON does not have.
+        whole = orjson.loads(_INFINITE.sub("null", text.lstrip("\ufeff")))
     except (orjson.JSONDecodeError, RecursionError) as err:
         raise DataError(
             f"{where}: broken or cut JSON ({err}); expected the whole file of `nccl-tests -J`, or its "
@@ -90,12 +94,15 @@ def _row(number: int, result: Mapping[str, Any]) -> Row:
     sides = [_side(_side_of(result, key)) for key in _SIDES]
     wrongs = [_side_of(result, key).get("nwrong") for key in _SIDES]
     counted = [int(float(each)) for each in wrongs if each is not None]
+    size, count = result["size"], result["count"]
+    if not all(type(each) is int and 0 <= each < _MOST_BYTES for each in (size, count)):
+        raise ValueError("size or count")
     root = result.get("root")
     redop = result.get("redop")
     return Row(
         line=number,
-        payload_bytes=int(result["size"]),
-        count=int(result["count"]),
+        payload_bytes=size,
+        count=count,
         dtype=str(result["type"])[:16],
         redop=str(redop)[:16] if redop else None,
         root=None if root is None else int(root),
