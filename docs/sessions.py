@@ -110,7 +110,7 @@ def first_items(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def furnish(folder: Path) -> None:
     """Put what the pages work on into a folder."""
     for example in (ROOT / "docs" / "examples").iterdir():
-        if example.suffix in {".gz", ".csv"}:
+        if example.suffix in {".gz", ".csv", ".txt"}:
             shutil.copy(example, folder)
 
 

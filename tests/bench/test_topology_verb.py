@@ -1,0 +1,132 @@
+"""`topology` as its users and scripts meet it: real processes, exit codes, streams, whatever files hold."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CUT = (
+    "$ nvidia-smi topo -m\n\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\n"
+    "GPU0\t X \tNODE\tSYS\tSYS\tNODE\t0-31\t0\nGPU1\tNODE\t X \tSYS\tSYS\tNODE\t0-31\t0\n"
+    "GPU2\tSYS\tSYS\t X \tNODE\tSYS\t32-63\t1\n"
+)
+
+
+def equipoise(*arguments, cwd=None, given=None, columns="80"):
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": columns, "OMP_NUM_THREADS": "1"},
+        input=given,
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def cut(tmp_path):
+    path = tmp_path / "topo.txt"
+    path.write_text(CUT)
+    return path
+
+
+def test_the_document_holds_what_scripts_rely_on(cut, tmp_path):
+    ended = equipoise("topology", cut, "--json", "--json-out", "a.json", cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    found = json.loads(ended.stdout, parse_constant=pytest.fail)
+    assert json.loads((tmp_path / "a.json").read_bytes()) == found
+    assert found["schema"] == "equipoise.topology/1"
+    assert [device["name"] for device in found["devices"]] == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    by_pair = {(link["a"], link["b"]): link["class"] for link in found["links"]}
+    assert len(by_pair) == 10
+    assert by_pair["GPU2", "GPU3"] == "NODE"
+    assert by_pair["GPU3", "NIC0"] is None
+    assert found["islands"] == [["GPU0", "GPU1"], ["GPU2", "GPU3"]]
+    assert found["missing_rows"] == ["GPU3", "NIC0"]
+    assert found["nics"][0]["nearest"] == {"class": "NODE", "devices": ["GPU0", "GPU1"]}
+    assert found["meaning"][0] == "Of 6 pairs of 4 accelerators: 2 NODE, 4 SYS."
+    for rate in found["rates"]:
+        assert 0 < rate["low"] <= rate["byte_per_s"] <= rate["high"]
+    for gain in found["predictions"]["gains"]:
+        assert 0 < gain["low"] <= gain["speedup"] <= gain["high"] <= 2
+        assert gain["verdict"] in {"gains", "no gain", "slower", "either way"}
+
+
+def test_text_fits_80_columns_and_the_matrix_is_drawn(cut):
+    ended = equipoise("topology", cut, "--accelerator", "l40s-pcie-48gb")
+    assert ended.returncode == 0
+    lines = ended.stdout.decode().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "      GPU0  GPU1  GPU2  GPU3  NIC0" in lines
+    assert "GPU2   SYS   SYS     x  NODE   SYS" in lines
+    assert any("Missing rows: GPU3 and NIC0" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["-", "--"])
+def test_standard_input_is_read(name):
+    ended = equipoise("topology", "--json", name, given=CUT.encode())
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["islands"] == [["GPU0", "GPU1"], ["GPU2", "GPU3"]]
+
+
+def test_this_machine_has_a_topology(tmp_path):
+    ended = equipoise("topology", "--json", "--html", "page.html", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["devices"]
+    assert found["origin"].startswith("this machine")
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert equipoise("topology").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (b"hello", 2, b"no matrix of links and no list of accelerators"),
+        (b"", 2, b"empty; expected"),
+        (b"\0\1\2", 2, b"a NUL byte"),
+        (b"GPU0 X " * 900_000, 2, b"more than 4,000,000 bytes"),
+        (b"\tGPU0\tGPU1\tCPU Affinity\n", 3, b"missing: the rows GPU0, GPU1"),
+    ],
+)
+def test_what_tells_nothing_is_refused_in_one_sentence(content, code, words, tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(content)
+    ended = equipoise("topology", path, "--json")
+    assert ended.returncode == code
+    assert words in ended.stderr
+    assert ended.stderr.count(b"\n") == 1
+    if code == 3:
+        assert json.loads(ended.stdout)["status"] == "not_enough_evidence"
+    else:
+        assert ended.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.txt",), b"nowhere.txt: No such file"),
+        ((".",), b".: Is a directory"),
+        (("--accelerator", "zeppelin"), b"'zeppelin' is no known system or accelerator"),
+        (("--batch", "1"), b"--batch"),
+        (("--html", "no/such/x.html"), b"does not exist"),
+    ],
+)
+def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):
+    ended = equipoise("topology", *arguments, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert words in ended.stderr
+
+
+def test_control_characters_of_a_paste_never_reach_the_terminal(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(
+        b"GPU 0: \x1b[31mRed\x07\xe2\x80\xae (UUID: G)\nGPU 1: Blue\xc2\x9b2J (UUID: G)\n" + CUT.encode()
+    )
+    ended = equipoise("topology", path)
+    assert ended.returncode == 0
+    assert not {b"\x1b", b"\x07", b"\xc2\x9b", b"\xe2\x80\xae"} & {
+        ended.stdout[i : i + n] for n in (1, 2, 3) for i in range(len(ended.stdout))
+    }
