@@ -76,7 +76,7 @@ def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
 def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
     """How long the others waited for each rank in each step: (n_ranks, n_steps); None where nothing matches.
 
-    The others' wait for the last is the median of their time in a collective, less that of the last.
+    By how much less a rank is in the collectives of its groups than the median of the others is.
     """
     place = {number: at for at, number in enumerate(shared)}
     taken: list[dict[tuple[int, str], list[float]]] = []
@@ -93,16 +93,13 @@ def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers
     num_matched = 0
     for key in sorted({key for found in taken for key in found}):
         members = [at for at, found in enumerate(taken) if key in found]
-        lengths = {len(taken[at][key]) for at in members}
-        if len(members) < _FEWEST_RANKS or len(lengths) > 1:
+        if len(members) < _FEWEST_RANKS or len({len(taken[at][key]) for at in members}) > 1:
             continue
-        seconds = np.array([taken[at][key] for at in members])
-        last = seconds.argmin(axis=0)
-        for column, row in enumerate(last):
-            others = np.delete(seconds[:, column], row)
-            held[members[row], key[0]] += float(np.median(others)) - seconds[row, column]
-            num_matched += 1
-    return held if num_matched else None
+        spent_s = np.array([sum(taken[at][key]) for at in members])
+        for row, at in enumerate(members):
+            held[at, key[0]] += float(np.median(np.delete(spent_s, row))) - spent_s[row]
+        num_matched += 1
+    return np.asarray(np.maximum(held, 0.0)) if num_matched else None
 
 
 def _own_excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:

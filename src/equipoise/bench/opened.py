@@ -1,5 +1,6 @@
 """Files of any size as pieces of bytes: decompressed on the way, with bounded memory and output."""
 
+import gzip
 import io
 import lzma
 import stat
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from equipoise.errors import DataError
-from equipoise.runs.sources.compression import compression
+from equipoise.runs.sources.compression import Compression, Read, compression
 from equipoise.units import GIB, MIB
 
 # 256 KiB: what is made of a piece fits into the processor's caches (docs/decisions/0006-streamed-traces.md).
@@ -50,26 +51,40 @@ def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[byt
         raise DataError(
             f"{where}: a {kind.name} file; expected plain text, gzip, zstd or xz: unpack it first"
         )
-    read = file.read if kind is None or kind.opened is None else kind.opened(file)
+    read = _reader(file, kind)
     limit_bytes = MAX_TOTAL_BYTES
     if kind is not None:
         limit_bytes = min(limit_bytes, max(EXPANSION_FLOOR_BYTES, MAX_EXPANSION * num_bytes))
-    produced_bytes = 0
-    while True:
+    produced_bytes, damage, ended = 0, None, False
+    while not ended:
+        piece = bytearray()
         try:
-            piece = read(PIECE_BYTES)
+            while len(piece) < PIECE_BYTES and not ended:
+                read_bytes = read(PIECE_BYTES - len(piece))
+                piece += read_bytes
+                ended = not read_bytes
         except (EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError, OSError) as err:
             if kind is None:
                 raise
-            raise DamagedError(f"{where}: a damaged or cut {kind.name} file: {err}") from err
-        if not piece:
-            return
+            damage, ended = err, True
         produced_bytes += len(piece)
         if produced_bytes > limit_bytes:
             raise DataError(
                 f"{where}: {num_bytes} bytes expand to more than {limit_bytes}, as no trace or log does"
             )
-        yield piece
+        if piece:
+            yield bytes(piece)
+    if damage is not None and kind is not None:
+        raise DamagedError(f"{where}: a damaged or cut {kind.name} file: {damage}") from damage
+
+
+def _reader(file: BinaryIO, kind: Compression | None) -> Read:
+    """Reads up to so many bytes, decompressed; none at the end."""
+    if kind is None or kind.opened is None:
+        return file.read
+    if kind.name == "gzip":  # its plain `read` loses what came before a cut
+        return gzip.GzipFile(fileobj=file, mode="rb").read1
+    return kind.opened(file)
 
 
 class DamagedError(DataError):

@@ -20,7 +20,7 @@ Event: TypeAlias = dict[str, Any]
 # Before and after the events stand the devices and the groups of ranks: some MB for thousands of ranks.
 MAX_HEAD_BYTES = 32 * MIB
 # One event holds the shapes and the stack of one operator: some KB. Beyond, this is not a list of events.
-MAX_EVENT_BYTES = 32 * MIB
+MAX_EVENT_BYTES = 8 * MIB
 # Places tried before more is read: the last may lie inside a string or a nested list, not all of several.
 _TRIES = 4
 # The same where the file is cut in its last event, and for the words that begin the list.
@@ -100,6 +100,10 @@ class TraceStream:
     def _take(self) -> list[Event] | None:
         """The next events; None when only the last ones and what follows the list are left."""
         while self._more():
+            if len(self._text) > MAX_EVENT_BYTES + MIB:
+                raise DataError(
+                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; no trace has such"
+                )
             if len(self._text) < self._try_at_bytes:
                 continue
             batch, end = self._parsed_until(_TRIES)
@@ -108,10 +112,6 @@ class TraceStream:
                 self._try_at_bytes = 0
                 return batch
             self._try_at_bytes = 2 * len(self._text)  # each try reads all of it again
-            if len(self._text) > MAX_EVENT_BYTES + MIB:
-                raise DataError(
-                    f"{self._where}: an event of more than {MAX_EVENT_BYTES} bytes; no trace has such"
-                )
         return None
 
     def _parsed_until(self, num_tries: int) -> tuple[list[Event] | None, int]:
