@@ -112,6 +112,23 @@ def test_what_is_illegal_is_counted_by_its_reason():
 
 
 @pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"tp": (3,)}, "tp asked for cannot make dp x tp x pp x cp = 8"),
+        ({"dp": (8,), "tp": (8,)}, "dp, tp asked for cannot make dp x tp x pp x cp = 8"),
+        ({"ep": (2,)}, "ep asked for is not among 1, which"),
+        ({"microbatch_samples": (7,)}, "microbatch asked for does not divide"),
+        ({"pp": (1,), "interleave": (4,)}, "interleave asked for needs pp above 1"),
+    ],
+)
+def test_values_that_nothing_has_are_a_reason(choices, words):
+    space = Space(num_accelerators=8, global_batches=(16,), choices=choices)
+    found = laid(space, SMALL, most_elements=500)
+    assert not found.meshes
+    assert any(words in each for each in found.faults)
+
+
+@pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"tp": 3}, "tp does not divide heads=4"),

@@ -44,8 +44,13 @@ def questions(asked: Asked) -> Iterator[Question]:
     """One question an accelerator. Raises UsageError or SpecError for what no option can mean."""
     node: NodeFacts = {} if asked.node_size is None else {"node_size": asked.node_size}
     knobs = choices(asked.fixed, precision=asked.precision)
-    for named in asked.accelerators:
-        count, name = _counted(named)
+    counted = [_counted(named) for named in asked.accelerators]
+    if all(count for count, _ in counted) and (asked.sizes or asked.nodes):
+        raise UsageError(
+            f"--accelerator {asked.accelerators[0]} states the size already: "
+            "leave --accelerators and --nodes away"
+        )
+    for count, name in counted:
         fewest, most, listed = sizes(count or asked.sizes, asked.nodes, accelerator=name, node=node)
         yield Question(
             workload=asked.workload,

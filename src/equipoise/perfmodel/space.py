@@ -1,7 +1,7 @@
 """The space of legal strategies: what may be chosen of each knob, laid out as open meshes without a gap."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from itertools import product
@@ -26,6 +26,7 @@ from equipoise.spec.strategy import RECOMPUTES, Strategy
 
 Value: TypeAlias = int | str | bool
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
+_MOST_SHOWN = 4
 AXES = ("dp", "tp", "pp", "cp", "ep")
 # Places: how ranks share samples out. Layers: what changes a layer's time. States: what does not.
 PLACE_KNOBS = (*AXES, "microbatch_samples", "global_batch_samples")
@@ -168,11 +169,13 @@ def divisors(number: int) -> tuple[int, ...]:
 
 def _places(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[Place]:
     """Every way to share the accelerators and the batch out; what is illegal is counted by its reason."""
+    shares = [*divisors(limits.experts)] if limits.experts else [1]
+    experts = [each for each in shares if space.allows("ep", each)]
+    if not experts:
+        faults[f"ep asked for is not among {_short(shares)}, which divide the experts"] += 1
     for dp, tp, pp, cp in _shares(space, limits, faults):
         ranks = dp * tp * cp
-        for ep in divisors(limits.experts) if limits.experts else (1,):
-            if not space.allows("ep", ep):
-                continue
+        for ep in experts:
             wrong = expert_fault(limits, ranks=ranks, ep=ep)
             if wrong:
                 faults[wrong] += 1
@@ -181,22 +184,25 @@ def _places(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[Plac
                 if batch % dp:
                     faults["dp does not divide the global batch"] += 1
                     continue
-                for size in divisors(batch // dp):
-                    if space.allows("microbatch_samples", size):
-                        yield Place(
-                            dp=dp,
-                            tp=tp,
-                            pp=pp,
-                            cp=cp,
-                            ep=ep,
-                            microbatch_samples=size,
-                            global_batch_samples=batch,
-                        )
+                sizes = [each for each in divisors(batch // dp) if space.allows("microbatch_samples", each)]
+                if not sizes:
+                    faults["microbatch asked for does not divide the samples of a data rank"] += 1
+                for size in sizes:
+                    yield Place(
+                        dp=dp,
+                        tp=tp,
+                        pp=pp,
+                        cp=cp,
+                        ep=ep,
+                        microbatch_samples=size,
+                        global_batch_samples=batch,
+                    )
 
 
 def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tuple[int, int, int, int]]:
     """Sizes of dp, tp, pp and cp whose product is the number of accelerators."""
     total = space.num_accelerators
+    any_allowed = False
     for tp in divisors(total):
         for pp in divisors(total // tp):
             for cp in divisors(total // tp // pp):
@@ -204,11 +210,21 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
                 wanted = (("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp))
                 if not all(space.allows(name, value) for name, value in wanted):
                     continue
+                any_allowed = True
                 wrong = axes_fault(limits, tp=tp, pp=pp, cp=cp)
                 if wrong:
                     faults[wrong] += 1
                 else:
                     yield dp, tp, pp, cp
+    if not any_allowed:
+        names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
+        faults[f"{', '.join(names)} asked for cannot make dp x tp x pp x cp = {total:,}"] += 1
+
+
+def _short(numbers: Sequence[int]) -> str:
+    """Numbers, the first and the last of many."""
+    shown = [str(each) for each in numbers]
+    return ", ".join(shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "...", shown[-1]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +251,8 @@ class _Combined:
         if key not in self.known:
             free = range(1, max(1, self.limits.layers // place.pp) + 1) if place.pp > 1 else (1,)
             chunks = tuple(each for each in free if self.space.allows("interleave", each))
+            if not chunks:
+                self.faults["interleave asked for needs pp above 1, and as many layers a stage"] += 1
             choices = [chunks, *(self.space.values(name) for name in STATE_KNOBS[1:])]
             self.known[key] = self._legal(STATE_KNOBS, choices, partial(self._state_fault, place))
         return self.known[key]

@@ -174,6 +174,7 @@ def knob(text: str, *, where: str) -> tuple[str, int | str | bool]:
     known = {field.name for field in fields(Strategy)}
     if not equals or name not in known:
         near = get_close_matches(name, (*known, *_SHORT), n=1)
+        near = [f"{near[0]}=VALUE"] if near and not equals else near
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
         raise SpecError(f"{where}: {text!r} is no name=value of a strategy; {hint}")
     choices = _CHOICES.get(name)
