@@ -207,6 +207,21 @@ def test_without_any_batch_there_is_no_answer():
     assert "--global-batch" in refused.value.missing[0]
 
 
+def test_a_short_training_is_not_a_part_of_a_step():
+    # 1e6 tokens are 976 samples of 1,024, far fewer than the usual 4,096 of a step.
+    found = answer(training_tokens=1e6, global_batch_samples=None).recommended
+    assert found.strategy.global_batch_samples <= found.samples
+
+
+@pytest.mark.parametrize(
+    "choices", [{"tp": (3,)}, {"dp": (8,), "tp": (8,)}, {"microbatch_samples": (7,)}, {"interleave": (99,)}]
+)
+def test_where_nothing_is_legal_there_is_a_reason(choices):
+    found = answer(choices=choices)
+    assert found.recommended is None
+    assert found.rejected
+
+
 def test_adapters_need_far_less():
     whole, adapters = (
         answer(workload="llama2_7b"),
@@ -314,6 +329,9 @@ def test_a_model_of_one_s_own_is_counted(tmp_path, monkeypatch):
         ({"fewest": 9}, UsageError, "smaller first"),
         ({"global_batch_samples": 0}, UsageError, "--global-batch"),
         ({"deadline_s": 0.0}, UsageError, "--deadline"),
+        ({"deadline_s": -7200.0}, UsageError, "--deadline -2;"),
+        ({"training_tokens": 1e300}, UsageError, "1 to 1e\\+18"),
+        ({"training_tokens": 1e5}, UsageError, "exceeds the 97 samples of the whole training"),
         ({"training_samples": 5.0}, UsageError, "keep one"),
         ({"training_tokens": math.inf}, UsageError, "--tokens"),
         ({"workload": "minigo", "training_tokens": None}, SpecError, "minigo"),

@@ -17,6 +17,8 @@ from equipoise.units import SI_PREFIXES, format_si
 # Quantiles of a normal deviate that leave (1 - LEVEL) / 2 on each side.
 DEVIATE = 1.6448536269514722
 _UNIT_TOKENS = _UNIT_SAMPLES = SI_PREFIXES["G"]
+# Thousands of times the longest training there was: more is a slip.
+_MOST_GIVEN = SI_PREFIXES["E"]
 _TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
 
 
@@ -30,9 +32,9 @@ def stated_length(workload: Workload, *, samples: float | None, tokens: float | 
     given = samples if tokens is None else tokens
     if given is None:
         return None
-    if not 1 <= given < math.inf:
+    if not 1 <= given <= _MOST_GIVEN:
         name = "--samples" if tokens is None else "--tokens"
-        raise UsageError(f"{name} {given:g}; expected a finite number, at least 1")
+        raise UsageError(f"{name} {given:g}; expected a finite number, 1 to {_MOST_GIVEN:g}")
     if tokens is None:
         return samples
     if workload.sequence_tokens is None:

@@ -56,6 +56,7 @@ def plan(
     ground = setting(question, terms or Terms(), scores, model)
     if ground.rates.price is None and not math.isinf(question.budget_usd):
         raise UsageError(f"--budget needs a price of {ground.cluster.accelerator.slug}: give --price")
+    _refuse_batches_beyond(question, ground)
     asked = _asked(question, ground)
     sized = _sized(ground, sorted({*asked, *_around(question)}), asked)
     best = [each for each in sized if each.options]
@@ -93,6 +94,19 @@ def plan(
         num_fitting=sum(each.found.num_fitting for each in sized),
         search_s=time.perf_counter() - began,
     )
+
+
+def _refuse_batches_beyond(question: Question, ground: Setting) -> None:
+    """Refuse a global batch of more samples than the whole training has: no step is made of a part."""
+    batch = question.global_batch_samples
+    if batch is None or not ground.length.is_whole:
+        return
+    samples = float(ground.length.samples(np.array([float(batch)]))[0])
+    if batch > samples:
+        most = f"{math.floor(samples):,}"
+        raise UsageError(
+            f"--global-batch {batch:,} exceeds the {most} samples of the whole training: give at most that"
+        )
 
 
 def _sized(ground: Setting, sizes: Sequence[int], asked: frozenset[int]) -> list[_Sized]:

@@ -17,6 +17,7 @@ from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
+from equipoise.units import HOUR_S
 
 ObjectiveName: TypeAlias = Literal["time", "cost", "energy", "balance"]
 _MOST_BATCH_SAMPLES = 10**9
@@ -60,7 +61,8 @@ class Question:
         batch = self.global_batch_samples
         if batch is not None and not 1 <= batch <= _MOST_BATCH_SAMPLES:
             raise UsageError(f"--global-batch {batch}; expected 1 to {_MOST_BATCH_SAMPLES:,} samples")
-        for option, value in (("--deadline", self.deadline_s), ("--budget", self.budget_usd)):
+        deadline_h = self.deadline_s / HOUR_S
+        for option, value in (("--deadline", deadline_h), ("--budget", self.budget_usd)):
             if not value > 0:
                 raise UsageError(f"{option} {value:g}; expected a number above 0")
         if not self.num_best >= 1:

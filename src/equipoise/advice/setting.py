@@ -64,7 +64,9 @@ class Setting:
         if self.global_batch_samples is not None:
             return (self.global_batch_samples,)
         if self.length.batches is None:
-            return (usual_batch(self.workload),)
+            usual = usual_batch(self.workload)
+            samples = float(self.length.samples(np.array([float(usual)]))[0])
+            return (max(1, min(usual, math.floor(samples))),)
         least, most = self.length.batches
         steps = range(math.ceil(math.log2(most)) + 1)
         tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
