@@ -121,6 +121,33 @@ def test_a_length_nobody_knows_is_named():
     assert json.loads(refused.stdout)["missing"] == ["the global batch: --global-batch N"]
 
 
+def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "loud.py").write_text(
+        "import os, torch\n"
+        "print('imported')\n"
+        "def make():\n"
+        "    os.write(1, b'raw')\n"
+        "    print('made')\n"
+        "    return torch.nn.Linear(1000, 1000), torch.zeros(8, 1000)\n"
+        "def leaves():\n"
+        "    raise SystemExit(7)\n"
+        "class Mine(Exception):\n"
+        "    pass\n"
+        "def fails():\n"
+        "    raise Mine('boom')\n"
+    )
+    options = ("--accelerator", "a100-sxm4-80gb", "--global-batch", "64", "--samples", "1e6", "--json")
+    ended = equipoise("plan", "loud:make", *options, cwd=tmp_path)
+    assert json.loads(ended.stdout)["workload"] == "loud:make"
+    assert {"raw", "imported", "made"} <= set(ended.stderr.replace("raw", "raw ").split())
+    for name, words in (("leaves", "SystemExit: 7"), ("fails", "Mine: boom")):
+        refused = equipoise("plan", f"loud:{name}", *options, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert words in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -141,6 +168,8 @@ def test_a_length_nobody_knows_is_named():
         ([*BERT, "--price", "0"], "--price"),
         ([*BERT, "--power-cap", "0"], "power cap"),
         ([*BERT, "--region", "atlantis"], "atlantis"),
+        ([*BERT, "--fix", "tp"], "did you mean 'tp=VALUE'"),
+        (["bert", "--accelerator", "2x a100-sxm4-80gb", "--accelerators", "8"], "states the size already"),
         (["nowhere:make", "--accelerator", "a100-sxm4-80gb"], "nowhere"),
     ],
 )

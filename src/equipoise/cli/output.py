@@ -5,7 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +15,7 @@ import typer
 from equipoise import __version__, errors
 
 _COLUMN_GAP = "  "
+_STDOUT, _STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,22 @@ def write(content: str | bytes) -> None:
     except BrokenPipeError as err:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from err
+
+
+@contextmanager
+def answers_only() -> Iterator[None]:
+    """Standard output for the answer alone: what a user's own code prints meanwhile goes to standard
+    error.
+    """
+    sys.stdout.flush()
+    own = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(own, _STDOUT)
+        os.close(own)
 
 
 @contextmanager

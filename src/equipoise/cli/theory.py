@@ -16,7 +16,7 @@ from equipoise.cli.options import (
     extend_catalogue,
     trained_from,
 )
-from equipoise.cli.output import answering, written_aside
+from equipoise.cli.output import answering, answers_only, written_aside
 
 
 def validate(
@@ -164,7 +164,8 @@ def plan(
         )
         terms = Terms(usd_per_accelerator_hour=price, region=region)
         scores = tables(data=data, also=also or ()).scores
-        found = comparison([best_plan(each, terms=terms, scores=scores) for each in questions(asked)])
+        with answers_only():
+            found = comparison([best_plan(each, terms=terms, scores=scores) for each in questions(asked)])
         if html:
             from equipoise.report.html import render
             from equipoise.report.pages import PLAN

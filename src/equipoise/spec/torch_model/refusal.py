@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from equipoise.errors import SpecError
+from equipoise.errors import EquipoiseError, SpecError
 from equipoise.spec.torch_model.factory import RAISED
 
 
@@ -19,7 +19,7 @@ def explained(names: Mapping[int, str], subject: str, way_round: str) -> Iterato
     """Turn what a model's own code raised into a SpecError with module, line and a way round."""
     try:
         yield
-    except SpecError:
+    except EquipoiseError:
         raise
     except RAISED as err:
         where = _where(err, names) or subject
