@@ -190,6 +190,11 @@ def test_a_calibration_file_that_tells_nothing_is_not_enough_evidence(write):
         validate([write(_step())], calibrate_on=[other])
 
 
+def test_a_calibration_file_without_rows_is_not_enough_evidence(write):
+    with pytest.raises(EvidenceError, match="nothing can be fitted"):
+        validate([write(_step())], calibrate_on=[write(name="none.csv")])
+
+
 def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):
     # Every step takes twice as long as the priors believe: after calibration on half of them the rest are close.
     sizes = [(n, layers) for n in (1, 2, 4, 8) for layers in (12, 24)]

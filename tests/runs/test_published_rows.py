@@ -151,6 +151,7 @@ def test_units_of_collectives(read, workload, measured, unit, seconds):
         ({"measured": "nan"}, "column measured: empty"),
         ({"measured": "1e999"}, "column measured"),
         ({"measured": ""}, "column measured: empty"),
+        ({"memory_gib": "1e-300"}, "column memory_gib: found '1e-300'; expected 0.001 to 1e+06 GiB"),
         ({"n_gpus": "7.5"}, "column n_gpus: found '7.5'; expected a whole number"),
         ({"n_gpus": "6"}, "tp x pp x cp = 4 does not divide n_gpus = 6"),
         ({"dp": "4"}, "dp x tp x pp x cp = 16, n_gpus = 8"),

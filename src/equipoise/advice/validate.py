@@ -26,6 +26,7 @@ from equipoise.runs.readers.published.rows import PublishedRow, read_rows
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
 _NOTHING_TO_FIT = "no row of the calibration files can be expressed, so nothing can be fitted to them"
+_TO_FIT = ("a calibration file with rows that can be expressed",)
 _NOT_FINITE = "the model gives no finite time for it"
 
 
@@ -150,6 +151,8 @@ def validate(
     cut = split_of(split)
     first_part = read_rows(paths)
     second_part = read_rows(calibrate_on)
+    if calibrate_on and not second_part:
+        raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
     rows = joined((*first_part, *second_part))
     tested = rows[: len(first_part)]
     # A row is the first one's that claims it. A new way of foretelling is one new module and one more here.
@@ -185,7 +188,7 @@ def _asked(
         names = fold_names(asked_about, cut) if asked_about else []
         folds |= {row.execution: name for row, name in zip(asked_about, names, strict=True)}
     if len(rows) > num_tested and not any(len(each.others(tested)) for each in begun):
-        raise EvidenceError(_NOTHING_TO_FIT, missing=("a calibration file with rows that can be expressed",))
+        raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
     foreseen = {
         told.row.execution: told for each in begun for told in _foreseen(each, tested, folds, progress)
     }

@@ -104,11 +104,10 @@ def _head(found: Validation) -> str:
     on = f"calibrated on {', '.join(found.calibrated_on)}" if found.calibrated_on else _basis(found)
     sample = ", IN SAMPLE: fitted to these rows" if found.in_sample else ""
     given = f", {found.num_given} given as what others are foretold from" if found.num_given else ""
-    executions = (
-        f"{found.num_executions} executions in {counted(found.errors.num_clusters, 'cluster', 'clusters')}"
-    )
+    executions = counted(found.num_executions, "execution", "executions")
+    clusters = counted(found.errors.num_clusters, "cluster", "clusters")
     sentences = (
-        f"{rows}: {found.num_expressed} expressed{given}; {executions}; {how}; {on}{sample}.",
+        f"{rows}: {found.num_expressed} expressed{given}; {executions} in {clusters}; {how}; {on}{sample}.",
         "Error: |predicted time / measured time - 1|, every cluster counted once, every execution once.",
     )
     width = width_columns()

@@ -59,7 +59,7 @@ def _table(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
     except csv.Error as err:
         raise DataError(f"{where}: line 1: {err}; expected comma-separated names of columns") from err
     if not any(header):
-        raise DataError(f"{where}: empty; expected a header such as num_accelerators,time_to_train_s")
+        raise DataError(f"{where}: empty; expected a header, the names of its columns")
     if len(header) > MAX_COLUMNS:
         raise DataError(f"{where}: {len(header)} columns; at most {MAX_COLUMNS} are read")
     twice = next((name for name in header if name and header.count(name) > 1), None)
@@ -81,7 +81,7 @@ def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iter
             continue
         number += 1
         if number > MAX_ROWS:
-            raise DataError(f"{where}: more than {MAX_ROWS} rows; give one median a size instead")
+            raise DataError(f"{where}: more than {MAX_ROWS} rows; cut it into several files, or give medians")
         if len(cells) != len(header):
             raise DataError(
                 f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"

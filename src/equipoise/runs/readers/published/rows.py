@@ -25,7 +25,7 @@ MAX_FILES = 100
 _NEEDED = ("hardware", "n_gpus", "measured", "unit")
 _LARGEST = 1e30
 _LARGEST_MESSAGE_BYTES = 2**50
-_MOST_GIB = 1e6
+_LEAST_GIB, _MOST_GIB = 1e-3, 1e6
 # Beyond these a unit must have slipped: ten nanoseconds, and three years.
 _SHORTEST_S, _LONGEST_S = 1e-8, 1e8
 # What is called a peak is reached by messages of this size on every machine of the data.
@@ -131,6 +131,8 @@ def _meant(row: Row, bare: PublishedRow) -> PublishedRow:
         empty = "measured" if measured is None else "n_gpus"
         raise DataError(f"column {empty}: empty; expected a number above 0")
     memory_gib = number(row, "memory_gib", most=_MOST_GIB)
+    if memory_gib is not None and memory_gib < _LEAST_GIB:
+        raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
     seen = replace(
         bare,
         measured=measured,
