@@ -17,7 +17,7 @@ _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
     ("Understanding", (understanding.predict, understanding.backtest)),
     ("Theory", (theory.plan, theory.validate)),
-    ("Measurement", (measurement.topology,)),
+    ("Measurement", (measurement.topology, measurement.collectives, measurement.trace)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 

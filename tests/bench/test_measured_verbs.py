@@ -1,0 +1,133 @@
+"""`collectives` and `trace` as their users and scripts meet them: real processes, exit codes, streams."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+LOG, TRACES = EXAMPLES / "nccl-a100.txt", EXAMPLES / "dlrm-traces.tar.gz"
+ROW = "     1048576        262144     float     sum      -1    47.38   22.13   22.13      0    46.84   22.39   22.39      0\n"
+
+
+def equipoise(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def document(ended):
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return json.loads(ended.stdout, parse_constant=pytest.fail)
+
+
+def test_the_document_of_collectives_holds_what_scripts_rely_on(tmp_path):
+    found = document(equipoise("collectives", LOG, "--json", "--json-out", "a.json", cwd=tmp_path))
+    assert json.loads((tmp_path / "a.json").read_bytes()) == found
+    assert found["schema"] == "equipoise.collectives/1"
+    (fit,) = found["fits"]
+    promised = {"operation", "num_ranks", "latency_s", "byte_per_s", "low", "high", "num_points"}
+    assert promised <= fit.keys()
+    assert fit["low"] < fit["byte_per_s"] < fit["high"]
+    assert [each["verdict"] for each in found["verdicts"]] == ["normal", "normal"]
+
+
+def test_the_document_of_trace_holds_what_scripts_rely_on(tmp_path):
+    found = document(equipoise("trace", TRACES, "--json", cwd=tmp_path))
+    assert found["schema"] == "equipoise.trace/1"
+    promised = {"rank", "steps", "compute_s", "communication_s", "exposed_s", "idle_s"}
+    for rank in found["ranks"]:
+        assert promised <= rank.keys()
+        for whole, parts in ((rank["total_s"], rank), *((step["step_s"], step) for step in rank["steps"])):
+            together = parts["compute_s"] + parts["exposed_s"] + parts["idle_s"]
+            assert together == pytest.approx(whole, abs=1e-12)
+    assert [each["rank"] for each in found["stragglers"]] == [7]
+
+
+@pytest.mark.parametrize("arguments", [("collectives", LOG), ("trace", TRACES)])
+def test_text_fits_the_terminal(arguments):
+    ended = equipoise(*arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+
+
+def test_many_ranks_and_steps_fit_the_terminal(tmp_path):
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{at}", "ts": at * 1e7, "dur": 9e6}
+        for at in range(100, 150)
+    ] + [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": at * 1e7, "dur": 8e6} for at in range(100, 150)]
+    for rank in range(40):
+        told = {"distributedInfo": {"rank": 1000 + rank}, "traceEvents": events}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(told))
+    for files in (tmp_path, tmp_path / "rank0.json"):
+        lines = equipoise("trace", files).stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any("more; --json has all" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("verb", "content", "words"),
+    [
+        ("collectives", "hello", "no row of nccl-tests"),
+        ("collectives", '{"results": []', "broken or cut JSON"),
+        ("trace", "hello", "not JSON"),
+        ("trace", "{}", "no list `traceEvents`"),
+    ],
+)
+def test_files_that_hold_nothing_are_refused_in_one_sentence(verb, content, words, tmp_path):
+    (tmp_path / "mine").write_text(content)
+    ended = equipoise(verb, "mine", "--json", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr
+    assert "mine" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("collectives", "nowhere.txt"), "nowhere.txt: No such file"),
+        (("trace", "nowhere.json"), "nowhere.json: No such file"),
+        (("trace", "."), "no trace in it"),
+        (("collectives", LOG, "--ops", "telepathy"), "no such operation"),
+        (("collectives", LOG, "--link", "USB"), "no class of link"),
+        (("collectives", LOG, "--accelerator", "mill"), "no known system or accelerator"),
+        (("trace",), "Missing argument"),
+    ],
+)
+def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):
+    ended = equipoise(*arguments, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_rows_of_which_none_can_be_used_are_too_little_evidence(tmp_path):
+    (tmp_path / "wrong.txt").write_text(ROW.replace("22.13      0", "22.13      7"))
+    ended = equipoise("collectives", "wrong.txt", "--json", cwd=tmp_path)
+    assert ended.returncode == 3
+    found = json.loads(ended.stdout)
+    assert found["status"] == "not_enough_evidence"
+    assert "came out wrong" in found["missing"][0]
+
+
+def test_control_characters_of_files_never_reach_the_terminal(tmp_path):
+    device = "#  Rank  0 Group  0 Pid 7 on h device  0 [0x0f] NVIDIA \x1b[2JL4\x07\n"
+    (tmp_path / "log.txt").write_text(device + ROW.replace("float", "flo\x1bat") + ROW)
+    step = {"ph": "X", "cat": "kernel", "name": "\x1b[2J", "ts": 1, "dur": 1}
+    (tmp_path / "rank1\x1b.json").write_text(json.dumps({"traceEvents": [step]}))
+    for arguments in (("collectives", "log.txt"), ("trace", "rank1\x1b.json"), ("trace", ".")):
+        ended = equipoise(*arguments, cwd=tmp_path)
+        assert ended.returncode == 0
+        assert "\x1b" not in ended.stdout + ended.stderr
+        assert "\x07" not in ended.stdout + ended.stderr
