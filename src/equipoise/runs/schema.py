@@ -203,4 +203,25 @@ SCORES = Table(
     key=("entry_id",),
 )
 
-TABLES = (RUNS, SCORES)
+STEPS = Table(
+    name="steps",
+    row="one phase of one timed repetition of a step",
+    columns=(
+        Column(name="run_id", kind="str", meaning="the run in `runs` that the step was timed in"),
+        Column(
+            name="repetition",
+            kind="int",
+            meaning="number of the timed step in its run, from 1; warm-up steps have no rows",
+        ),
+        Column(
+            name="phase",
+            kind="str",
+            meaning="`step`, its parts `input`, `forward`, `backward`, `communication_exposed`, `optimizer`, "
+            "`rest`, or `communication_total`, `communication_overlapped`",
+        ),
+        Column(name="seconds", kind="float", meaning="how long it took on the rank whose step took longest"),
+    ),
+    key=("run_id", "repetition", "phase"),
+)
+
+TABLES = (RUNS, SCORES, STEPS)

@@ -1,0 +1,91 @@
+"""What a cell of a sweep is: one run in processes of its own, and the name it has for ever. No torch."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any
+
+from equipoise.errors import DataError, UsageError
+
+PRECISIONS = ("fp32", "bf16")
+
+_HASH_DIGITS = 10
+_LONGEST_WORD = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One run: what is trained, how, on how many ranks; `repetition` counts equal runs from 1.
+
+    batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
+    """
+
+    workload: str
+    method: str
+    num_ranks: int
+    batch_samples: int
+    precision: str = "fp32"
+    num_steps: int = 20
+    repetition: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a cell that cannot be run."""
+        if min(self.num_ranks, self.batch_samples, self.num_steps, self.repetition) < 1:
+            raise UsageError(
+                f"{self.num_ranks} ranks, batch {self.batch_samples}, {self.num_steps} steps, "
+                f"repetition {self.repetition}: expected at least 1 of each"
+            )
+        if self.batch_samples % self.num_ranks:
+            raise UsageError(
+                f"a batch of {self.batch_samples} samples cannot be shared equally by "
+                f"{self.num_ranks} ranks; take a multiple of {self.num_ranks}"
+            )
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"precision {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
+
+    @property
+    def rank_batch_samples(self) -> int:
+        """Samples of a step on each rank."""
+        return self.batch_samples // self.num_ranks
+
+    @property
+    def cell_id(self) -> str:
+        """A name that is safe for a file: readable words, and a hash over every field."""
+        whole = json.dumps(asdict(self), sort_keys=True).encode()
+        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.workload}-{self.method}")[:_LONGEST_WORD].strip("-")
+        digest = sha256(whole).hexdigest()[:_HASH_DIGITS]
+        return f"{words}-{self.num_ranks}x{self.rank_batch_samples}-{self.repetition}-{digest}"
+
+    @property
+    def configuration(self) -> tuple[str, str, int, int, str, int, int]:
+        """What repetitions of the same run share."""
+        return (
+            self.workload,
+            self.method,
+            self.num_ranks,
+            self.batch_samples,
+            self.precision,
+            self.num_steps,
+            self.seed,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields, for a file."""
+        return asdict(self)
+
+
+def cell_from(found: Mapping[str, Any], where: str) -> Cell:
+    """The cell that `as_json` gave. Raises DataError naming the file and the field."""
+    expected = {field.name: field.type for field in fields(Cell)}
+    if set(found) != set(expected):
+        differing = ", ".join(sorted(set(found) ^ set(expected)))
+        raise DataError(f"{where}: a cell with fields that are missing or unknown: {differing}")
+    for name, kind in expected.items():
+        if type(found[name]) is not kind:
+            raise DataError(
+                f"{where}: {name}={found[name]!r} of a cell; expected {getattr(kind, '__name__', kind)}"
+            )
+    return Cell(**found)

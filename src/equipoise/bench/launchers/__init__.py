@@ -1,0 +1,25 @@
+"""Ways to start the processes of a cell: one record each, all in one tuple."""
+
+from equipoise.bench.launchers.inprocess import INPROCESS
+from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.launchers.torchrun import TORCHRUN
+from equipoise.errors import UsageError
+
+__all__ = ["LAUNCHERS", "Job", "Launcher", "Outcome", "launcher"]
+
+LAUNCHERS = (INPROCESS, TORCHRUN)
+
+
+def launcher(name: str) -> Launcher:
+    """The launcher of that name; `auto` is the first that can be used here.
+
+    Raises UsageError when there is none of that name, or when it cannot be used and why.
+    """
+    wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
+    if not wanted:
+        raise UsageError(f"launcher {name!r}; expected auto, {', '.join(one.name for one in LAUNCHERS)}")
+    reasons = [(one, one.why_not()) for one in wanted]
+    usable = [one for one, reason in reasons if reason is None]
+    if not usable:
+        raise UsageError(f"launcher {wanted[0].name}: {reasons[0][1]}")
+    return usable[0]

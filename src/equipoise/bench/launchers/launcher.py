@@ -1,0 +1,42 @@
+"""What a launcher is: it runs one cell in fresh processes and says what came of it. No torch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.bench.cell import Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One cell to run: where its processes leave what they have to say, on which cores, and for how long.
+
+    folder: empty, the job's own. core_sets: one a rank. limit_s: it is ended after so many seconds.
+    """
+
+    cell: Cell
+    folder: Path
+    core_sets: tuple[tuple[int, ...], ...]
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a job measured, or why it failed: exactly one of both."""
+
+    result: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A way to start the processes of a cell.
+
+    why_not: why it cannot be used here, with what to do; None where it can.
+    launch: runs a job to its end, whatever that is; no process of it is left when it returns.
+    """
+
+    name: str
+    why_not: Callable[[], str | None]
+    launch: Callable[[Job], Outcome]

@@ -1,0 +1,173 @@
+"""Finished cells on disk: one file a cell, whole or absent, whatever happens. Tables are made from them."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from equipoise.bench.cell import Cell, cell_from
+from equipoise.errors import DataError, UsageError
+
+_CELL_SCHEMA = "equipoise.cell/1"
+_PLAN_SCHEMA = "equipoise.sweep/1"
+SUCCESS = "success"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A cell that was run: its status, why it failed if it did, and what was measured.
+
+    result: empty when failed. conditions: those of the machine while it ran.
+    """
+
+    cell: Cell
+    status: str
+    reason: str | None
+    conditions: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put content under a name at once: aside, synced, renamed, and its folder synced.
+
+    Raises DataError that says why it cannot be written; then nothing of it is left.
+    """
+    aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
+    try:
+        try:
+            with aside.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as err:
+        raise DataError(
+            f"{path}: cannot be written: {err.strerror or err}; finished cells are kept: "
+            "make room and go on with --resume"
+        ) from err
+
+
+def _document(path: Path, schema: str) -> dict[str, Any]:
+    """The JSON document in a file. Raises DataError when it is none or of another schema."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as err:
+        raise DataError(f"{path}: {err.strerror or err}; expected a file of a sweep") from err
+    except ValueError as err:
+        raise DataError(f"{path}: no JSON ({err}); delete it to measure the cell again") from err
+    if not isinstance(found, dict) or found.get("schema") != schema:
+        raise DataError(f"{path}: not a document of schema {schema!r}; delete it to measure the cell again")
+    return found
+
+
+class Store:
+    """The folder of one sweep: its plan and a file for every finished cell."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: made if it is absent when the sweep begins."""
+        self.folder = folder
+        self._cells = folder / "cells"
+        self._plan = folder / "sweep.json"
+
+    @contextmanager
+    def opened(self, order: Sequence[Cell], *, resume: bool) -> Iterator["Store"]:
+        """The store, held by this process alone, with the plan on disk.
+
+        Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
+        given, or when that sweep had another plan.
+        """
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("w")
+        except OSError as err:
+            raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
+        with lock:
+            try:
+                # The kernel lets go of it when the process ends, however it ends.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as err:
+                raise UsageError(
+                    f"{self.folder}: another sweep is writing there; take another --out"
+                ) from err
+            self._settle(order, resume=resume)
+            yield self
+
+    def _settle(self, order: Sequence[Cell], *, resume: bool) -> None:
+        """Write the plan, or check that the one on disk is the same."""
+        names = sorted(cell.cell_id for cell in order)
+        if not self._plan.exists():
+            document = {"schema": _PLAN_SCHEMA, "cells": [cell.as_json() for cell in order]}
+            write_whole(self._plan, _encoded(document))
+            return
+        if not resume:
+            raise UsageError(f"{self.folder}: holds a sweep; take another --out or go on with --resume")
+        before = sorted(cell.cell_id for cell in self.plan())
+        if before != names:
+            changed = len(set(before) ^ set(names))
+            raise UsageError(
+                f"{self.folder}: holds a sweep of {len(before)} cells, {changed} of them or of these "
+                f"{len(names)} differ; resume with the options it was begun with, or take another --out"
+            )
+        for leftover in self._cells.glob(".*.part"):
+            leftover.unlink(missing_ok=True)
+
+    def plan(self) -> tuple[Cell, ...]:
+        """The cells of the sweep, in the order they are run. Raises DataError when there is none."""
+        found = _document(self._plan, _PLAN_SCHEMA)
+        return tuple(cell_from(each, str(self._plan)) for each in found.get("cells", ()))
+
+    def path(self, cell: Cell) -> Path:
+        """Where a cell's file is, or will be."""
+        return self._cells / f"{cell.cell_id}.json"
+
+    def has(self, cell: Cell) -> bool:
+        """Whether the cell is finished."""
+        return self.path(cell).exists()
+
+    def add(self, finished: Finished) -> None:
+        """Put a finished cell on disk; when this returns, it stays. Raises DataError, as write_whole."""
+        document = {
+            "schema": _CELL_SCHEMA,
+            "cell": finished.cell.as_json(),
+            "status": finished.status,
+            "reason": finished.reason,
+            "conditions": dict(finished.conditions),
+            "result": dict(finished.result),
+        }
+        write_whole(self.path(finished.cell), _encoded(document))
+
+    def finished(self) -> tuple[Finished, ...]:
+        """Every finished cell of the plan, in its order. Raises DataError for a damaged file."""
+        return tuple(self._read(cell) for cell in self.plan() if self.has(cell))
+
+    def _read(self, cell: Cell) -> Finished:
+        path = self.path(cell)
+        found = _document(path, _CELL_SCHEMA)
+        held = cell_from(found.get("cell", {}), str(path))
+        if held != cell:
+            raise DataError(f"{path}: holds the cell {held.cell_id}; expected {cell.cell_id}; delete it")
+        return Finished(
+            cell=held,
+            status=str(found.get("status")),
+            reason=found.get("reason"),
+            conditions=found.get("conditions", {}),
+            result=found.get("result", {}),
+        )
+
+
+def _encoded(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()

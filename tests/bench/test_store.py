@@ -1,0 +1,161 @@
+"""Finished cells stay on disk through anything: kills, full disks, resumed sweeps, damaged files."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.launchers.launcher import Launcher, Outcome
+from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.sweep import in_random_order, planned, run_sweep
+from equipoise.errors import DataError, UsageError
+
+NUM_KILLS = 10
+
+# A sweep whose launcher starts a process that ends at once; each run of a cell leaves a line.
+SWEEP = """
+import os, subprocess, sys
+from pathlib import Path
+from equipoise.bench.launchers.launcher import Launcher, Outcome
+from equipoise.bench.sweep import planned, run_sweep
+
+def launch(job):
+    subprocess.run(["true"], check=True)
+    with open(sys.argv[2], "a") as runs:
+        runs.write(job.cell.cell_id + "\\n")
+    return Outcome(result={"steps": [{"step": 1.0}] * 50})
+
+def tell(what, done, total):
+    print(done, flush=True)
+
+cells = planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=range(1, 41), num_repetitions=1)
+instant = Launcher(name="instant", why_not=lambda: None, launch=launch)
+run_sweep(cells, Path(sys.argv[1]), instant, limit_s=9.0, resume=True, progress=tell)
+"""
+
+
+def cells(num=3):
+    return planned(
+        workloads=["mlp"], methods=["ddp"], sizes=[1], batches=range(1, num + 1), num_repetitions=1
+    )
+
+
+def instant(run_ids, reason=None):
+    """A launcher that measures nothing, in no time, and keeps a list of what it was given."""
+
+    def launch(job):
+        run_ids.append(job.cell.cell_id)
+        return Outcome(reason=reason) if reason else Outcome(result={"steps": [{"step": 1.0}]})
+
+    return Launcher(name="instant", why_not=lambda: None, launch=launch)
+
+
+def test_kills_lose_and_repeat_at_most_the_running_cell(tmp_path):
+    out, runs = tmp_path / "out", tmp_path / "runs.txt"
+    command = [sys.executable, "-c", SWEEP, str(out), str(runs)]
+    kept = set()
+    for _ in range(NUM_KILLS):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sweep:
+            begun = [sweep.stdout.readline() for _ in range(3)]
+            sweep.send_signal(signal.SIGKILL)
+        now = {path.name for path in out.glob("cells/*.json")}
+        assert kept <= now, "a finished cell is lost"
+        assert all(json.loads(path.read_bytes())["status"] == "success" for path in out.glob("cells/*.json"))
+        kept = now
+        assert begun[0] == "0\n"
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert len(list(out.glob("cells/*.json"))) == 40
+    assert not list(out.glob("cells/.*.part"))
+    assert not list(out.glob("running-*"))
+    # Run again were only cells that a kill interrupted: at most one a kill.
+    assert 40 <= len(runs.read_text().splitlines()) <= 40 + NUM_KILLS
+    assert {path.stem for path in out.glob("cells/*.json")} == set(runs.read_text().split())
+
+
+def test_a_resumed_sweep_runs_nothing_twice(tmp_path):
+    first, second = [], []
+    run_sweep(cells(), tmp_path, instant(first), limit_s=1.0)
+    found = run_sweep(cells(), tmp_path, instant(second), limit_s=1.0, resume=True)
+    assert len(first) == len(set(first)) == len(found) == 3
+    assert second == []
+
+
+def test_a_failed_cell_keeps_its_reason_and_the_sweep_goes_on(tmp_path):
+    found = run_sweep(cells(), tmp_path, instant([], reason="rank 1 was killed"), limit_s=1.0)
+    assert [(one.status, one.reason) for one in found] == [("failed", "rank 1 was killed")] * 3
+
+
+def test_another_plan_or_none_asked_to_resume_is_refused(tmp_path):
+    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    with pytest.raises(UsageError, match="holds a sweep; take another --out or go on with --resume"):
+        run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    with pytest.raises(UsageError, match="1 of them or of these 4 differ"):
+        run_sweep(cells(4), tmp_path, instant([]), limit_s=1.0, resume=True)
+
+
+def test_two_sweeps_never_share_a_folder(tmp_path):
+    with (
+        Store(tmp_path).opened(cells(), resume=False),
+        pytest.raises(UsageError, match="another sweep is writing there"),
+        Store(tmp_path).opened(cells(), resume=True),
+    ):
+        pass
+
+
+def test_cells_of_another_machine_are_not_added_to(tmp_path):
+    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    for path in tmp_path.glob("cells/*.json"):
+        path.write_text(path.read_text().replace(f'"host": "{os.uname().nodename}"', '"host": "elsewhere"'))
+    with pytest.raises(DataError, match="host='elsewhere'"):
+        run_sweep(cells(), tmp_path, instant([]), limit_s=1.0, resume=True)
+
+
+def test_a_damaged_cell_is_named(tmp_path):
+    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    damaged = next(tmp_path.glob("cells/*.json"))
+    damaged.write_text("{")
+    with pytest.raises(DataError, match=rf"{damaged.name}: no JSON"):
+        Store(tmp_path).finished()
+
+
+def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(tmp_path):
+    path = tmp_path / "cell.json"
+    write_whole(path, b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(DataError, match=r"cell\.json: cannot be written: .*go on with --resume"):
+            write_whole(path, b"x" * 8192)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["cell.json"]
+
+
+def test_order_is_random_within_a_repetition_and_the_same_for_the_same_seed():
+    plan = planned(
+        workloads=["mlp"], methods=["ddp"], sizes=[1, 2], batches=range(2, 22, 2), num_repetitions=2
+    )
+    order = in_random_order(plan, seed=1)
+    assert order == in_random_order(reversed(plan), seed=1)
+    assert [one.repetition for one in order] == [1] * 20 + [2] * 20
+    assert [one.batch_samples for one in order[:20]] != sorted(one.batch_samples for one in order[:20])
+
+
+def test_one_rank_is_measured_once_whatever_the_methods():
+    plan = planned(workloads=["mlp"], methods=["ddp", "fp16"], sizes=[1, 2], batches=[8], num_repetitions=1)
+    assert sorted(one.method for one in plan) == ["ddp", "fp16", "single"]
+
+
+def test_a_stored_cell_comes_back(tmp_path):
+    cell = Cell(workload="mlp", method="ddp", num_ranks=1, batch_samples=1)
+    finished = Finished(cell=cell, status="success", reason=None, conditions={"a": 1}, result={"b": [2.0]})
+    with Store(tmp_path).opened([cell], resume=False) as store:
+        store.add(finished)
+    assert Store(Path(tmp_path)).finished() == (finished,)
