@@ -177,7 +177,7 @@ def raster(pairs):
     return {moment for start, took in pairs for moment in range(start, start + took)}
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(compute=spans, communication=spans, windows=spans)
 @pytest.mark.law
 def test_arithmetic_on_spans_equals_a_raster(compute, communication, windows):
