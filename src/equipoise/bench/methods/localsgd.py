@@ -1,0 +1,51 @@
+"""Local SGD: each rank trains alone, and weights are averaged every so many steps."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from equipoise.bench.methods.method import Argument, OptimizerSettings
+from equipoise.bench.methods.training import TrainingStep, optimizer, start_equal
+from equipoise.bench.models import Trainee
+
+
+def drifting(model: nn.Module) -> list[torch.Tensor]:
+    """What differs between ranks that train alone: trained weights, and statistics such as batch norm's."""
+    weights = [each.data for each in model.parameters() if each.requires_grad]
+    return [*weights, *(each for each in model.buffers() if each.is_floating_point())]
+
+
+def average(tensors: Iterable[torch.Tensor], world_size: int) -> None:
+    """Replaces each tensor by its mean over the ranks, in one message."""
+    tensors = list(tensors)
+    sizes = [each.numel() for each in tensors]
+    flat = torch.cat(
+        [each.reshape(-1).to(torch.promote_types(each.dtype, torch.float32)) for each in tensors]
+    )
+    dist.all_reduce(flat)
+    for tensor, mean in zip(tensors, flat.div_(world_size).split(sizes), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def begin(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> TrainingStep:
+    """Steps of which every `argument`-th ends with an average of weights; momentum stays with its rank."""
+    del name, rank
+    start_equal(trainee.model)
+    tensors = drifting(trainee.model)
+    return TrainingStep(
+        trainee,
+        trainee.model,
+        optimizer(settings, trainee.model.parameters()),
+        exchange=lambda: average(tensors, world_size),
+        exchange_every=int(argument or 1),
+    )

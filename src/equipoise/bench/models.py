@@ -1,0 +1,169 @@
+"""What is trained: a model of the zoo or a user's function, with batches and loss. Torch loads on use."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    Batch = tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
+
+NEEDS_TORCH = "training a model needs torch: pip install 'equipoise[torch]'"
+NEEDS_TRANSFORMERS = "needs the model code of transformers: pip install 'equipoise[zoo]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainee:
+    """A model with its data: each batch is this rank's part of a global batch."""
+
+    model: Any  # torch.nn.Module
+    batches: "Iterator[Any]"
+    loss: "Callable[[Any, Any], torch.Tensor]"  # of model and batch: the mean over the batch's samples
+    num_samples: "Callable[[Any], int]"
+    held_out: Any = None  # a batch never trained on, or None where the data are random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zoo:
+    """A model that can be asked for by name; `build` returns the parts of a `Trainee`, and needs torch."""
+
+    name: str
+    title: str
+    params: int
+    data: str
+    source: str
+    build: Callable[[], Any]
+
+
+def _made_by(module: str, function: str) -> Callable[[], Any]:
+    """A builder in one of the zoo's modules, which are loaded when it is called: they import torch."""
+
+    def build() -> Any:  # noqa: ANN401 - equipoise.bench.zoo.data.Made, whose module imports torch
+        try:
+            return getattr(import_module(f"equipoise.bench.zoo.{module}"), function)()
+        except ModuleNotFoundError as err:
+            if err.name == "torch":
+                raise UsageError(NEEDS_TORCH) from err
+            if err.name == "transformers":
+                raise UsageError(f"{function} {NEEDS_TRANSFORMERS}") from err
+            raise
+
+    return build
+
+
+_DIGITS = "scikit-learn's handwritten digits: 1,797 images of 8 x 8, every fifth held out"
+_IMAGES = "random images of 3 x 224 x 224"
+
+ZOO = (
+    Zoo(
+        name="mlp",
+        title="MLP, 64-256-256-10",
+        params=85_002,
+        data=_DIGITS,
+        source="own",
+        build=_made_by("small", "mlp"),
+    ),
+    Zoo(
+        name="small_cnn",
+        title="small CNN of torch's MNIST example",
+        params=1_199_882,
+        data=f"{_DIGITS}; enlarged to 28 x 28",
+        source="https://github.com/pytorch/examples/blob/main/mnist/main.py",
+        build=_made_by("small", "small_cnn"),
+    ),
+    Zoo(
+        name="mobilenet_v2",
+        title="MobileNetV2",
+        params=3_504_872,
+        data=_IMAGES,
+        source="Sandler et al. 2018, arXiv 1801.04381",
+        build=_made_by("large", "mobilenet_v2"),
+    ),
+    Zoo(
+        name="resnet50",
+        title="ResNet-50",
+        params=25_557_032,
+        data=_IMAGES,
+        source="He et al. 2015, arXiv 1512.03385",
+        build=_made_by("large", "resnet50"),
+    ),
+    Zoo(
+        name="resnet152",
+        title="ResNet-152",
+        params=60_192_808,
+        data=_IMAGES,
+        source="He et al. 2015, arXiv 1512.03385",
+        build=_made_by("large", "resnet152"),
+    ),
+    Zoo(
+        name="vit_large",
+        title="ViT-L/16",
+        params=304_326_632,
+        data=_IMAGES,
+        source="Dosovitskiy et al. 2020, arXiv 2010.11929",
+        build=_made_by("large", "vit_large"),
+    ),
+    Zoo(
+        name="bert",
+        title="BERT-large, masked words",
+        params=335_174_458,
+        data="random text of 128 tokens, 15 % of them masked",
+        source="Devlin et al. 2018, arXiv 1810.04805",
+        build=_made_by("large", "bert"),
+    ),
+    Zoo(
+        name="small_llama",
+        title="Llama of 15 M parameters",
+        params=15_191_712,
+        data="random text of 256 tokens",
+        source="https://github.com/karpathy/llama2.c, stories15M",
+        build=_made_by("large", "small_llama"),
+    ),
+    Zoo(
+        name="small_llama_lora",
+        title="the same Llama, of which LoRA of rank 8 on queries and values is trained",
+        params=15_247_008,
+        data="random text of 256 tokens",
+        source="Hu et al. 2021, arXiv 2106.09685",
+        build=_made_by("large", "small_llama_lora"),
+    ),
+)
+
+
+def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_ranks: int = 1) -> Trainee:
+    """The model that a name of the zoo or `module:function` stands for, with this rank's batches.
+
+    batch_samples: of all ranks together. Every rank builds the same weights and draws the same global batches
+    from the seed, and takes its rows of each.
+    Raises UsageError for an unknown name, a batch that the ranks cannot share equally, or a missing package;
+    SpecError for what is wrong with a user's function.
+    """
+    if batch_samples < 1 or batch_samples % num_ranks:
+        raise UsageError(
+            f"a batch of {batch_samples} samples cannot be shared equally by {num_ranks} ranks; "
+            f"expected a multiple of {num_ranks}"
+        )
+    known = {each.name: each for each in ZOO}
+    if ":" not in name and name not in known:
+        near = get_close_matches(name, known, n=3)
+        listed = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
+        raise UsageError(f"model {name!r} is unknown; {listed}, or module:function of your own")
+    try:
+        data = import_module("equipoise.bench.zoo.data")
+    except ModuleNotFoundError as err:
+        if err.name != "torch":
+            raise
+        raise UsageError(NEEDS_TORCH) from err
+    found: Trainee = data.made_trainee(
+        name,
+        known[name].build if name in known else None,
+        batch_samples=batch_samples,
+        seed=seed,
+        share=(rank, num_ranks),
+    )
+    return found
