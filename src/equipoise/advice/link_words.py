@@ -223,8 +223,8 @@ def _family(crossover: Crossover, batch: int) -> str:
     beyond = f"no size up to {_size(crossover.most, crossover)}"
     high = beyond if crossover.high is None else _size(crossover.high, crossover)
     return (
-        f"{FAMILY[:1].upper()}{FAMILY[1:]} {start} ({format_percent(LEVEL)} range: from {low} to {high}; batch "
-        f"{batch}, {crossover.link_class})."
+        f"{FAMILY[:1].upper()}{FAMILY[1:]} {start} ({format_percent(LEVEL)} range: from {low} to {high}; "
+        f"batch {batch}, {crossover.link_class})."
     )
 
 
