@@ -1,0 +1,135 @@
+"""Real training in real processes over gloo: measured, crashed, hung, out of memory, orphaned."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from equipoise.bench.launchers import LAUNCHERS, launcher
+from equipoise.bench.phases import EXPOSED, PARTS, STEP
+from equipoise.bench.sweep import planned, run_sweep
+from equipoise.errors import UsageError
+
+pytestmark = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores of their own"
+)
+
+# Models of a user that fail in every way; RANK is set by the launcher.
+MODELS = """
+import os, signal, sys, time
+import torch
+
+def model():
+    return torch.nn.Linear(4, 2), torch.ones(8, 4), lambda output: output.square().mean()
+
+def crashing():
+    if os.environ["RANK"] == "1":
+        raise ValueError("no such layer")
+    return model()
+
+def killed():
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return model()
+
+def hanging():
+    open("hanging-" + os.environ["RANK"], "w").write(str(os.getpid()))
+    time.sleep(3600)
+
+def huge():
+    torch.empty(2**60)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
+    cells = planned(
+        workloads=[workload],
+        methods=["ddp"],
+        sizes=sizes,
+        batches=[16],
+        num_repetitions=1,
+        num_steps=num_steps,
+    )
+    return run_sweep(cells, Path("out"), launcher(by), limit_s=limit_s)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("by", [one.name for one in LAUNCHERS])
+def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
+    (one,) = swept("mlp", by=by)
+    assert (one.status, one.reason) == ("success", None)
+    assert len(one.result["steps"]) == 4
+    for split in one.result["steps"]:
+        assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
+        assert all(value >= 0 for value in split.values())
+        assert split[EXPOSED] > 0
+    assert len(one.result["memory_bytes"]) == 2
+    assert not list(here.glob("out/running-*"))
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        ("models:crashing", r"rank 1 raised ValueError: no such layer"),
+        ("models:killed", r"rank 1 was killed by SIGKILL"),
+        ("models:huge", r"rank \d ran out of memory"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_failing_rank_marks_its_cell_with_the_reason(workload, words):
+    (one,) = swept(workload)
+    assert one.status == "failed"
+    assert re.search(words, one.reason), one.reason
+
+
+def test_a_hung_cell_is_ended_and_leaves_no_process(here):
+    (one,) = swept("models:hanging", limit_s=20.0)
+    assert one.reason.startswith("hung: ended after 20 s")
+    pids = [int(path.read_text()) for path in here.glob("hanging-*")]
+    assert len(pids) == 2
+    assert not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("by", [one.name for one in LAUNCHERS])
+def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
+    code = (
+        "from pathlib import Path; from equipoise.bench.launchers import launcher; "
+        "from equipoise.bench.sweep import planned, run_sweep; "
+        "run_sweep(planned(workloads=['models:hanging'], methods=['ddp'], sizes=[2], batches=[16], "
+        f"num_repetitions=1), Path('out'), launcher('{by}'), limit_s=90.0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=here) as sweep:
+        deadline = time.monotonic() + 80
+        while len(list(here.glob("hanging-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        pids = [int(path.read_text() or 0) for path in here.glob("hanging-*")]
+        sweep.send_signal(signal.SIGKILL)
+    assert len(pids) == 2
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline + 20:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_an_unknown_launcher_lists_those_there_are():
+    with pytest.raises(UsageError, match="expected auto, inprocess, torchrun"):
+        launcher("slurmm")
