@@ -1,7 +1,9 @@
 """Published models with random weights, from transformers' configurations, on random data."""
 
+from importlib import import_module
+from typing import Any
+
 import torch
-import transformers
 from torch import nn
 
 from equipoise.bench.zoo.data import NUM_RANDOM_SAMPLES, Made
@@ -13,10 +15,15 @@ MASKED_FRACTION = 0.15  # Devlin et al. 2018, section 3.1
 IGNORED = -100  # the label that torch's cross entropy leaves out
 
 
+def _code() -> Any:  # noqa: ANN401 - a module
+    """Transformers, loaded when a model is built: without it this module can still be read."""
+    return import_module("transformers")
+
+
 def mobilenet_v2() -> Made:
     """Width 1.0."""
-    config = transformers.MobileNetV2Config(num_labels=NUM_CLASSES, image_size=IMAGE_SIDE)
-    return _on_images(transformers.MobileNetV2ForImageClassification(config))
+    config = _code().MobileNetV2Config(num_labels=NUM_CLASSES, image_size=IMAGE_SIDE)
+    return _on_images(_code().MobileNetV2ForImageClassification(config))
 
 
 def resnet50() -> Made:
@@ -30,13 +37,13 @@ def resnet152() -> Made:
 
 
 def _resnet(depths: list[int]) -> Made:
-    config = transformers.ResNetConfig(depths=depths, num_labels=NUM_CLASSES)
-    return _on_images(transformers.ResNetForImageClassification(config))
+    config = _code().ResNetConfig(depths=depths, num_labels=NUM_CLASSES)
+    return _on_images(_code().ResNetForImageClassification(config))
 
 
 def vit_large() -> Made:
     """24 layers, 1,024 wide, 16 heads, patches of 16 x 16."""
-    config = transformers.ViTConfig(
+    config = _code().ViTConfig(
         hidden_size=1024,
         num_hidden_layers=24,
         num_attention_heads=16,
@@ -44,15 +51,15 @@ def vit_large() -> Made:
         image_size=IMAGE_SIDE,
         num_labels=NUM_CLASSES,
     )
-    return _on_images(transformers.ViTForImageClassification(config))
+    return _on_images(_code().ViTForImageClassification(config))
 
 
 def bert() -> Made:
     """24 layers, 1,024 wide, 16 heads, 30,522 words; 128 tokens, as in most of its pre-training."""
-    config = transformers.BertConfig(
+    config = _code().BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
     )
-    model = transformers.BertForMaskedLM(config)
+    model = _code().BertForMaskedLM(config)
     tokens = _text(config.vocab_size, num_tokens=128)
     labels = tokens.clone()
     labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
@@ -72,7 +79,7 @@ def small_llama_lora() -> Made:
 
 
 def _llama() -> Made:
-    config = transformers.LlamaConfig(
+    config = _code().LlamaConfig(
         hidden_size=288,
         intermediate_size=768,
         num_hidden_layers=6,
@@ -83,7 +90,7 @@ def _llama() -> Made:
         use_cache=False,
     )
     tokens = _text(config.vocab_size, num_tokens=256)
-    return Made(model=transformers.LlamaForCausalLM(config), pool=(tokens, tokens), loss=_foretold)
+    return Made(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_foretold)
 
 
 def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
