@@ -25,6 +25,16 @@ def sentences(found: Meaning) -> tuple[str, ...]:
     )
 
 
+def basis(found: Meaning) -> str:
+    """What the predictions rest on, in one sentence."""
+    count = len(found.candidates)
+    who = found.candidates[0].title if count == 1 else f"any of {count} accelerators"
+    return (
+        f"Predicted, not measured, for {who}: {format_percent(LEVEL)} ranges hold what the model's priors "
+        f"and the rates of the links leave open{'' if count == 1 else ', and which it is'}."
+    )
+
+
 def gaps(topology: Topology) -> tuple[str, ...]:
     """What the text does not tell, or tells twice and differently, a sentence each."""
     return (*_missing(topology), *_contradictions(topology), *topology.notes)

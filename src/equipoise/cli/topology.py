@@ -5,7 +5,7 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from equipoise.advice.link_words import ends, gaps, sentences
+from equipoise.advice.link_words import basis, ends, gaps, sentences
 from equipoise.advice.links import FAMILY, LEVEL, Meaning
 from equipoise.bench.topology.topology import Device, Nic, Topology
 from equipoise.cli.console import drawn
@@ -113,6 +113,7 @@ def _predictions(found: Meaning) -> dict[str, Any]:
     return {
         "batch": found.batch,
         "level": LEVEL,
+        "basis": basis(found),
         "accelerators": [chip.slug for chip in found.candidates],
         "gains": [
             {
@@ -285,4 +286,4 @@ def _gains(found: Meaning) -> str:
         rows.append((title, format_si(float(f"{params:.2g}"), "").strip(), *cells, shown[-1].verdict))
     head = ("two over one", "params", *classes, f"by {classes[-1]}")
     align = "<>" + ">" * len(classes) + "<"
-    return table_text(head, rows, align=align)
+    return table_text(head, rows, align=align) + _paragraph(basis(found))

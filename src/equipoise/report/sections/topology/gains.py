@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from equipoise.advice.link_words import basis
 from equipoise.advice.links import FAMILY, LEAST_GAIN, LEVEL, Crossover, Gain, Meaning
 from equipoise.report.blocks import Badge, Block, Cell, Column, Table, Tone, note, prose
 from equipoise.report.section import Section
@@ -78,11 +79,7 @@ def _size(params: float, each: Crossover) -> str:
 
 def _basis(found: Meaning) -> str:
     titles = [chip.title for chip in found.candidates]
-    who = titles[0] if len(titles) == 1 else f"any of {len(titles)} accelerators: {', '.join(titles)}"
-    return (
-        f"Predicted, not measured, for {who}; the ranges hold what the model's priors and the rates of the "
-        f"links leave open{'' if len(titles) == 1 else ', and which accelerator it is'}."
-    )
+    return basis(found) if len(titles) == 1 else f"{basis(found)} They are {', '.join(titles)}."
 
 
 SECTION: Final[Section[Meaning]] = Section(
