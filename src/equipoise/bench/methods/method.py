@@ -16,8 +16,8 @@ Argument = int | float | None
 
 OPTIMIZERS = ("sgd", "adamw")
 
-# The tests run over gloo; nccl is what PyTorch documents these features for, and was not run here. A collective
-# that hangs says nothing, so others are not offered.
+# The tests run over gloo; nccl is what PyTorch documents these features for, and was not run here. A
+# collective that hangs says nothing, so others are not offered.
 OFFERED_BACKENDS = ("gloo", "nccl")
 
 
