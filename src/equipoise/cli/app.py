@@ -1,8 +1,9 @@
 """The app: its verbs by group, and the one boundary where an error becomes a sentence and an exit code."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
@@ -84,7 +85,15 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code: 0, 2 input, 3 evidence, 130 interrupted."""
-    sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments))
+    code = _exit_code(sys.argv[1:] if arguments is None else arguments)
+    if code == errors.EXIT_INTERRUPTED:
+        # CPython ends with the signal's own code where an interrupt passed through an exec of text, as
+        # dataclasses are made, even if it was handled; workers and files are closed by now.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
