@@ -38,7 +38,7 @@ def fields(found: Forecast) -> dict[str, Any]:
         "predictions": [
             _prediction(each, bill) for each, bill in zip(ground.foretold, found.bills, strict=True)
         ],
-        "equilibria": [_equilibrium(each) for each in found.equilibria],
+        "equilibria": [{**equilibrium_fields(each), "words": words(each)} for each in found.equilibria],
         "answer": None if found.answer is None else found.answer.kind,
         "no_equilibria": found.no_equilibria,
         "law": asdict(ground.law),
@@ -64,7 +64,8 @@ def _prediction(each: Foretold, bill: Bill) -> dict[str, Any]:
     }
 
 
-def _equilibrium(each: Equilibrium) -> dict[str, Any]:
+def equilibrium_fields(each: Equilibrium) -> dict[str, Any]:
+    """An equilibrium as every verb's document states it, its words apart."""
     return {
         "kind": each.kind,
         "num_accelerators": each.num_accelerators,
@@ -77,7 +78,6 @@ def _equilibrium(each: Equilibrium) -> dict[str, Any]:
         "time_s": each.time_s,
         "accelerator_hours": each.accelerator_hours,
         "next_doubling": asdict(each.next_doubling),
-        "words": words(each),
     }
 
 

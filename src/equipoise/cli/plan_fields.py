@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from equipoise.advice.planned import Comparison, Option, Plan
-from equipoise.scaling.equilibrium import Equilibrium
+from equipoise.cli.foretold import equilibrium_fields
 from equipoise.units import significant
 
 
@@ -25,7 +25,7 @@ def _plan(found: Plan) -> dict[str, Any]:
         "alternatives": [_option(each) for each in found.alternatives],
         "pareto": [_option(each) for each in found.pareto],
         "sizes": [_option(each) for each in found.by_size],
-        "equilibria": [_equilibrium(each) for each in found.points],
+        "equilibria": [equilibrium_fields(each) for each in found.points],
         "answer": None if found.answer is None else found.answer.kind,
         "rejected": [asdict(each) for each in found.rejected],
         "remedy": found.remedy,
@@ -76,20 +76,4 @@ def _option(each: Option) -> dict[str, Any]:
         "flop_share": each.flop_share,
         "memory": dict(each.memory),
         "seconds": dict(each.seconds),
-    }
-
-
-def _equilibrium(each: Equilibrium) -> dict[str, Any]:
-    return {
-        "kind": each.kind,
-        "num_accelerators": each.num_accelerators,
-        "low": each.low,
-        "high": each.high,
-        "level": each.level,
-        "bound": each.bound,
-        "censored": each.censored,
-        "efficiency": each.efficiency,
-        "time_s": each.time_s,
-        "accelerator_hours": each.accelerator_hours,
-        "next_doubling": asdict(each.next_doubling),
     }
