@@ -5,11 +5,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
-from typing import Any
+from math import inf
+from types import NoneType
+from typing import Any, get_args
 
 from equipoise.errors import DataError, UsageError
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "tf32", "bf16")
+DEVICES = ("cpu", "cuda")
 
 _HASH_DIGITS = 10
 _LONGEST_WORD = 40
@@ -20,6 +23,9 @@ class Cell:
     """One run: what is trained, how, on how many ranks; `repetition` counts equal runs from 1.
 
     batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
+    device: where ranks compute, as torch names it (`cuda` is AMD's too). train_samples: None to time steps;
+    else how many samples to train on, with the held-out loss on the way. learning_rate: None for the
+    workload's own.
     """
 
     workload: str
@@ -30,6 +36,9 @@ class Cell:
     num_steps: int = 20
     repetition: int = 1
     seed: int = 0
+    device: str = "cpu"
+    train_samples: int | None = None
+    learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a cell that cannot be run."""
@@ -43,6 +52,14 @@ class Cell:
                 f"a batch of {self.batch_samples} samples cannot be shared equally by "
                 f"{self.num_ranks} ranks; take a multiple of {self.num_ranks}"
             )
+        if self.device not in DEVICES:
+            raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
+        if self.train_samples is not None and self.train_samples < self.batch_samples:
+            raise UsageError(
+                f"training on {self.train_samples} samples; expected at least a batch, {self.batch_samples}"
+            )
+        if self.learning_rate is not None and not 0 < self.learning_rate < inf:
+            raise UsageError(f"learning rate {self.learning_rate}; expected a number above 0")
         if self.precision not in PRECISIONS:
             raise UsageError(f"precision {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
 
@@ -60,17 +77,9 @@ class Cell:
         return f"{words}-{self.num_ranks}x{self.rank_batch_samples}-{self.repetition}-{digest}"
 
     @property
-    def configuration(self) -> tuple[str, str, int, int, str, int, int]:
-        """What repetitions of the same run share."""
-        return (
-            self.workload,
-            self.method,
-            self.num_ranks,
-            self.batch_samples,
-            self.precision,
-            self.num_steps,
-            self.seed,
-        )
+    def configuration(self) -> tuple[object, ...]:
+        """What repetitions of the same run share: every field but the repetition."""
+        return tuple(value for name, value in asdict(self).items() if name != "repetition")
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a file."""
@@ -84,8 +93,8 @@ def cell_from(found: Mapping[str, Any], where: str) -> Cell:
         differing = ", ".join(sorted(set(found) ^ set(expected)))
         raise DataError(f"{where}: a cell with fields that are missing or unknown: {differing}")
     for name, kind in expected.items():
-        if type(found[name]) is not kind:
-            raise DataError(
-                f"{where}: {name}={found[name]!r} of a cell; expected {getattr(kind, '__name__', kind)}"
-            )
+        allowed = get_args(kind) or (kind,)
+        if type(found[name]) not in allowed:
+            words = " or ".join("null" if one is NoneType else one.__name__ for one in allowed)
+            raise DataError(f"{where}: {name}={found[name]!r} of a cell; expected {words}")
     return Cell(**found)
