@@ -1,5 +1,7 @@
 """Ways to start the processes of a cell: one record each, all in one tuple."""
 
+from equipoise.bench.launchers.emulated import NAME as EMULATED
+from equipoise.bench.launchers.emulated import emulated
 from equipoise.bench.launchers.inprocess import INPROCESS
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
 from equipoise.bench.launchers.torchrun import TORCHRUN
@@ -16,8 +18,13 @@ def launcher(name: str) -> Launcher:
     Raises UsageError when there is none of that name, or when it cannot be used and why.
     """
     wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
+    if name.partition(":")[0] == EMULATED:
+        wanted = [emulated(name)]
     if not wanted:
-        raise UsageError(f"launcher {name!r}; expected auto, {', '.join(one.name for one in LAUNCHERS)}")
+        known = ", ".join(one.name for one in LAUNCHERS)
+        raise UsageError(
+            f"launcher {name!r}; expected auto, {known} or {EMULATED}:RATE, e.g. {EMULATED}:1gbit"
+        )
     reasons = [(one, one.why_not()) for one in wanted]
     usable = [one for one, reason in reasons if reason is None]
     if not usable:

@@ -17,7 +17,7 @@ def why_not() -> str | None:
     return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
 
 
-def _command(job: Job, rank: int) -> Command:
+def command(job: Job, rank: int) -> Command:
     """How one rank is started."""
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     environment |= {
@@ -38,7 +38,7 @@ def _command(job: Job, rank: int) -> Command:
 def _launch(job: Job) -> Outcome:
     prepare(job)
     kills_before = num_memory_kills()
-    with started([_command(job, rank) for rank in range(job.cell.num_ranks)]) as processes:
+    with started([command(job, rank) for rank in range(job.cell.num_ranks)]) as processes:
         codes, ran_out = exit_codes(processes, job.limit_s)
     return outcome(job, codes, ran_out=ran_out, kills_before=kills_before)
 
