@@ -27,16 +27,41 @@ COMPARED = (
     "launcher",
 )
 
+_MACHINE = (
+    "host",
+    "kernel",
+    "processor",
+    "num_cores",
+    "memory_bytes",
+    "governor",
+    "clock_hz",
+    "load_1min",
+)
 _PACKAGES = ("torch", "equipoise", "numpy", "transformers")
 
 
 def conditions(
-    *, core_sets: Sequence[Sequence[int]], launcher: str, backend: str | None = None
+    *, core_sets: Sequence[Sequence[int]], launcher: str, backend: str | None = None, here: bool = True
 ) -> dict[str, Any]:
     """The conditions of this machine now, as one record that fits into JSON; None where not readable.
 
-    core_sets: the cores each rank is bound to, by rank.
+    core_sets: the cores each rank is bound to, by rank. here: whether ranks run on this machine; if not,
+    only its software is told.
     """
+    machine = _machine() if here else dict.fromkeys(_MACHINE)
+    software = {package: _version(package) for package in _PACKAGES}
+    return {
+        **machine,
+        "python": platform.python_version(),
+        **software,
+        "backend": backend,
+        "core_sets": [list(cores) for cores in core_sets],
+        "launcher": launcher,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    """What a machine is, and its clock and load now."""
     page_bytes, num_pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
     return {
         "host": platform.node(),
@@ -47,11 +72,6 @@ def conditions(
         "governor": _line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "clock_hz": _clock_hz(),
         "load_1min": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **{package: _version(package) for package in _PACKAGES},
-        "backend": backend,
-        "core_sets": [list(cores) for cores in core_sets],
-        "launcher": launcher,
     }
 
 
@@ -67,6 +87,28 @@ def refuse_unlike(records: Sequence[Mapping[str, Any]], where: str) -> None:
                     f"{where}: repetitions under unlike conditions, {name}={one.get(name)!r} and "
                     f"{other.get(name)!r}, are not pooled; measure them again into another --out"
                 )
+
+
+def refuse_unlike_nodes(runs: Sequence[Sequence[Mapping[str, Any]]], where: str) -> None:
+    """Nothing, when the nodes of every run are alike: as many of each kind, whatever their names and order.
+
+    runs: the records that ranks left of their nodes, by run. Raises DataError that names the field.
+    """
+    kinds = [sorted((_kind(node) for node in nodes), key=repr) for nodes in runs]
+    for one, other in pairwise(kinds):
+        if len(one) != len(other):
+            raise DataError(
+                f"{where}: repetitions on {len(one)} and {len(other)} nodes are not pooled; "
+                "measure them again into another --out"
+            )
+        for first, second in zip(one, other, strict=True):
+            refuse_unlike([first, second], where)
+
+
+def _kind(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared of a node that is one of several: not its name, and how many cores a rank has there."""
+    shared_out = sorted(len(cores) for cores in node.get("core_sets", ()))
+    return {name: node.get(name) for name in COMPARED} | {"host": None, "core_sets": shared_out}
 
 
 def core_sets(num_ranks: int, *, most_ranks: int) -> tuple[tuple[int, ...], ...]:

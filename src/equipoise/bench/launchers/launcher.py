@@ -8,17 +8,25 @@ from typing import Any
 from equipoise.bench.cell import Cell
 
 
+def _nobody(_said: str) -> None:
+    """Hear nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One cell to run: where its processes leave what they have to say, on which cores, and for how long.
 
-    folder: empty, the job's own. core_sets: one a rank. limit_s: it is ended after so many seconds.
+    folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
+    limit_s: it is ended after so many seconds. most_ranks: of the largest cell of its sweep, by which cores
+    and devices are shared out; 0 for its own. tell: told what happens on the way, as "queued".
     """
 
     cell: Cell
     folder: Path
     core_sets: tuple[tuple[int, ...], ...]
     limit_s: float
+    most_ranks: int = 0
+    tell: Callable[[str], None] = _nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +42,12 @@ class Launcher:
     """A way to start the processes of a cell.
 
     why_not: why it cannot be used here, with what to do; None where it can.
-    launch: runs a job to its end, whatever that is; no process of it is left when it returns.
+    launch: runs a job to its end, whatever that is; no process of it is left when it returns. Raises
+    DataError when nothing more can be run with it. binds_here: ranks run on this machine, on cores that the
+    job names; otherwise their own machines choose.
     """
 
     name: str
     why_not: Callable[[], str | None]
     launch: Callable[[Job], Outcome]
+    binds_here: bool = True
