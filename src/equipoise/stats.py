@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import bdtr, betaincinv, stdtrit
 
 from equipoise.errors import EvidenceError
 
@@ -63,3 +64,111 @@ def conformal_half_width(log_errors: ArrayLike, clusters: ArrayLike, *, level: f
     order = np.argsort(sizes, kind="stable")
     weight = np.cumsum(1.0 / counts[which[order]])
     return float(sizes[order][np.searchsorted(weight, needed)])
+
+
+def median_interval(values: ArrayLike, *, level: float) -> Interval:
+    """The median and the narrowest symmetric pair of order statistics that holds the true median at `level`.
+
+    values: (n_values,). Raises EvidenceError with too few values for the level: 6 at 0.95.
+    Assumes values are independent draws of one distribution, whatever its shape.
+    Source: Hahn and Meeker 1991, Statistical Intervals, 5.2: the number of draws below the median is
+    binomial(n, 1/2).
+
+    >>> interval = median_interval([3, 1, 2, 6, 5, 4], level=0.95)
+    >>> interval.value, interval.low, interval.high
+    (3.5, 1.0, 6.0)
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    tail = (1.0 - level) / 2.0
+    # How many values may be left out on each side: P(at most so many draws fall below the median) <= tail.
+    places = np.arange(len(ordered))
+    allowed = int(np.sum(bdtr(places, len(ordered), 0.5) <= tail + _ROUNDING))
+    if not allowed:
+        fewest = int(np.ceil(1.0 - np.log2(1.0 - level) - _ROUNDING))
+        raise EvidenceError(
+            f"{len(ordered)} values; an interval of their median that holds at {level:g} needs {fewest}",
+            missing=(f"{fewest - len(ordered)} more values",),
+        )
+    return Interval(
+        value=float(np.median(ordered)),
+        low=float(ordered[allowed - 1]),
+        high=float(ordered[-allowed]),
+        level=level,
+    )
+
+
+def log_t_interval(values: ArrayLike, *, level: float) -> Interval:
+    """The median of a few positive values, and Student's interval of the mean of their logarithms.
+
+    values: (n_values,), at least 2. Raises EvidenceError with fewer.
+    Assumes logarithms are normal: their mean is then that of the median.
+    Source: Student 1908 on logarithms.
+
+    >>> interval = log_t_interval([1.0, 1.0, 1.0], level=0.95)
+    >>> interval.low, interval.high
+    (1.0, 1.0)
+    """
+    logs = np.log(np.asarray(values, dtype=float))
+    if len(logs) < 2:  # noqa: PLR2004 - no spread is known from one
+        raise EvidenceError(f"{len(logs)} values have no spread", missing=("another value",))
+    half = stdtrit(len(logs) - 1, (1.0 + level) / 2.0) * logs.std(ddof=1) / np.sqrt(len(logs))
+    centre = logs.mean()
+    return Interval(
+        value=float(np.exp(np.median(logs))),
+        low=float(np.exp(centre - half)),
+        high=float(np.exp(centre + half)),
+        level=level,
+    )
+
+
+def ratio_interval(numerators: ArrayLike, denominators: ArrayLike, *, level: float) -> Interval:
+    """The ratio of two medians, and Welch's interval of the difference of mean logarithms.
+
+    numerators, denominators: (n,) and (m,) positive values, at least 2 each; EvidenceError with fewer.
+    The interval is widened to the value where outliers put it outside.
+    Assumes logarithms are normal, with variances of their own; what both sides share, as a slow drift,
+    widens the interval.
+    Source: Welch 1947, Satterthwaite 1946 for the degrees of freedom.
+
+    >>> interval = ratio_interval([2.0, 2.0, 2.0], [1.0, 1.0], level=0.95)
+    >>> interval.low, interval.value, interval.high
+    (2.0, 2.0, 2.0)
+    """
+    sides = [np.log(np.asarray(side, dtype=float)) for side in (numerators, denominators)]
+    if min(map(len, sides)) < 2:  # noqa: PLR2004 - no spread is known from one
+        raise EvidenceError("one value has no spread", missing=("another value of each side",))
+    squares = [side.var(ddof=1) / len(side) for side in sides]
+    variance = sum(squares)
+    centre = sides[0].mean() - sides[1].mean()
+    half = 0.0
+    if variance > 0:
+        weights = (square**2 / (len(side) - 1) for square, side in zip(squares, sides, strict=True))
+        half = float(stdtrit(variance**2 / sum(weights), (1.0 + level) / 2.0) * np.sqrt(variance))
+    value = float(np.exp(np.median(sides[0]) - np.median(sides[1])))
+    return Interval(
+        value=value,
+        low=min(value, float(np.exp(centre - half))),
+        high=max(value, float(np.exp(centre + half))),
+        level=level,
+    )
+
+
+def proportion_interval(num_hits: int, num_trials: int, *, level: float) -> Interval:
+    """The share of trials that hit, and its exact interval, which holds at `level` or more.
+
+    num_trials: at least 1.
+    Assumes trials are independent with one probability.
+    Source: Clopper and Pearson 1934, by quantiles of the beta distribution.
+
+    >>> interval = proportion_interval(0, 10, level=0.95)
+    >>> interval.low, round(interval.high, 4)
+    (0.0, 0.3085)
+    """
+    tail = (1.0 - level) / 2.0
+    missed = num_trials - num_hits
+    return Interval(
+        value=num_hits / num_trials,
+        low=float(betaincinv(num_hits, missed + 1, tail)) if num_hits else 0.0,
+        high=float(betaincinv(num_hits + 1, missed, 1.0 - tail)) if missed else 1.0,
+        level=level,
+    )

@@ -37,7 +37,7 @@ def test_a_cell_comes_back_from_its_file():
     [
         ({"batch_samples": 7}, "shared equally by 2 ranks"),
         ({"num_steps": 0}, "at least 1"),
-        ({"precision": "fp7"}, "fp32, bf16"),
+        ({"precision": "fp7"}, "fp32, tf32, bf16"),
     ],
 )
 def test_a_cell_that_cannot_run_says_why(changes, words):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from math import inf
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from equipoise.errors import DataError, UsageError
 
@@ -25,8 +25,10 @@ class Cell:
     batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
     device: where ranks compute, as torch names it (`cuda` is AMD's too). train_samples: None to time steps;
     else how many samples to train on, with the held-out loss on the way. learning_rate: None for the
-    workload's own.
+    workload's own. arm: 1, or 2 for the second of two equal arms that are compared with each other (A/A).
     """
+
+    kind: ClassVar[str] = "cell"
 
     workload: str
     method: str
@@ -39,6 +41,7 @@ class Cell:
     device: str = "cpu"
     train_samples: int | None = None
     learning_rate: float | None = None
+    arm: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a cell that cannot be run."""
@@ -71,19 +74,37 @@ class Cell:
     @property
     def cell_id(self) -> str:
         """A name that is safe for a file: readable words, and a hash over every field."""
-        whole = json.dumps(asdict(self), sort_keys=True).encode()
-        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.workload}-{self.method}")[:_LONGEST_WORD].strip("-")
-        digest = sha256(whole).hexdigest()[:_HASH_DIGITS]
-        return f"{words}-{self.num_ranks}x{self.rank_batch_samples}-{self.repetition}-{digest}"
+        return f"{self._words}-{self.repetition}-{_digest(asdict(self))}"
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What repetitions of the same run share: every field but the repetition."""
-        return tuple(value for name, value in asdict(self).items() if name != "repetition")
+        """What repetitions of the same run share: every field but the repetition and the arm.
+
+        Trainings start from other weights each: their seed is no part of it either.
+        """
+        return tuple(self._shared().values())
+
+    @property
+    def configuration_id(self) -> str:
+        """A name of what repetitions share, safe for a file."""
+        return f"{self._words}-{_digest(self._shared())}"
+
+    def _shared(self) -> dict[str, Any]:
+        own = {"repetition", "arm"} | (set() if self.train_samples is None else {"seed"})
+        return {name: value for name, value in asdict(self).items() if name not in own}
+
+    @property
+    def _words(self) -> str:
+        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.workload}-{self.method}")[:_LONGEST_WORD].strip("-")
+        return f"{words}-{self.num_ranks}x{self.rank_batch_samples}"
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a file."""
         return asdict(self)
+
+
+def _digest(named: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def cell_from(found: Mapping[str, Any], where: str) -> Cell:

@@ -84,9 +84,12 @@ class Store:
         self._plan = folder / "sweep.json"
 
     @contextmanager
-    def opened(self, order: Sequence[Cell], *, resume: bool) -> Iterator["Store"]:
+    def opened(
+        self, order: Sequence[Cell], *, resume: bool, settings: Mapping[str, str] | None = None
+    ) -> Iterator["Store"]:
         """The store, held by this process alone, with the plan on disk.
 
+        settings: written beside the plan of a new sweep.
         Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
         given, or when that sweep had another plan.
         """
@@ -103,14 +106,15 @@ class Store:
                 raise UsageError(
                     f"{self.folder}: another sweep is writing there; take another --out"
                 ) from err
-            self._settle(order, resume=resume)
+            self._settle(order, resume=resume, settings=settings or {})
             yield self
 
-    def _settle(self, order: Sequence[Cell], *, resume: bool) -> None:
+    def _settle(self, order: Sequence[Cell], *, resume: bool, settings: Mapping[str, str]) -> None:
         """Write the plan, or check that the one on disk is the same."""
         names = sorted(cell.cell_id for cell in order)
         if not self._plan.exists():
-            document = {"schema": _PLAN_SCHEMA, "cells": [cell.as_json() for cell in order]}
+            told = [cell.as_json() for cell in order]
+            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "cells": told}
             write_whole(self._plan, _encoded(document))
             return
         if not resume:
@@ -129,6 +133,10 @@ class Store:
         """The cells of the sweep, in the order they are run. Raises DataError when there is none."""
         found = _document(self._plan, _PLAN_SCHEMA)
         return tuple(cell_from(each, str(self._plan)) for each in found.get("cells", ()))
+
+    def settings(self) -> dict[str, str]:
+        """What was written beside the plan. Raises DataError when there is none."""
+        return dict(_document(self._plan, _PLAN_SCHEMA).get("settings", {}))
 
     def path(self, cell: Cell) -> Path:
         """Where a cell's file is, or will be."""

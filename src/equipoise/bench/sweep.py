@@ -1,18 +1,29 @@
 """A sweep: its cells in random order, each run and on disk before the next begins. No torch."""
 
+import errno
+import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any, Literal
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
 from equipoise.bench.store import FAILED, SUCCESS, Finished, Store
+from equipoise.errors import DataError
+from equipoise.units import MIB
 
+# What is run, how many cells are finished, how many there are.
 Progress = Callable[[str, int, int], None]
+Scaling = Literal["strong", "weak"]
+
+# The files of a cell are far smaller; what fails below this may have failed for want of room.
+_LEAST_FREE_BYTES = MIB
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def planned(
@@ -25,24 +36,32 @@ def planned(
     precision: str = "fp32",
     num_steps: int = 20,
     seed: int = 0,
+    scaling: Scaling = "strong",
+    num_arms: int = 1,
+    **rest: Any,  # noqa: ANN401 - fields of a cell, which checks them
 ) -> tuple[Cell, ...]:
-    """Every combination, once a repetition; one rank is trained without any method, once.
+    """Every combination, once a repetition and arm; one rank is trained without any method, once.
 
+    batches: of all ranks together; with `weak` scaling of each rank. rest: device, train_samples and
+    learning_rate, as a cell has them. A training's seed is `seed` + its repetition.
     Raises UsageError for a combination that cannot be run.
     """
     cells = {}
-    for workload, text, size, batch, repetition in product(
-        workloads, methods, sizes, batches, range(1, num_repetitions + 1)
+    repetitions, arms = range(1, num_repetitions + 1), range(1, num_arms + 1)
+    for workload, text, size, batch, repetition, arm in product(
+        workloads, methods, sizes, batches, repetitions, arms
     ):
         cell = Cell(
             workload=workload,
             method="single" if size == 1 else text,
             num_ranks=size,
-            batch_samples=batch,
+            batch_samples=batch * size if scaling == "weak" else batch,
             repetition=repetition,
+            arm=arm,
             precision=precision,
             num_steps=num_steps,
-            seed=seed,
+            seed=seed if rest.get("train_samples") is None else seed + repetition,
+            **rest,
         )
         cells[cell.cell_id] = cell
     return tuple(cells.values())
@@ -67,52 +86,97 @@ def run_sweep(
     limit_s: float,
     resume: bool = False,
     progress: Progress | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> tuple[Finished, ...]:
     """Every cell finished, failed ones with their reasons; those on disk already are not run again.
 
-    limit_s: how long a cell may take. Raises DataError when a cell cannot be put on disk, or when a sweep
-    is resumed under other conditions.
+    limit_s: how long a cell may take. settings: kept beside the plan, for who reads the sweep later.
+    Raises DataError when a cell cannot be put on disk, or when a sweep is resumed under other conditions.
     """
     store = Store(folder)
     most_ranks = max(cell.num_ranks for cell in cells)
-    with store.opened(in_random_order(cells, seed=0), resume=resume):
+    with store.opened(in_random_order(cells, seed=0), resume=resume, settings=settings):
         for leftover in folder.glob("running-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         order = store.plan()
-        _refuse_other_machine(store, launch_with)
+        if not all(map(store.has, order)):
+            _refuse_other_machine(store, launch_with)
         for number, cell in enumerate(order):
-            if progress:
-                progress(cell.cell_id, number, len(order))
+            show = _told(progress, number, len(order))
             if not store.has(cell):
-                sets = core_sets(cell.num_ranks, most_ranks=most_ranks)
-                found = conditions(core_sets=sets, launcher=launch_with.name)
-                outcome = _outcome(cell, folder, sets, launch_with, limit_s=limit_s)
-                store.add(
-                    Finished(
-                        cell=cell,
-                        status=FAILED if outcome.result is None else SUCCESS,
-                        reason=outcome.reason,
-                        conditions=found,
-                        result=outcome.result or {},
-                    )
-                )
+                show(cell.cell_id)
+                store.add(_measured(cell, folder, launch_with, limit_s, (most_ranks, show)))
+        if progress:
+            progress("", len(order), len(order))
         return store.finished()
+
+
+def _told(progress: Progress | None, number: int, total: int) -> Callable[[str], None]:
+    """Who is told what a cell does."""
+    return (lambda what: progress(what, number, total)) if progress else (lambda _what: None)
+
+
+def _measured(
+    cell: Cell,
+    folder: Path,
+    launch_with: Launcher,
+    limit_s: float,
+    shared: tuple[int, Callable[[str], None]],
+) -> Finished:
+    """One cell, run. Raises DataError where the disk is full: that is no property of the cell."""
+    most_ranks, tell = shared
+    here = launch_with.binds_here
+    sets = core_sets(cell.num_ranks, most_ranks=most_ranks) if here else ()
+    found = conditions(core_sets=sets, launcher=launch_with.name, here=here)
+    _refuse_full(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix="running-", dir=folder, ignore_cleanup_errors=True) as own:
+            job = Job(
+                cell=cell,
+                folder=Path(own),
+                core_sets=sets,
+                limit_s=limit_s,
+                most_ranks=most_ranks,
+                tell=tell,
+            )
+            outcome = launch_with.launch(job)
+            if outcome.result is None:
+                _refuse_full(folder, outcome.reason or "")
+    except OSError as err:
+        if err.errno in _NO_ROOM:
+            raise _full(folder) from err
+        raise
+    return _finished(cell, outcome, found)
+
+
+def _finished(cell: Cell, outcome: Outcome, found: Mapping[str, Any]) -> Finished:
+    return Finished(
+        cell=cell,
+        status=FAILED if outcome.result is None else SUCCESS,
+        reason=outcome.reason,
+        conditions=found,
+        result=outcome.result or {},
+    )
+
+
+def _refuse_full(folder: Path, reason: str = "") -> None:
+    """Refuse to go on where there is no room, or where a cell failed for want of it."""
+    wanting = any(os.strerror(number) in reason for number in _NO_ROOM)
+    if wanting or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
+        raise _full(folder)
+
+
+def _full(folder: Path) -> DataError:
+    return DataError(
+        f"{folder}: {os.strerror(errno.ENOSPC)}; finished cells are kept: make room and go on with --resume"
+    )
 
 
 def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
     """Refuse to go on where cells on disk were measured under other conditions."""
     before = [one.conditions for one in store.finished()][:1]
     if before:
-        now = conditions(core_sets=(), launcher=launch_with.name)
+        now = conditions(core_sets=(), launcher=launch_with.name, here=launch_with.binds_here)
         # Core sets are those of a cell: cells of other sizes have others.
         both = [{**each, "core_sets": None} for each in (before[0], now)]
         refuse_unlike(both, str(store.folder))
-
-
-def _outcome(
-    cell: Cell, folder: Path, sets: tuple[tuple[int, ...], ...], launch_with: Launcher, *, limit_s: float
-) -> Outcome:
-    """What came of one cell, in a folder of its own that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="running-", dir=folder, ignore_cleanup_errors=True) as own:
-        job = Job(cell=cell, folder=Path(own), core_sets=sets, limit_s=limit_s)
-        return launch_with.launch(job)

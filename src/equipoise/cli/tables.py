@@ -50,7 +50,7 @@ def _text(key: str) -> Callable[[dict[str, Any]], str]:
 
 def _system(entry: dict[str, Any]) -> str:
     """Who and what, and why there is no score where there is none."""
-    name = f"{entry['submitter']}/{entry['system']}"
+    name = "/".join(each for each in (entry["submitter"], entry["system"]) if each) or "-"
     return name if entry["reason"] is None else f"({entry['reason']}) {name}"
 
 

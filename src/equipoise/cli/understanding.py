@@ -29,6 +29,9 @@ def predict(
     ] = None,
     global_batch: Annotated[float | None, typer.Option(help="Samples a step over all accelerators.")] = None,
     law: Annotated[str | None, typer.Option(help="One law alone, e.g. amdahl; `pooled` for results.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Which rows of FILE to take, where it has several, e.g. ddp.")
+    ] = None,
     round_: Annotated[
         str | None, typer.Option("--round", help="The round to start from; the accelerator's newest.")
     ] = None,
@@ -69,7 +72,7 @@ def predict(
         )
         own = None
         if from_ is not None:
-            own = read_measurements(from_, workload=workload, accelerator=accelerator)
+            own = read_measurements(from_, workload=workload, accelerator=accelerator, strategy=strategy)
         found = forecast(tables(data=data, also=also or ()).scores, inquiry, own=own, terms=terms)
         answer.give(lambda: fields(found), lambda: text(found))
 

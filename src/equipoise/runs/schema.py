@@ -55,7 +55,8 @@ _ENTRY_COLUMNS = (
     Column(
         name="num_accelerators",
         kind="int",
-        meaning="accelerators in the whole system, as MLPerf counts them; CPU sockets where it has none",
+        meaning="accelerators in the whole system, as MLPerf counts them; CPU sockets where it has none; "
+        "ranks of a measured run",
     ),
     Column(name="num_nodes", kind="int", meaning="hosts in the whole system"),
     Column(
@@ -67,7 +68,8 @@ _ENTRY_COLUMNS = (
     Column(
         name="strategy",
         kind="str",
-        meaning="how the run was parallelised, in the text form of a strategy, where it is stated",
+        meaning="how the run was parallelised: the text form of a strategy or, of a measured run, the way to "
+        "train as `bench` takes it",
     ),
     Column(
         name="global_batch_samples",
@@ -83,7 +85,10 @@ RUNS = Table(
         Column(name="run_id", kind="str", meaning="unique name of the run: round, folders and file"),
         *_ENTRY_COLUMNS,
         Column(
-            name="status", kind="str", meaning="`success`, or why the run does not count: see docs/scoring.md"
+            name="status",
+            kind="str",
+            meaning="`success`, or why the run does not count: see docs/scoring.md; of a measured run `failed: ` "
+            "and the reason",
         ),
         Column(
             name="time_to_train_s",
@@ -98,7 +103,7 @@ RUNS = Table(
         Column(
             name="samples_per_s",
             kind="float",
-            meaning="samples_to_target / time_to_train_s: evaluation included",
+            meaning="samples_to_target / time_to_train_s: evaluation included; of a measured run: while it was timed",
         ),
         Column(
             name="eval_s",
@@ -126,9 +131,14 @@ RUNS = Table(
         Column(
             name="energy_j",
             kind="float",
-            meaning="energy of the run from its power logs, nodes and switches, unscaled",
+            meaning="energy of the run from its power logs, nodes and switches, unscaled; of a measured run: "
+            "while it was timed",
         ),
-        Column(name="source_uri", kind="str", meaning="path of the log inside its round"),
+        Column(
+            name="source_uri",
+            kind="str",
+            meaning="path of the log inside its round; of a measured run: the file of its cell",
+        ),
         Column(
             name="source_line",
             kind="int",

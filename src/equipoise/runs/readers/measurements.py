@@ -25,6 +25,7 @@ _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
 _SIZE = "num_accelerators"
 _BATCH = "global_batch_samples"
 _STATUS = "status"
+_STRATEGY = "strategy"
 _ENTRY = ("entry", "label", "entry_id")
 _SUCCESS = frozenset({"", "success", "ok"})
 
@@ -39,6 +40,7 @@ _WORK_SAMPLES = 1_000_000.0
 _SERIES: Mapping[str, Callable[[str], str | None]] = {
     "workload": lambda raw: workload_slug(raw, None),
     "accelerator": accelerator_slug,
+    _STRATEGY: str,
 }
 # Preferred in this order, where a file has several: the first includes all that training takes.
 _QUANTITIES = ("time_to_train", "samples", "step")
@@ -78,22 +80,24 @@ class _Timed:
 
 
 def read_measurements(
-    path: Path, *, workload: str | None = None, accelerator: str | None = None
+    path: Path, *, workload: str | None = None, accelerator: str | None = None, strategy: str | None = None
 ) -> Measurements:
-    """The measurements of a file, of one workload on one accelerator.
+    """The measurements of a file, of one workload on one accelerator with one strategy.
 
-    workload, accelerator: which to take where the file has such a column.
+    workload, accelerator, strategy: which to take where the file has such a column. Rows without a strategy,
+    as those on one accelerator, belong to every strategy.
     Raises DataError naming the file, row and column, what was found and what was expected.
     Assumes the global batch, where the file gives seconds a step and no batch, is the same at every size.
     """
     header, rows = rows_of(path)
-    timed, notes = _timed_column(header, path.name)
+    kept = list(rows)
+    filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
+    timed, notes = _timed_column(filled, path.name)
     if _SIZE not in header:
         raise DataError(
             f"{path.name}: no column {_SIZE}; found {listed(header)}; name the column of the sizes so"
         )
-    kept = list(rows)
-    for column, wanted in (("workload", workload), ("accelerator", accelerator)):
+    for column, wanted in (("workload", workload), ("accelerator", accelerator), (_STRATEGY, strategy)):
         if column in header:
             kept = _of_series(kept, column, wanted, path.name)
     usable = [row for row in kept if row.cells.get(_STATUS, "").strip().lower() in _SUCCESS]
@@ -211,6 +215,8 @@ def _of_series(rows: Sequence[Row], column: str, wanted: str | None, where: str)
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
     spelt = _SERIES[column]
     names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
+    everywhere = {""} & set(names) if column == _STRATEGY else set()
+    names = {raw: name for raw, name in names.items() if raw not in everywhere}
     if wanted is not None:
         aim = spelt(wanted) or wanted
         chosen = {raw for raw, name in names.items() if aim in {raw, name}}
@@ -221,4 +227,4 @@ def _of_series(rows: Sequence[Row], column: str, wanted: str | None, where: str)
         raise DataError(
             f"{where}: column {column} holds several, {listed([*names])}; choose one with --{column}"
         )
-    return [row for row in rows if row.cells[column].strip() in names]
+    return [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]

@@ -1,0 +1,104 @@
+"""What one finished cell says, as numbers: its step, where the step went, memory, use, energy. No torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from statistics import median
+from typing import Any
+
+from equipoise.bench.methods import method
+from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
+from equipoise.bench.steady import outliers
+from equipoise.bench.store import SUCCESS, Finished
+
+# Ways to train whose steps are unlike within a cycle of so many: one of them exchanges or updates.
+_CYCLED = ("accumulate", "localsgd", "diloco")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRun:
+    """One run of timed steps; None is not measured.
+
+    step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of all timed time;
+    the parts sum to 1. memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
+    """
+
+    step_s: float
+    shares: Mapping[str, float]
+    num_steps: int
+    num_outliers: int
+    num_warm_up: int | None
+    is_steady: bool
+    memory_bytes: int | None
+    cpu_fraction: float | None
+    accelerator_fraction: float | None
+    network_byte_per_s: float | None
+    energy_j: float | None
+    energy_meter: str | None
+    energy_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """One training: held-out loss and accuracy at its end, and the seconds spent on training."""
+
+    num_samples: int
+    seconds: float
+    loss: float
+    accuracy: float | None
+
+
+def timed_run(finished: Finished) -> TimedRun | None:
+    """The timed steps of a cell; None where it failed or trained.
+
+    Source: definitions in docs/measuring.md.
+    """
+    steps: Sequence[Mapping[str, float]] = finished.result.get("steps") or ()
+    if finished.status != SUCCESS or not steps:
+        return None
+    period = _period(finished)
+    cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
+    cycle_s = [fsum(step[STEP] for step in cycle) / len(cycle) for cycle in cycles or [steps]]
+    whole_s = fsum(step[STEP] for step in steps)
+    named = [name for name in (*PARTS, TOTAL, OVERLAPPED) if all(name in step for step in steps)]
+    use: Mapping[str, Any] = finished.result.get("utilisation") or {}
+    energy: Mapping[str, Any] = finished.result.get("energy") or {}
+    energy_j = energy.get("energy_j")
+    return TimedRun(
+        step_s=median(cycle_s),
+        shares={name: fsum(step[name] for step in steps) / whole_s for name in named},
+        num_steps=len(steps),
+        num_outliers=sum(outliers(cycle_s)),
+        num_warm_up=finished.result.get("num_warm_up"),
+        is_steady=bool(finished.result.get("steady")),
+        memory_bytes=max(finished.result.get("memory_bytes") or (), default=None),
+        cpu_fraction=use.get("cpu_fraction"),
+        accelerator_fraction=use.get("accelerator_fraction"),
+        network_byte_per_s=use.get("network_byte_per_s"),
+        energy_j=None if energy_j is None else energy_j / len(steps),
+        energy_meter=energy.get("meter"),
+        energy_reason=energy.get("reason"),
+    )
+
+
+def trained_run(finished: Finished) -> TrainedRun | None:
+    """The end of a cell's training; None where it failed or only timed steps."""
+    curve: Sequence[Mapping[str, Any]] = finished.result.get("curve") or ()
+    if finished.status != SUCCESS or not curve:
+        return None
+    last = curve[-1]
+    return TrainedRun(
+        num_samples=last["samples"],
+        seconds=last["seconds"],
+        loss=last["loss"],
+        accuracy=last.get("accuracy"),
+    )
+
+
+def _period(finished: Finished) -> int:
+    """How many steps are a cycle, after which the next is like it."""
+    told = finished.result.get("period")
+    if isinstance(told, int):
+        return max(1, told)
+    found, argument = method(finished.cell.method)
+    return int(argument) if found.name in _CYCLED and argument else 1
