@@ -87,8 +87,8 @@ RUNS = Table(
         Column(
             name="status",
             kind="str",
-            meaning="`success`, or why the run does not count: see docs/scoring.md; of a measured run `failed: ` "
-            "and the reason",
+            meaning="`success`, or why the run does not count: see docs/scoring.md; of a measured run "
+            "`failed: ` and the reason",
         ),
         Column(
             name="time_to_train_s",
@@ -103,7 +103,8 @@ RUNS = Table(
         Column(
             name="samples_per_s",
             kind="float",
-            meaning="samples_to_target / time_to_train_s: evaluation included; of a measured run: while it was timed",
+            meaning="samples_to_target / time_to_train_s: evaluation included; of a measured run: while "
+            "it was timed",
         ),
         Column(
             name="eval_s",
