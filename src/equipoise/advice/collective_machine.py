@@ -10,6 +10,7 @@ from equipoise.spec.cluster import Cluster, cluster
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import Accelerator, Topology, accelerator_alias
 from equipoise.spec.link_class import FABRICS, KINDS, Reach, kind, link_class, reach
+from equipoise.spec.network_rate import network_reach
 
 # Domains of the fast links that are larger span hosts: racks and pods.
 _LARGEST_HOST = 16
@@ -56,15 +57,16 @@ class Machine:
 
 
 def checked_link(word: str) -> str:
-    """A class of link as `nvidia-smi topo -m` names it. Raises UsageError for another word.
+    """A class of link as `nvidia-smi topo -m` names it, or the rate of a network. Raises UsageError else.
 
-    >>> checked_link("phb"), checked_link("nv12")
-    ('PHB', 'NV12')
+    >>> checked_link("phb"), checked_link("nv12"), checked_link("10Gbit")
+    ('PHB', 'NV12', '10gbit')
     """
-    named = link_class(word)
+    named = word.strip().lower() if network_reach(word) else link_class(word)
     if named is None:
         raise UsageError(
-            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}"
+            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}, or the "
+            "rate of a network such as 10gbit"
         )
     return named
 
@@ -75,6 +77,10 @@ def machine_of(run: Run, *, accelerator: str | None, link: str | None) -> Machin
     accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
     Raises SpecError for an accelerator that was given and is not known.
     """
+    if run.backend == "gloo":
+        return _over_gloo(run, link)
+    if link is not None and network_reach(link) is not None:
+        link = None  # inside a node, ranks are joined as is usual there
     if accelerator is not None:
         return _machine(run, cluster(accelerator, num_accelerators=run.num_ranks), link)
     if run.device is None:
@@ -93,12 +99,25 @@ def machine_of(run: Run, *, accelerator: str | None, link: str | None) -> Machin
     return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
 
 
+def _over_gloo(run: Run, link: str | None) -> str:
+    """Why nothing is known of the machine of a run over gloo."""
+    if run.num_nodes == 1:
+        return "gloo between processes of one host is its processors and memory: no link to compare with"
+    if link is None:
+        return "gloo over a network whose rate nobody stated: give --link, e.g. 10gbit"
+    return "nothing is published of gloo to compare with"
+
+
 def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
     """What the class of link that was stated reaches, where that says more than the machine does.
 
-    So it is for ranks of one node that are joined through the host, or whose accelerator is not known.
+    So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
+    for hosts joined by a network of a stated rate.
     """
     chip: Accelerator | None = None
+    network = None if link is None else network_reach(link)
+    if network is not None:
+        return network if run.num_nodes != 1 else None
     if link is None or (run.num_nodes or 1) > 1:
         return None
     if isinstance(found, Machine):
@@ -109,7 +128,7 @@ def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
 
 
 def _over_host(link: str) -> bool:
-    return kind(link) not in FABRICS
+    return network_reach(link) is None and kind(link) not in FABRICS
 
 
 def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:

@@ -4,8 +4,9 @@ A verdict holds a measurement against the performance model under its priors and
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -27,6 +28,8 @@ LARGE_BYTES = 16 * MIB
 # Healthy machines of one kind differ by less: 8 A100 in one node, published twice, by 3 %; B200 by 1 %.
 PUBLISHED_MARGIN = 0.15
 _LIKE_SIZE = 8.0
+# A process that waits for a network has its processor free for most of the time: 20 to 50 % over 1 Gbit/s.
+BUSY_FRACTION = 0.75
 _NUDGE = 1e-3
 # Operations whose steps for short messages the model knows. Sends to all peers of an all-to-all do not go out
 # at once: 87 us over 8 A100, where a ring or a tree takes 35.
@@ -46,6 +49,15 @@ class Fit:
         """The rate of the largest messages as busbw counts: what a link of a ring carries."""
         rate = self.curve.byte_per_s
         return None if rate is None else rate.value * bus_fraction(self.run.operation, self.run.num_ranks)
+
+    @property
+    def cpu_fractions(self) -> tuple[tuple[int, float], ...]:
+        """By size, how many cores a rank was busy on while it ran: the median; empty where not measured."""
+        by_size: dict[int, list[float]] = {}
+        for timing in self.run.timings:
+            if timing.cpu_fraction is not None:
+                by_size.setdefault(timing.payload_bytes, []).append(timing.cpu_fraction)
+        return tuple((size, median(shares)) for size, shares in sorted(by_size.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +107,13 @@ def judged(reading: Reading, *, accelerator: str | None = None, link: str | None
     fits, unfitted = list[Fit](), list[tuple[Run, str]]()
     verdicts = list[Verdict]()
     for run in reading.runs:
+        joined_by = named or run.link
         try:
             fits.append(Fit(run=run, curve=fit_curve(*_points(run.timings))))
         except EvidenceError as err:
             unfitted.append((run, str(err)))
-        verdicts.extend(_verdicts(run, machine_of(run, accelerator=accelerator, link=named), named))
+        found = machine_of(run, accelerator=accelerator, link=joined_by)
+        verdicts.extend(_verdicts(run, found, joined_by))
     return Links(reading=reading, fits=tuple(fits), unfitted=tuple(unfitted), verdicts=tuple(verdicts))
 
 
@@ -160,19 +174,14 @@ def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Ve
 def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
-    told = {
-        "normal": f"as links of class {link} reach",
-        "slow": f"less than links of class {link} reach: is the slot as wide as meant, is ACS off, do more "
-        "than two ranks share a path?",
-        "fast": f"more than links of class {link} reach: is there a faster path between these ranks?",
-    }[verdict]
+    told = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
     return Verdict(
         run=run,
         quantity="bus_byte_per_s",
         payload_bytes=payload_bytes,
         measured=measured,
         verdict=verdict,
-        because=told,
+        because=told[verdict],
         expected=stated.byte_per_s,
         low=stated.low,
         high=stated.high,
@@ -180,6 +189,34 @@ def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link:
         link_byte_per_s=stated.stated_byte_per_s[1],
         evidence=(stated.source,),
     )
+
+
+def _class_words(link: str) -> Mapping[str, str]:
+    return {
+        "normal": f"as links of class {link} reach",
+        "slow": f"less than links of class {link} reach: is the slot as wide as meant, is ACS off, do more "
+        "than two ranks share a path?",
+        "fast": f"more than links of class {link} reach: is there a faster path between these ranks?",
+    }
+
+
+def _network_words(run: Run, payload_bytes: int, link: str) -> Mapping[str, str]:
+    """What a verdict on hosts over a network says; a slow one, whether the processor is in the way."""
+    busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
+    shares = [each for each in busy if each is not None]
+    share = median(shares) if shares else 0.0
+    slow = f"less than a network of {link} carries: "
+    if run.backend == "gloo" and run.operation in GLOO_REDUCES_ALL:
+        slow += "gloo sums the whole payload on every rank, as for all_reduce"
+    elif share >= BUSY_FRACTION:
+        slow += f"ranks computed {share:.0%} of the time: the processor is the limit, not the network"
+    else:
+        slow += f"is it shared, and are its frames small? Ranks computed {share:.0%} of the time"
+    return {
+        "normal": f"as a network of {link} carries, one way",
+        "slow": slow,
+        "fast": f"more than a network of {link} carries: is that its rate, do all ranks meet over it?",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

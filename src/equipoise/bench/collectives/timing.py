@@ -13,7 +13,7 @@ class Timing:
     payload_bytes: as nccl-tests prints `size`: what a rank holds whole, before or after. num_nodes: None
     where nothing tells. num_wrong: elements that came out wrong; None where that was not checked. line: of
     the file, or which result of a JSON document, from 1. resolution: half of the last printed digit over
-    the time.
+    the time. cpu_fraction: how many cores a rank's process was busy on meanwhile; None where not measured.
     """
 
     operation: str
@@ -27,6 +27,7 @@ class Timing:
     num_wrong: int | None
     line: int
     resolution: float = 0.0
+    cpu_fraction: float | None = None
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -45,6 +46,8 @@ class Run:
 
     device: the accelerator as the program names it; None where it does not, or names several.
     num_copies: how many copies of the program ran at once, each by itself, and got in each other's way.
+    backend: of torch.distributed; None for nccl-tests and rccl-tests. link: the rate of the network that
+    joins the ranks, as stated, e.g. `1gbit`.
     """
 
     file: str
@@ -55,6 +58,8 @@ class Run:
     device: str | None
     timings: tuple[Timing, ...]
     num_copies: int = 1
+    backend: str | None = None
+    link: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
