@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from equipoise.bench.methods import OptimizerSettings, method
 from equipoise.bench.models import Trainee, trainee
+from equipoise.bench.trained import Judge
 
 SEED = 3
 GLOBAL_BATCH = 64
@@ -28,7 +29,9 @@ def doubled(trainee):
     return replace(trainee, batches=batches)
 
 
-def trained(text, *, num_runs, rank, world_size, batch_samples=GLOBAL_BATCH, momentum=0.0, double=True):
+def trained(
+    text, *, num_runs, rank, world_size, batch_samples=GLOBAL_BATCH, momentum=0.0, double=True, after=None
+):
     """Weights, losses and held-out losses of the digits MLP after so many runs of a method."""
     found, argument = method(text)
     subject = trainee("mlp", batch_samples=batch_samples, seed=SEED, rank=rank, num_ranks=world_size)
@@ -37,7 +40,11 @@ def trained(text, *, num_runs, rank, world_size, batch_samples=GLOBAL_BATCH, mom
     step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
     phases = []
     step.marks.append(phases.append)
-    losses = [float(step.run(next(subject.batches))) for _ in range(num_runs)]
+    losses = []
+    for _ in range(num_runs):
+        losses.append(float(step.run(next(subject.batches))))
+        if after is not None:
+            after(step)
     step.close()
     weights = step.weights()
     held_out = None
@@ -62,6 +69,22 @@ def falling(text, rank, world_size):
 def exact(text, rank, world_size):
     """A short training in float64."""
     return trained(text, num_runs=8, rank=rank, world_size=world_size)
+
+
+def looked_at(text, rank, world_size):
+    """The same training as `falling`, judged after every run; what was found in the middle of a cycle."""
+    looks = []
+
+    def look(step):
+        own = step.weights()
+        judge = Judge(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
+        looks.append((own, judge.of(step.weights())))
+
+    result = trained(
+        text, num_runs=120, rank=rank, world_size=world_size, momentum=0.9, double=False, after=look
+    )
+    own, found = looks[5]  # six runs: two after an exchange every four
+    return {"weights": result["weights"], "own": own, "found": found}
 
 
 def many_buckets(text, rank, world_size):
@@ -106,7 +129,13 @@ def sums(text, rank, world_size):
     }
 
 
-SCENARIOS = {"falling": falling, "exact": exact, "many_buckets": many_buckets, "sums": sums}
+SCENARIOS = {
+    "falling": falling,
+    "exact": exact,
+    "looked_at": looked_at,
+    "many_buckets": many_buckets,
+    "sums": sums,
+}
 
 
 def main(store, out, scenarios):

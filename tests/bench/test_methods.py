@@ -32,9 +32,21 @@ FALLING = (
     "powersgd:2",
     "topk:0.05",
     "localsgd:4",
+    "localsgd_fp16:4",
     "diloco:4",
+    "diloco_fp16:4",
 )
-EXACT = ("ddp", "ddp:0.01", "static_graph", "fsdp", "accumulate:4", "localsgd:1", "fp16", "bf16")
+EXACT = (
+    "ddp",
+    "ddp:0.01",
+    "static_graph",
+    "fsdp",
+    "accumulate:4",
+    "localsgd:1",
+    "localsgd_fp16:1",
+    "fp16",
+    "bf16",
+)
 SUMS = ("topk:0.1", "topk:1", "powersgd:1", "powersgd:3")
 MANY_BUCKETS = ("powersgd:2", "topk:0.01", "fp16")
 
@@ -96,6 +108,7 @@ def results(tmp_path_factory):
         *(f"exact/{text}" for text in EXACT),
         *(f"sums/{text}" for text in SUMS),
         *(f"many_buckets/{text}" for text in MANY_BUCKETS),
+        "looked_at/localsgd:4",
     ]
     run_ranks(folder, scenarios)
     return Results(folder)
@@ -137,6 +150,21 @@ def test_loss_falls_and_ranks_end_equal(results, text):
     assert distance(first["weights"], second["weights"]) == 0.0
 
 
+@pytest.mark.law
+def test_judging_changes_nothing_and_judges_the_mean_of_ranks(results):
+    first, second = results.of("looked_at/localsgd:4")
+    undisturbed = results.of("falling/localsgd:4")[0]
+    assert distance(first["weights"], undisturbed["weights"]) == 0.0
+    assert distance(first["own"], second["own"]) > 0.001
+    mean = {name: (weight + second["own"][name]) / 2 for name, weight in first["own"].items()}
+    subject = ranks_module().trainee("mlp", batch_samples=2, seed=0)
+    subject.model.load_state_dict(mean)
+    with torch.no_grad():
+        loss = float(subject.loss(subject.model, subject.held_out))
+    assert first["found"]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert second["found"] == {}
+
+
 def test_loss_falls_on_one_rank():
     alone = ranks_module().trained("single", num_runs=120, rank=0, world_size=1, momentum=0.9, double=False)
     assert alone["held_out"] < 0.6
@@ -157,7 +185,7 @@ def test_accumulating_equals_a_batch_so_many_times_as_large(results):
         assert distance(alone, rank["weights"]) < 1e-13
 
 
-@pytest.mark.parametrize(("text", "step"), [("fp16", 2**-11), ("bf16", 2**-8)])
+@pytest.mark.parametrize(("text", "step"), [("fp16", 2**-11), ("bf16", 2**-8), ("localsgd_fp16:1", 2**-11)])
 def test_rounded_gradients_end_near_whole_ones(results, text, step):
     """Each update is off by at most half a unit of the last place of its type, a sum of two by one or two."""
     start = single(num_runs=0, batch_samples=64)["weights"]

@@ -1,11 +1,12 @@
 """What is trained: a model of the zoo or a user's function, with batches and loss. Torch loads on use."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from equipoise.bench.methods.method import OptimizerSettings
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ class Trainee:
     loss: "Callable[[Any, Any], torch.Tensor]"  # of model and batch: the mean over the batch's samples
     num_samples: "Callable[[Any], int]"
     held_out: Any = None  # a batch never trained on, or None where the data are random
+    # Of model and batch; None where answers are not right or wrong.
+    num_correct: "Callable[[Any, Any], int] | None" = None
+    settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+
+    def settings_at(self, learning_rate: float | None) -> OptimizerSettings:
+        """Its own optimizer at that learning rate; at its own rate for None."""
+        return self.settings if learning_rate is None else replace(self.settings, learning_rate=learning_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +46,7 @@ class Zoo:
     data: str
     source: str
     build: Callable[[], Any]
+    settings: OptimizerSettings = field(default_factory=OptimizerSettings)
 
 
 def _made_by(module: str, function: str) -> Callable[[], Any]:
@@ -57,6 +66,9 @@ def _made_by(module: str, function: str) -> Callable[[], Any]:
 
 
 _DIGITS = "scikit-learn's handwritten digits: 1,797 images of 8 x 8, every fifth held out"
+# Of scikit-learn's digits; the rate is each model's own, docs/experiments/0013-convergence.md.
+_MOMENTUM = 0.9
+
 _IMAGES = "random images of 3 x 224 x 224"
 
 ZOO = (
@@ -67,6 +79,43 @@ ZOO = (
         data=_DIGITS,
         source="own",
         build=_made_by("small", "mlp"),
+        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+    ),
+    Zoo(
+        name="wide_mlp",
+        title="MLP, 64-768-768-10",
+        params=648_202,
+        data=_DIGITS,
+        source="own",
+        build=_made_by("small", "wide_mlp"),
+        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+    ),
+    Zoo(
+        name="large_mlp",
+        title="MLP, 64-1920-1920-10",
+        params=3_832_330,
+        data=_DIGITS,
+        source="own",
+        build=_made_by("small", "large_mlp"),
+        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+    ),
+    Zoo(
+        name="small_resnet",
+        title="ResNet of three blocks, 64, 128 and 256 wide",
+        params=1_226_442,
+        data=_DIGITS,
+        source="He et al. 2015, arXiv 1512.03385, figure 2 and section 4.2",
+        build=_made_by("small", "small_resnet"),
+        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+    ),
+    Zoo(
+        name="digits_mobilenet",
+        title="MobileNetV2 for ten classes",
+        params=2_236_682,
+        data=f"{_DIGITS}; enlarged to 32 x 32, in three equal channels",
+        source="Sandler et al. 2018, arXiv 1801.04381",
+        build=_made_by("large", "digits_mobilenet"),
+        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
         name="small_cnn",
@@ -75,6 +124,7 @@ ZOO = (
         data=f"{_DIGITS}; enlarged to 28 x 28",
         source="https://github.com/pytorch/examples/blob/main/mnist/main.py",
         build=_made_by("small", "small_cnn"),
+        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
         name="mobilenet_v2",
@@ -166,4 +216,4 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
         seed=seed,
         share=(rank, num_ranks),
     )
-    return found
+    return replace(found, settings=known[name].settings) if name in known else found

@@ -24,6 +24,7 @@ class Made:
     pool: tuple[torch.Tensor, ...]
     loss: Callable[[Any, Any], torch.Tensor]
     held_out: tuple[torch.Tensor, ...] | None = None
+    num_correct: Callable[[Any, Any], int] | None = None
 
 
 def made_trainee(
@@ -58,6 +59,7 @@ def _of_zoo(made: Made, batch_samples: int, seed: int, share: tuple[int, int]) -
         loss=made.loss,
         num_samples=lambda batch: len(batch[0]),
         held_out=made.held_out,
+        num_correct=made.num_correct,
     )
 
 

@@ -1,5 +1,7 @@
 """Small models on real data: scikit-learn's handwritten digits, so that their loss means something."""
 
+from collections.abc import Callable
+
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -8,20 +10,79 @@ from torch.nn import functional
 from equipoise.bench.zoo.data import HELD_OUT_EVERY, Made
 
 NUM_CLASSES = 10
-HIDDEN = 256
+
+
+class Residual(nn.Module):  # type: ignore[misc] # torch is not followed
+    """Two convolutions of 3 x 3 whose output is added to the input, halved and widened where they differ.
+
+    Source: He et al. 2015, figure 2; the projection of equation 2 where the shape changes.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
+        """stride: of the first convolution."""
+        super().__init__()
+        self.change = nn.Sequential(
+            nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+            nn.ReLU(),
+            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+        )
+        same = channels_in == channels_out and stride == 1
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+            )
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(num_samples, channels_out, side / stride, side / stride)."""
+        return functional.relu(self.shortcut(x) + self.change(x))
 
 
 def mlp() -> Made:
     """64 pixels, two hidden layers of 256, 10 digits."""
+    return _mlp(256)
+
+
+def wide_mlp() -> Made:
+    """64 pixels, two hidden layers of 768, 10 digits."""
+    return _mlp(768)
+
+
+def large_mlp() -> Made:
+    """64 pixels, two hidden layers of 1,920, 10 digits."""
+    return _mlp(1920)
+
+
+def _mlp(hidden: int) -> Made:
     model = nn.Sequential(
         nn.Flatten(),
-        nn.Linear(64, HIDDEN),
+        nn.Linear(64, hidden),
         nn.ReLU(),
-        nn.Linear(HIDDEN, HIDDEN),
+        nn.Linear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(HIDDEN, NUM_CLASSES),
+        nn.Linear(hidden, NUM_CLASSES),
     )
-    return _on_digits(model, side=8)
+    return on_digits(model, side=8)
+
+
+def small_resnet() -> Made:
+    """One block a width: 64, 128, 256 channels on 8 x 8, 4 x 4, 2 x 2 pixels."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        Residual(64, 64, stride=1),
+        Residual(64, 128, stride=2),
+        Residual(128, 256, stride=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, NUM_CLASSES),
+    )
+    return on_digits(model, side=8)
 
 
 def small_cnn() -> Made:
@@ -39,27 +100,38 @@ def small_cnn() -> Made:
         nn.Dropout(0.5),
         nn.Linear(128, NUM_CLASSES),
     )
-    return _on_digits(model, side=28)
+    return on_digits(model, side=28)
 
 
-def _on_digits(model: nn.Module, *, side: int) -> Made:
-    """The model with the digits as images of side x side, every fifth held out."""
+def on_digits(
+    model: nn.Module,
+    *,
+    side: int,
+    num_channels: int = 1,
+    scores: Callable[..., torch.Tensor] = nn.Module.__call__,
+) -> Made:
+    """The model with the digits as images of side x side, every fifth held out.
+
+    scores: of model and images: (num_samples, num_classes).
+    """
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16  # pixels are 0..16
     if side != images.shape[-1]:
         images = functional.interpolate(images, (side, side), mode="bilinear")
+    images = images.repeat(1, num_channels, 1, 1)
     labels = torch.tensor(digits.target, dtype=torch.long)
     held_out = torch.arange(len(labels)) % HELD_OUT_EVERY == 0
+
+    def loss(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return functional.cross_entropy(scores(module, batch[0]), batch[1])
+
+    def num_correct(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> int:
+        return int((scores(module, batch[0]).argmax(1) == batch[1]).sum())
+
     return Made(
         model=model,
         pool=(images[~held_out], labels[~held_out]),
-        loss=_classified,
+        loss=loss,
         held_out=(images[held_out], labels[held_out]),
+        num_correct=num_correct,
     )
-
-
-def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Mean cross entropy."""
-    images, labels = batch
-    loss: torch.Tensor = functional.cross_entropy(model(images), labels)
-    return loss

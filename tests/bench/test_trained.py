@@ -1,0 +1,80 @@
+"""Training for real: the loss falls, equal seeds give equal curves, and looking at the loss changes nothing."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.launchers import launcher
+from equipoise.bench.sweep import run_sweep
+from equipoise.bench.trained import NUM_POINTS, judged_after
+
+DIGITS = 1437  # those that are trained on
+
+
+def cell(method="localsgd:4", num_ranks=2, **others):
+    return Cell(
+        **{
+            "workload": "mlp",
+            "method": method,
+            "num_ranks": num_ranks,
+            "batch_samples": 64,
+            "train_samples": 5 * DIGITS,
+            **others,
+        }
+    )
+
+
+def curves(folder, *cells):
+    """The curve of each cell, trained by processes of their own."""
+    finished = run_sweep(cells, folder, launcher("inprocess"), limit_s=120)
+    assert {one.reason for one in finished} == {None}
+    return {one.cell: one.result["curve"] for one in finished}
+
+
+def losses(curve):
+    return [(point["samples"], point["loss"], point["accuracy"]) for point in curve]
+
+
+@pytest.mark.parametrize("method", ["accumulate:2", "localsgd:4", "fsdp"])
+def test_held_out_loss_falls_and_time_goes_on(tmp_path, method):
+    (curve,) = curves(tmp_path, cell(method)).values()
+    # Ten classes: guessing costs ln 10 and is right for a tenth.
+    assert curve[0]["samples"] == curve[0]["seconds"] == 0
+    assert curve[0]["loss"] == pytest.approx(math.log(10), rel=0.1)
+    assert curve[-1]["loss"] < 1.0
+    assert curve[-1]["accuracy"] > 0.7
+    assert curve[-1]["samples"] == 5 * DIGITS // 64 * 64
+    assert all(one["seconds"] < other["seconds"] for one, other in pairwise(curve))
+
+
+def test_equal_seeds_give_equal_curves_and_others_do_not(tmp_path):
+    found = curves(
+        tmp_path, *(cell("single", num_ranks=1, **each) for each in ({}, {"repetition": 2}, {"seed": 1}))
+    )
+    one, same, other = (losses(curve) for curve in found.values())
+    assert sum(a == b for a, b in ((one, same), (one, other), (same, other))) == 1
+
+
+def test_what_holds_nothing_out_is_refused(tmp_path):
+    (one,) = run_sweep(
+        [cell("single", num_ranks=1, workload="small_llama", train_samples=64)],
+        tmp_path,
+        launcher("inprocess"),
+        limit_s=120,
+    )
+    assert one.status == "failed"
+    assert "holds no data out" in one.reason
+
+
+def test_losses_are_taken_at_ends_of_cycles_and_at_the_end():
+    for num_runs in (1, 7, 64, 1000):
+        for period in (1, 8, 200):
+            points = judged_after(num_runs, period)
+            assert points[-1] == num_runs
+            assert all(each % period == 0 for each in points[:-1])
+            assert len(points) <= NUM_POINTS + 1
+            assert list(points) == sorted(set(points))
