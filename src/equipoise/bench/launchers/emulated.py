@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from equipoise.bench.emulated import Host, hosts, why_not
+from equipoise.bench.emulated import Host, awake, hosts, why_not
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers import inprocess
 from equipoise.bench.launchers.folder import outcome, prepare
@@ -44,7 +44,8 @@ def _launch(job: Job, link_bit_per_s: float) -> Outcome:
     job = replace(job, core_sets=tuple(cores[:1] for cores in job.core_sets))
     prepare(job)
     kills_before = num_memory_kills()
-    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made:
+    cores = {core for each in job.core_sets for core in each}
+    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, awake(cores):
         commands = [_command(job, rank, made) for rank in range(job.cell.num_ranks)]
         with started(commands) as processes:
             codes, ran_out = exit_codes(processes, job.limit_s)
@@ -56,9 +57,12 @@ def _command(job: Job, rank: int, made: tuple[Host, ...]) -> Command:
     command = inprocess.command(job, rank)
     host = made[rank]
     meeting = {
+        "LOCAL_RANK": "0",
         "MASTER_ADDR": made[0].address,
         "MASTER_PORT": str(_PORT),
         "GLOO_SOCKET_IFNAME": host.interface,
+        # It warns that addresses have no names, and would be taken for the cause of a failure.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     return replace(
         command,

@@ -1,0 +1,136 @@
+"""Emulated hosts: their link has its rate, ranks train on them and fail on them, and nothing of them stays."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.bench.emulated import hosts, why_not
+from equipoise.bench.launchers import launcher
+from equipoise.bench.phases import EXPOSED, PARTS, STEP
+from equipoise.bench.sweep import planned, run_sweep
+from equipoise.errors import UsageError
+
+REASON = why_not()
+on_hosts = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+NUM_BYTES = 5_000_000
+RECEIVER = f"""
+import socket, time
+listening = socket.create_server(("0.0.0.0", 5000)); print("ready", flush=True)
+taken, _ = listening.accept()
+num_bytes = len(taken.recv(1)); begun_s = time.perf_counter()
+while num_bytes < {NUM_BYTES}:
+    num_bytes += len(taken.recv(1 << 16))
+print(time.perf_counter() - begun_s)
+"""
+SENDER = f"""
+import socket, sys
+socket.create_connection((sys.argv[1], 5000)).sendall(bytes({NUM_BYTES}))
+"""
+
+# RANK is set by the launcher.
+MODELS = """
+import os, signal
+import torch
+
+def killed():
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.nn.Linear(4, 2), torch.ones(8, 4), lambda output: output.square().mean()
+"""
+
+
+def namespaces(pid="*"):
+    return sorted(path.name for path in Path("/run/netns").glob(f"equipoise-{pid}-*"))
+
+
+@on_hosts
+@pytest.mark.parametrize("num_hosts", [2, 3])
+def test_a_transfer_has_the_rate_of_the_link(num_hosts):
+    with hosts(link_bit_per_s=200e6, num_hosts=num_hosts) as made:
+        sender, receiver = made[0], made[-1]
+        with subprocess.Popen(
+            (*receiver.command_prefix, sys.executable, "-c", RECEIVER), stdout=subprocess.PIPE, text=True
+        ) as receiving:
+            assert receiving.stdout.readline() == "ready\n"
+            code = (sys.executable, "-c", SENDER, receiver.address)
+            subprocess.run((*sender.command_prefix, *code), check=True, timeout=60)
+            seconds = float(receiving.stdout.readline())
+    # 1,448 of the 1,514 bytes of a full Ethernet frame are payload of TCP.
+    assert NUM_BYTES * 8 / seconds == pytest.approx(200e6, rel=0.1)
+    assert not namespaces(os.getpid())
+
+
+@on_hosts
+def test_hosts_are_removed_with_what_runs_on_them_however_they_are_left():
+    def failing():
+        with hosts(link_bit_per_s=1e9) as (one, _):
+            running.append(subprocess.Popen((*one.command_prefix, "sleep", "600")))
+            raise ZeroDivisionError
+
+    running = []
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert running[0].wait(timeout=10) != 0
+    assert not namespaces(os.getpid())
+
+
+@on_hosts
+def test_hosts_of_a_dead_process_are_removed_and_those_of_a_living_one_are_not():
+    code = (
+        "import os, sys\nfrom equipoise.bench.emulated import hosts\n"
+        "with hosts(link_bit_per_s=1e9):\n print(os.getpid(), flush=True)\n sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen((sys.executable, "-c", code), **pipes) as dead:
+        dead.stdout.readline()
+        dead.kill()
+    with subprocess.Popen((sys.executable, "-c", code), **pipes) as living:
+        living.stdout.readline()
+        assert not namespaces(dead.pid)
+        with hosts(link_bit_per_s=1e9):
+            assert len(namespaces(living.pid)) == 2
+        living.stdin.close()
+    assert not namespaces(living.pid)
+
+
+@on_hosts
+def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_cell(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two ranks need two cores of their own")
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    cells = [
+        *planned(
+            workloads=["mlp", "models:killed"],
+            methods=["ddp"],
+            sizes=[2],
+            batches=[16],
+            num_repetitions=1,
+            num_steps=4,
+        ),
+        *planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=[16], num_repetitions=1, num_steps=4),
+    ]
+    found = run_sweep(cells, Path("out"), launcher("emulated:1gbit"), limit_s=90.0)
+    by_kind = {(one.cell.workload, one.cell.num_ranks): one for one in found}
+    assert by_kind["models:killed", 2].reason == "rank 1 was killed by SIGKILL"
+    for num_ranks in (1, 2):
+        one = by_kind["mlp", num_ranks]
+        assert one.status == "success", one.reason
+        assert one.conditions["launcher"] == "emulated:1gbit"
+        for split in one.result["steps"]:
+            assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
+            assert (split[EXPOSED] > 0) == (num_ranks == 2)
+    assert not namespaces(os.getpid())
+
+
+@pytest.mark.parametrize(
+    "name", ["emulated", "emulated:", "emulated:fast", "emulated:0gbit", "emulated:1.2.3gbit"]
+)
+def test_a_rate_that_is_none_is_refused(name):
+    with pytest.raises(UsageError, match="expected the rate of the link"):
+        launcher(name)
