@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -106,7 +107,7 @@ def refuse_unlike_nodes(runs: Sequence[Sequence[Mapping[str, Any]]], where: str)
 
 
 def _kind(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is compared of a node that is one of several: not its name, and how many cores a rank has there."""
+    """What is compared of a node of several: all but its name; of its ranks, how many cores each has."""
     shared_out = sorted(len(cores) for cores in node.get("core_sets", ()))
     return {name: node.get(name) for name in COMPARED} | {"host": None, "core_sets": shared_out}
 
@@ -124,6 +125,37 @@ def core_sets(num_ranks: int, *, most_ranks: int) -> tuple[tuple[int, ...], ...]
             "take smaller --sizes"
         )
     return tuple(tuple(cores[rank * each : (rank + 1) * each]) for rank in range(num_ranks))
+
+
+def core_sets_by_node(
+    nodes: Sequence[tuple[str, tuple[int, ...]]], most_ranks: int
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The cores of each of the ranks that a node can have, by node: every rank of all nodes has as many.
+
+    nodes: the kernel of each, and the cores it has there. Nodes that share both, as emulated ones may,
+    share the cores out. most_ranks: on a node. Raises DataError when there are more ranks than cores.
+    """
+    neighbours = Counter(nodes)
+    each = min(len(node[1]) // (most_ranks * neighbours[node]) for node in nodes)
+    if not each:
+        fewest = min(len(cores) for _, cores in nodes)
+        raise DataError(
+            f"{most_ranks} ranks on a node of {fewest} cores: every rank needs a core of its own; "
+            "take smaller --sizes"
+        )
+    before: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    shared_out = []
+    for node in nodes:
+        first = before[node] * most_ranks * each
+        before[node] += 1
+        starts = range(first, first + most_ranks * each, each)
+        shared_out.append(tuple(node[1][start : start + each] for start in starts))
+    return tuple(shared_out)
+
+
+def kernel_id() -> str:
+    """What tells whether two processes run on one machine, whatever name its containers give it."""
+    return _line(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
 
 
 def num_memory_kills() -> int | None:

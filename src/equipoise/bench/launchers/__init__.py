@@ -2,12 +2,13 @@
 
 from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.emulated import emulated
+from equipoise.bench.launchers.hosts import over_hosts, served
 from equipoise.bench.launchers.inprocess import INPROCESS
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
 from equipoise.bench.launchers.torchrun import TORCHRUN
 from equipoise.errors import UsageError
 
-__all__ = ["LAUNCHERS", "Job", "Launcher", "Outcome", "launcher"]
+__all__ = ["LAUNCHERS", "Job", "Launcher", "Outcome", "launcher", "served"]
 
 LAUNCHERS = (INPROCESS, TORCHRUN)
 
@@ -17,16 +18,27 @@ def launcher(name: str) -> Launcher:
 
     Raises UsageError when there is none of that name, or when it cannot be used and why.
     """
-    wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
-    if name.partition(":")[0] == EMULATED:
-        wanted = [emulated(name)]
-    if not wanted:
-        known = ", ".join(one.name for one in LAUNCHERS)
-        raise UsageError(
-            f"launcher {name!r}; expected auto, {known} or {EMULATED}:RATE, e.g. {EMULATED}:1gbit"
-        )
+    wanted = _named(name)
     reasons = [(one, one.why_not()) for one in wanted]
     usable = [one for one, reason in reasons if reason is None]
     if not usable:
         raise UsageError(f"launcher {wanted[0].name}: {reasons[0][1]}")
     return usable[0]
+
+
+def _named(name: str) -> list[Launcher]:
+    """The launchers that a name can stand for, at least one."""
+    hosts = over_hosts()
+    if hosts is not None:
+        if name in {"auto", "torchrun", "srun"}:
+            return [hosts]
+        raise UsageError(f"--launcher {name}, but this is {hosts.name}; leave it out")
+    if name.partition(":")[0] == EMULATED:
+        return [emulated(name)]
+    wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
+    if not wanted:
+        known = ", ".join(one.name for one in LAUNCHERS)
+        raise UsageError(
+            f"launcher {name!r}; expected auto, {known} or {EMULATED}:RATE, e.g. {EMULATED}:1gbit"
+        )
+    return wanted

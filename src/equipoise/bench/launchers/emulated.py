@@ -6,7 +6,7 @@ from dataclasses import replace
 from equipoise.bench.emulated import Host, awake, hosts, why_not
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers import inprocess
-from equipoise.bench.launchers.folder import outcome, prepare
+from equipoise.bench.launchers.folder import SEAT, outcome, prepare
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
 from equipoise.bench.launchers.processes import Command, exit_codes, started
 from equipoise.errors import UsageError
@@ -58,6 +58,7 @@ def _command(job: Job, rank: int, made: tuple[Host, ...]) -> Command:
     host = made[rank]
     meeting = {
         "LOCAL_RANK": "0",
+        SEAT: str(rank),
         "MASTER_ADDR": made[0].address,
         "MASTER_PORT": str(_PORT),
         "GLOO_SOCKET_IFNAME": host.interface,

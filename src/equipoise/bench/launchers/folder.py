@@ -2,36 +2,72 @@
 
 import json
 import os
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers.launcher import Job, Outcome
 
-_JOB, _RESULT = "job.json", "result.json"
+_JOB, _RESULT, _SO_FAR = "job.json", "result.json", "so_far.json"
+# Names the core set of a worker where that is not the number of its LOCAL_RANK.
+SEAT = "EQUIPOISE_SEAT"
 _TAIL_CHARS = 400
+# As torch's C++ begins a line that is no error.
+_WARNING = re.compile(r"\[[IW]\d{4} ")
+# What ends a process from outside; NCCL's watchdog aborts those that wait for it.
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGBUS)
 OUT_OF_MEMORY = "out of memory"
 
 
 def prepare(job: Job) -> None:
     """Tell the worker what to run."""
-    told = {"cell": job.cell.as_json(), "core_sets": [list(cores) for cores in job.core_sets]}
-    (job.folder / _JOB).write_text(json.dumps(told), encoding="utf-8")
+    leave_order(job.folder, order(job, job.core_sets))
+
+
+def order(job: Job, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What a worker is told: the task, and the cores of each rank of its node."""
+    shared_out = [list(cores) for cores in core_sets]
+    return {"kind": job.cell.kind, "cell": job.cell.as_json(), "core_sets": shared_out}
+
+
+def leave_order(folder: Path, order: Mapping[str, Any]) -> None:
+    """Leave for the worker what it is told."""
+    (folder / _JOB).write_text(json.dumps(order), encoding="utf-8")
 
 
 def told(folder: Path) -> Mapping[str, Any]:
-    """What `prepare` wrote."""
+    """What `leave_order` wrote."""
     found: Mapping[str, Any] = json.loads((folder / _JOB).read_bytes())
     return found
 
 
 def leave_result(folder: Path, result: Mapping[str, Any]) -> None:
     """Leave what was measured; by rank 0."""
-    aside = folder / f".{_RESULT}"
+    _leave(folder, _RESULT, result)
+
+
+def leave_so_far(folder: Path, result: Mapping[str, Any]) -> None:
+    """Leave what has been measured up to now, in place of what was; by rank 0."""
+    _leave(folder, _SO_FAR, result)
+
+
+def so_far(folder: Path) -> Mapping[str, Any]:
+    """What `leave_so_far` left last; empty before."""
+    try:
+        found: Mapping[str, Any] = json.loads((folder / _SO_FAR).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _leave(folder: Path, name: str, result: Mapping[str, Any]) -> None:
+    aside = folder / f".{name}"
     aside.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
-    aside.replace(folder / _RESULT)
+    aside.replace(folder / name)
 
 
 def leave_reason(folder: Path, rank: int, reason: str) -> None:
@@ -54,14 +90,46 @@ def outcome(job: Job, exit_codes: Mapping[int, int], *, ran_out: bool, kills_bef
     if left.exists() and not any(exit_codes.values()) and not ran_out:
         return Outcome(result=json.loads(left.read_bytes()))
     if ran_out:
-        return Outcome(reason=f"hung: ended after {job.limit_s:g} s (--limit gives it longer)")
+        return Outcome(reason=hung(job))
     for rank, code in exit_codes.items():
         if code:
-            return Outcome(reason=f"rank {rank} {_cause(job.folder, rank, code, kills_before)}")
+            return Outcome(reason=f"rank {rank} {cause(job.folder, rank, code, kills_before)}")
     return Outcome(reason="ended without a result")
 
 
-def _cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a rank ended: its exit code, and why, unless it is 0."""
+
+    rank: int
+    code: int
+    why: str | None
+
+
+def outcome_of(job: Job, ends: Sequence[End], hosts: Mapping[int, str], *, ran_out: bool) -> Outcome:
+    """What came of a job on several hosts.
+
+    ends: in the order they were heard of. hosts: of every rank. ran_out: as in `outcome`.
+    """
+    left = job.folder / _RESULT
+    if left.exists() and len(ends) == job.cell.num_ranks and not any(end.code for end in ends):
+        return Outcome(result=json.loads(left.read_bytes()))
+    if ran_out:
+        return Outcome(reason=hung(job))
+    failed = [end for end in ends if end.code]
+    if not failed:
+        return Outcome(reason="ended without a result")
+    # A rank that is killed takes others with it, and word of them may be here first.
+    first = min(failed, key=lambda end: end.code not in _KILLED)
+    return Outcome(reason=f"rank {first.rank} on {hosts[first.rank]} {first.why}")
+
+
+def hung(job: Job) -> str:
+    """Why a job was ended that did not end."""
+    return f"hung: ended after {job.limit_s:g} s (--limit gives it longer)"
+
+
+def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
     """Why one process ended as it did."""
     stated = folder / f"reason.{rank}"
     if stated.exists():
@@ -79,4 +147,5 @@ def _last_words(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_CHARS))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return f": {lines[-1].strip()}" if lines else ""
+    telling = [line for line in lines if not _WARNING.match(line)]
+    return f": {telling[-1].strip()}" if telling else ""

@@ -3,9 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-from equipoise.bench.cell import Cell
+
+class Task(Protocol):
+    """What the processes of a job are to do: a Cell, or something else that a worker knows the kind of."""
+
+    kind: ClassVar[str]
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes."""
+
+    @property
+    def seed(self) -> int:
+        """Of whatever is random."""
+
+    @property
+    def device(self) -> str:
+        """Where they compute, as torch names it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """It as told to the processes."""
 
 
 def _nobody(_said: str) -> None:
@@ -14,14 +33,14 @@ def _nobody(_said: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One cell to run: where its processes leave what they have to say, on which cores, and for how long.
+    """One cell, or another task, to run: where its processes leave what they have to say, on which cores, and for how long.
 
     folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
     limit_s: it is ended after so many seconds. most_ranks: of the largest cell of its sweep, by which cores
     and devices are shared out; 0 for its own. tell: told what happens on the way, as "queued".
     """
 
-    cell: Cell
+    cell: Task
     folder: Path
     core_sets: tuple[tuple[int, ...], ...]
     limit_s: float

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _POLL_S = 0.02
 # How long other ranks may say what they saw, after one has failed.
-_GRACE_S = 2.0
+GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def exit_codes(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> 
             if rank not in codes and code is not None:
                 codes[rank] = code
                 if code:
-                    deadline = min(deadline, time.monotonic() + _GRACE_S)
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
         if len(codes) == len(processes):
             break
         time.sleep(_POLL_S)
