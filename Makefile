@@ -19,7 +19,7 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
 test: $(VENV)/test.stamp ## run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 lint: $(VENV)/check.stamp
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ def _nobody(_said: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One cell, or another task, to run: where its processes leave what they have to say, on which cores, and for how long.
+    """One cell, or another task, to run: where its processes leave what they say, on which cores, how long.
 
     folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
     limit_s: it is ended after so many seconds. most_ranks: of the largest cell of its sweep, by which cores
