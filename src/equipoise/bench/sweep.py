@@ -87,14 +87,16 @@ def run_sweep(
     resume: bool = False,
     progress: Progress | None = None,
     settings: Mapping[str, str] | None = None,
+    most_ranks: int | None = None,
 ) -> tuple[Finished, ...]:
     """Every cell finished, failed ones with their reasons; those on disk already are not run again.
 
     limit_s: how long a cell may take. settings: kept beside the plan, for who reads the sweep later.
+    most_ranks: by which cores are shared out, where sweeps with more ranks belong to this one.
     Raises DataError when a cell cannot be put on disk, or when a sweep is resumed under other conditions.
     """
     store = Store(folder)
-    most_ranks = max(cell.num_ranks for cell in cells)
+    most_ranks = max(most_ranks or 1, *(cell.num_ranks for cell in cells))
     with store.opened(in_random_order(cells, seed=0), resume=resume, settings=settings):
         for leftover in folder.glob("running-*"):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -19,11 +19,16 @@ class Gradient:
     ready_fraction: float
 
 
-def gradient_buckets(gradients: Iterable[Gradient]) -> tuple[GradientBucket, ...]:
+def gradient_buckets(
+    gradients: Iterable[Gradient],
+    *,
+    first_bytes: float = FIRST_BUCKET_BYTES,
+    bucket_bytes: float = BUCKET_BYTES,
+) -> tuple[GradientBucket, ...]:
     """The buckets that DistributedDataParallel forms after its first step, in the order they fill.
 
     Each dtype fills its own; one that has reached its limit is closed, so a large weight may overfill it.
-    Assumes the default limits: 1 MiB for the first of a dtype, 25 MiB for the others.
+    first_bytes, bucket_bytes: the limit of the first of a dtype, and of the others; torch's own by default.
     Source: torch.distributed, compute_bucket_assignment_by_size; Li et al. 2020, section 4.2.
 
     >>> one = Gradient(grad_bytes=20 * 2**20, dtype="float32", ready_fraction=0.5)
@@ -36,7 +41,7 @@ def gradient_buckets(gradients: Iterable[Gradient]) -> tuple[GradientBucket, ...
     for gradient in gradients:
         bucket = open_buckets.setdefault(gradient.dtype, [])
         bucket.append(gradient)
-        limit_bytes = BUCKET_BYTES if gradient.dtype in started else FIRST_BUCKET_BYTES
+        limit_bytes = bucket_bytes if gradient.dtype in started else first_bytes
         if sum(item.grad_bytes for item in bucket) >= limit_bytes:
             closed.append(open_buckets.pop(gradient.dtype))
             started.add(gradient.dtype)

@@ -1,0 +1,177 @@
+"""What messages between ranks and each way to train cost here, from a measurement of interference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from equipoise.bench.interference import SCHEMA
+from equipoise.bench.methods import method
+from equipoise.errors import DataError, EvidenceError
+from equipoise.units import MIB
+
+# A message is foretold up to so many times the largest measured: beyond, another regime may begin.
+_BEYOND = 8.0
+# The work of a method that was not measured itself is that of its nearest kin, times this.
+_KIN = {
+    "static_graph": ("ddp", 1.0),
+    "accumulate": ("ddp", 1.0),
+    "bf16": ("fp16", 1.0),
+    # One copy into a flat tensor and one back, as buckets are filled and emptied.
+    "localsgd": ("ddp", 1.0),
+    "localsgd_fp16": ("fp16", 2.0),
+    # The same, and the outer optimizer's reads and writes.
+    "diloco": ("ddp", 3.0),
+    "diloco_fp16": ("fp16", 3.0),
+    "fsdp": ("ddp", 2.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message: seconds alone and beside computing, and the share of the computing core it takes."""
+
+    alone_s: float
+    beside_s: float
+    core_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Messages of one operation by payload; every field of shape (n_sizes,), payloads rising."""
+
+    payload_bytes: tuple[float, ...]
+    alone_s: tuple[float, ...]
+    beside_s: tuple[float, ...]
+    core_share: tuple[float, ...]
+
+    def of(self, payload_bytes: float) -> Message:
+        """A message of that payload: between those measured in the logarithms, beyond at the last rate.
+
+        Raises EvidenceError where it is far larger than any that was measured.
+        """
+        largest = self.payload_bytes[-1]
+        if payload_bytes > _BEYOND * largest:
+            raise EvidenceError(
+                f"a message of {payload_bytes / MIB:.4g} MiB; measured are {largest / MIB:.4g} MiB at most",
+                missing=(f"messages of up to {payload_bytes / MIB:.4g} MiB",),
+            )
+        share = float(np.interp(np.log(max(payload_bytes, 1.0)), np.log(self.payload_bytes), self.core_share))
+        return Message(
+            alone_s=self._seconds(payload_bytes, self.alone_s),
+            beside_s=self._seconds(payload_bytes, self.beside_s),
+            core_share=share,
+        )
+
+    def _seconds(self, payload_bytes: float, seconds: Sequence[float]) -> float:
+        sizes = np.asarray(self.payload_bytes)
+        if payload_bytes > sizes[-1]:
+            return float(seconds[-1] * payload_bytes / sizes[-1])
+        found = np.interp(np.log(max(payload_bytes, 1.0)), np.log(sizes), np.log(seconds))
+        return float(np.exp(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWork:
+    """What one method's step takes on a rank alone, above a step without it: by tensors and bytes."""
+
+    fixed_s: float
+    tensor_s: float
+    gradient_bytes: tuple[float, ...]
+    copying_s: tuple[float, ...]
+
+    def seconds(self, gradient_bytes: float, num_tensors: int) -> float:
+        """Of so many tensors of so many bytes together."""
+        sizes = (0.0, *self.gradient_bytes)
+        times = (0.0, *self.copying_s)
+        copying = float(np.interp(gradient_bytes, sizes, times))
+        if gradient_bytes > sizes[-1]:
+            copying = times[-1] * gradient_bytes / sizes[-1]
+        return self.fixed_s + self.tensor_s * num_tensors + copying
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeCosts:
+    """What exchanging costs between so many ranks joined by one kind of link."""
+
+    num_ranks: int
+    launcher: str
+    messages: Mapping[str, Messages]
+    own_work: Mapping[str, OwnWork]
+
+    def message(self, operation: str, payload_bytes: float) -> Message:
+        """A message of that operation. Raises EvidenceError where it was not measured."""
+        if operation not in self.messages:
+            raise EvidenceError(f"no {operation} was measured", missing=(f"{operation} between the ranks",))
+        return self.messages[operation].of(payload_bytes)
+
+    def own_s(self, text: str, gradient_bytes: float, num_tensors: int) -> float:
+        """Seconds of a method's own work in a step.
+
+        Raises EvidenceError where nothing like it was measured.
+        """
+        found, argument = method(text)
+        if text in self.own_work:
+            return self.own_work[text].seconds(gradient_bytes, num_tensors)
+        name, factor = _KIN.get(found.name, (found.name, 1.0))
+        alike = {
+            float(method(each)[1] or 0): work
+            for each, work in self.own_work.items()
+            if method(each)[0].name == name
+        }
+        if not alike:
+            raise EvidenceError(f"the own work of {name} was not measured", missing=(f"own work of {name}",))
+        wanted = float(argument or 0) if name == found.name else 0.0
+        given = sorted(alike)
+        seconds = [alike[each].seconds(gradient_bytes, num_tensors) for each in given]
+        return factor * float(np.interp(wanted, given, seconds))
+
+
+def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
+    """The costs in a document of `bench.interference`. Raises DataError when it is none."""
+    if document.get("schema") != SCHEMA:
+        raise DataError(f"{where}: not a document of schema {SCHEMA!r}")
+    messages: dict[str, list[Mapping[str, Any]]] = {}
+    for row in document["messages"]:
+        messages.setdefault(row["operation"], []).append(row)
+    work: dict[str, list[Mapping[str, Any]]] = {}
+    for row in document["own_work"]:
+        work.setdefault(row["method"], []).append(row)
+    return ExchangeCosts(
+        num_ranks=document["num_ranks"],
+        launcher=document["launcher"],
+        messages={name: _messages(rows) for name, rows in messages.items()},
+        own_work={name: _own_work(rows) for name, rows in work.items()},
+    )
+
+
+def _messages(rows: Sequence[Mapping[str, Any]]) -> Messages:
+    """Medians by size; a larger message takes no less time than a smaller one."""
+    ordered = sorted(rows, key=lambda row: float(row["payload_bytes"]))
+    alone, beside = (
+        np.maximum.accumulate([median(row[name]) for row in ordered]) for name in ("alone_s", "beside_s")
+    )
+    return Messages(
+        payload_bytes=tuple(float(row["payload_bytes"]) for row in ordered),
+        alone_s=tuple(alone.tolist()),
+        beside_s=tuple(np.maximum(alone, beside).tolist()),
+        core_share=tuple(median(row["core_share"]) for row in ordered),
+    )
+
+
+def _own_work(rows: Sequence[Mapping[str, Any]]) -> OwnWork:
+    """From rows of which the two smallest hold next to nothing: one tensor, and many."""
+    ordered = sorted(rows, key=lambda row: float(row["gradient_bytes"]))
+    (one, many), large = ordered[:2], ordered[2:]
+    few_s, many_s = max(0.0, median(one["seconds"])), max(0.0, median(many["seconds"]))
+    tensor_s = max(0.0, (many_s - few_s) / (many["num_tensors"] - one["num_tensors"]))
+    fixed_s = max(0.0, few_s - tensor_s * one["num_tensors"])
+    copying = [median(row["seconds"]) - fixed_s - tensor_s * row["num_tensors"] for row in large]
+    return OwnWork(
+        fixed_s=fixed_s,
+        tensor_s=tensor_s,
+        gradient_bytes=tuple(float(row["gradient_bytes"]) for row in large),
+        copying_s=tuple(np.maximum.accumulate(np.maximum(copying, 0.0)).tolist()),
+    )

@@ -1,0 +1,137 @@
+"""One rank of a measurement of interference, the ranks having joined. Needs torch."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from equipoise.bench.collectives.asked import WIDTH_BYTES
+from equipoise.bench.devices import Device, device
+from equipoise.bench.interference import OPERATIONS, Rivals
+from equipoise.bench.methods import OptimizerSettings, method
+from equipoise.bench.models import Trainee
+
+# A piece of computing: short against messages, long against the clock.
+_SIDE = 96
+_NUM_PIECES_WARM, _NUM_PIECES_TIMED = 200, 31
+# Large messages vary less, and take longer.
+_FEW_ROUNDS, _LARGE_BYTES = 3, 2**21
+_NUM_WARM, _NUM_TIMED = 4, 7
+# Made-up weights: (tensors, side of each). From a handful of values to 32 MiB.
+_MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
+
+
+def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
+    """What rank 0 leaves; None on other ranks."""
+    on = device(asked.device)
+    if asked.num_ranks == 1:
+        return {"own_work": [row for text in asked.methods for row in _own_work(text, on)]}
+    rows = [_message(operation, size, asked, on) for operation in OPERATIONS for size in asked.sizes_bytes]
+    return None if rank else {"messages": rows}
+
+
+def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> dict[str, Any]:
+    """Seconds of one message, alone and beside computing, and what of computing it took; by round."""
+    place = torch.device(on.name)
+    count = max(1, payload_bytes // WIDTH_BYTES // asked.num_ranks) * asked.num_ranks
+    whole = torch.zeros(count, device=place)
+    part = whole[: count // asked.num_ranks].clone()
+    start: Mapping[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole, async_op=True),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, async_op=True),
+    }
+    matrix = torch.rand(_SIDE, _SIDE, device=place)
+    for _ in range(_NUM_PIECES_WARM):
+        torch.mm(matrix, matrix)
+    num_rounds = asked.num_rounds if payload_bytes < _LARGE_BYTES else _FEW_ROUNDS
+    rounds = [_round(start[operation], matrix, on) for _ in range(num_rounds + 1)][1:]
+    slowest = torch.tensor(rounds, dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    alone_s, beside_s, shares = slowest.T.tolist()
+    return {
+        "operation": operation,
+        "payload_bytes": count * WIDTH_BYTES,
+        "alone_s": alone_s,
+        "beside_s": beside_s,
+        "core_share": shares,
+    }
+
+
+def _round(start: Callable[[], Any], matrix: torch.Tensor, on: Device) -> tuple[float, float, float]:
+    """Seconds alone, seconds beside computing, share of the core that it took meanwhile."""
+    dist.barrier()
+    begun = perf_counter()
+    start().wait()
+    on.synchronise()
+    alone_s = perf_counter() - begun
+    pieces_s = []
+    for _ in range(_NUM_PIECES_TIMED):
+        before = perf_counter()
+        torch.mm(matrix, matrix)
+        on.synchronise()
+        pieces_s.append(perf_counter() - before)
+    piece_s = median(pieces_s)
+    dist.barrier()
+    begun, num_pieces = perf_counter(), 0
+    message = start()
+    while not message.is_completed():
+        torch.mm(matrix, matrix)
+        on.synchronise()
+        num_pieces += 1
+    beside_s = perf_counter() - begun
+    message.wait()
+    return alone_s, beside_s, max(0.0, 1.0 - num_pieces * piece_s / beside_s)
+
+
+def _own_work(text: str, on: Device) -> list[dict[str, Any]]:
+    """What a method's step takes above one without a method, on a rank that has nobody to talk to."""
+    rows = []
+    for num_tensors, side in _MODELS:
+        plain = _step("single", num_tensors, side, on)
+        other = _step(text, num_tensors, side, on)
+        differences = []
+        for number in range(_NUM_WARM + _NUM_TIMED):
+            seconds = [_seconds(run, on) for run in (plain, other)]
+            if number >= _NUM_WARM:
+                differences.append(seconds[1] - seconds[0])
+        rows.append(
+            {
+                "method": text,
+                "num_tensors": num_tensors,
+                "gradient_bytes": num_tensors * side * side * WIDTH_BYTES,
+                "seconds": differences,
+            }
+        )
+    return rows
+
+
+def _step(text: str, num_tensors: int, side: int, on: Device) -> Callable[[], Any]:
+    """One step of a method on made-up weights."""
+    torch.manual_seed(0)
+    place = torch.device(on.name)
+    batch = (torch.rand(1, side, device=place),)
+    layers = [nn.Linear(side, side, bias=False) for _ in range(num_tensors)]
+    subject = Trainee(
+        model=nn.Sequential(*layers).to(place),
+        batches=iter(()),
+        loss=lambda model, given: model(*given).sum(),
+        num_samples=lambda _batch: 1,
+    )
+    found, argument = method(text)
+    settings = OptimizerSettings(learning_rate=1e-6)
+    # Not `found.begin`, which refuses a rank alone: here that is what is asked for.
+    begin = import_module(f"equipoise.bench.methods.{found.home}").begin
+    step = begin(found.name, subject, settings, rank=0, world_size=1, argument=argument)
+    return lambda: step.run(batch)
+
+
+def _seconds(run: Callable[[], Any], on: Device) -> float:
+    begun = perf_counter()
+    run()
+    on.synchronise()
+    return perf_counter() - begun

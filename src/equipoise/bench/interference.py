@@ -1,0 +1,84 @@
+"""What exchanging and computing cost each other on a rank, and each way to train without a network.
+
+A message takes longer where its core computes, and computing where a message is under way; gradients are
+copied, rounded or sorted before they are sent. Both are measured on made-up weights. Imports no torch.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from equipoise.bench.collectives.measure import cores_of
+from equipoise.bench.environment import conditions
+from equipoise.bench.launchers.launcher import Job, Launcher
+from equipoise.errors import EvidenceError
+from equipoise.units import MIB
+
+SCHEMA = "equipoise.interference/1"
+DEFAULT_SIZES_BYTES = (8, 2**12, 2**15, 2**17, 2**19, 2 * MIB, 8 * MIB, 32 * MIB)
+OPERATIONS = ("all_reduce", "all_gather")
+DEFAULT_METHODS = ("ddp", "fp16", "powersgd:1", "powersgd:4", "topk:0.01", "topk:0.1")
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivals:
+    """What to measure: with one rank the own work of methods, with more messages beside computing.
+
+    sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed.
+    """
+
+    kind: ClassVar[str] = "interference"
+
+    num_ranks: int = 2
+    sizes_bytes: tuple[int, ...] = DEFAULT_SIZES_BYTES
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    num_rounds: int = 9
+    seed: int = 0
+    device: str = "cpu"
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields, for a file."""
+        return asdict(self)
+
+
+def rivals_from(found: Mapping[str, Any]) -> Rivals:
+    """What `as_json` gave, and a file kept."""
+    return Rivals(**{**found, **{name: tuple(found[name]) for name in ("sizes_bytes", "methods")}})
+
+
+def interference(asked: Rivals, launch_with: Launcher) -> dict[str, Any]:
+    """One document: messages between the ranks alone and beside computing, and own work on one rank.
+
+    Raises EvidenceError where it could not be measured, with the reason.
+    """
+    alone = replace(asked, num_ranks=1)
+    return {
+        "schema": SCHEMA,
+        "launcher": launch_with.name,
+        "num_ranks": asked.num_ranks,
+        "conditions": conditions(
+            core_sets=cores_of(asked.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
+        ),
+        "messages": _result(asked, launch_with, asked.num_ranks)["messages"],
+        "own_work": _result(alone, launch_with, asked.num_ranks)["own_work"],
+    }
+
+
+def _result(asked: Rivals, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
+    """What processes left; a rank has as many cores as it would among the most."""
+    with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
+        cores = cores_of(most_ranks)[: asked.num_ranks]
+        job = Job(
+            cell=asked,
+            folder=Path(name),
+            core_sets=cores if launch_with.binds_here else (),
+            limit_s=LIMIT_S,
+            most_ranks=most_ranks,
+        )
+        outcome = launch_with.launch(job)
+    if outcome.result is None:
+        raise EvidenceError(f"exchanges beside computing could not be measured: {outcome.reason}")
+    return outcome.result
