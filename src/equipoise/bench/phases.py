@@ -1,7 +1,7 @@
 """Phases of a step from the moments they begin: parts that sum to the step, and communication in total.
 
 Exposed communication is what of a backward pass is left after its last gradient was ready: only exchanges
-are waited for then. It works with any communication hook; what it costs is not measured yet.
+are waited for then. It works with any communication hook. docs/phases.md defines every phase.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ COMMUNICATION = "communication"
 PARTS = (INPUT, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, REST)
 
 Mark = tuple[str, float]
+Span = tuple[float, float]
 
 
 def parts(marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]) -> dict[str, float]:
@@ -47,7 +48,7 @@ def parts(marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]) -> dict
     return {**spent, STEP: end_s - marks[0][1]}
 
 
-def union_s(spans: Iterable[tuple[float, float]]) -> float:
+def union_s(spans: Iterable[Span]) -> float:
     """Seconds covered by at least one of the spans (begin, end).
 
     Assumes begin <= end. Source: definition.
@@ -60,6 +61,49 @@ def union_s(spans: Iterable[tuple[float, float]]) -> float:
         covered += max(0.0, ended - max(begun, reached))
         reached = max(reached, ended)
     return covered
+
+
+def uncovered_s(spans: Iterable[Span], by: Iterable[Span]) -> float:
+    """Seconds covered by a span and by none of the others.
+
+    Assumes begin <= end. Source: definition.
+
+    >>> uncovered_s([(0.0, 4.0)], by=[(1.0, 2.0), (3.5, 9.0)])
+    2.5
+    """
+    others = list(by)
+    return union_s([*spans, *others]) - union_s(others)
+
+
+def without_exposed(split: Mapping[str, float]) -> dict[str, float]:
+    """The phases with what was taken for exposed communication put back into the backward pass.
+
+    >>> without_exposed({"backward": 2.0, "communication_exposed": 1.0, "step": 3.0})
+    {'backward': 3.0, 'step': 3.0}
+    """
+    whole = {**split, BACKWARD: split[BACKWARD] + split.get(EXPOSED, 0.0)}
+    whole.pop(EXPOSED, None)
+    return whole
+
+
+def with_share_exposed(split: Mapping[str, float], share: float) -> dict[str, float]:
+    """The phases of a step with a share of its forward and backward pass taken for exposed communication.
+
+    For methods that exchange throughout both passes, so that no moment parts computing from waiting.
+    share: 0..1, exposed communication of profiled steps over their forward and backward passes.
+    Assumes the same share in timed and profiled steps. Source: definition; docs/phases.md.
+
+    >>> split = with_share_exposed({"forward": 1.0, "backward": 3.0, "step": 5.0}, 0.25)
+    >>> split["forward"], split["backward"], split["communication_exposed"]
+    (0.75, 2.25, 1.0)
+    """
+    forward, backward = split[FORWARD], split[BACKWARD]
+    return {
+        **split,
+        FORWARD: forward * (1 - share),
+        BACKWARD: backward * (1 - share),
+        EXPOSED: split.get(EXPOSED, 0.0) + (forward + backward) * share,
+    }
 
 
 def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> dict[str, float]:
@@ -75,3 +119,17 @@ def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> 
         return dict(split)
     total = max(exposed, total_s / step_s * split[STEP])
     return {**split, TOTAL: total, OVERLAPPED: total - exposed}
+
+
+def largest_gap(splits: Iterable[Mapping[str, float]]) -> float:
+    """The largest fraction of a step by which its parts miss it.
+
+    Source: definition.
+
+    >>> largest_gap([{"forward": 1.0, "backward": 2.0, "step": 3.0}, {"forward": 0.9, "step": 1.0}])
+    0.1
+    """
+    return max(
+        (round(abs(1 - sum(split.get(name, 0.0) for name in PARTS) / split[STEP]), 9) for split in splits),
+        default=0.0,
+    )

@@ -1,38 +1,71 @@
 """Is a series of step times steady, and which of its values are outliers? No numpy."""
 
 from collections.abc import Sequence
-from math import erfc, sqrt
+from itertools import combinations
+from math import erfc, pi, sqrt
 from statistics import median
 
 # 12 values: the smallest number for which the normal approximation of Kendall's S is used in textbooks is 10.
 WINDOW_STEPS = 12
 _LEVEL = 0.05
-# Halves of a window that differ by more are unsteady even where scatter hides a trend.
+# A trend that changes steps by less over a window is no reason to wait, however sure it is.
+_TREND_FRACTION = 0.03
+# Halves that differ by more are unsteady even where scatter hides a trend, unless it explains them.
 _HALVES_FRACTION = 0.05
 _OUTLIER_SCORE = 3.5
 _MAD_TO_SIGMA = 0.6745
 
 
-def is_steady(step_s: Sequence[float]) -> bool:
-    """Whether the last steps show no trend: no rank correlation with time, and halves that agree within 5 %.
+def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) -> bool:
+    """Whether the last steps show no trend and no jump that matters and that scatter does not explain.
 
-    step_s: (n_steps,) in order of time; fewer than a window are never steady.
-    Assumes steps are independent but for a trend.
-    Source: Mann 1945, Kendall 1975: S of all pairs, normal approximation, two-sided at 5 %.
+    step_s: (n_steps,) in order of time; fewer than a window are never steady. kinds: what each step did; only
+    steps of one kind are compared, so that a method may exchange in every eighth. Not steady is a window with
+    a rank correlation with time that is significant at 5 % and changes steps by over 3 %, or with halves that
+    differ in their medians by over 5 % and by twice the standard error of that difference.
+    Assumes steps are independent but for a trend; the two fractions keep chance and autocorrelation from
+    delaying a start (docs/phases.md gives the rates).
+    Source: Mann 1945, Kendall 1975, for kinds Hirsch et al. 1982: S of pairs within a kind, normal
+    approximation, two-sided; Sen 1968: the median slope.
 
     >>> is_steady([1.0, 1.01] * 6), is_steady([2.0 - 0.1 * step for step in range(12)])
     (True, False)
     """
-    window = step_s[-WINDOW_STEPS:]
-    if len(window) < WINDOW_STEPS:
+    if len(step_s) < WINDOW_STEPS:
         return False
-    pairs = [(window[i], later) for i in range(len(window)) for later in window[i + 1 :]]
-    score = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
-    deviation = sqrt(WINDOW_STEPS * (WINDOW_STEPS - 1) * (2 * WINDOW_STEPS + 5) / 18)
-    chance = erfc(max(0, abs(score) - 1) / deviation / sqrt(2))
-    half = WINDOW_STEPS // 2
-    first, second = median(window[:half]), median(window[half:])
-    return chance >= _LEVEL and abs(first - second) <= _HALVES_FRACTION * second
+    window = step_s[-WINDOW_STEPS:]
+    kept = [None] * WINDOW_STEPS if kinds is None else list(kinds[-WINDOW_STEPS:])
+    by_kind = {kind: [at for at, each in enumerate(kept) if each == kind] for kind in kept}
+    centre = {kind: median(window[at] for at in places) for kind, places in by_kind.items()}
+    relative = [value / centre[kind] for value, kind in zip(window, kept, strict=True)]
+    return not _drifts(relative, list(by_kind.values())) and not _jumps(relative)
+
+
+def _drifts(values: Sequence[float], groups: Sequence[Sequence[int]]) -> bool:
+    """Whether values follow time, surely and by enough. groups: places of those that can be compared."""
+    pairs = [
+        (values[early], values[late], late - early)
+        for places in groups
+        for early, late in combinations(places, 2)
+    ]
+    if not pairs:
+        return False
+    score = sum((later > earlier) - (later < earlier) for earlier, later, _ in pairs)
+    variance = sum(len(each) * (len(each) - 1) * (2 * len(each) + 5) / 18 for each in groups)
+    chance = erfc(max(0, abs(score) - 1) / sqrt(variance) / sqrt(2))
+    slope = median((later - earlier) / steps for earlier, later, steps in pairs)
+    return chance < _LEVEL and abs(slope) * (len(values) - 1) > _TREND_FRACTION
+
+
+def _jumps(values: Sequence[float]) -> bool:
+    """Whether the halves of a window differ, by enough and by more than their scatter explains."""
+    half = len(values) // 2
+    halves = values[:half], values[half:]
+    first, second = median(halves[0]), median(halves[1])
+    scatter = median([abs(value - median(part)) for part in halves for value in part]) / _MAD_TO_SIGMA
+    # The median of n normal values has the standard error sqrt(pi / 2 n) sigma.
+    explained = 2 * scatter * sqrt(pi / half)
+    return abs(first - second) > max(_HALVES_FRACTION, explained)
 
 
 def outliers(values: Sequence[float]) -> tuple[bool, ...]:

@@ -1,86 +1,80 @@
 """Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled."""
 
 import gc
-import resource
-from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.bench.cell import Cell
-from equipoise.bench.methods import OptimizerSettings, method
+from equipoise.bench.devices import Device, device
+from equipoise.bench.gradients import gradients
+from equipoise.bench.metering import Metering
+from equipoise.bench.methods import Step, method
 from equipoise.bench.models import Trainee, trainee
-from equipoise.bench.phases import EXPOSED, INPUT, REST, STEP, Mark, parts, union_s, with_total
+from equipoise.bench.phases import STEP, largest_gap
+from equipoise.bench.profiled import Profiled, profile_of
 from equipoise.bench.steady import WINDOW_STEPS, is_steady
+from equipoise.bench.stopwatch import Lap, Stopwatch
 from equipoise.errors import UsageError
-from equipoise.units import MICROSECOND_S
 
-_BACKEND = "gloo"
-_MOST_WINDOWS = 10
+if TYPE_CHECKING:
+    import torch
+
+_MOST_WARM_UP = 120
+# How often steadiness is asked for: every rank then waits for the slowest.
+_ASKED_EVERY = 4
 _NUM_PROFILED_STEPS = 4
-# getrusage counts in KiB on Linux.
-_RUSAGE_BYTES = 1024
+# Phases that miss their step, or steps that miss the time that all of them took, by more are marked.
+_LARGEST_GAP = 0.05
 
 
-class _Timed:
-    """Steps of one rank, each run to its end, with the marks it made on the way."""
+def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> tuple[Trainee, Step]:
+    """The trainee of a cell on its device and in its precision, and the steps of its method.
 
-    def __init__(self, step: Any, subject: Trainee, num_ranks: int) -> None:  # noqa: ANN401 - a Step; torch is not followed
-        self._step = step
-        self._batches = subject.batches
-        self._alone = num_ranks == 1
-        self._marks: list[Mark] = []
-        self._ready_s: list[float] = []
-        step.marks.append(self._mark)
-        for parameter in subject.model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._ready)
-
-    def _mark(self, name: str) -> None:
-        self._marks.append((name, perf_counter()))
-
-    def _ready(self, _parameter: object) -> None:
-        self._ready_s.append(perf_counter())
-
-    def one(self) -> dict[str, float]:
-        """Seconds of one step, by phase."""
-        self._marks, self._ready_s = [], []
-        self._mark(INPUT)
-        batch = next(self._batches)
-        self._mark(REST)
-        self._step.run(batch)
-        if self._alone:  # nobody to exchange with: what follows the last gradient is computing
-            return {**parts(self._marks, perf_counter(), ()), EXPOSED: 0.0}
-        return parts(self._marks, perf_counter(), self._ready_s)
-
-
-def measured(cell: Cell, rank: int) -> dict[str, Any] | None:
-    """What rank 0 leaves: steps of the slowest rank, warm-up, memory by rank; None on other ranks."""
-    import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
+    Raises UsageError where device, precision or method cannot be had.
+    """
+    from equipoise.bench.devices.placing import in_precision, placed  # noqa: PLC0415 - imports torch
 
     found, argument = method(cell.method)
-    refusal = found.why_not(cell.num_ranks, _BACKEND)
+    refusal = found.why_not(cell.num_ranks, on.backend)
     if refusal:
         raise UsageError(f"{cell.method} {refusal}")
+    refusal = on.refusal(cell.precision)
+    if refusal:
+        raise UsageError(refusal)
+    on.settle(cell.precision)
     subject = trainee(
-        cell.workload,
-        batch_samples=cell.batch_samples,
-        seed=cell.seed,
-        rank=rank,
-        num_ranks=cell.num_ranks,
+        cell.workload, batch_samples=cell.batch_samples, seed=cell.seed, rank=rank, num_ranks=cell.num_ranks
     )
-    subject = _in_precision(subject, cell.precision)
-    step = found.begin(subject, OptimizerSettings(), rank=rank, world_size=cell.num_ranks, argument=argument)
-    timed = _Timed(step, subject, cell.num_ranks)
-    num_warm_up, steady = _warm_up(timed)
+    subject = in_precision(placed(subject, place), cell.precision, place)
+    settings = subject.settings_at(cell.learning_rate)
+    step = found.begin(subject, settings, rank=rank, world_size=cell.num_ranks, argument=argument)
+    return subject, step
+
+
+def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | None:
+    """What rank 0 leaves: steps of the slowest rank, warm-up, and what they used; None on other ranks."""
+    import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
+
+    on = device(cell.device)
+    on.restart_peak()
+    memory_before = on.memory()["now"]
+    subject, step = begun(cell, rank, on, place)
+    watch = Stopwatch(step, subject, on, num_ranks=cell.num_ranks)
+    num_warm_up, steady = _warm_up(watch, step.period)
+    watch.settle()
+    num_steps = _whole_cycles(cell.num_steps, step.period)  # parts of a cycle are unlike
     gc.collect()
-    dist.barrier()
-    num_steps = -(-cell.num_steps // step.period) * step.period  # whole cycles: parts of one are unlike
-    mine = [timed.one() for _ in range(num_steps)]
-    communication_s, profiled_s = _profiled(timed, step.period)
-    mine = [with_total(each, total_s=communication_s, step_s=profiled_s) for each in mine]
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RUSAGE_BYTES
+    with Metering(on, place, memory_before=memory_before) as meter:
+        dist.barrier()
+        start = perf_counter()
+        laps = [watch.lap() for _ in range(num_steps)]
+        whole_s = perf_counter() - start
+    seen, profiled = _profiled(watch, on, step.period)
+    steps = watch.with_communication(laps, profiled, seen)
+    used = meter.gathered()
+    made = gradients(step, subject, on) if cell.num_ranks == 1 else {}
     everyone: list[Any] = [None] * cell.num_ranks
-    dist.all_gather_object(everyone, {"steps": mine, "memory_bytes": peak_bytes})
+    dist.all_gather_object(everyone, {"steps": steps, "whole_s": whole_s})
     if rank:
         return None
     by_step = zip(*(one["steps"] for one in everyone), strict=True)
@@ -88,48 +82,51 @@ def measured(cell: Cell, rank: int) -> dict[str, Any] | None:
         "steps": [max(ranks, key=lambda split: split[STEP]) for ranks in by_step],
         "num_warm_up": num_warm_up,
         "steady": steady,
-        "memory_bytes": [one["memory_bytes"] for one in everyone],
+        **_sums(everyone),
+        **used,
+        **made,
     }
 
 
-def _warm_up(timed: _Timed) -> tuple[int, bool]:
-    """How many steps were run before every rank was steady, and whether every rank came to be."""
-    import torch  # noqa: PLC0415 - after the cores are set
-    import torch.distributed as dist  # noqa: PLC0415 - likewise
+def _whole_cycles(num_steps: int, period: int) -> int:
+    return -(-num_steps // period) * period
 
+
+def _warm_up(watch: Stopwatch, period: int) -> tuple[int, bool]:
+    """How many steps were run before they were steady, and whether they came to be.
+
+    All ranks judge the same series, that of the slowest of them: each by itself would find a trend where
+    there is none once in so many times, and all would have to wait for the unluckiest.
+    """
     step_s: list[float] = []
-    for _ in range(_MOST_WINDOWS):
-        step_s += [timed.one()[STEP] for _ in range(WINDOW_STEPS)]
-        agreed = torch.tensor([int(is_steady(step_s))])
-        dist.all_reduce(agreed, op=dist.ReduceOp.MIN)
-        if agreed.item():
+    kinds: list[object] = []
+    num_next = max(WINDOW_STEPS, period)
+    while len(step_s) + num_next <= max(_MOST_WARM_UP, period):
+        laps = [watch.lap() for _ in range(num_next)]
+        step_s += watch.slowest_s(laps)
+        kinds += [lap.kind for lap in laps]
+        if is_steady(step_s, kinds):
             return len(step_s), True
+        num_next = _ASKED_EVERY
     return len(step_s), False
 
 
-def _profiled(timed: _Timed, period: int) -> tuple[float, float]:
-    """Seconds in which a collective ran, and of the steps, in steps that are profiled and not counted."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - after the cores are set
-
-    num_steps = -(-_NUM_PROFILED_STEPS // period) * period
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
-        steps_s = sum(timed.one()[STEP] for _ in range(num_steps))
-    spans = [
-        (event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S)
-        for event in seen.events()
-        if event.name.startswith(f"{_BACKEND}:")
-    ]
-    return union_s(spans), steps_s
+def _profiled(watch: Stopwatch, on: Device, period: int) -> tuple[Profiled, list[Lap]]:
+    """Communication of steps that are profiled and not counted, and those steps."""
+    laps: list[Lap] = []
+    num_steps = _whole_cycles(_NUM_PROFILED_STEPS, period)
+    watch.observe_all()
+    return profile_of(on, lambda: laps.extend(watch.lap() for _ in range(num_steps))), laps
 
 
-def _in_precision(subject: Trainee, precision: str) -> Trainee:
-    """The trainee with its forward pass and loss in that precision."""
-    if precision == "fp32":
-        return subject
-    import torch  # noqa: PLC0415 - after the cores are set
-
-    def loss(model: Any, batch: Any) -> Any:  # noqa: ANN401 - torch is not followed
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return subject.loss(model, batch)
-
-    return replace(subject, loss=loss)
+def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether parts sum to their steps and steps to the time they took together, on every rank."""
+    parts_gap = max(largest_gap(one["steps"]) for one in everyone)
+    steps_gap = max(1 - sum(split[STEP] for split in one["steps"]) / one["whole_s"] for one in everyone)
+    return {
+        "sums": {
+            "parts_gap_fraction": parts_gap,
+            "steps_gap_fraction": steps_gap,
+            "hold": max(parts_gap, steps_gap) <= _LARGEST_GAP,
+        }
+    }

@@ -21,7 +21,7 @@ _HOST_LAUNCHES = re.compile(r"^(?:nccl|rccl|xccl|hccl):")
 _WRAPS = re.compile(
     r"^(?:autograd::|torch::autograd::|c10d::|c10d_functional::|_c10d_functional::|record_param_comms|gloo:|nccl:"
     r"|torch::distributed::reducer::search|ProfilerStep|Optimizer\.|DistributedDataParallel\.|DataLoader|enumerate)"
-    r"|Backward\d*$|^## "
+    r"|^FSDP::|^PythonSubclass$|Backward\d*$|^## "
 )
 _STEP = re.compile(r"^ProfilerStep\s*#(\d{1,12})$")
 _OPERATION = re.compile(

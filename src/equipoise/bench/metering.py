@@ -1,0 +1,144 @@
+"""What a window of a run used: processors, accelerators, network, memory, energy; one meter a machine."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter, process_time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from equipoise.bench.devices import Device
+from equipoise.bench.meters import amdgpu, combined, nvml, rapl
+from equipoise.bench.meters.network import sent_bytes
+from equipoise.bench.meters.sampler import Sampler
+from equipoise.bench.meters.source import Sources
+from equipoise.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+
+
+class Metering:
+    """A window that every rank enters and leaves; afterwards `gathered` tells what was used in it."""
+
+    def __init__(self, on: Device, place: "torch.device", *, memory_before: int | None = None) -> None:
+        """memory_before: bytes in use before there was a model; growth is counted from it."""
+        self._on = on
+        self._memory_before = memory_before
+        everyone = _everyone((_machine(), _network(), on.address(place)))
+        refuse_shared(everyone)
+        rank = _rank()
+        machine, network, _ = everyone[rank]
+        self._meters = rank == min(other for other, each in enumerate(everyone) if each[0] == machine)
+        self._counts = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
+        addresses = [each[2] for each in everyone if each[0] == machine and each[2] is not None]
+        self._told = _sources(addresses) if self._meters else ()
+        self._sampler = Sampler([source for told in self._told for source in told.found])
+
+    def __enter__(self) -> Self:
+        """Begin: what is used from now on is counted."""
+        self._sampler.__enter__()
+        self._sent = sent_bytes() if self._counts else None
+        self._cpu_s, self._begun = process_time(), perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._on.synchronise()
+        self._wall_s, self._cpu_s = perf_counter() - self._begun, process_time() - self._cpu_s
+        if self._sent is not None:
+            after = sent_bytes()
+            self._sent = {kind: after[kind] - sent for kind, sent in self._sent.items()}
+        self._sampler.__exit__(kind, error, trace)
+        self._memory = self._on.memory()
+
+    @property
+    def wall_s(self) -> float:
+        """How long the window lasted."""
+        return self._wall_s
+
+    def gathered(self) -> Mapping[str, Any]:
+        """On rank 0 the fields of a result: memory, utilisation, energy; nothing on others. All must call."""
+        share = {
+            "node": platform.node(),
+            "cpu_s": self._cpu_s,
+            "wall_s": self._wall_s,
+            "num_cores": len(os.sched_getaffinity(0)),
+            "memory": dict(self._memory),
+            "memory_before": self._memory_before,
+            "sent": self._sent,
+            "meters": self._meters,
+            "reasons": [told.reason for told in self._told if told.reason],
+            "drawn": self._sampler.drawn(),
+        }
+        shares = _everyone(share)
+        if _rank():
+            return {}
+        accelerated = self._on.name != "cpu"
+        return {
+            **combined.memory(shares),
+            "utilisation": combined.utilisation(shares, of_accelerators=accelerated),
+            "energy": combined.energy(shares, of_accelerators=accelerated),
+        }
+
+
+def refuse_shared(everyone: "list[tuple[str, str, str | None]]") -> None:
+    """Nothing, when no two ranks have the same accelerator. Raises UsageError naming the two."""
+    taken: dict[tuple[str, str], int] = {}
+    for rank, (machine, _, address) in enumerate(everyone):
+        if address is None:
+            continue
+        first = taken.setdefault((machine, address), rank)
+        if first != rank:
+            raise UsageError(
+                f"ranks {first} and {rank} both have the accelerator {address}; expected one each: "
+                "take fewer ranks a node"
+            )
+
+
+def _sources(addresses: list[str]) -> tuple[Sources, ...]:
+    """Processors of this machine, and its accelerators that ranks have."""
+    found = [rapl.sources()]
+    if addresses:
+        import torch  # noqa: PLC0415 - loaded by now
+
+        found.append((amdgpu if getattr(torch.version, "hip", None) else nvml).sources(addresses))
+    return tuple(found)
+
+
+def _everyone(own: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
+    """What each rank holds, by rank."""
+    import torch.distributed as dist  # noqa: PLC0415 - loaded by now
+
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, own)
+    return told
+
+
+def _rank() -> int:
+    import torch.distributed as dist  # noqa: PLC0415 - loaded by now
+
+    rank: int = dist.get_rank()
+    return rank
+
+
+def _machine() -> str:
+    """What tells this machine from others, however many names and networks it shows."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
+
+
+def _network() -> str:
+    """What tells the network that this process sees from others, on this machine and others."""
+    try:
+        return f"{_machine()} {_NETWORK.stat().st_ino}"
+    except OSError:
+        return _machine()
