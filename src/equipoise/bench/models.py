@@ -185,6 +185,16 @@ ZOO = (
 )
 
 
+def known_name(name: str) -> bool:
+    """Whether it is a model of the zoo. Raises UsageError when it cannot be a user's function either."""
+    known = {each.name: each for each in ZOO}
+    if ":" not in name and name not in known:
+        near = get_close_matches(name, known, n=3)
+        listed = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
+        raise UsageError(f"model {name!r} is unknown; {listed}, or module:function of your own")
+    return name in known
+
+
 def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_ranks: int = 1) -> Trainee:
     """The model that a name of the zoo or `module:function` stands for, with this rank's batches.
 
@@ -199,10 +209,7 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
             f"expected a multiple of {num_ranks}"
         )
     known = {each.name: each for each in ZOO}
-    if ":" not in name and name not in known:
-        near = get_close_matches(name, known, n=3)
-        listed = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-        raise UsageError(f"model {name!r} is unknown; {listed}, or module:function of your own")
+    known_name(name)
     try:
         data = import_module("equipoise.bench.zoo.data")
     except ModuleNotFoundError as err:

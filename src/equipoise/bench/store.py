@@ -146,6 +146,13 @@ class Store:
         """Whether the cell is finished."""
         return self.path(cell).exists()
 
+    def holds_all(self, cells: Sequence[Cell]) -> bool:
+        """Whether the folder's plan is these cells and every one is finished."""
+        if not self._plan.exists():
+            return False
+        planned = {cell.cell_id for cell in self.plan()}
+        return planned == {cell.cell_id for cell in cells} and all(map(self.has, cells))
+
     def add(self, finished: Finished) -> None:
         """Put a finished cell on disk; when this returns, it stays. Raises DataError, as write_whole."""
         document = {

@@ -15,6 +15,8 @@ from equipoise.stats import Interval, log_t_interval, median_interval
 LEVEL = 0.95
 # From so many repetitions on, order statistics give an interval at the level without assuming a shape.
 _FEWEST_FOR_ORDER = 6
+# The median deviation of three or four values is often tiny by chance.
+_FEWEST_FOR_OUTLIERS = 5
 ORDER_STATISTICS = "order statistics of the repetitions"
 STUDENT = "Student's t on the logarithms of the repetitions"
 
@@ -80,8 +82,10 @@ class Summary:
 
     @property
     def outlying(self) -> tuple[bool, ...]:
-        """Which of the timed repetitions are outliers; they are kept."""
-        return outliers([run.step_s for run in self.timed]) if self.timed else ()
+        """Which of the timed repetitions are outliers, and kept; none of a few, whose spread says little."""
+        if len(self.timed) < _FEWEST_FOR_OUTLIERS:
+            return (False,) * len(self.timed)
+        return outliers([run.step_s for run in self.timed])
 
     def median_of(self, quantity: Callable[[TimedRun], float | None]) -> float | None:
         """The median of a quantity over the repetitions that measured it; None where none did."""

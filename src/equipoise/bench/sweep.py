@@ -23,6 +23,8 @@ Scaling = Literal["strong", "weak"]
 
 # The files of a cell are far smaller; what fails below this may have failed for want of room.
 _LEAST_FREE_BYTES = MIB
+# The one way to train that is for one rank.
+ALONE = "single"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -51,9 +53,11 @@ def planned(
     for workload, text, size, batch, repetition, arm in product(
         workloads, methods, sizes, batches, repetitions, arms
     ):
+        if text == ALONE and size > 1:
+            continue
         cell = Cell(
             workload=workload,
-            method="single" if size == 1 else text,
+            method=ALONE if size == 1 else text,
             num_ranks=size,
             batch_samples=batch * size if scaling == "weak" else batch,
             repetition=repetition,

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
-from equipoise.cli import evidence, measurement, orientation, theory, understanding
+from equipoise.cli import bench, evidence, measurement, orientation, theory, understanding
 from equipoise.cli.output import printable, write
 
 # The help groups verbs as DESIGN groups the folders; a verb is one line here.
@@ -18,7 +18,7 @@ _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
     ("Understanding", (understanding.predict, understanding.backtest)),
     ("Theory", (theory.plan, theory.validate)),
-    ("Measurement", (measurement.topology, measurement.collectives, measurement.trace)),
+    ("Measurement", (measurement.topology, measurement.collectives, measurement.trace, bench.bench)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 

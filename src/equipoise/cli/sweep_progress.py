@@ -1,0 +1,130 @@
+"""How far a sweep is, on standard error: runs done, time left; and what is kept when it is stopped."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.store import Store
+from equipoise.bench.sweep import Progress
+from equipoise.cli.output import counted, printable
+from equipoise.errors import EquipoiseError
+from equipoise.units import format_duration
+
+
+@dataclass(slots=True)
+class Pace:
+    """What runs took, by number of ranks, and what the rest may take. clock: seconds, ever rising."""
+
+    cells: Sequence[Cell]
+    took_s: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, cell: Cell, seconds: float) -> None:
+        """Remember what one run took."""
+        self.took_s.setdefault(cell.num_ranks, []).append(seconds)
+
+    def left_s(self, rest: Sequence[Cell]) -> float | None:
+        """Seconds that the rest may take, each as the mean of its like; None before any has ended.
+
+        Assumes runs of as many ranks take alike; others as the mean of all.
+        Source: definition.
+        """
+        everything = [seconds for each in self.took_s.values() for seconds in each]
+        if not everything:
+            return None
+        return sum(_mean(self.took_s.get(cell.num_ranks, everything)) for cell in rest)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def words(cell: Cell) -> str:
+    """A run in words."""
+    return (
+        f"{cell.workload}, {cell.method} on {cell.num_ranks} at batch {cell.batch_samples}, "
+        f"repetition {cell.repetition}"
+    )
+
+
+@contextmanager
+def shown(cells: Sequence[Cell]) -> Iterator[Progress | None]:
+    """A bar on standard error, fed by what it gives; None when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    named = {cell.cell_id: cell for cell in cells}
+    pace, running = Pace(cells), _Running()
+    columns = (
+        BarColumn(bar_width=20),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(cells))
+
+        def show(what: str, done: int, total: int) -> None:
+            cell = named.get(what)
+            if cell is not None or done == total:
+                running.next(cell, pace)
+            left_s = pace.left_s(running.rest(cells))
+            left = "" if left_s is None else f"{format_duration(left_s)} left; "
+            said = words(cell) if cell else what
+            bar.update(task, description=escape(printable(f"{left}{said}")), completed=done, total=total)
+
+        yield show
+
+
+@dataclass(slots=True)
+class _Running:
+    """The run that is under way, and which have been."""
+
+    cell: Cell | None = None
+    since_s: float = 0.0
+    been: set[str] = field(default_factory=set)
+
+    def next(self, cell: Cell | None, pace: Pace) -> None:
+        """One has ended, if one ran; another begins, if it is not None."""
+        now_s = time.monotonic()
+        if self.cell is not None:
+            pace.add(self.cell, now_s - self.since_s)
+            self.been.add(self.cell.cell_id)
+        self.cell, self.since_s = cell, now_s
+
+    def rest(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Those that have not been."""
+        return [cell for cell in cells if cell.cell_id not in self.been]
+
+
+@contextmanager
+def kept(store: Store, *, num_cells: int) -> Iterator[None]:
+    """Where a sweep is interrupted or cannot go on: its tables written, and how to go on said."""
+    try:
+        yield
+    except (KeyboardInterrupt, EquipoiseError, OSError):
+        _say_what_is_kept(store, num_cells)
+        raise
+
+
+def _say_what_is_kept(store: Store, num_cells: int) -> None:
+    from equipoise.bench.tables import write_sweep_tables
+
+    try:
+        num_kept = len(store.finished())
+        if num_kept:
+            write_sweep_tables(store.folder)
+    except (EquipoiseError, OSError):
+        # The reason why the sweep stopped is told; a second one of the same kind would hide it.
+        return
+    runs = counted(num_cells, "run", "runs")
+    folder = printable(str(store.folder))
+    sys.stderr.write(f"{num_kept} of {runs} are kept in {folder}; the same command with --resume goes on\n")
+    sys.stderr.flush()

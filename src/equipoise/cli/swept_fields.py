@@ -1,0 +1,163 @@
+"""The fields of what `equipoise bench` prints as JSON: one record a configuration, with its repetitions."""
+
+from dataclasses import asdict
+from math import sqrt
+from statistics import mean, stdev
+from typing import Any
+
+from equipoise.advice.sweep_words import Swept
+from equipoise.advice.swept import FalseDifferences, Judgement
+from equipoise.bench.phases import PARTS
+from equipoise.bench.store import FAILED, SUCCESS, Finished
+from equipoise.bench.summary import LEVEL, Spread, Summary, interval_method
+from equipoise.bench.tables import run_id
+from equipoise.bench.timed_run import TimedRun, timed_run
+from equipoise.units import significant
+
+PARTLY = "partly_failed"
+
+
+def fields(found: Swept) -> dict[str, Any]:
+    """The fields of the document."""
+    return {
+        "sweep": found.name,
+        "folder": str(found.folder),
+        "num_cells": found.num_planned,
+        "num_finished": len(found.finished),
+        "num_failed": len(found.failed),
+        **found.settings,
+        "level": LEVEL,
+        "cells": [significant(_cell(each, found.name)) for each in found.judgements],
+        "false_differences": _false(found.false_differences),
+        "meaning": list(found.meanings),
+    }
+
+
+def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
+    summary = judgement.summary
+    cell = summary.cell
+    rate, reasons = summary.samples_per_s, [one.reason for one in summary.failed]
+    return {
+        "run_id": f"{sweep}/{cell.configuration_id}",
+        "status": status(summary),
+        "reason": reasons[0] if reasons else None,
+        "workload": cell.workload,
+        "strategy": cell.method,
+        "num_accelerators": cell.num_ranks,
+        "batch": cell.batch_samples,
+        "precision": cell.precision,
+        "device": cell.device,
+        "num_repetitions": len(summary.finished),
+        "num_failed": len(summary.failed),
+        "step_s": _step(summary),
+        "phases": summary.phases,
+        "samples_per_s": rate and rate.value,
+        "samples_per_s_low": rate and rate.low,
+        "samples_per_s_high": rate and rate.high,
+        "speedup": judgement.speedup and asdict(judgement.speedup),
+        "efficiency": judgement.efficiency,
+        "over_ddp": judgement.over_plain and asdict(judgement.over_plain),
+        "lost_s": judgement.lost,
+        "steady": summary.is_steady if summary.timed else None,
+        "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
+        "num_outlying_repetitions": sum(summary.outlying),
+        "memory_bytes": summary.median_of(lambda run: run.memory_bytes),
+        "utilisation": {name: summary.median_of(of) for name, of in USES.items()},
+        "energy_j": summary.median_of(lambda run: run.energy_j),
+        "energy_reason": energy_reason(summary),
+        "training": training(summary),
+        "repetitions": [_repetition(one, sweep) for one in summary.finished],
+    }
+
+
+USES = {
+    "cpu_fraction": lambda run: run.cpu_fraction,
+    "accelerator_fraction": lambda run: run.accelerator_fraction,
+    "network_byte_per_s": lambda run: run.network_byte_per_s,
+}
+
+
+def status(summary: Summary) -> str:
+    """`success`, `failed`, or that only some repetitions failed."""
+    if not summary.failed:
+        return SUCCESS
+    return FAILED if len(summary.failed) == len(summary.finished) else PARTLY
+
+
+def energy_reason(summary: Summary) -> str | None:
+    """Why no energy was measured; None where it was."""
+    if not summary.timed or summary.median_of(lambda run: run.energy_j) is not None:
+        return None
+    return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
+
+
+def _step(summary: Summary) -> dict[str, Any] | None:
+    found: Spread | None = summary.step_s
+    if found is None:
+        return None
+    method = interval_method(len(summary.timed))
+    return {"median": found.value, "low": found.low, "high": found.high, "method": method}
+
+
+def training(summary: Summary) -> dict[str, Any] | None:
+    """The ends of the trainings, one a seed: means with standard errors; None where nothing was trained."""
+    runs = summary.trained
+    if not runs:
+        return None
+    ends = {
+        "loss": [run.loss for run in runs],
+        "accuracy": [run.accuracy for run in runs if run.accuracy is not None],
+        "seconds": [run.seconds for run in runs],
+    }
+    return {
+        "num_seeds": len(runs),
+        "num_samples": runs[0].num_samples,
+        **{name: _mean(values) for name, values in ends.items()},
+    }
+
+
+def _mean(values: list[float]) -> dict[str, float | None] | None:
+    """A mean and its standard error, which one value has not."""
+    if not values:
+        return None
+    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
+    return {"mean": mean(values), "standard_error": error}
+
+
+def _repetition(finished: Finished, sweep: str) -> dict[str, Any]:
+    cell, run = finished.cell, timed_run(finished)
+    return {
+        "run_id": run_id(sweep, finished),
+        "status": finished.status,
+        "reason": finished.reason,
+        "repetition": cell.repetition,
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "file": f"cells/{cell.cell_id}.json",
+        **_timed(run),
+    }
+
+
+def _timed(run: TimedRun | None) -> dict[str, Any]:
+    """What one repetition timed; null where it did not."""
+    phases = {name: run.shares[name] * run.step_s for name in PARTS if name in run.shares} if run else {}
+    return {
+        "step_s": run and run.step_s,
+        "num_steps": run and run.num_steps,
+        "num_warm_up": run and run.num_warm_up,
+        "steady": run and run.is_steady,
+        "num_outlying_steps": run and run.num_outliers,
+        "phases": phases,
+    }
+
+
+def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "num_compared": found.num_compared,
+        "num_different": found.num_different,
+        "rate": found.rate.value,
+        "low": found.rate.low,
+        "high": found.rate.high,
+    }
