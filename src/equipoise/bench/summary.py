@@ -81,6 +81,11 @@ class Summary:
         return all(run.is_steady for run in self.timed)
 
     @property
+    def parts_sum(self) -> bool:
+        """Whether the phases of every repetition sum to its steps within 5 %."""
+        return all(run.parts_sum for run in self.timed)
+
+    @property
     def outlying(self) -> tuple[bool, ...]:
         """Which of the timed repetitions are outliers, and kept; none of a few, whose spread says little."""
         if len(self.timed) < _FEWEST_FOR_OUTLIERS:

@@ -20,7 +20,7 @@ class TimedRun:
     """One run of timed steps; None is not measured.
 
     step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of all timed time;
-    the parts sum to 1. memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
+    the parts sum to 1. parts_sum: whether they do so in each single step, within 5 %. memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
     """
 
     step_s: float
@@ -29,6 +29,7 @@ class TimedRun:
     num_outliers: int
     num_warm_up: int | None
     is_steady: bool
+    parts_sum: bool
     memory_bytes: int | None
     cpu_fraction: float | None
     accelerator_fraction: float | None
@@ -71,6 +72,7 @@ def timed_run(finished: Finished) -> TimedRun | None:
         num_outliers=sum(outliers(cycle_s)),
         num_warm_up=finished.result.get("num_warm_up"),
         is_steady=bool(finished.result.get("steady")),
+        parts_sum=(finished.result.get("sums") or {}).get("hold") is not False,
         memory_bytes=max(finished.result.get("memory_bytes") or (), default=None),
         cpu_fraction=use.get("cpu_fraction"),
         accelerator_fraction=use.get("accelerator_fraction"),
@@ -101,4 +103,4 @@ def _period(finished: Finished) -> int:
     if isinstance(told, int):
         return max(1, told)
     found, argument = method(finished.cell.method)
-    return int(argument) if found.name in _CYCLED and argument else 1
+    return int(argument) if found.name.startswith(_CYCLED) and argument else 1

@@ -80,6 +80,7 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     by_step = zip(*(one["steps"] for one in everyone), strict=True)
     return {
         "steps": [max(ranks, key=lambda split: split[STEP]) for ranks in by_step],
+        "period": step.period,
         "num_warm_up": num_warm_up,
         "steady": steady,
         **_sums(everyone),

@@ -16,11 +16,12 @@ from equipoise.units import MIB, MILLISECOND_S, SI_PREFIXES, format_count, forma
 
 _MOST_REASONS = 8
 _DASH = "-"
-_UNSTEADY, _FAILED, _OUTLYING = "~", "!", "*"
+_UNSTEADY, _FAILED, _OUTLYING, _UNEQUAL = "~", "!", "*", "="
 _MARKS = {
     _UNSTEADY: "~ warm-up ended before steps were steady",
     _FAILED: "! some repetitions failed",
     _OUTLYING: "* an outlying repetition is among them, kept",
+    _UNEQUAL: "= phases do not sum to steps within 5 %",
 }
 _TITLES = {EXPOSED: "exposed", "optimizer": "update"}
 
@@ -216,7 +217,8 @@ def marks(summary: Summary) -> str:
     """What is to be known of a row, in signs that the legend explains."""
     unsteady = _UNSTEADY if not summary.is_steady else ""
     failed = _FAILED if summary.failed else ""
-    return unsteady + failed + (_OUTLYING if any(summary.outlying) else "")
+    unequal = "" if summary.parts_sum else _UNEQUAL
+    return unsteady + failed + unequal + (_OUTLYING if any(summary.outlying) else "")
 
 
 # --- words below the tables

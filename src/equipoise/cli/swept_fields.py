@@ -59,6 +59,7 @@ def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "over_ddp": judgement.over_plain and asdict(judgement.over_plain),
         "lost_s": judgement.lost,
         "steady": summary.is_steady if summary.timed else None,
+        "phases_sum": summary.parts_sum if summary.timed else None,
         "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
         "num_outlying_repetitions": sum(summary.outlying),
         "memory_bytes": summary.median_of(lambda run: run.memory_bytes),
