@@ -11,12 +11,25 @@ __version__ = "0.1.0"
 # name -> module that owns it; resolved on first use so that `import equipoise` stays instant. No name here is
 # that of a module beside this file: importing `equipoise.study` would put the module in the function's place.
 _OWNERS = {
+    "LightningWatch": "equipoise.bench.watching.lightning",
+    "TrainerWatch": "equipoise.bench.watching.trainer",
     "ingest": "equipoise.runs.ingest",
     "scores": "equipoise.study",
     "tables": "equipoise.study",
+    "watch": "equipoise.bench.watching.watch",
+    "watched": "equipoise.bench.watching.rows",
 }
 
-__all__ = ["__version__", "ingest", "scores", "tables"]
+__all__ = [
+    "LightningWatch",
+    "TrainerWatch",
+    "__version__",
+    "ingest",
+    "scores",
+    "tables",
+    "watch",
+    "watched",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the owner exports

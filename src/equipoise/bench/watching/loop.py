@@ -1,0 +1,214 @@
+"""A training loop as marks, cut into steps: what begins when, told by hooks. No torch, no clock."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.bench.phases import BACKWARD, COMMUNICATION, FORWARD, INPUT, OPTIMIZER, REST, Mark, parts
+
+# Time that belongs to no step: evaluation, checkpoints, between two passes over the data.
+PAUSED = "paused"
+# A forward pass in evaluation mode that records gradients: training with frozen statistics, or an evaluation.
+# Only the whole step tells: it is training where the step has no other.
+MAYBE = "maybe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenStep:
+    """One step as it was seen: from one update of the weights to the next.
+
+    marks: what begins when, with stamps of the clock. num_samples: 0 where batches were not seen.
+    """
+
+    marks: Sequence[tuple[str, Any]]
+    end: Any
+    ready: Sequence[Any]
+    num_batches: int
+    num_samples: int
+
+
+class Loop:
+    """What one rank's loop does, as its hooks tell, cut into steps."""
+
+    def __init__(
+        self,
+        now: Callable[[], Any],
+        *,
+        on_step: Callable[[SeenStep], None],
+        on_first: Callable[[Any], None] = lambda _model: None,
+    ) -> None:
+        """now: gives a stamp of this moment. on_step: takes each step; its time belongs to none.
+
+        on_first: called within the first forward pass that trains, with the model.
+        """
+        self._now = now
+        self._on_step, self._on_first = on_step, on_first
+        self._seen_first = False
+        self._marks: list[tuple[str, Any]] = []
+        self._ready: list[Any] = []
+        self._num_batches = self._num_samples = 0
+        self._depth = {BACKWARD: 0, OPTIMIZER: 0, PAUSED: 0}
+        self._trains = self._updated = False
+
+    def asked(self) -> None:
+        """The next batch is asked for: what was before it is a step if it has updated weights."""
+        self.cut()
+        self._mark(INPUT)
+
+    def fetching(self) -> None:
+        """A batch is asked for, perhaps ahead of its step."""
+        self._mark(INPUT)
+
+    def came(self, num_samples: int) -> None:
+        """The batch has come."""
+        self._num_batches += 1
+        self._num_samples += num_samples
+        self._mark(REST)
+
+    def cut(self) -> None:
+        """The step ends here, if it has updated weights; if not, it goes on."""
+        if not self._updated or self._depth[PAUSED]:
+            return
+        self._on_step(
+            SeenStep(
+                marks=self._marks,
+                end=self._now(),
+                ready=self._ready,
+                num_batches=self._num_batches,
+                num_samples=self._num_samples,
+            )
+        )
+        self._begin([(REST, self._now())])
+
+    def begun_anew(self) -> None:
+        """What came since the last step belongs to none, if the next one has not begun to compute."""
+        if self._marks and all(name in {REST, INPUT, PAUSED} for name, _ in self._marks):
+            self._marks = [(REST, self._now())]
+
+    def forward(self, model: Any, *, records: bool) -> None:  # noqa: ANN401 - a module; torch is not followed
+        """A model is called. records: gradients, for a backward pass to come."""
+        if self._depth[BACKWARD]:  # computed again for the backward pass
+            return
+        if records:
+            self._trains = self._trains or model.training
+            self._mark(FORWARD if model.training else MAYBE)
+            if not self._seen_first:
+                self._seen_first = True
+                self._on_first(model)
+        elif not self._trains:
+            self._mark(PAUSED)
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """A backward pass runs within."""
+        outermost = not self._depth[BACKWARD]
+        if outermost:
+            self._mark(BACKWARD)
+        self._depth[BACKWARD] += 1
+        try:
+            yield
+        finally:
+            self._depth[BACKWARD] -= 1
+            if outermost:
+                self._mark(self._around())
+
+    def optimizer_begins(self) -> None:
+        """An update begins; updates that a backward pass makes by itself stay within it."""
+        self._depth[OPTIMIZER] += 1
+        if self._depth[OPTIMIZER] == 1 and not self._depth[BACKWARD]:
+            self._mark(OPTIMIZER)
+
+    def optimizer_ended(self) -> None:
+        """The update was made."""
+        self._depth[OPTIMIZER] = max(0, self._depth[OPTIMIZER] - 1)
+        if self._depth[PAUSED]:
+            return
+        self._updated, self._trains = True, False
+        if not self._depth[OPTIMIZER] and not self._depth[BACKWARD]:
+            self._mark(REST)
+
+    def ready(self) -> None:
+        """A gradient is ready."""
+        if self._depth[BACKWARD]:
+            self._ready.append(self._now())
+
+    @contextmanager
+    def communication(self) -> Iterator[None]:
+        """An exchange that no backward pass hides runs within."""
+        self._mark(COMMUNICATION)
+        yield
+        self._mark(REST)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs within belongs to no step."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.go_on()
+
+    def pause(self) -> None:
+        """What follows belongs to no step, until `go_on`."""
+        self._mark(PAUSED)
+        self._depth[PAUSED] += 1
+
+    def go_on(self) -> None:
+        """The loop goes on."""
+        self._depth[PAUSED] = max(0, self._depth[PAUSED] - 1)
+        self._mark(self._around())
+
+    def between(self) -> None:
+        """The loop over the data is left: what follows belongs to no step."""
+        self._mark(PAUSED)
+
+    def _around(self) -> str:
+        """What goes on when a pass or pause within it has ended."""
+        return OPTIMIZER if self._depth[OPTIMIZER] else REST
+
+    def _mark(self, name: str) -> None:
+        if not self._depth[PAUSED]:
+            self._marks.append((name, self._now()))
+
+    def _begin(self, marks: list[tuple[str, Any]]) -> None:
+        self._marks, self._ready = marks, []
+        self._num_batches = self._num_samples = 0
+        self._trains = self._updated = False
+
+
+def phases_of(step: SeenStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
+    """Seconds of each phase of a step, pauses taken out; without input where no batch was seen.
+
+    moments: of stamps, seconds from the first to each.
+    """
+    stamps = [*(stamp for _, stamp in step.marks), *step.ready, step.end]
+    told = moments(stamps)
+    marks = _settled([(name, at) for (name, _), at in zip(step.marks, told, strict=False)])
+    ready_s, end_s = told[len(marks) : -1], told[-1]
+    split = parts(*_unpaused(marks, end_s, ready_s))
+    if not any(name == INPUT for name, _ in marks):
+        del split[INPUT]
+    return split
+
+
+def _settled(marks: Sequence[Mark]) -> list[Mark]:
+    """The marks with every `maybe` decided."""
+    trained = any(name == FORWARD for name, _ in marks)
+    return [(name if name != MAYBE else PAUSED if trained else FORWARD, at) for name, at in marks]
+
+
+def _unpaused(
+    marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]
+) -> tuple[list[Mark], float, list[float]]:
+    """The same step as if its pauses had not been."""
+    if not any(name == PAUSED for name, _ in marks):
+        return list(marks), end_s, list(ready_s)
+    ends = [*(at for _, at in marks[1:]), end_s]
+    pauses = [(at, ended) for (name, at), ended in zip(marks, ends, strict=True) if name == PAUSED]
+
+    def moved(moment: float) -> float:
+        return moment - sum(min(ended, moment) - at for at, ended in pauses if at < moment)
+
+    kept = [(name, moved(at)) for name, at in marks if name != PAUSED]
+    return kept, moved(end_s), [moved(at) for at in ready_s]

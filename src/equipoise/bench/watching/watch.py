@@ -1,0 +1,347 @@
+"""`equipoise.watch`: phases of the steps of anybody's own training loop. Torch loads when it begins."""
+
+import atexit
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, perf_counter, process_time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
+from equipoise.bench.watching.joined import Watched, joined
+from equipoise.bench.watching.loop import Loop, SeenStep, phases_of
+from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
+from equipoise.bench.watching.rows import write_tables
+from equipoise.bench.watching.summary import summary
+from equipoise.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.bench.profiled import Profiled
+
+NEEDS_TORCH = "watching a training loop needs torch: pip install 'equipoise[torch]'"
+
+# At most so much is lost when the process is killed.
+_FLUSH_S = 5.0
+# Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
+_PROFILED = range(9, 13)
+
+
+def watch(
+    model: "nn.Module | Sequence[nn.Module]",
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    num_steps: int = 1000,
+    batch_samples: int | None = None,
+) -> "Watch":
+    """What is seen of a training loop while the `with` block around it runs; its hooks are gone afterwards.
+
+    model: bare or wrapped, or several. out: a folder for the tables; without one nothing is written.
+    name: of the workload; the model's class without it. num_steps: after so many updates every hook is
+    removed. batch_samples: of an update over all ranks, where the batches do not tell.
+    Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
+    """
+    if not find_spec("torch"):
+        raise UsageError(NEEDS_TORCH)
+    from torch import nn  # noqa: PLC0415 - torch takes seconds
+
+    models = [model] if isinstance(model, nn.Module) else list(model)
+    wrong = [each for each in models if not isinstance(each, nn.Module)]
+    if wrong or not models:
+        found = type(wrong[0]).__name__ if wrong else "nothing"
+        raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
+    if num_steps < 1:
+        raise UsageError(f"watch: num_steps={num_steps}; expected at least 1")
+    folder = None if out is None else Path(out)
+    if folder is not None and (folder / "sweep.json").exists():
+        raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
+    return Watch(models, folder, name=name, num_steps=num_steps, batch_samples=batch_samples)
+
+
+class Watch:
+    """A loop that is watched; made by `watch`."""
+
+    def __init__(
+        self,
+        models: "Sequence[nn.Module]",
+        out: Path | None,
+        *,
+        name: str | None,
+        num_steps: int,
+        batch_samples: int | None,
+    ) -> None:
+        """out: None to write nothing. Nothing is hooked before it is entered."""
+        self.result: Watched | None = None
+        self._models, self._out = models, out
+        self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
+        self._hooks = ExitStack()
+        self._loop: Loop | None = None
+        self._file: RankFile | None = None
+        self._fresh: list[tuple[int, SeenStep, bool]] = []
+        self._steps: list[dict[str, Any]] = []
+        self._number = 0
+
+    def __enter__(self) -> Self:
+        """Begin: hooks are attached, the file of this rank is made."""
+        from equipoise.bench.watching import facts, hooks  # noqa: PLC0415 - they import torch
+        from equipoise.bench.watching.exchange import Exchange  # noqa: PLC0415 - likewise
+
+        rank, num_ranks = facts.ranks()
+        self._on, _ = facts.device_of(self._models)
+        self._about = facts.about(
+            self._models,
+            name=self._name,
+            rank=rank,
+            num_ranks=num_ranks,
+            batch_samples=self._batch_samples,
+        )
+        self._run = facts.run_name(rank, num_ranks)
+        if self._out is not None:
+            self._file = RankFile(run_folder(self._out, self._run), self._about)
+        self._clock = self._on.clock()
+        self._exchange = Exchange(self._on) if num_ranks > 1 else None
+        self._profile: Profiled | None = None
+        self._told: dict[str, Any] = {}
+        self._flushed_s = monotonic()
+        self._begun = process_time(), perf_counter()
+        loop = Loop(self._clock.now, on_step=self._on_step, on_first=partial(self._tell, facts.told_by))
+        self._hooks.enter_context(hooks.attached(loop, self._models))
+        self._alone = num_ranks == 1  # nobody to exchange with: what follows the last gradient is computing
+        self._throughout = hooks.exchanges_throughout(self._models)
+        self._gradients = None
+        if not (self._alone or self._throughout):
+            self._gradients = hooks.Gradients(loop, self._models)
+            self._hooks.callback(self._gradients.removed)
+        self._loop = loop
+        atexit.register(self._cut_off)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End: hooks are removed, what was seen is on disk, and rank 0 writes the tables."""
+        self.end(error)
+
+    def batches(self, loader: Iterable[Any]) -> "Batches":
+        """The batches of a loader; each update ends a step when the next batch is asked for."""
+        return Batches(loader, lambda: self._loop)
+
+    def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
+        """Count as input what a torch DataLoader or an iterator takes, where somebody else asks it."""
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
+
+        if self._loop is not None:
+            told = hooks.iterator_told if hasattr(loader, "__next__") else hooks.fetches_told
+            self._hooks.enter_context(told(self._loop, loader))
+
+    def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
+        """Count a method as the forward pass."""
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
+
+        if self._loop is not None:
+            self._hooks.enter_context(hooks.calls_told(self._loop, owner, name))
+
+    def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
+        """Count what a method takes to no step."""
+        from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
+
+        if self._loop is not None:
+            self._hooks.enter_context(hooks.pauses_told(self._loop, owner, name))
+
+    def end_step(self) -> None:
+        """Say that a step ends here, in a loop without `batches`; nothing where no update was made."""
+        if self._loop is not None:
+            self._loop.cut()
+
+    def begin_anew(self) -> None:
+        """Say that what came since the last step, a checkpoint say, belongs to none."""
+        if self._loop is not None:
+            self._loop.begun_anew()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A `with` block that belongs to no step: evaluation, checkpoints."""
+        return nullcontext() if self._loop is None else self._loop.paused()
+
+    def pause(self) -> None:
+        """Say that what follows belongs to no step, until `go_on`."""
+        if self._loop is not None:
+            self._loop.pause()
+
+    def go_on(self) -> None:
+        """Say that the loop goes on."""
+        if self._loop is not None:
+            self._loop.go_on()
+
+    def communication(self) -> AbstractContextManager[None]:
+        """A `with` block that is communication nothing hides: averaging by hand, say."""
+        return nullcontext() if self._loop is None else self._loop.communication()
+
+    def summary(self) -> str:
+        """Some lines on where the steps went, from what has been seen so far."""
+        if self.result is None:
+            self._flush()
+            return summary(joined([self._record({"exchanged": self._exchanged()})]))
+        return summary(self.result)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """What leaving the `with` block does; error: what it was left by."""
+        if not hasattr(self, "_run") or self.result is not None:
+            return
+        atexit.unregister(self._cut_off)
+        if self._loop is not None and error is None:
+            self._loop.cut()
+        self._detach()
+        self._flush()
+        end = {**self._used(), "exchanged": self._exchanged(), "reason": _reason(error)}
+        self._write([{"end": end}])
+        own = self._record(end)
+        self.result = joined([own])
+        if self._out is None or own.rank or self._file is None:
+            return
+        try:
+            self.result = write_tables(self._out, self._run, wait=error is None)
+        except DataError as err:
+            self._gave_up(err)
+
+    def _cut_off(self) -> None:
+        """The process ends within the loop, and nobody said so."""
+        self.end(RuntimeError("the process ended within the loop"))
+
+    def _on_step(self, step: SeenStep) -> None:
+        """Take a step that has ended."""
+        self._number += 1
+        self._fresh.append((self._number, step, self._profiles()))
+        if self._gradients is not None and self._number < _PROFILED.stop:
+            self._gradients.noted()
+            if self._number == _PROFILED.stop - 1:
+                self._gradients.settle()
+        if self._number >= self._num_steps:
+            self._detach()
+        if self._loop is None or monotonic() - self._flushed_s > _FLUSH_S:
+            self._flush()
+
+    def _profiles(self) -> bool:
+        """Whether the step that has just ended was profiled; begins or ends that where it is time."""
+        if self._exchange is None:
+            return False
+        if self._number == _PROFILED.start - 1 and not self._exchange.begin():
+            self._exchange = None
+        if self._number == _PROFILED.stop - 1 and self._exchange is not None:
+            self._profile = self._exchange.ended()
+        return self._number in _PROFILED and self._exchange is not None
+
+    def _tell(self, told_by: Callable[..., dict[str, Any]], model: Any) -> None:  # noqa: ANN401 - a module
+        """Note what the first forward pass tells."""
+        self._told = told_by(model, self._on)
+
+    def _flush(self) -> None:
+        """Put what has been seen since the last time on disk."""
+        unmeasured = {EXPOSED: 0.0} if self._alone else {}
+        steps = [
+            written_step(
+                unmeasured | phases_of(step, self._clock.moments),
+                number=number,
+                num_batches=step.num_batches,
+                num_samples=step.num_samples,
+                profiled=profiled,
+            )
+            for number, step, profiled in self._fresh
+        ]
+        self._fresh.clear()
+        self._steps += steps
+        self._write([{"told": self._told}, *steps])
+        self._flushed_s = monotonic()
+
+    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Add lines to this rank's file; training goes on where that fails."""
+        try:
+            if self._file is not None:
+                self._file.add(lines)
+        except DataError as err:
+            self._gave_up(err)
+
+    def _exchanged(self) -> dict[str, float]:
+        """Communication in profiled steps, and how long these took; empty where none was profiled."""
+        splits = [step["seconds"] for step in self._steps if step["profiled"]]
+        if self._profile is None or not splits:
+            return {}
+        found = {
+            "communication_s": self._profile.communication_s,
+            "step_s": sum(split[STEP] for split in splits),
+        }
+        if self._throughout:
+            found["exposed_s"] = self._profile.exposed_s
+            found["passes_s"] = sum(split[FORWARD] + split[BACKWARD] for split in splits)
+        return found
+
+    def _record(self, end: dict[str, Any]) -> RankRecord:
+        """What this rank has seen, as its file would be read."""
+        return RankRecord(about={**self._about, **self._told}, steps=self._steps, end=end)
+
+    def _used(self) -> dict[str, Any]:
+        """Memory and processors since the beginning."""
+        cpu_s, wall_s = process_time() - self._begun[0], perf_counter() - self._begun[1]
+        cores = len(os.sched_getaffinity(0))
+        return {"memory_bytes": self._on.memory()["peak"], "cpu_fraction": cpu_s / wall_s / cores}
+
+    def _detach(self) -> None:
+        """Remove every hook."""
+        self._loop = None
+        if self._exchange is not None:
+            self._exchange.ended()
+            self._exchange = None
+        self._hooks.close()
+
+    def _gave_up(self, err: DataError) -> None:
+        """Training is worth more than its measurement: say what is wrong and write no more."""
+        self._file = None
+        warnings.warn(f"equipoise.watch: {err}; training goes on, unwritten", stacklevel=2)
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """Why the loop was left, where it failed; stopping it by hand is no failure."""
+    if error is None or not isinstance(error, Exception):
+        return None
+    return f"raised {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+class Batches:
+    """A loader's batches, as the loop asks for them."""
+
+    def __init__(self, loader: Iterable[Any], loop: Callable[[], Loop | None]) -> None:
+        """loop: who is told, while there is one."""
+        self._loader, self._loop = loader, loop
+
+    def __len__(self) -> int:
+        """How many there are, where the loader says."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches; every pass is new."""
+        from equipoise.bench.watching.hooks import num_samples  # noqa: PLC0415 - it imports torch
+
+        self._asked()
+        following = iter(self._loader)
+        try:
+            for batch in following:
+                if loop := self._loop():
+                    loop.came(num_samples(batch))
+                yield batch
+                self._asked()
+            if loop := self._loop():
+                loop.begun_anew()
+        finally:
+            # Also where the loop was left: whether its last step ended is known later, when none failed.
+            if loop := self._loop():
+                loop.between()
+
+    def _asked(self) -> None:
+        if loop := self._loop():
+            loop.asked()

@@ -1,0 +1,150 @@
+"""Training loops of the tests of `equipoise.watch`: run as a script, one process a rank, as a user would.
+
+Usage: watched.py SCENARIO OUT; ranks are told by torchrun, or started by Lightning.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import equipoise
+
+NUM_FEATURES, NUM_CLASSES = 16, 4
+SLEPT_S = 0.02
+BATCH = 8
+
+
+def model():
+    """A small model, the same on every rank."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 32), nn.ReLU(), nn.Linear(32, NUM_CLASSES))
+
+
+class Data(torch.utils.data.Dataset):
+    """Random samples, of which the first of each batch takes its time."""
+
+    def __init__(self, num_samples, slept_s=0.0, *, named=False):
+        drawing = torch.Generator().manual_seed(1)
+        self.x = torch.randn(num_samples, NUM_FEATURES, generator=drawing)
+        self.y = torch.randint(0, NUM_CLASSES, (num_samples,), generator=drawing)
+        self.slept_s, self.named = slept_s, named
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, at):
+        time.sleep(self.slept_s / BATCH)
+        if self.named:
+            return {"features": self.x[at], "labels": self.y[at]}
+        return self.x[at], self.y[at]
+
+
+def plain(out):
+    """A loop over DistributedDataParallel; with `die`, rank 1 is killed in the middle."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    ddp = nn.parallel.DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(Data(BATCH * 48, SLEPT_S), batch_size=BATCH)
+    with equipoise.watch(ddp, out=out, name="small") as seen:
+        for x, y in seen.batches(loader):
+            loss = nn.functional.cross_entropy(ddp(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    Path(out, f"summary-{rank}").write_text(seen.summary())
+    dist.destroy_process_group()
+
+
+def lightning(out):
+    """Lightning's Trainer with ddp on two processes that it starts itself; evaluation in between."""
+    import lightning  # noqa: PLC0415 - not always there
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = model()
+
+        def training_step(self, batch):
+            x, y = batch
+            time.sleep(SLEPT_S)
+            return nn.functional.cross_entropy(self.model(x), y)
+
+        def validation_step(self, batch):
+            time.sleep(1.0)
+            self.model(batch[0])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    callback = equipoise.LightningWatch(out)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_steps=44,
+        val_check_interval=22,
+        limit_val_batches=1,
+        check_val_every_n_epoch=None,
+        callbacks=[callback],
+        default_root_dir=out,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loaders = [torch.utils.data.DataLoader(Data(BATCH * 44 * 2), batch_size=BATCH) for _ in range(2)]
+    trainer.fit(Module(), *loaders)
+    Path(out, f"summary-{trainer.global_rank}").write_text(callback.watch.summary())
+
+
+def trainer(out):
+    """Hugging Face's Trainer under torchrun, two batches to an update, evaluation in between."""
+    import transformers  # noqa: PLC0415 - not always there
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model()
+
+        def forward(self, features, labels):
+            if self.training:
+                time.sleep(SLEPT_S / 2)
+            else:
+                time.sleep(1.0)
+            logits = self.model(features)
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    settings = transformers.TrainingArguments(
+        output_dir=out,
+        use_cpu=True,
+        per_device_train_batch_size=BATCH // 2,
+        per_device_eval_batch_size=BATCH,
+        gradient_accumulation_steps=2,
+        max_steps=44,
+        eval_strategy="steps",
+        eval_steps=22,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    callback = equipoise.TrainerWatch(out)
+    subject = transformers.Trainer(
+        model=Model(),
+        args=settings,
+        train_dataset=Data(BATCH * 44 * 2, named=True),
+        eval_dataset=Data(BATCH * 2, named=True),
+        callbacks=[callback],
+    )
+    subject.train()
+    Path(out, f"summary-{os.environ['RANK']}").write_text(callback.watch.summary())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"plain": plain, "lightning": lightning, "trainer": trainer}[sys.argv[1]](sys.argv[2])
