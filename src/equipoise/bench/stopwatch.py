@@ -142,7 +142,8 @@ class Stopwatch:
 
         Steps that exchange nothing have none, and exchanges that are marked are all there is of it.
         """
-        profiled_s = sum(self.split(lap)[STEP] for lap in profiled if self.exchanged(lap))
+        # A rank alone exchanges in no step: of nothing, any share is nothing.
+        profiled_s = sum(self.split(lap)[STEP] for lap in profiled if self.exchanged(lap)) or 1.0
         found = []
         for lap, split in zip(timed, self._with_exposed(timed, profiled, seen), strict=True):
             total_s = seen.communication_s if self.exchanged(lap) and self.exchanges != APART else 0.0
