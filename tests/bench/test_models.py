@@ -9,6 +9,7 @@ from equipoise.bench.models import ZOO, trainee
 from equipoise.errors import SpecError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
+from equipoise.bench.trained import Judge  # noqa: E402 - likewise
 from equipoise.bench.zoo.lora import add_lora  # noqa: E402 - after the skip
 
 OWN = {"mlp", "wide_mlp", "large_mlp", "small_cnn", "small_resnet"}
@@ -119,6 +120,10 @@ def triple():
     batch = torch.arange(15.0).reshape(5, 3), torch.arange(5)
     return torch.nn.Linear(3, 5), batch, torch.nn.functional.cross_entropy
 
+def held():
+    x = torch.arange(12.0)[:, None]
+    return torch.nn.Linear(1, 1), (x[:9], x[:9]), torch.nn.functional.mse_loss, (x[9:], x[9:])
+
 def named():
     class Model(torch.nn.Linear):
         def forward(self, x, scale):
@@ -144,6 +149,16 @@ def test_a_users_batch_is_shared_by_rows():
     assert labels.tolist() == [4, 0, 1, 2]  # rows 4..7 of five that come again
     assert subject.num_samples(batch) == 4
     assert subject.loss(subject.model, batch).ndim == 0
+
+
+@pytest.mark.usefixtures("own")
+def test_a_user_may_hold_data_out_and_the_rest_is_drawn_from():
+    subject = trainee("own_training:held", batch_samples=3, seed=1)
+    batches = [next(subject.batches)[0].flatten().tolist() for _ in range(3)]
+    assert sorted(each for batch in batches for each in batch) == list(range(9))
+    assert batches[0] != [0, 1, 2]
+    found = Judge(subject, 0, 1).of({"weight": torch.tensor([[1.0]]), "bias": torch.tensor([2.0])})
+    assert found == {"loss": 4.0, "accuracy": None}  # off by 2 everywhere
 
 
 @pytest.mark.usefixtures("own")

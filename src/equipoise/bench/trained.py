@@ -49,12 +49,22 @@ class Judge:
         loss, num_correct, num_samples = 0.0, 0, 0
         judged = self._subject.num_correct
         with torch.no_grad():
-            for part in _parts(self._subject.held_out):
+            for part in self._parts():
                 num = self._subject.num_samples(part)
                 loss += float(self._subject.loss(self._model, part)) * num
                 num_correct += judged(self._model, part) if judged else 0
                 num_samples += num
         return {"loss": loss / num_samples, "accuracy": num_correct / num_samples if judged else None}
+
+    def _parts(self) -> "Iterator[Any]":
+        """What is held out, in batches that need little memory."""
+        import torch  # noqa: PLC0415 - after the cores are set
+
+        from equipoise.bench.zoo.data import rows_of  # noqa: PLC0415 - imports torch
+
+        held_out = self._subject.held_out
+        for places in torch.arange(self._subject.num_samples(held_out)).split(_PART_SAMPLES):
+            yield rows_of(held_out, places)
 
 
 def _average(tensors: "list[torch.Tensor]", num_ranks: int) -> None:
@@ -68,11 +78,6 @@ def _average(tensors: "list[torch.Tensor]", num_ranks: int) -> None:
     means = flat.div_(num_ranks).split([each.numel() for each in real])
     for each, mean in zip(real, means, strict=True):
         each.copy_(mean.view_as(each))
-
-
-def _parts(batch: "tuple[torch.Tensor, ...]") -> "Iterator[tuple[torch.Tensor, ...]]":
-    for start in range(0, len(batch[0]), _PART_SAMPLES):
-        yield tuple(each[start : start + _PART_SAMPLES] for each in batch)
 
 
 def judged_after(num_runs: int, period: int) -> tuple[int, ...]:

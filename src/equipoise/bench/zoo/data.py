@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def made_trainee(
     """
     torch.manual_seed(seed)
     made = (
-        _of_user(name, batch_samples, share)
+        _of_user(name, batch_samples, seed, share)
         if build is None
         else _of_zoo(build(), batch_samples, seed, share)
     )
@@ -81,28 +82,28 @@ def shuffled_places(
         order = order[batch_samples:]
 
 
-def _of_user(reference: str, batch_samples: int, share: tuple[int, int]) -> Trainee:
-    """The trainee of a user's function; its batch is repeated or cut to the rows asked for.
+def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
+    """The trainee of a user's function.
+
+    Its batch is repeated or cut to the rows asked for. Where it holds a batch out, the other is what there is
+    to train on, and batches are drawn from it.
 
     Raises SpecError if what it returns cannot be trained on.
     """
-    model, batch, loss = load_factory(reference).made()
+    model, batch, loss, held_out = load_factory(reference).made_with_held_out()
     tensors = _tensors(reference, batch)
     num_given = min(len(each) for each in tensors)
     rank, num_ranks = share
     rows = batch_samples // num_ranks
     places = torch.arange(rank * rows, (rank + 1) * rows) % num_given
-    own = _rows(batch, places)
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield own
-
+    own = rows_of(batch, places)
+    drawn = shuffled_places(num_given, batch_samples, seed=seed, share=share)
     return Trainee(
         model=model,
-        batches=batches(),
+        batches=repeat(own) if held_out is None else (rows_of(batch, each) for each in drawn),
         loss=lambda module, given: _loss(reference, module, given, loss),
-        num_samples=lambda _batch: rows,
+        num_samples=lambda given: min(len(each) for each in _tensors(reference, given)),
+        held_out=held_out,
     )
 
 
@@ -122,12 +123,12 @@ def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
     return tensors
 
 
-def _rows(batch: Any, places: torch.Tensor) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
+def rows_of(batch: Any, places: torch.Tensor) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
     """The samples of a batch at these places."""
     if isinstance(batch, dict):
-        return {name: _rows(value, places) for name, value in batch.items()}
+        return {name: rows_of(value, places) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return tuple(_rows(value, places) for value in batch)
+        return tuple(rows_of(value, places) for value in batch)
     if isinstance(batch, torch.Tensor) and batch.ndim:
         return batch[places.to(batch.device)]
     return batch

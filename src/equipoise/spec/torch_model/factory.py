@@ -11,7 +11,7 @@ from equipoise.errors import SpecError
 
 # What a user's own code can raise: anything, errors of its own making and sys.exit included.
 RAISED = (Exception, SystemExit)
-EXPECTED = "a function that returns model, batch or model, batch, loss"
+EXPECTED = "a function that returns model, batch or model, batch, loss or model, batch, loss, held-out batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,19 @@ class Factory:
 
         Raises SpecError if the function returns something else.
         """
+        return self.made_with_held_out()[:3]
+
+    def made_with_held_out(self) -> tuple[Any, Any, Any, Any]:
+        """Model, batch, loss or None, and a batch never trained on or None, from one call.
+
+        Raises SpecError if the function returns something else.
+        """
         parts = self.make()
-        if not isinstance(parts, tuple) or len(parts) not in {2, 3}:
+        if not isinstance(parts, tuple) or len(parts) not in {2, 3, 4}:
             found = f"a tuple of {len(parts)}" if isinstance(parts, tuple) else f"a {type(parts).__name__}"
             raise SpecError(f"{self.reference}: returned {found}; expected {EXPECTED}")
         model, batch = parts[:2]
-        loss = parts[2] if len(parts) == 3 else None  # noqa: PLR2004 - see EXPECTED
+        loss, held_out = (*parts[2:], None, None)[:2]
         if not hasattr(model, "named_parameters"):
             raise SpecError(
                 f"{self.reference}: the first value is a {type(model).__name__}; expected a torch.nn.Module"
@@ -41,7 +48,7 @@ class Factory:
                 f"{self.reference}: the third value is a {type(loss).__name__}; "
                 "expected a loss function that is called with the model's output"
             )
-        return model, batch, loss
+        return model, batch, loss, held_out
 
 
 def load_factory(reference: str) -> Factory:
