@@ -2,9 +2,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
 from equipoise.errors import EvidenceError
-from equipoise.stats import conformal_half_width, percentile_interval
+from equipoise.stats import (
+    conformal_half_width,
+    log_t_interval,
+    median_interval,
+    percentile_interval,
+    proportion_interval,
+    ratio_interval,
+)
 
 
 def test_interval_between_quantiles_by_hand():
@@ -74,3 +82,35 @@ def test_higher_level_is_never_a_narrower_conformal_interval(errors, level):
     assert conformal_half_width(errors, clusters, level=level * 0.9) <= conformal_half_width(
         errors, clusters, level=level
     )
+
+
+def test_order_statistics_hold_the_median_as_tables_say():
+    # Hahn and Meeker, table A.15a: 95 % for the median of 10 is the 2nd to the 9th, of 20 the 6th to the 15th.
+    for num, low, high in ((6, 1, 6), (10, 2, 9), (20, 6, 15)):
+        found = median_interval(range(1, num + 1), level=0.95)
+        assert (found.low, found.high) == (low, high)
+    with pytest.raises(EvidenceError, match=r"5 values; .* needs 6"):
+        median_interval([1, 2, 3, 4, 5], level=0.95)
+
+
+def test_the_interval_of_a_few_times_is_students_on_logarithms():
+    values = [1.0, 1.3, 1.1, 0.9]
+    logs = np.log(values)
+    expected = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
+    found = log_t_interval(values, level=0.95)
+    assert np.log([found.low, found.high]) == pytest.approx(expected)
+    assert found.value == pytest.approx(np.exp(np.median(logs)))
+
+
+def test_the_interval_of_a_ratio_is_welchs_on_logarithms():
+    ours, theirs = [1.0, 1.3, 1.1, 0.9], [2.0, 2.1, 2.4]
+    expected = scipy_stats.ttest_ind(np.log(ours), np.log(theirs), equal_var=False).confidence_interval(0.95)
+    found = ratio_interval(ours, theirs, level=0.95)
+    assert np.log([found.low, found.high]) == pytest.approx([expected.low, expected.high])
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 4), (3, 40), (40, 40)])
+def test_the_interval_of_a_share_is_clopper_and_pearsons(hits, trials):
+    expected = scipy_stats.binomtest(hits, trials).proportion_ci(0.95, method="exact")
+    found = proportion_interval(hits, trials, level=0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))

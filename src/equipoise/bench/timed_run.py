@@ -20,7 +20,8 @@ class TimedRun:
     """One run of timed steps; None is not measured.
 
     step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of all timed time;
-    the parts sum to 1. parts_sum: whether they do so in each single step, within 5 %. memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
+    the parts sum to 1. parts_sum: whether they do so in each single step, within 5 %. memory_bytes: of the
+    rank that took most. energy_j: of one step, on all nodes.
     """
 
     step_s: float

@@ -1,7 +1,7 @@
 """The verbs of evidence: read results, list scores, write the study, hand out the tables."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,7 +19,10 @@ from equipoise.cli.options import (
     extend_catalogue,
 )
 from equipoise.cli.output import answering, written_aside
-from equipoise.errors import DataError
+from equipoise.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def ingest(
@@ -138,7 +141,9 @@ def report(
 
 
 def export(
-    table: Annotated[Literal["runs", "scores"], typer.Argument(help="The table, as in docs/tables.md.")],
+    table: Annotated[
+        Literal["runs", "scores", "steps"], typer.Argument(help="The table, as in docs/tables.md.")
+    ],
     *,
     format_: Annotated[
         str | None, typer.Option("--format", help="csv, jsonl or parquet; by FILE's name, else csv.")
@@ -154,7 +159,24 @@ def export(
         from equipoise.cli.tables import handed_out
         from equipoise.study import tables
 
-        both = tables(data=data, also=also or ())
-        frame = both.runs if table == "runs" else both.scores
+        if table == "steps":
+            frame = _steps([folder for folder in (data, *(also or ())) if folder])
+        else:
+            both = tables(data=data, also=also or ())
+            frame = both.runs if table == "runs" else both.scores
         handed = b"" if as_json and not (format_ or out) else handed_out(frame, format_, out, as_json=as_json)
         answer.give(lambda: {"table": table, "rows": frame.to_dicts()}, lambda: handed)
+
+
+def _steps(folders: list[Path]) -> "pl.DataFrame":
+    """The timed steps of sweeps; published results have none."""
+    import polars as pl
+
+    from equipoise.runs.schema import STEPS
+    from equipoise.runs.store import read_table
+
+    if not folders:
+        raise UsageError(
+            "export steps: published results have no steps; name a sweep of `bench` with --data DIR"
+        )
+    return pl.concat([read_table(folder / f"{STEPS.name}.parquet", STEPS) for folder in folders])
