@@ -1,10 +1,16 @@
 """Ways to start the processes of a cell: one record each, all in one tuple."""
 
+from collections.abc import Mapping
+
 from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.emulated import emulated
 from equipoise.bench.launchers.hosts import over_hosts, served
 from equipoise.bench.launchers.inprocess import INPROCESS
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.launchers.ray_cluster import NAME as RAY
+from equipoise.bench.launchers.ray_cluster import ray_cluster
+from equipoise.bench.launchers.slurm import NAME as SLURM
+from equipoise.bench.launchers.slurm import slurm
 from equipoise.bench.launchers.torchrun import TORCHRUN
 from equipoise.errors import UsageError
 
@@ -13,12 +19,13 @@ __all__ = ["LAUNCHERS", "Job", "Launcher", "Outcome", "launcher", "served"]
 LAUNCHERS = (INPROCESS, TORCHRUN)
 
 
-def launcher(name: str) -> Launcher:
-    """The launcher of that name; `auto` is the first that can be used here.
+def launcher(name: str, options: Mapping[str, str] | None = None) -> Launcher:
+    """The launcher of that name; `auto` is the first of this machine's that can be used here.
 
+    options: of `slurm`, as sbatch names them; of `ray`, its address.
     Raises UsageError when there is none of that name, or when it cannot be used and why.
     """
-    wanted = _named(name)
+    wanted = _named(name, options or {})
     reasons = [(one, one.why_not()) for one in wanted]
     usable = [one for one, reason in reasons if reason is None]
     if not usable:
@@ -26,18 +33,22 @@ def launcher(name: str) -> Launcher:
     return usable[0]
 
 
-def _named(name: str) -> list[Launcher]:
+def _named(name: str, options: Mapping[str, str]) -> list[Launcher]:
     """The launchers that a name can stand for, at least one."""
     hosts = over_hosts()
     if hosts is not None:
         if name in {"auto", "torchrun", "srun"}:
             return [hosts]
         raise UsageError(f"--launcher {name}, but this is {hosts.name}; leave it out")
+    if name == SLURM:
+        return [slurm(options)]
+    if name == RAY:
+        return [ray_cluster(options)]
     if name.partition(":")[0] == EMULATED:
         return [emulated(name)]
     wanted = [one for one in LAUNCHERS if name in {"auto", one.name}]
     if not wanted:
-        known = ", ".join(one.name for one in LAUNCHERS)
+        known = ", ".join((*(one.name for one in LAUNCHERS), SLURM, RAY))
         raise UsageError(
             f"launcher {name!r}; expected auto, {known} or {EMULATED}:RATE, e.g. {EMULATED}:1gbit"
         )

@@ -16,6 +16,7 @@ _JOB, _RESULT, _SO_FAR = "job.json", "result.json", "so_far.json"
 # Names the core set of a worker where that is not the number of its LOCAL_RANK.
 SEAT = "EQUIPOISE_SEAT"
 _TAIL_CHARS = 400
+_LOST = re.compile(r"closed by peer|reset by peer|connection (closed|refused)|broken pipe", re.IGNORECASE)
 # As torch's C++ begins a line that is no error.
 _WARNING = re.compile(r"\[[IW]\d{4} ")
 # What ends a process from outside; NCCL's watchdog aborts those that wait for it.
@@ -75,6 +76,11 @@ def leave_reason(folder: Path, rank: int, reason: str) -> None:
     (folder / f"reason.{rank}").write_text(reason, encoding="utf-8")
 
 
+def result_path(folder: Path) -> Path:
+    """Where rank 0 leaves what was measured."""
+    return folder / _RESULT
+
+
 def complaints_path(folder: Path, rank: int) -> Path:
     """Where standard error of a rank goes."""
     return folder / f"stderr.{rank}"
@@ -120,8 +126,13 @@ def outcome_of(job: Job, ends: Sequence[End], hosts: Mapping[int, str], *, ran_o
     if not failed:
         return Outcome(reason="ended without a result")
     # A rank that is killed takes others with it, and word of them may be here first.
-    first = min(failed, key=lambda end: end.code not in _KILLED)
+    first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
     return Outcome(reason=f"rank {first.rank} on {hosts[first.rank]} {first.why}")
+
+
+def lost_another(end: End) -> bool:
+    """Whether a rank failed because it could no longer reach another."""
+    return bool(end.why and _LOST.search(end.why))
 
 
 def hung(job: Job) -> str:

@@ -4,12 +4,12 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from equipoise.bench.environment import num_memory_kills
-from equipoise.bench.launchers.folder import End, cause, complaints_path, leave_order
+from equipoise.bench.launchers.folder import SEAT, End, cause, complaints_path, leave_order
 from equipoise.bench.launchers.network import interface_towards
 from equipoise.bench.launchers.processes import Command, started
 
@@ -22,7 +22,8 @@ _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_"
 class Order:
     """What a host is to do for a job: its ranks, of how many, where they meet, and what each is told.
 
-    told: of every worker of this host, with the cores of each of `ranks`.
+    told: to every worker, with the cores of each of `ranks`. first_local_rank: of `ranks`, where others of
+    the host have an order of their own. num_local_ranks: of the host; 0 for as many as `ranks`.
     """
 
     ranks: tuple[int, ...]
@@ -30,16 +31,12 @@ class Order:
     address: str
     port: int
     told: Mapping[str, Any]
+    first_local_rank: int = 0
+    num_local_ranks: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a message."""
-        return {
-            "ranks": list(self.ranks),
-            "num_ranks": self.num_ranks,
-            "address": self.address,
-            "port": self.port,
-            "told": dict(self.told),
-        }
+        return {**asdict(self), "ranks": list(self.ranks), "told": dict(self.told)}
 
 
 def order_from(found: Mapping[str, Any]) -> Order:
@@ -58,23 +55,26 @@ class Ranks:
         self._ended: set[int] = set()
         self._stack = ExitStack()
         leave_order(folder, order.told)
-        commands = [self._command(local_rank) for local_rank in range(len(order.ranks))]
+        commands = [self._command(seat) for seat in range(len(order.ranks))]
         self._processes = self._stack.enter_context(started(commands))
 
-    def _command(self, local_rank: int) -> Command:
+    def _command(self, seat: int) -> Command:
         """How one rank is started."""
-        rank = self._order.ranks[local_rank]
+        order = self._order
+        rank = order.ranks[seat]
+        told = {
+            "RANK": rank,
+            "WORLD_SIZE": order.num_ranks,
+            "LOCAL_RANK": order.first_local_rank + seat,
+            "LOCAL_WORLD_SIZE": order.num_local_ranks or len(order.ranks),
+            "OMP_NUM_THREADS": len(order.told["core_sets"][seat]),
+            SEAT: seat,
+            "MASTER_ADDR": order.address,
+            "MASTER_PORT": order.port,
+        }
         return Command(
             arguments=(sys.executable, "-m", WORKER, str(self._folder)),
-            environment=environment(
-                rank=rank,
-                num_ranks=self._order.num_ranks,
-                local_rank=local_rank,
-                num_local_ranks=len(self._order.ranks),
-                num_cores=len(self._order.told["core_sets"][local_rank]),
-                address=self._order.address,
-                port=self._order.port,
-            ),
+            environment=_inherited(order.address) | {name: str(value) for name, value in told.items()},
             complaints=complaints_path(self._folder, rank),
         )
 
@@ -95,27 +95,9 @@ class Ranks:
         self._stack.close()
 
 
-def environment(
-    *,
-    rank: int,
-    num_ranks: int,
-    local_rank: int,
-    num_local_ranks: int,
-    num_cores: int,
-    address: str,
-    port: int,
-) -> dict[str, str]:
-    """The environment of a worker that meets ranks of other hosts at an address."""
+def _inherited(address: str) -> dict[str, str]:
+    """What workers have of the environment of this process, and the interface that leads to an address."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    own |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(num_ranks),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(num_local_ranks),
-        "OMP_NUM_THREADS": str(num_cores),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
     # Left alone, a backend takes the interface that the host's name resolves to, which may be the loopback.
     interface = interface_towards(address)
     if interface is not None:

@@ -1,0 +1,224 @@
+"""A cell as actors on the nodes of a Ray cluster that runs already. No torch."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from equipoise.bench.launchers.folder import End, leave_result, lost_another, order, outcome_of
+from equipoise.bench.launchers.inprocess import why_not
+from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.launchers.processes import GRACE_S
+from equipoise.bench.launchers.ranks import Order
+from equipoise.bench.launchers.ray_task import RankActor
+from equipoise.errors import UsageError
+
+NAME = "ray"
+_ASK_S = 2.0
+_POLL_S = 1.0
+_END_S = 20.0
+# Answers of the kernel, as exit codes have them: an actor that is gone took its rank with it.
+_DEAD = -signal.SIGKILL
+
+
+def ray_cluster(options: Mapping[str, str]) -> Launcher:
+    """The launcher that runs ranks on a Ray cluster.
+
+    address: of the cluster; else RAY_ADDRESS, else `auto`, which finds the one of this machine.
+    cpus_per_rank: CPUs of Ray that a rank takes; else what fills the nodes with the sweep's largest cell.
+    """
+    unknown = sorted(set(options) - {"address", "cpus_per_rank"})
+    cpus = options.get("cpus_per_rank", "0")
+    if unknown or not cpus.isdecimal():
+        said = ", ".join(unknown) or f"cpus_per_rank={cpus}"
+        raise UsageError(f"launcher ray: {said}; expected address or cpus_per_rank, a number")
+    address = options.get("address") or os.environ.get("RAY_ADDRESS") or "auto"
+
+    def cannot() -> str | None:
+        return _why_not(address)
+
+    def launch(job: Job) -> Outcome:
+        return _launch(job, int(cpus))
+
+    return Launcher(name=NAME, why_not=cannot, launch=launch, binds_here=False)
+
+
+def _why_not(address: str) -> str | None:
+    """Why nothing can be run there; None once this process is connected."""
+    if find_spec("ray") is None:
+        return "ray is not installed: pip install 'equipoise[ray]'"
+    # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError, ValueError) as err:
+            said = (str(err).strip().splitlines() or [type(err).__name__])[0]
+            return f"no cluster at {address} ({said}); start one: ray start --head, and give --address"
+    return why_not()
+
+
+def _launch(job: Job, cpus: int) -> Outcome:
+    """What came of a cell; its actors and their place are gone when this returns."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+    from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 - likewise
+
+    bundle = _bundle(job, cpus)
+    total = ray.cluster_resources()
+    for name, each in bundle.items():
+        if each * job.cell.num_ranks > total.get(name, 0):
+            return Outcome(
+                reason=f"refused: {job.cell.num_ranks} ranks need {each * job.cell.num_ranks:g} {name}; "
+                f"the Ray cluster has {total.get(name, 0):g}"
+            )
+    group = placement_group([bundle] * job.cell.num_ranks, strategy="SPREAD")
+    actors: list[Any] = []
+    try:
+        if not _placed(job, group):
+            return Outcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
+        actors = [_actor(group, index, bundle) for index in range(job.cell.num_ranks)]
+        return _run(job, actors, int(bundle["CPU"]))
+    finally:
+        _let_go(actors)
+        remove_placement_group(group)
+
+
+def _bundle(job: Job, cpus: int) -> dict[str, float]:
+    """What a rank asks Ray for."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    if not cpus:
+        most_ranks = max(job.most_ranks, job.cell.num_ranks)
+        offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+        offers = [offer for offer in offers if offer >= 1]
+        # The largest cell is spread over all nodes; smaller ones have as many cores a rank.
+        a_node = -(-most_ranks // max(1, len(offers)))
+        cpus = max(1, int(min(offers, default=1)) // a_node)
+    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.cell.device == "cuda" else {})
+
+
+def _placed(job: Job, group: Any) -> bool:  # noqa: ANN401 - Ray's own
+    """Whether there came to be a place for all ranks; waiting is not the cell's time."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    ready, deadline = group.ready(), time.monotonic() + job.limit_s
+    while time.monotonic() < deadline:
+        if ray.wait([ready], timeout=_ASK_S)[0]:
+            return True
+        job.tell(f"queued: {job.cell.num_ranks} ranks wait for a place in the Ray cluster")
+    return False
+
+
+def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa: ANN401 - Ray's own
+    """The actor of one rank."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 - likewise
+
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    made = ray.remote(RankActor).options(
+        num_cpus=bundle["CPU"],
+        num_gpus=bundle.get("GPU", 0),
+        scheduling_strategy=strategy,
+        max_restarts=0,
+    )
+    return made.remote()
+
+
+def _run(job: Job, actors: Sequence[Any], num_cores: int) -> Outcome:
+    """What came of the ranks of these actors."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    try:
+        places = ray.get([actor.place.remote() for actor in actors], timeout=job.limit_s)
+    except (ray.exceptions.RayError, TimeoutError) as err:
+        return Outcome(reason=f"the actors did not start: {_first(err)}")
+    # Ranks of a node follow each other; the order of nodes is the order in which Ray named them.
+    nodes = list(dict.fromkeys(place["node"] for place in places))
+    by_rank = sorted(range(len(actors)), key=lambda index: nodes.index(places[index]["node"]))
+    actors, places = [actors[index] for index in by_rank], [places[index] for index in by_rank]
+    began = [
+        actor.begin.remote(each.as_json(), str(Path.cwd()))
+        for actor, each in zip(actors, _orders(job, places, num_cores), strict=True)
+    ]
+    ends, ran_out = _ends(job, actors, began)
+    hosts = {rank: place["host"] for rank, place in enumerate(places)}
+    return outcome_of(job, ends, hosts, ran_out=ran_out)
+
+
+def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
+    """What each actor is told: its cores are others than those of ranks with the same kernel and affinity."""
+    seats: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    on_node = Counter(place["node"] for place in places)
+    local: Counter[str] = Counter()
+    orders = []
+    for rank, place in enumerate(places):
+        kind = (place["kernel"], tuple(place["cores"]))
+        first = seats[kind] * num_cores
+        seats[kind] += 1
+        cores = place["cores"][first : first + num_cores] or place["cores"]
+        orders.append(
+            Order(
+                ranks=(rank,),
+                num_ranks=len(places),
+                address=places[0]["address"],
+                port=places[0]["port"],
+                told=order(job, [cores]),
+                first_local_rank=local[place["node"]],
+                num_local_ranks=on_node[place["node"]],
+            )
+        )
+        local[place["node"]] += 1
+    return orders
+
+
+def _ends(job: Job, actors: Sequence[Any], began: Sequence[Any]) -> tuple[list[End], bool]:
+    """The ends of ranks in the order they are heard of, and whether time ran out before."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    deadline = time.monotonic() + job.limit_s
+    asked = dict(zip(began, range(len(actors)), strict=True))
+    ends: list[End] = []
+    while asked and time.monotonic() < deadline:
+        for ref in ray.wait(list(asked), timeout=_POLL_S)[0]:
+            rank = asked.pop(ref)
+            try:
+                said = ray.get(ref)
+            except ray.exceptions.RayError as err:
+                said = {"code": _DEAD, "why": f"is gone: {_first(err)}", "result": None}
+            if said is None:
+                asked[actors[rank].ended.remote(_POLL_S)] = rank
+                continue
+            ends.append(End(rank=rank, code=said["code"], why=said["why"]))
+            if said["result"] is not None:
+                leave_result(job.folder, said["result"])
+            if said["code"]:
+                # Ray is slower to see that a node is dead than the ranks that speak with it.
+                grace_s = _END_S if lost_another(ends[-1]) else GRACE_S
+                deadline = min(deadline, time.monotonic() + grace_s)
+    return ends, bool(asked) and not any(end.code for end in ends)
+
+
+def _let_go(actors: Sequence[Any]) -> None:
+    """End every rank and its actor, as far as they are there."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    asked = [actor.end.remote() for actor in actors]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=_END_S)
+    for actor in actors:
+        with suppress(ray.exceptions.RayError):
+            ray.kill(actor)
+
+
+def _first(err: BaseException) -> str:
+    """What Ray says of a failure, in a line."""
+    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
+    telling = [line for line in lines if "died because" in line or "dead because" in line]
+    return (telling or lines or [type(err).__name__])[0]

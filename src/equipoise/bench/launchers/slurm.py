@@ -1,0 +1,241 @@
+"""A cell as a job of Slurm, submitted by submitit from a folder that all nodes share. No torch."""
+
+import json
+import math
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+from equipoise.bench.launchers.folder import End, order, outcome_of
+from equipoise.bench.launchers.inprocess import why_not
+from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.launchers.processes import GRACE_S
+from equipoise.bench.launchers.slurm_task import BEAT, END, run, task_folder
+from equipoise.errors import UsageError
+from equipoise.units import MINUTE_S
+
+NAME = "slurm"
+_POLL_S = 0.2
+# The controller is asked often at first, then seldom: queues can be long, and it serves everybody.
+_FIRST_ASK_S, _LAST_ASK_S, _ASK_GROWTH = 0.5, 10.0, 1.3
+# For Slurm to start a job and to take it down, above what the cell may take.
+_MARGIN_S = 120.0
+_GONE_S = 60.0
+_PENDING = "PENDING"
+_LIVING = {
+    "CONFIGURING",
+    "COMPLETING",
+    "PENDING",
+    "REQUEUED",
+    "RESIZING",
+    "RUNNING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "SUSPENDED",
+}
+_STATE = re.compile(r"[A-Z_]+")
+_TASK_DIED = re.compile(r"error: (?P<host>\S+): tasks? (?P<task>\d+)[\d,-]*: (?P<how>.+)")
+_NODE_DIED = re.compile(r"error: (?:Node failure on|Aborting, .* on) (?P<host>\S+)")
+
+
+def slurm(options: Mapping[str, str]) -> Launcher:
+    """The launcher that submits jobs with options of sbatch, by their names: partition, account, time.
+
+    tasks_per_node: ranks of a node, 1 unless gpus_per_node says how many accelerators it has.
+    """
+    chosen = {name.replace("-", "_"): value for name, value in options.items()}
+    text = chosen.pop("tasks_per_node", chosen.pop("ntasks_per_node", chosen.get("gpus_per_node", "1")))
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"--slurm tasks_per_node={text}; expected a number from 1")
+
+    def launch(job: Job) -> Outcome:
+        return _launch(job, chosen, int(text))
+
+    return Launcher(name=NAME, why_not=_why_not, launch=launch, binds_here=False)
+
+
+def _why_not() -> str | None:
+    if find_spec("submitit") is None:
+        return "submitit is not installed: pip install 'equipoise[slurm]'"
+    missing = [program for program in ("sbatch", "squeue", "scancel") if not which(program)]
+    if missing:
+        return f"needs {', '.join(missing)} of Slurm: run it on a node that submits jobs"
+    return why_not()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What Slurm says of a job: its state, and why it is in it; gone once it is over."""
+
+    name: str
+    why: str
+    gone: bool
+
+
+def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
+    """What came of a cell; its job is over when this returns."""
+    tasks = min(most_tasks, job.cell.num_ranks)
+    if job.cell.num_ranks % tasks:
+        return Outcome(reason=f"refused: {job.cell.num_ranks} ranks cannot fill nodes of {tasks} each")
+    folder = job.folder.resolve()
+    try:
+        job_id = _submitted(job, folder, options, tasks, most_tasks)
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as err:
+        said = (str(err).strip().splitlines() or [type(err).__name__])[-1]
+        return Outcome(reason=f"refused: sbatch: {said}")
+    try:
+        ends, hosts, state = _ends(job, folder, job_id)
+    finally:
+        last = _cancelled(job_id)
+    first = replace(job, folder=task_folder(folder, 0))
+    found = outcome_of(first, ends, hosts, ran_out=state is None)
+    if found.result is not None or state is None or any(end.code < 0 for end in ends):
+        return found
+    # A rank whose task or node was killed left no word; others only saw that it was gone.
+    died = _who_died(folder, job_id, missing=set(range(job.cell.num_ranks)) - set(hosts))
+    if died or ends:
+        return Outcome(reason=died) if died else found
+    return Outcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
+
+
+def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
+    """The id of the job that was submitted for a cell."""
+    import submitit  # noqa: PLC0415 - only where jobs are submitted
+
+    (folder / BEAT).write_text("0", encoding="utf-8")
+    executor = submitit.SlurmExecutor(folder=folder / NAME, max_num_timeout=0)
+    srun_args = ["--kill-on-bad-exit=1"]
+    if "cpus_per_task" in options:  # steps do not take it from their job since Slurm 22.05
+        srun_args.append(f"--cpus-per-task={options['cpus_per_task']}")
+    executor.update_parameters(
+        job_name="equipoise",
+        time=math.ceil((job.limit_s + _MARGIN_S) / MINUTE_S),
+        nodes=job.cell.num_ranks // tasks,
+        ntasks_per_node=tasks,
+        srun_args=srun_args,
+        # A job whose node fails is a failed cell, not one to begin again behind its back.
+        additional_parameters={"no_requeue": True} | {name: value or True for name, value in options.items()},
+    )
+    submitted = executor.submit(run, str(folder), order(job, ()), most_tasks)
+    return str(submitted.job_id)
+
+
+class _Controller:
+    """What Slurm says of one job, asked as seldom as will do, and told to whom it concerns."""
+
+    def __init__(self, job: Job, job_id: str) -> None:
+        self._tell = job.tell
+        self._job_id = job_id
+        self._wait_s = _FIRST_ASK_S
+        self._asked_s = -math.inf
+        self.state = _State(name=_PENDING, why="", gone=False)
+
+    def asked(self) -> bool:
+        """Whether it was time to ask again; then `state` is new."""
+        now_s = time.monotonic()
+        if now_s - self._asked_s < self._wait_s:
+            return False
+        self._asked_s = now_s
+        self._wait_s = min(self._wait_s * _ASK_GROWTH, _LAST_ASK_S)
+        before, self.state = self.state, _state(self._job_id, self.state)
+        if self.state.name == _PENDING:
+            self._tell(f"queued as job {self._job_id}: {self.state.why or 'waiting'}")
+        elif before.name == _PENDING:
+            self._wait_s = _FIRST_ASK_S
+            self._tell(f"running as job {self._job_id}")
+        return True
+
+
+def _ends(job: Job, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], _State | None]:
+    """The ends of ranks as they are heard of, and their hosts; the last state, None when time ran out."""
+    controller = _Controller(job, job_id)
+    ends: list[End] = []
+    hosts: dict[int, str] = {}
+    # Time in the queue is not the cell's.
+    deadline, begun, num_beats = math.inf, False, 0
+    while len(ends) < job.cell.num_ranks and time.monotonic() < deadline:
+        for rank in sorted(set(range(job.cell.num_ranks)) - set(hosts)):
+            heard = _heard(folder, rank)
+            if heard:
+                ends.append(heard[0])
+                hosts[rank] = heard[1]
+        if controller.asked():
+            num_beats += 1
+            (folder / BEAT).write_text(str(num_beats), encoding="utf-8")
+        if not begun and controller.state.name != _PENDING:
+            begun, deadline = True, time.monotonic() + job.limit_s
+        if controller.state.gone or any(end.code for end in ends):
+            deadline = min(deadline, time.monotonic() + GRACE_S)
+        time.sleep(_POLL_S)
+    over = len(ends) == job.cell.num_ranks or controller.state.gone or any(end.code for end in ends)
+    return ends, hosts, controller.state if over else None
+
+
+def _heard(folder: Path, rank: int) -> tuple[End, str] | None:
+    """How a rank ended, and on which host; None while nothing is known."""
+    try:
+        said = json.loads((task_folder(folder, rank) / END).read_bytes())
+    except FileNotFoundError:
+        return None
+    return End(rank=rank, code=said["code"], why=said["why"]), str(said["host"])
+
+
+def _said(*command: str) -> str:
+    """What a command of Slurm prints and complains of."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GONE_S)
+    except subprocess.TimeoutExpired:
+        return ""
+    return f"{done.stdout}{done.stderr}".strip()
+
+
+def _state(job_id: str, before: _State) -> _State:
+    """What Slurm says of a job; what it said before where the controller does not answer."""
+    said = _said("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%r")
+    name, _, why = said.partition("|")
+    if "Invalid job id" in said:  # over for so long that it is forgotten
+        return replace(before, gone=True)
+    if not _STATE.fullmatch(name):
+        return before
+    return _State(name=name, why=why, gone=name not in _LIVING)
+
+
+def _cancelled(job_id: str) -> _State:
+    """The last state of a job that is over when this returns; a node that is dead is not waited for long."""
+    state = _state(job_id, _State(name="UNKNOWN", why="", gone=False))
+    if not state.gone:
+        _said("scancel", job_id)
+    deadline = time.monotonic() + _GONE_S
+    while not state.gone and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        state = _state(job_id, state)
+    return state
+
+
+def _who_died(folder: Path, job_id: str, *, missing: set[int]) -> str | None:
+    """Which rank ended without a word, and on which host, as Slurm noted; None where it noted nothing."""
+    for line in _log(folder, job_id).splitlines():
+        task, node = _TASK_DIED.search(line), _NODE_DIED.search(line)
+        if task and int(task["task"]) in missing:
+            return f"rank {task['task']} on {task['host']}: its task ended: {task['how'].lower()}"
+        if node:
+            return f"node {node['host']} failed"
+    return None
+
+
+def _last_log(folder: Path, job_id: str) -> str:
+    """The last line that Slurm logged of a job."""
+    lines = _log(folder, job_id).strip().splitlines()
+    if lines:
+        return f": {lines[-1]}"
+    return f": it left no log in {folder}: do all nodes share that folder?"
+
+
+def _log(folder: Path, job_id: str) -> str:
+    path = folder / NAME / f"{job_id}_0_log.err"
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
