@@ -1,6 +1,6 @@
 """What a sweep means, in sentences: whether more devices pay, by how much, and which phase is to blame."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -9,7 +9,7 @@ from equipoise.advice.swept import FalseDifferences, Judgement, false_difference
 from equipoise.bench.phases import EXPOSED
 from equipoise.bench.store import SUCCESS, Finished
 from equipoise.bench.summary import LEVEL, Spread, summaries
-from equipoise.units import format_percent
+from equipoise.units import format_count, format_percent
 
 _CAUSES = {
     "input": "waiting for input",
@@ -46,6 +46,13 @@ class Swept:
         """Cells that failed."""
         return tuple(one for one in self.finished if one.status != SUCCESS)
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the sweep is too little evidence for anything; None where a run succeeded."""
+        if len(self.failed) < len(self.finished):
+            return None
+        return f"every run failed, the first: {self.failed[0].reason or 'no reason told'}"
+
 
 def swept(
     folder: Path, finished: Sequence[Finished], *, num_planned: int, settings: Mapping[str, str]
@@ -69,12 +76,13 @@ def swept(
 
 
 def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
-    """One or two sentences for each workload, precision and amount of work."""
+    """A few sentences for each workload, precision and device."""
     timed = [each for each in judgements if each.summary.timed]
+    grouped = (list(group) for _, group in groupby(sorted(timed, key=_subject), _subject))
     return tuple(
-        sentence
-        for _, group in groupby(sorted(timed, key=_subject), _subject)
-        for sentence in _about(list(group))
+        f"{group[0].summary.cell.workload} in {group[0].summary.cell.precision}: {' '.join(sentences)}"
+        for group in grouped
+        if (sentences := list(_about(group)))
     )
 
 
@@ -83,31 +91,30 @@ def _subject(each: Judgement) -> tuple[str, str, str]:
     return (cell.workload, cell.precision, cell.device)
 
 
-def _about(group: Sequence[Judgement]) -> Iterable[str]:
+def _about(group: Sequence[Judgement]) -> Iterator[str]:
     """What is to be said of one workload."""
-    cell = group[0].summary.cell
-    name = f"{cell.workload} in {cell.precision}"
     several = [each for each in group if not each.is_alone]
     if not several:
         return
     compared = [each for each in several if each.speedup is not None]
     if not compared:
-        yield f"{name}: no run of the same work on one device succeeded, so there is no speedup to tell."
+        yield "no run of the same work on one device succeeded, so there is no speedup to tell."
         return
     best = max(compared, key=_speedup)
     worst = min(compared, key=_speedup)
-    yield f"{name}: {_best(best)}"
-    fastest = max(group, key=_rate)
-    if _rate(fastest) > _rate(best):
-        yield f"{name}: most samples a second: {_rate(fastest):,.0f} by {_way(fastest)}."
-    if best.efficiency is not None and best.lost:
-        yield f"{name}: {_blame(best)}"
+    yield _best(best)
+    if best.lost:
+        yield _blame(best)
     most = max(each.summary.cell.num_ranks for each in compared)
     if best.summary.cell.num_ranks < most:
         at_most = max((each for each in compared if each.summary.cell.num_ranks == most), key=_speedup)
-        yield f"{name}: {most} ranks do not pay more: {ranged(at_most.speedup)} of one at best."
-    if worst is not best and _speedup(worst) < 1.0 <= _speedup(best):
-        yield f"{name}: not every way pays: {_way(worst)} trains at {ranged(worst.speedup)} of one device."
+        yield f"{most} ranks do not pay more: {ranged(at_most.speedup)} of one at best."
+    if _speedup(worst) < 1.0 <= _speedup(best):
+        yield f"Not every way pays: {_way(worst)} trains at {ranged(worst.speedup)} of one device."
+    fastest = max(group, key=_rate)
+    if _rate(fastest) > _rate(best):
+        rate = format_count(float(f"{_rate(fastest):.4g}"))
+        yield f"Most samples a second: {rate} by {_way(fastest)}."
 
 
 def _best(best: Judgement) -> str:
@@ -128,7 +135,7 @@ def _blame(best: Judgement) -> str:
     lost = sum(best.lost.values())
     phase = max(best.lost, key=lambda name: best.lost[name])
     if lost <= 0:
-        return "nothing is lost to perfect scaling there."
+        return "Nothing is lost to perfect scaling there."
     step_s = best.summary.step_s
     share = lost / step_s.value if step_s else 0.0
     return (

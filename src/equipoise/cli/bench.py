@@ -51,13 +51,13 @@ def bench(
     ] = None,
     batch: Annotated[str, typer.Option(metavar="B[,B...]", help="Samples of a step: see --scaling.")] = "32",
     strategy: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="S[,S...]",
             autocompletion=_strategies_from,
-            help="Ways to train, as in `equipoise list methods`: ddp,fp16,powersgd:2,localsgd:8.",
+            help="Ways to train, as in `equipoise list methods`: ddp,fp16,powersgd:2,localsgd:8; ddp.",
         ),
-    ] = "ddp",
+    ] = None,
     precision: Annotated[
         str, typer.Option(metavar="P[,P...]", help="Of the computing: fp32, tf32, bf16.")
     ] = "fp32",
@@ -92,6 +92,16 @@ def bench(
     aa: Annotated[
         bool, typer.Option("--aa", help="Run everything twice over; tell how often equal runs differ.")
     ] = False,
+    find: Annotated[
+        bool,
+        typer.Option(
+            "--find", help="Look for the fastest strategy, batch and size in few runs: foretell all."
+        ),
+    ] = False,
+    trials: Annotated[int, typer.Option(min=1, help="With --find: runs on several ranks at most.")] = 12,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="With --find: only what learns the same from a sample.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the sweep is kept; a name made of its plan.")
     ] = None,
@@ -115,7 +125,7 @@ def bench(
 
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
-        if resume and out is not None and not workloads:
+        if resume and out is not None and not workloads and not find:
             cells, before = planned_before(out)
             settings |= before
         else:
@@ -123,7 +133,7 @@ def bench(
                 workloads=tuple(workloads or (_DEFAULT_WORKLOAD,)),
                 sizes=sizes,
                 batches=batch,
-                strategies=strategy,
+                strategies=_strategies(strategy, find=find, exact=exact),
                 precisions=precision,
                 scaling=scaling,
                 device=device,
@@ -135,11 +145,33 @@ def bench(
                 num_arms=2 if aa else 1,
             )
             cells = cells_of(asked)
+        if find:
+            from equipoise.cli import found as words
+            from equipoise.cli.finding import Looked
+            from equipoise.cli.finding import found as search
+
+            looked = Looked(num_trials=trials, num_repetitions=repeat, exact_only=exact)
+            folder = out or Path(f"find-{_name(cells)}")
+            best = search(cells, folder, _launcher(launcher, options), looked, limit_s=limit, resume=resume)
+            answer.give(lambda: words.fields(best, folder), lambda: words.text(best, folder))
+            return
         folder = out or Path(_name(cells))
         start = partial(_launcher, settings["launcher"], options)
         found = _swept(cells, folder, settings, start=start, limits=(limit, resume))
         answer.give(lambda: fields(found), lambda: text(found))
-        _refuse_if_all_failed(found)
+    if found.refusal:
+        raise EvidenceError(found.refusal)
+
+
+def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
+    """The ways to train as text: plain ddp unless others are named or looked for."""
+    if exact and not find:
+        raise UsageError("--exact goes with --find")
+    if not find:
+        return given or "ddp"
+    from equipoise.cli.finding import strategies
+
+    return strategies(given, exact_only=exact)
 
 
 def _name(cells: "Sequence[Cell]") -> str:
@@ -202,10 +234,3 @@ def _swept(
             )
     write_sweep_tables(folder)
     return swept(folder, finished, num_planned=len(cells), settings=settings)
-
-
-def _refuse_if_all_failed(found: "Swept") -> None:
-    """Too little evidence is its own exit code: no run of the sweep gave a number."""
-    if len(found.failed) == len(found.finished):
-        reason = found.failed[0].reason or "no reason told"
-        raise EvidenceError(f"every run failed, the first: {reason}", missing=("a run that succeeds",))

@@ -19,7 +19,15 @@ PARTLY = "partly_failed"
 
 def fields(found: Swept) -> dict[str, Any]:
     """The fields of the document."""
+    refusal = {}
+    if found.refusal:
+        refusal = {
+            "status": "not_enough_evidence",
+            "reason": found.refusal,
+            "missing": ["a run that succeeds"],
+        }
     return {
+        **refusal,
         "sweep": found.name,
         "folder": str(found.folder),
         "num_cells": found.num_planned,
