@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,7 @@ class _Hosts:
                 )
 
 
+@cache
 def over_hosts() -> Launcher | None:
     """The launcher of this process where it is the first of several hosts; None where it is on its own."""
     own = member()

@@ -1,0 +1,128 @@
+"""A sweep over two hosts, one torchrun each, of which a rank is killed, then a whole host, then it goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from equipoise.bench.emulated import hosts, why_not
+from equipoise.bench.launchers.member import member
+from equipoise.bench.phases import PARTS, STEP
+from equipoise.bench.store import Store
+from equipoise.errors import UsageError
+
+REASON = why_not()
+
+MODELS = """
+import os, signal, time
+import torch
+
+def model():
+    return torch.nn.Linear(4, 2), torch.ones(8, 4), lambda output: output.square().mean()
+
+def killed():
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return model()
+
+def stuck():
+    if os.path.exists("hang"):
+        with open("stuck-" + os.environ["RANK"], "w") as file:
+            file.write(f"{os.getpid()} {os.getppid()}")
+        time.sleep(3600)
+    return model()
+"""
+
+
+@contextmanager
+def torchruns(made, folder, *options):
+    """The same command on every host; its output goes to out-0 and out-1."""
+    command = ["bench", "mlp", "models:killed", "models:stuck", "--sizes", "2", "--batch", "16"]
+    command += ["--repeat", "1", "--steps", "4", "--out", "out", *options]
+    processes = []
+    for number, host in enumerate(made):
+        agent = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--local-addr={host.address}"]
+        agent += [f"--rdzv-endpoint={made[0].address}:29400"]
+        # Real hosts find out by their names which of them the endpoint is.
+        agent += [f"--rdzv-conf=is_host={int(number == 0)}"]
+        with (folder / f"out-{number}").open("w") as out:
+            processes.append(
+                subprocess.Popen(
+                    [
+                        *host.command_prefix,
+                        *(sys.executable, "-m", "torch.distributed.run", *agent),
+                        *("-m", "equipoise", *command),
+                    ],
+                    cwd=folder,
+                    env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
+                    stdout=out,
+                    stderr=out,
+                )
+            )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores of their own")
+def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_host(tmp_path):
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "hang").touch()
+    with hosts(link_bit_per_s=1e9) as made:
+        with torchruns(made, tmp_path) as processes:
+            said = [tmp_path / "stuck-0", tmp_path / "stuck-1"]
+            deadline = time.monotonic() + 120
+            while not all(path.exists() and path.read_text() for path in said):
+                assert time.monotonic() < deadline, (tmp_path / "out-0").read_text()
+                assert processes[0].poll() is None, (tmp_path / "out-0").read_text()
+                time.sleep(0.1)
+            workers = [[int(pid) for pid in path.read_text().split()] for path in said]
+            os.kill(workers[1][1], signal.SIGKILL)  # what serves the sweep on the second host
+            assert processes[0].wait(timeout=60) != 0
+            assert "(number 1 of torchrun) is gone" in " ".join((tmp_path / "out-0").read_text().split())
+            processes[1].wait(timeout=60)
+            deadline = time.monotonic() + 20
+            while any(alive(pid) for pids in workers for pid in pids) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert not any(alive(pid) for pids in workers for pid in pids)
+        before = Store(tmp_path / "out").finished()
+        assert "models:stuck" not in {one.cell.workload for one in before}
+        (tmp_path / "hang").unlink()
+        with torchruns(made, tmp_path, "--resume") as processes:
+            codes = [process.wait(timeout=120) for process in processes]
+    assert codes == [0, 0], (tmp_path / "out-0").read_text() + (tmp_path / "out-1").read_text()
+    after = {one.cell.workload: one for one in Store(tmp_path / "out").finished()}
+    assert all(one == after[one.cell.workload] for one in before)
+    assert after["models:killed"].status == "failed"
+    assert after["models:killed"].reason.startswith("rank 1 on ")
+    assert "was killed by SIGKILL" in after["models:killed"].reason
+    assert (after["models:stuck"].status, after["mlp"].status) == ("success", "success")
+    for split in after["mlp"].result["steps"]:
+        assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
+    assert [node["ranks"] for node in after["mlp"].result["nodes"]] == [[0], [1]]
+
+
+def test_several_processes_on_a_host_are_refused():
+    told = {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    with pytest.raises(UsageError, match=r"start one a host: --nproc-per-node=1"):
+        member(told)
+    assert member({"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "1"}) is None
+    assert member({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}) is None  # a batch script, no step of srun

@@ -1,0 +1,120 @@
+"""A real Ray cluster of several nodes on this machine: cells are trained there, and nodes are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("ray", reason="ray is not installed: pip install 'equipoise[ray]'")
+
+# Ray's own processes want some hundred MB each; started in a process of its own, nothing of it is left.
+SWEEP = """
+import json, os, signal, sys, threading, time, warnings
+from pathlib import Path
+
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+import ray
+from ray.cluster_utils import Cluster
+
+small = {"object_store_memory": 100 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(3)]
+
+from equipoise.bench.launchers import launcher
+from equipoise.bench.sweep import planned, run_sweep
+
+def kill_a_rank():
+    while not (os.path.exists("pid-1") and open("pid-1").read()):
+        time.sleep(0.1)
+    os.kill(int(open("pid-1").read()), signal.SIGKILL)
+
+def kill_a_node():
+    while not (os.path.exists("node-1") and open("node-1").read()):
+        time.sleep(0.1)
+    wanted = open("node-1").read()
+    for node in nodes:
+        if node.node_id == wanted:
+            cluster.remove_node(node, allow_graceful=False)
+
+for target in (kill_a_rank, kill_a_node):
+    threading.Thread(target=target, daemon=True).start()
+
+def cells(*workloads):
+    return planned(workloads=workloads, methods=["ddp"], sizes=[2], batches=[16], num_repetitions=1, num_steps=4)
+
+on = launcher("ray", {"address": cluster.address})
+finished = run_sweep(cells(*sys.argv[1:]), Path("out"), on, limit_s=120)
+groups = [one["state"] for one in ray.util.placement_group_table().values()]
+found = {one.cell.workload: [one.status, one.reason, dict(one.result)] for one in finished}
+print(json.dumps({"cells": found, "groups": groups}))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+MODELS = """
+import os, time
+import torch
+
+def said(name, text):
+    with open(name, "w") as file:
+        file.write(text)
+
+def waiting():
+    def loss(output):
+        time.sleep(0.5)
+        return output.square().mean()
+    return torch.nn.Linear(4, 2), torch.ones(8, 4), loss
+
+def rank_killed():
+    said("pid-" + os.environ["RANK"], str(os.getpid()))
+    return waiting()
+
+def node_killed():
+    said("node-" + os.environ["RANK"], os.environ["EQUIPOISE_RAY_NODE"])
+    return waiting()
+"""
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "models.py").write_text(MODELS)
+    names = ["models:node_killed", "models:rank_killed", "mlp"]
+    with subprocess.Popen(
+        [sys.executable, "-c", SWEEP, *names],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as driver:
+        try:
+            out, err = driver.communicate(timeout=240)
+        finally:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+    assert driver.returncode == 0, err[-3000:]
+    return folder, json.loads(out.splitlines()[-1])
+
+
+def test_two_nodes_of_ray_train_though_a_rank_and_a_node_are_killed(swept):
+    folder, found = swept
+    status, reason, result = found["cells"]["mlp"]
+    assert (status, reason) == ("success", None)
+    assert [node["ranks"] for node in result["nodes"]] == [[0], [1]]
+    assert len(result["steps"]) == 4
+    status, reason, _ = found["cells"]["models:rank_killed"]
+    assert status == "failed"
+    assert reason.startswith("rank 1 on "), reason
+    assert "was killed by SIGKILL" in reason, reason
+    status, reason, _ = found["cells"]["models:node_killed"]
+    assert status == "failed"
+    assert reason.startswith("rank 1 on "), reason
+    assert "node" in reason, reason
+    assert set(found["groups"]) == {"REMOVED"}
+    assert not Path(f"/proc/{(folder / 'pid-1').read_text()}").exists()
