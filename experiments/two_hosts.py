@@ -1,0 +1,263 @@
+"""One device against two emulated hosts of one core each: steps by model, batch and rate of the link.
+
+    python experiments/two_hosts.py [--out DIR] [--quick] [--minutes M] [--parts links,family,held_out,zoo]
+
+Needs root, ip, tc and two cores that do nothing else. All of it takes about an hour on two cores of 2.4 GHz, --quick
+about ten minutes; --minutes stops earlier, between two cells, and the same command goes on from there.
+docs/experiments/0011-two-hosts.md tells what was learnt; two_hosts_page.py writes its tables.
+"""
+
+import argparse
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.collectives.asked import Asked
+from equipoise.bench.collectives.measure import timed_document
+from equipoise.bench.emulated import awake, hosts
+from equipoise.bench.environment import conditions
+from equipoise.bench.interference import Rivals, interference
+from equipoise.bench.launchers import launcher
+from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, write_whole
+from equipoise.bench.sweep import in_random_order
+from equipoise.errors import UsageError
+
+LINK_BIT_PER_S = {"1gbit": 1e9, "10gbit": 1e10}
+RATES = tuple(LINK_BIT_PER_S)
+PARTS = ("family", "held_out", "zoo")
+NUM_REPETITIONS = 3
+LIMIT_S = 300.0
+_RANK = str(Path(__file__).with_name("two_hosts_rank.py"))
+
+# Of growing.py: 0.05, 0.26, 1.0, 2.6, 6.9 and 27 M parameters; the second and fifth are the field report's.
+WIDTHS = (140, 341, 688, 1122, 1839, 3656)
+TABLE_BATCH = 128
+# Enough work a parameter for 1 Gbit/s to be outweighed somewhere.
+LARGE_BATCH, LARGE_BATCH_WIDTHS = 1024, (72, 140, 341, 688)
+SWEPT_WIDTHS, SWEPT_BATCHES = (341, 1839), (8, 32, 128)
+# Chosen before any of them was measured, between and beyond what is above.
+HELD_OUT = ((210, 32), (210, 256), (480, 64), (480, 512), (890, 32), (890, 256), (1560, 64), (1560, 192))
+# Seconds a step: their batches and steps are what an hour allows.
+ZOO = (("small_cnn", 64, 20), ("mobilenet_v2", 8, 8), ("resnet50", 4, 4))
+
+PAYLOADS_BYTES = tuple(2**power for power in range(10, 26))
+NUM_STARTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """One workload at one global batch, to be timed on one device at that and at half of it, and on two."""
+
+    workload: str
+    batch_samples: int
+    num_steps: int = 20
+
+
+def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
+    """What is asked for in one part; quick leaves out what takes long."""
+    pairs: list[tuple[int, int]] = []
+    if part == "zoo":
+        kept = ZOO[:1] if is_quick else ZOO
+        return tuple(
+            Asking(workload=name, batch_samples=batch, num_steps=steps) for name, batch, steps in kept
+        )
+    if part == "held_out":
+        pairs = list(HELD_OUT)
+    else:
+        pairs = [(width, TABLE_BATCH) for width in WIDTHS]
+        pairs += [(width, LARGE_BATCH) for width in LARGE_BATCH_WIDTHS]
+        pairs += [(width, batch) for width in SWEPT_WIDTHS for batch in SWEPT_BATCHES if batch != TABLE_BATCH]
+    if is_quick:
+        pairs = [(width, batch) for width, batch in pairs if width * width * batch < 2e8]
+    return tuple(
+        Asking(workload=f"growing:mlp_{width}", batch_samples=batch, num_steps=20 if width < 1000 else 10)
+        for width, batch in pairs
+    )
+
+
+def cells(asked: tuple[Asking, ...], *, num_ranks: int, num_repetitions: int) -> tuple[Cell, ...]:
+    """The cells on one device, at the batch and at half of it, or those on two."""
+    found = {}
+    for one in asked:
+        batches = (one.batch_samples, one.batch_samples // 2) if num_ranks == 1 else (one.batch_samples,)
+        for batch in batches:
+            for repetition in range(1, num_repetitions + 1):
+                cell = Cell(
+                    workload=one.workload,
+                    method="single" if num_ranks == 1 else "ddp",
+                    num_ranks=num_ranks,
+                    batch_samples=batch,
+                    repetition=repetition,
+                    num_steps=one.num_steps,
+                )
+                found[cell.cell_id] = cell
+    return tuple(found.values())
+
+
+class Crew:
+    """Processes on emulated hosts, one core each, that time one cell after another."""
+
+    def __init__(self, rate: str, num_ranks: int, cores: Sequence[int]) -> None:
+        """rate: of the link. cores: one a rank; the first `num_ranks` are taken."""
+        self._stack = ExitStack()
+        made = self._stack.enter_context(hosts(link_bit_per_s=LINK_BIT_PER_S[rate], num_hosts=num_ranks))
+        self._stack.enter_context(awake(cores[:num_ranks]))
+        self._complaints = self._stack.enter_context(TemporaryFile("w+"))
+        self._processes = [
+            subprocess.Popen(
+                (*host.command_prefix, sys.executable, _RANK, str(rank), str(num_ranks), str(cores[rank])),
+                env={
+                    **os.environ,
+                    "MASTER_ADDR": made[0].address,
+                    "MASTER_PORT": "29500",
+                    "GLOO_SOCKET_IFNAME": host.interface,
+                    "OMP_NUM_THREADS": "1",
+                    "TORCH_CPP_LOG_LEVEL": "ERROR",
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._complaints,
+                text=True,
+            )
+            for rank, host in enumerate(made)
+        ]
+
+    def timed(self, cell: Cell) -> dict[str, Any] | str:
+        """What was measured of a cell, or why it was not; then the crew is of no more use."""
+        try:
+            for process in self._processes:
+                print(json.dumps(cell.as_json()), file=process.stdin, flush=True)
+        except BrokenPipeError:
+            return self._said()
+        answers = self._processes[0].stdout
+        ready, _, _ = select.select([answers], [], [], LIMIT_S)
+        if not ready or answers is None:
+            return f"no answer after {LIMIT_S:g} s"
+        line = answers.readline()
+        found: dict[str, Any] = json.loads(line) if line else {}
+        return found or self._said()
+
+    def _said(self) -> str:
+        self._complaints.seek(0)
+        return (self._complaints.read().strip().splitlines() or ["ended without a word"])[-1]
+
+    def end(self) -> None:
+        """End its processes, and its hosts."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+        self._stack.close()
+
+
+def _sweep(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *, end_s: float) -> bool:
+    """Some cells of a store timed by one crew, and by another where one failed; False when time was over."""
+    crew: Crew | None = None
+    num_ranks = left[0].num_ranks
+    try:
+        for number, cell in enumerate(left, 1):
+            if time.monotonic() > end_s:
+                return False
+            began_s = time.monotonic()
+            crew = crew or Crew(rate, num_ranks, cores)
+            found = crew.timed(cell)
+            failed = isinstance(found, str)
+            store.add(
+                Finished(
+                    cell=cell,
+                    status=FAILED if failed else SUCCESS,
+                    reason=found if isinstance(found, str) else None,
+                    conditions=conditions(
+                        core_sets=[[core] for core in cores[:num_ranks]], launcher=f"emulated:{rate}"
+                    ),
+                    result={} if isinstance(found, str) else found,
+                )
+            )
+            took = f"{time.monotonic() - began_s:.1f} s"
+            print(f"{rate} {number}/{len(left)} {cell.cell_id}: {found if failed else took}", flush=True)
+            if failed:
+                crew.end()
+                crew = None
+    finally:
+        if crew:
+            crew.end()
+    return True
+
+
+def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: bool, end_s: float) -> bool:
+    """All parts; repetition by repetition through all folders, so that drifts fall on all alike."""
+    num_repetitions = 2 if is_quick else NUM_REPETITIONS
+    for repetition, part in product(range(1, num_repetitions + 1), parts):
+        asked = askings(part, is_quick=is_quick)
+        for name, rate, num_ranks in (("single", RATES[0], 1), *((rate, rate, 2) for rate in RATES)):
+            store = Store(out / part / name)
+            plan = in_random_order(cells(asked, num_ranks=num_ranks, num_repetitions=num_repetitions), seed=0)
+            with store.opened(plan, resume=True):
+                left = [each for each in plan if each.repetition == repetition and not store.has(each)]
+                if left and not _sweep(store, rate, left, cores, end_s=end_s):
+                    return False
+    return True
+
+
+def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
+    """All-reduces over each link, and what they and computing cost each other, once a rate."""
+    os.sched_setaffinity(0, cores)
+    asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES)
+    rivals = Rivals(methods=("ddp",))
+    for rate in RATES:
+        by = launcher(f"emulated:{rate}")
+        for name, document in (
+            ("all_reduce", partial(timed_document, asked, by, num_starts=NUM_STARTS)),
+            ("interference", partial(interference, rivals, by)),
+        ):
+            path = out / f"{name}-{rate}.json"
+            if not path.exists() and time.monotonic() < end_s:
+                began_s = time.monotonic()
+                write_whole(path, json.dumps(document(), indent=1).encode())
+                print(f"{path.name}: {time.monotonic() - began_s:.0f} s", flush=True)
+
+
+def main() -> None:
+    """Measure what is not measured yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/experiments/two-hosts"))
+    parser.add_argument("--quick", action="store_true", help="what is small, twice")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--parts", default=",".join(("links", *PARTS)))
+    chosen = parser.parse_args()
+    out = chosen.out.resolve()
+    os.chdir(Path(__file__).parent)  # where workers find growing.py
+    end_s = time.monotonic() + chosen.minutes * 60
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    parts = chosen.parts.split(",")
+    try:
+        if "links" in parts:
+            out.mkdir(parents=True, exist_ok=True)
+            _links(out, cores, end_s=end_s)
+        is_done = _sweeps(
+            out, [each for each in PARTS if each in parts], cores, is_quick=chosen.quick, end_s=end_s
+        )
+    except UsageError as err:
+        sys.exit(f"two_hosts: {err}")
+    print("measured" if is_done else "not finished: the same command goes on")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""One process of two_hosts.py: times the cells it is told, a line of JSON each; rank 0 answers with results.
+
+Usage: two_hosts_rank.py RANK NUM_RANKS CORE. A repetition's cells share a process: starting one takes longer than
+timing most cells.
+"""
+
+import gc
+import json
+import os
+import sys
+
+from equipoise.bench.attached import end_with_parent
+from equipoise.bench.cell import cell_from
+
+
+def main(rank: int, num_ranks: int, core: int) -> None:
+    """Time until there is nothing more to read."""
+    end_with_parent()
+    os.sched_setaffinity(0, {core})
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    import torch  # noqa: PLC0415 - its threads take the cores they find
+    import torch.distributed as dist  # noqa: PLC0415 - likewise
+
+    from equipoise.bench.timed_steps import measured  # noqa: PLC0415 - likewise
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=num_ranks)
+    for line in sys.stdin:
+        torch.manual_seed(0)
+        result = measured(cell_from(json.loads(line), "what the rank was told"), rank, torch.device("cpu"))
+        gc.collect()
+        if result is not None:
+            print(json.dumps(result, allow_nan=False), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]))
