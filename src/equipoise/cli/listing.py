@@ -9,6 +9,8 @@ from typing import Any, get_args, get_type_hints
 import polars as pl
 
 from equipoise import glossary
+from equipoise.bench.methods import METHODS
+from equipoise.bench.models import ZOO
 from equipoise.cli.output import counted, table_text, width_columns
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
@@ -16,7 +18,7 @@ from equipoise.spec.cluster import joined, systems
 from equipoise.spec.hardware import accelerators
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workloads
-from equipoise.units import format_si
+from equipoise.units import format_count, format_si
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,37 @@ def _laws(_tables: Tables) -> list[dict[str, Any]]:
     return [pooled, *single]
 
 
+def _methods(_tables: Tables) -> list[dict[str, Any]]:
+    """One record a way to train that `bench --strategy` knows."""
+    return [
+        {
+            "method": one.name,
+            "example": None if one.takes is None else f"{one.name}:{one.takes.example}",
+            "needs_argument": one.takes is not None and one.takes.needed,
+            "argument": None if one.takes is None else one.takes.meaning,
+            "meaning": one.meaning,
+            "source": one.source,
+        }
+        for one in METHODS
+    ]
+
+
+def _as_given(row: dict[str, Any]) -> str:
+    """A way to train as it is written, in brackets what may be left out."""
+    method, example = row["method"], row["example"]
+    if example is None or row["needs_argument"]:
+        return example or method
+    return f"{method}[{example.removeprefix(method)}]"
+
+
+def _models(_tables: Tables) -> list[dict[str, Any]]:
+    """One record a model that `bench` trains by name."""
+    return [
+        {"model": one.name, "title": one.title, "params": one.params, "data": one.data, "source": one.source}
+        for one in ZOO
+    ]
+
+
 def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
     """How many entries there are of it, and in which rounds."""
     having = scores.filter(pl.col(column) == slug)
@@ -263,6 +296,28 @@ LISTINGS = (
         below=lambda row: row["meaning"],
         remark="A strategy is written as its knobs that differ from the default, in any order: "
         "dp=8 tp=4 microbatch=1 global_batch=512 shard_state=1 recompute=selective",
+    ),
+    Listing(
+        kind="methods",
+        counts="ways to train",
+        rows=_methods,
+        columns=(("as --strategy", "<", _as_given),),
+        from_data=False,
+        below=lambda row: (
+            row["meaning"] + (f"; behind the colon: {row['argument']}" if row["argument"] else "")
+        ),
+        remark="`equipoise bench --strategy` takes several, with commas between.",
+    ),
+    Listing(
+        kind="models",
+        rows=_models,
+        columns=(
+            ("model", "<", _field("model")),
+            ("parameters", ">", lambda row: format_count(row["params"])),
+            ("title", "<", _field("title")),
+        ),
+        from_data=False,
+        remark="`equipoise bench MODEL` trains it, or module:function of your own.",
     ),
     Listing(
         kind="laws",
