@@ -146,6 +146,10 @@ class Store:
         """Whether the cell is finished."""
         return self.path(cell).exists()
 
+    def num_finished(self) -> int:
+        """How many cells are on disk."""
+        return sum(1 for _ in self._cells.glob("*.json"))
+
     def holds_all(self, cells: Sequence[Cell]) -> bool:
         """Whether the folder's plan is these cells and every one is finished."""
         if not self._plan.exists():

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from equipoise.bench.cell import Cell
@@ -16,9 +16,8 @@ from equipoise.units import format_duration
 
 @dataclass(slots=True)
 class Pace:
-    """What runs took, by number of ranks, and what the rest may take. clock: seconds, ever rising."""
+    """What runs took, by number of ranks, and what the rest may take."""
 
-    cells: Sequence[Cell]
     took_s: dict[int, list[float]] = field(default_factory=dict)
 
     def add(self, cell: Cell, seconds: float) -> None:
@@ -61,7 +60,7 @@ def shown(cells: Sequence[Cell]) -> Iterator[Progress | None]:
     from rich.progress import Progress as Bar
 
     named = {cell.cell_id: cell for cell in cells}
-    pace, running = Pace(cells), _Running()
+    pace, running = Pace(), _Running()
     columns = (
         BarColumn(bar_width=20),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
@@ -117,12 +116,12 @@ def kept(store: Store, *, num_cells: int) -> Iterator[None]:
 def _say_what_is_kept(store: Store, num_cells: int) -> None:
     from equipoise.bench.tables import write_sweep_tables
 
-    try:
-        num_kept = len(store.finished())
-        if num_kept:
+    # The reason why the sweep stopped is told; a second one of the same kind would hide it.
+    with suppress(EquipoiseError, OSError):
+        if store.finished():
             write_sweep_tables(store.folder)
-    except (EquipoiseError, OSError):
-        # The reason why the sweep stopped is told; a second one of the same kind would hide it.
+    num_kept = store.num_finished()
+    if not num_kept:
         return
     runs = counted(num_cells, "run", "runs")
     folder = printable(str(store.folder))

@@ -1,0 +1,241 @@
+"""`bench` as its users and scripts meet it: real processes and real training, killed, interrupted, out of room."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores of their own"
+)
+
+NUM_KILLS = 10
+QUICK = ("--batch", "16", "--steps", "2", "--launcher", "inprocess")
+
+MODELS = """
+import time
+import torch
+
+def model():
+    return torch.nn.Linear(4, 2), torch.ones(16, 4), lambda output: output.square().mean()
+
+def failing():
+    raise ValueError("[red]no[/red] \\x1b[31msuch\\x07 layer")
+
+def endless():
+    while True:
+        time.sleep(1)
+"""
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "equipoise", "bench", *map(str, arguments)]
+
+
+def bench(*arguments, cwd, **options):
+    return subprocess.run(
+        command(*arguments),
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        **options,
+    )
+
+
+def document(ended):
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout, parse_constant=pytest.fail)
+
+
+def processes_of(folder):
+    """Processes whose command line names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def ended_within(folder, seconds):
+    deadline = time.monotonic() + seconds
+    while processes_of(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not processes_of(folder)
+
+
+def cells_of(folder):
+    return {path.name: path.read_bytes() for path in (folder / "cells").glob("*.json")}
+
+
+def first_cell_within(folder, seconds):
+    deadline = time.monotonic() + seconds
+    while not list((folder / "cells").glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(list((folder / "cells").glob("*.json")))
+
+
+def fill(path):
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "models.py").write_text(MODELS)
+    return tmp_path
+
+
+def test_the_document_holds_what_scripts_rely_on(here):
+    asked = ("mlp", *QUICK, "--sizes", "1,2", "--strategy", "ddp,localsgd:2", "--repeat", "2", "--out", "s")
+    found = document(bench(*asked, "--json", "--json-out", "a.json", cwd=here))
+    assert json.loads((here / "a.json").read_bytes()) == found
+    assert (found["schema"], found["sweep"]) == ("equipoise.bench/1", "s")
+    assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (6, 6, 0)
+    promised = {
+        *("run_id", "status", "reason", "strategy", "num_accelerators", "batch", "step_s", "phases"),
+        *("samples_per_s", "utilisation", "energy_j"),
+    }
+    assert [each["strategy"] for each in found["cells"]] == ["single", "ddp", "localsgd:2"]
+    for cell in found["cells"]:
+        assert promised <= cell.keys()
+        assert cell["status"] == "success"
+        assert cell["step_s"]["low"] <= cell["step_s"]["median"] <= cell["step_s"]["high"]
+        parts = ("input", "forward", "backward", "communication_exposed", "optimizer", "rest")
+        assert sum(cell["phases"][name] for name in parts) == pytest.approx(
+            cell["step_s"]["median"], rel=1e-3
+        )
+        assert cell["samples_per_s"] == pytest.approx(16 / cell["step_s"]["median"], rel=1e-3)
+        assert [each["status"] for each in cell["repetitions"]] == ["success"] * 2
+        assert all((here / "s" / each["file"]).exists() for each in cell["repetitions"])
+    assert {path.name for path in (here / "s").glob("*.parquet")} == {
+        *("runs.parquet", "scores.parquet", "steps.parquet")
+    }
+    refused = bench(*asked, cwd=here)
+    assert refused.returncode == 2
+    assert "holds a sweep; take another --out or go on with --resume" in refused.stderr
+    text = bench("--out", "s", "--resume", cwd=here)
+    assert (text.returncode, text.stderr) == (0, "")
+    lines = text.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    assert "Where a step goes" in text.stdout
+
+
+def test_training_is_told_by_seed(here):
+    asked = ("mlp", *QUICK, "--sizes", "1", "--train", "256", "--repeat", "2", "--out", "s", "--json")
+    (cell,) = document(bench(*asked, cwd=here))["cells"]
+    assert [each["seed"] for each in cell["repetitions"]] == [1, 2]
+    assert cell["training"]["num_seeds"] == 2
+    assert cell["training"]["num_samples"] >= 256
+    assert 0 < cell["training"]["loss"]["mean"] < 10
+    assert cell["training"]["loss"]["standard_error"] > 0
+    assert cell["step_s"] is None
+    assert "held-out loss" in bench("--out", "s", "--resume", cwd=here).stdout
+
+
+def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):
+    out = here / "killed"
+    asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "3", "--out", out)
+    rng = random.Random(5)  # noqa: S311 - moments, no secret
+    kept, was_running = {}, 0
+    for _ in range(NUM_KILLS):
+        with subprocess.Popen(
+            command(*asked, "--resume"), cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as sweep:
+            time.sleep(rng.uniform(0.3, 6.0))
+            was_running += len(processes_of(out)) > 1
+            sweep.send_signal(signal.SIGKILL)
+        assert ended_within(out, 30), "an orphan is left"
+        now = cells_of(out)
+        assert kept.items() <= now.items(), "a finished cell is lost or changed"
+        assert all(json.loads(content)["status"] == "success" for content in now.values())
+        kept = now
+    assert was_running, "no kill met a training"
+    found = document(bench(*asked, "--resume", "--json", cwd=here))
+    finished = cells_of(out)
+    assert kept.items() <= finished.items()
+    run_ids = [each["run_id"] for cell in found["cells"] for each in cell["repetitions"]]
+    assert len(run_ids) == len(set(run_ids)) == len(finished) == 6
+    assert found["num_failed"] == 0
+    assert not list(out.glob("running-*"))
+    assert not list(out.glob("**/.*.part"))
+
+
+def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
+    out = here / "interrupted"
+    asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "50", "--out", out)
+    with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
+        assert first_cell_within(out, 120)
+        sweep.send_signal(signal.SIGINT)
+        said = sweep.stderr.read()
+    assert sweep.returncode == 130
+    assert re.search(r"[1-9]\d* of 50 runs are kept in .*; the same command with --resume goes on", said)
+    assert said.rstrip().endswith("equipoise: interrupted")
+    assert ended_within(out, 30)
+    assert (out / "runs.parquet").exists()
+
+
+def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(here):
+    disk = here / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no disk of its own can be mounted here: {mounted.stderr.strip()}")
+    try:
+        asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "3", "--out", disk / "s")
+        with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
+            assert first_cell_within(disk / "s", 120)
+            fill(disk / "plug")
+            said = sweep.stderr.read()
+        assert sweep.returncode == 2
+        assert "No space left on device; finished cells are kept: make room and go on with --resume" in said
+        kept = cells_of(disk / "s")
+        assert kept
+        assert not list(disk.glob("**/.*.part"))
+        (disk / "plug").unlink()
+        assert document(bench(*asked, "--resume", "--json", cwd=here))["num_finished"] == 3
+        assert kept.items() <= cells_of(disk / "s").items()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_functions_that_fail_hang_or_have_hostile_words_are_bounded_and_safe(here):
+    asked = ("models:failing", "models:endless", "models:model", *QUICK, "--sizes", "1", "--repeat", "1")
+    ended = bench(*asked, "--limit", "30", "--out", "s", cwd=here)
+    assert ended.returncode == 0
+    assert "\x1b" not in ended.stdout + ended.stderr
+    assert "\x07" not in ended.stdout + ended.stderr
+    told = " ".join(ended.stdout.split())
+    assert r"[red]no[/red] \x1b[31msuch\x07 layer" in told
+    assert "hung: ended after 30 s (--limit gives it longer)" in told
+    assert "models:model" in told
+
+
+def test_a_sweep_of_which_every_run_fails_is_too_little_evidence(here):
+    ended = bench("models:failing", *QUICK, "--sizes", "1", "--repeat", "1", "--json", cwd=here)
+    assert ended.returncode == 3
+    assert "every run failed, the first: rank 0 raised ValueError" in ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["status"], found["missing"]) == ("not_enough_evidence", ["a run that succeeds"])
+    assert [each["status"] for each in found["cells"]] == ["failed"]

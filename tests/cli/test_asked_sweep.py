@@ -1,0 +1,106 @@
+"""What `bench` was asked for becomes cells: sizes that double, work that is shared or grows, words refused early."""
+
+import pytest
+
+from equipoise.bench.cell import Cell
+from equipoise.cli import asked_sweep
+from equipoise.cli.asked_sweep import Asked, cells_of
+from equipoise.cli.sweep_progress import Pace
+from equipoise.errors import UsageError
+
+
+def asked(**changes):
+    plain = {
+        "workloads": ("mlp",),
+        "sizes": None,
+        "batches": "32",
+        "strategies": "ddp",
+        "precisions": "fp32",
+        "scaling": "strong",
+        "device": "cpu",
+        "binds_here": True,
+        "num_repetitions": 1,
+        "num_steps": 20,
+        "train_samples": None,
+        "learning_rate": None,
+        "num_arms": 1,
+    }
+    return Asked(**{**plain, **changes})
+
+
+def sizes(**changes):
+    return [cell.num_ranks for cell in cells_of(asked(**changes))]
+
+
+@pytest.fixture(autouse=True)
+def _six_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(6)))
+
+
+def test_sizes_double_up_to_the_devices():
+    assert sizes() == [1, 2, 4]
+    assert sizes(sizes="1,3..", batches="6") == [1, 3, 6]
+    assert sizes(sizes="2") == [2]
+    # Devices of other machines are not known here.
+    assert sizes(binds_here=False) == [1, 2]
+    assert sizes(binds_here=False, sizes="16") == [16]
+
+
+def test_work_is_shared_or_grows():
+    def batches(scaling):
+        return {c.num_ranks: c.batch_samples for c in cells_of(asked(sizes="1,2,4", scaling=scaling))}
+
+    assert batches("strong") == {1: 32, 2: 32, 4: 32}
+    assert batches("weak") == {1: 32, 2: 64, 4: 128}
+
+
+def test_one_rank_runs_once_and_single_runs_on_one_rank():
+    cells = cells_of(asked(sizes="1,2", strategies="single,ddp,fp16"))
+    assert sorted((c.num_ranks, c.method) for c in cells) == [(1, "single"), (2, "ddp"), (2, "fp16")]
+
+
+def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
+    assert len({c.cell_id for c in cells_of(asked(sizes="1", num_arms=2, num_repetitions=3))}) == 6
+    cells = cells_of(asked(sizes="1", train_samples=64, num_repetitions=3))
+    assert [c.seed for c in cells] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sizes": "1,0"}, "--sizes '0': expected whole numbers from 1"),
+        ({"sizes": "8"}, "this machine has 6 cores"),
+        ({"sizes": "1.5"}, "expected whole numbers"),
+        ({"sizes": "1,2..", "binds_here": False}, "devices are not known here; name every size"),
+        ({"batches": ""}, "expected 1 to 100 values"),
+        ({"batches": "9" * 40}, "expected whole numbers"),
+        ({"batches": "3", "sizes": "2"}, "take a multiple of 2"),
+        ({"strategies": "ddpp"}, "did you mean ddp"),
+        ({"strategies": "accumulate"}, "write accumulate:4"),
+        ({"precisions": "fp8"}, "expected one of fp32, tf32, bf16"),
+        ({"workloads": ("resnet",)}, "did you mean resnet50"),
+        ({"workloads": ("[red]\x1b[31m:f",)}, "expected module:function"),
+        ({"workloads": ("no_such_module_here:f",)}, "no module 'no_such_module_here' here"),
+        ({"train_samples": 8}, "expected at least a batch, 32"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(changes, words):
+    with pytest.raises(UsageError) as refused:
+        cells_of(asked(**changes))
+    assert words in str(refused.value)
+
+
+def test_more_cells_than_anybody_waits_for_are_refused(monkeypatch):
+    monkeypatch.setattr(asked_sweep, "_MOST_CELLS", 3)
+    with pytest.raises(UsageError, match="4 runs; a sweep has at most 3"):
+        cells_of(asked(sizes="1,2", num_repetitions=2))
+
+
+def test_time_left_goes_by_runs_of_as_many_ranks():
+    one, two = (Cell(workload="mlp", method="ddp", num_ranks=n, batch_samples=8) for n in (1, 2))
+    pace = Pace()
+    assert pace.left_s([one]) is None
+    pace.add(one, 10.0)
+    assert pace.left_s([one, two]) == 20.0
+    pace.add(two, 40.0)
+    assert pace.left_s([one, two, two]) == 90.0
