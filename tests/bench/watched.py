@@ -4,6 +4,7 @@ Usage: watched.py SCENARIO OUT; ranks are told by torchrun, or started by Lightn
 """
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import equipoise
+from equipoise.bench.watching import watch
 
 NUM_FEATURES, NUM_CLASSES = 16, 4
 SLEPT_S = 0.02
@@ -26,7 +28,7 @@ def model():
 
 
 class Data(torch.utils.data.Dataset):
-    """Random samples, of which the first of each batch takes its time."""
+    """Random samples; each takes its time to load."""
 
     def __init__(self, num_samples, slept_s=0.0, *, named=False):
         drawing = torch.Generator().manual_seed(1)
@@ -44,21 +46,29 @@ class Data(torch.utils.data.Dataset):
         return self.x[at], self.y[at]
 
 
-def plain(out):
-    """A loop over DistributedDataParallel; with `die`, rank 1 is killed in the middle."""
+def plain(out, *, dies_at=None):
+    """A loop over DistributedDataParallel; where it dies, rank 1 is killed, and rank 0 finds out."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     ddp = nn.parallel.DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(Data(BATCH * 48, SLEPT_S), batch_size=BATCH)
     with equipoise.watch(ddp, out=out, name="small") as seen:
-        for x, y in seen.batches(loader):
+        for number, (x, y) in enumerate(seen.batches(loader)):
+            if rank and number == dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             loss = nn.functional.cross_entropy(ddp(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     Path(out, f"summary-{rank}").write_text(seen.summary())
     dist.destroy_process_group()
+
+
+def dying(out):
+    """A loop whose rank 1 is killed in the middle, after most of it was put on disk."""
+    watch._FLUSH_S = 0.1
+    plain(out, dies_at=40)
 
 
 def lightning(out):
@@ -147,4 +157,5 @@ def trainer(out):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"plain": plain, "lightning": lightning, "trainer": trainer}[sys.argv[1]](sys.argv[2])
+    loops = {"plain": plain, "dying": dying, "lightning": lightning, "trainer": trainer}
+    loops[sys.argv[1]](sys.argv[2])

@@ -16,7 +16,6 @@ from equipoise.bench.watching.joined import Watched, joined
 from equipoise.bench.watching.record import RankRecord, rank_records, run_folder, runs_in
 from equipoise.errors import DataError
 from equipoise.runs.schema import RUNS, STEPS
-from equipoise.runs.store import read_table
 
 # Ranks end at about the same time; one that died has nothing more to say.
 _END_S = 10.0
@@ -55,7 +54,7 @@ def watched(out: str | Path) -> SeenTables:
     if not runs_in(folder):
         raise DataError(f"{folder}: no run was watched into it; expected a folder `watched`")
     write_all(folder)
-    runs, steps = (read_table(folder / f"{table.name}.parquet", table) for table in (RUNS, STEPS))
+    runs, steps = (pl.read_parquet(folder / f"{table.name}.parquet") for table in (RUNS, STEPS))
     return SeenTables(runs=runs, steps=steps)
 
 

@@ -1,0 +1,489 @@
+"""A watched loop on one rank: each phase where it belongs, nothing left behind, nothing lost."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from statistics import median
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+
+import equipoise
+from equipoise.bench.cell import Cell
+from equipoise.bench.devices import device
+from equipoise.bench.phases import (
+    BACKWARD,
+    EXPOSED,
+    FORWARD,
+    INPUT,
+    OPTIMIZER,
+    PARTS,
+    REST,
+    STEP,
+)
+from equipoise.bench.stopwatch import Stopwatch
+from equipoise.bench.timed_steps import begun
+from equipoise.bench.watching.joined import joined
+from equipoise.bench.watching.loop import Loop, phases_of
+from equipoise.bench.watching.record import RankRecord, rank_record, written_step
+from equipoise.errors import DataError, UsageError
+
+SLEPT_S = 0.01
+
+
+class Clock:
+    """Moments that a test names."""
+
+    def __init__(self):
+        self.at = 0.0
+
+    def now(self):
+        return self.at
+
+    def moments(self, stamps):
+        return [stamp - stamps[0] for stamp in stamps]
+
+
+def told(*events, asked=True):
+    """The phases of the steps of a loop that is told these events, one a second."""
+    clock, steps = Clock(), []
+    loop = Loop(clock.now, on_step=steps.append)
+    trains, evaluates = nn.Linear(1, 1), nn.Linear(1, 1).eval()
+    passes = []
+    can = {
+        "asked": loop.asked,
+        "came": lambda: loop.came(4),
+        "forward": lambda: loop.forward(trains, records=True),
+        "no_grad": lambda: loop.forward(evaluates, records=False),
+        "frozen": lambda: loop.forward(evaluates, records=True),
+        "backward": lambda: passes.append(loop.backward()) or passes[-1].__enter__(),
+        "passed": lambda: passes.pop().__exit__(None, None, None),
+        "ready": loop.ready,
+        "optimizer": loop.optimizer_begins,
+        "updated": loop.optimizer_ended,
+        "pause": loop.pause,
+        "go on": loop.go_on,
+        "left": loop.between,
+        "anew": loop.begun_anew,
+        "cut": loop.cut,
+    }
+    for event in events:
+        can[event]()
+        clock.at += 1.0
+    if asked:
+        loop.asked()
+    return [phases_of(step, clock.moments) for step in steps]
+
+
+ONE = ("asked", "came", "forward", "backward", "ready", "passed", "optimizer", "updated")
+
+
+def test_a_plain_step_has_a_second_of_every_phase():
+    (split,) = told(*ONE)
+    assert split == {
+        INPUT: 1.0,
+        FORWARD: 1.0,
+        BACKWARD: 1.0,
+        EXPOSED: 1.0,
+        OPTIMIZER: 1.0,
+        REST: 3.0,  # once the batch has come, after the backward pass, after the update
+        STEP: 8.0,
+    }
+
+
+def test_accumulated_passes_are_one_step():
+    micro = ("asked", "came", "forward", "backward", "passed")
+    (split,) = told(*micro, *micro, "optimizer", "updated")
+    assert (split[INPUT], split[FORWARD], split[OPTIMIZER], split[STEP]) == (2.0, 2.0, 1.0, 12.0)
+
+
+def test_evaluation_belongs_to_no_step():
+    first, second = told(*ONE, "no_grad", "no_grad", *ONE)
+    assert first == second
+
+
+def test_evaluation_after_the_batch_has_come_is_taken_out():
+    (split,) = told("asked", "came", "no_grad", "no_grad", *ONE[2:])
+    assert split == told(*ONE)[0]
+
+
+def test_metrics_without_gradients_stay_within_their_step():
+    (split,) = told("asked", "came", "forward", "no_grad", "backward", "passed", "optimizer", "updated")
+    assert split[FORWARD] == 2.0
+
+
+def test_training_in_evaluation_mode_counts_and_evaluating_with_gradients_does_not():
+    (frozen,) = told("asked", "came", "frozen", *ONE[3:])
+    assert frozen == told(*ONE)[0]
+    (split,) = told(*ONE, "frozen")
+    assert split[STEP] == 8.0
+
+
+def test_a_closure_runs_its_passes_within_the_update():
+    (split,) = told("asked", "came", "optimizer", "forward", "backward", "passed", "updated")
+    assert (split[FORWARD], split[BACKWARD], split[OPTIMIZER]) == (1.0, 1.0, 2.0)
+
+
+def test_updates_within_the_backward_pass_stay_within_it():
+    (split,) = told("asked", "came", "forward", "backward", "optimizer", "updated", "passed")
+    assert (split[BACKWARD], split[OPTIMIZER]) == (3.0, 0.0)
+
+
+def test_passes_within_a_backward_pass_belong_to_it():
+    (split,) = told(
+        "asked", "came", "forward", "backward", "forward", "backward", "passed", "passed", *ONE[6:]
+    )
+    assert (split[FORWARD], split[BACKWARD]) == (1.0, 4.0)
+
+
+def test_a_pause_takes_what_happens_within_it():
+    (split,) = told(*ONE, "pause", *ONE, "go on")
+    assert split == told(*ONE, "left")[0] | {REST: 4.0, STEP: 9.0}
+
+
+def test_what_is_begun_anew_forgets_what_came_between():
+    assert told(*ONE, "cut", "left", "anew", *ONE)[1][STEP] == 9.0
+
+
+# Real loops.
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def data(num_batches=40, slept_s=0.0):
+    for _ in range(num_batches):
+        time.sleep(slept_s)
+        yield torch.randn(8, 16), torch.randint(0, 4, (8,))
+
+
+def update(subject, optimizer, batch, *, scale=1.0):
+    loss = nn.functional.cross_entropy(subject(batch[0]), batch[1]) * scale
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def sgd(subject):
+    return torch.optim.SGD(subject.parameters(), lr=0.1)
+
+
+def hooks_of(subject):
+    """Everything that can be hooked, as it is now."""
+    return (
+        torch.autograd.backward,
+        [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in subject.modules()],
+        [len(each._post_accumulate_grad_hooks or ()) for each in subject.parameters()],
+        len(optimizers._global_optimizer_pre_hooks),
+        len(optimizers._global_optimizer_post_hooks),
+    )
+
+
+def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, x):
+            time.sleep(2 * SLEPT_S)
+            return self.inner(x)
+
+    class SlowSGD(torch.optim.SGD):
+        def step(self, closure=None):
+            time.sleep(3 * SLEPT_S)
+            super().step(closure)
+
+    subject = Slow()
+    optimizer = SlowSGD(subject.parameters(), lr=0.1)
+    before = hooks_of(subject)
+    with equipoise.watch(subject, out=tmp_path / "mine", name="slow") as seen:
+        for number, batch in enumerate(seen.batches(data(30, SLEPT_S))):
+            loss = nn.functional.cross_entropy(subject(batch[0]), batch[1])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(4 * SLEPT_S)
+            if number % 10 == 9:
+                with torch.no_grad():
+                    subject.eval()(batch[0])
+                    time.sleep(30 * SLEPT_S)
+                    subject.train()
+    assert hooks_of(subject) == before
+    tables = equipoise.watched(tmp_path / "mine")
+    (run,) = tables.runs.rows(named=True)
+    assert (run["workload"], run["status"], run["origin"]) == ("slow", "success", "measured")
+    assert (run["num_accelerators"], run["global_batch_samples"], run["precision"]) == (1, 8, "fp32")
+    steps = tables.steps.pivot("phase", index="repetition", values="seconds")
+    assert len(steps) == len(seen.result.steps) >= 15
+    for name, times in {INPUT: 1, FORWARD: 2, OPTIMIZER: 3, REST: 4}.items():
+        assert steps[name].min() >= times * SLEPT_S, name
+    assert (steps.select(PARTS).sum_horizontal() - steps[STEP]).abs().max() < 1e-9
+    assert steps[STEP].max() < 30 * SLEPT_S  # evaluation is in none
+    assert run["samples_per_s"] == pytest.approx(8 / steps[STEP].median())
+    assert "input" in seen.summary()
+
+
+def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
+    on, place = device("cpu"), torch.device("cpu")
+    cell = Cell(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
+    subject, step = begun(cell, 0, on, place)
+    stopwatch = Stopwatch(step, subject, on, num_ranks=1)
+    with equipoise.watch(subject.model) as seen:
+        stopwatch._batches = iter(seen.batches(subject.batches))
+        laps = [stopwatch.split(stopwatch.lap()) for _ in range(28)]
+    numbers = seen.result.numbers
+    assert len(numbers) >= 12
+    for name in (*PARTS, STEP):
+        theirs = [laps[number - 1][name] for number in numbers]
+        differences = [abs(ours[name] - other) for ours, other in zip(seen.result.steps, theirs, strict=True)]
+        assert median(differences) < 0.01 * median(laps[number - 1][STEP] for number in numbers), name
+
+
+@pytest.mark.parametrize("kind", ["wrapped", "in place"])
+def test_compiled_models_are_seen(kind):
+    subject = model()
+    before = hooks_of(subject)
+    if kind == "wrapped":
+        called = torch.compile(subject, backend="eager")
+    else:
+        subject.compile(backend="eager")
+        called = subject
+    optimizer = sgd(subject)
+    with equipoise.watch(called) as seen:
+        for batch in seen.batches(data(26)):
+            update(called, optimizer, batch)
+    assert all(step[FORWARD] > 0 and step[BACKWARD] > 0 for step in seen.result.steps)
+    assert hooks_of(subject) == before
+
+
+def test_skipped_updates_and_short_batches_are_left_out_and_counted():
+    subject = model()
+    optimizer = sgd(subject)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+
+    def batches():
+        yield from data(30)
+        yield torch.full((8, 16), float("inf")), torch.zeros(8, dtype=torch.long)  # no update
+        yield from data(10)
+        yield torch.randn(3, 16), torch.zeros(3, dtype=torch.long)
+
+    with equipoise.watch(subject) as seen:
+        for x, y in seen.batches(batches()):
+            scaler.scale(nn.functional.cross_entropy(subject(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert seen.result.num_unlike == 2
+    assert seen.result.num_samples == 8
+    assert "2 steps of another size left out" in seen.summary()
+
+
+def test_several_models_frozen_weights_and_two_updates_a_batch():
+    one, two = model(), model()
+    one[0].requires_grad_(False)
+    first, second = sgd(one), sgd(two)
+    with equipoise.watch([one, two]) as seen:
+        for batch in seen.batches(data(26)):
+            update(one, first, batch)
+            update(two, second, batch)
+    assert len(seen.result.numbers) + seen.result.num_warm_up == 26
+
+
+def test_a_loop_without_batches_says_where_steps_end():
+    subject = model()
+    optimizer = sgd(subject)
+    with equipoise.watch(subject, batch_samples=8) as seen:
+        for batch in data(26):
+            update(subject, optimizer, batch)
+            seen.end_step()
+    assert len(seen.result.numbers) + seen.result.num_warm_up == 26
+    assert INPUT not in seen.result.steps[0]
+    assert "samples/s" in seen.summary()
+
+
+def test_after_so_many_steps_every_hook_is_gone_and_training_goes_on():
+    subject = model()
+    optimizer = sgd(subject)
+    before = hooks_of(subject)
+    with equipoise.watch(subject, num_steps=20) as seen:
+        for number, batch in enumerate(seen.batches(data(40))):
+            update(subject, optimizer, batch)
+            if number == 21:
+                assert hooks_of(subject) == before
+        assert number == 39
+    assert len(seen.result.numbers) + seen.result.num_warm_up == 20
+
+
+def test_what_was_seen_before_an_error_is_kept(tmp_path):
+    subject = model()
+    optimizer = sgd(subject)
+    before = hooks_of(subject)
+
+    def fail():
+        with equipoise.watch(subject, out=tmp_path) as seen:
+            for number, batch in enumerate(seen.batches(data(40))):
+                update(subject, optimizer, batch)
+                if number == 29:
+                    raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        fail()
+    assert hooks_of(subject) == before
+    tables = equipoise.watched(tmp_path)
+    assert tables.runs["status"].to_list() == ["failed: rank 0 raised ValueError: diverged"]
+    (path,) = tmp_path.glob("watched/*/rank-0.jsonl")
+    assert len(rank_record(path).steps) == 29  # the step that failed has no end
+    assert len(tables.steps) > 0
+
+
+def test_a_loop_that_is_left_early_keeps_its_last_step():
+    subject = model()
+    optimizer = sgd(subject)
+    with equipoise.watch(subject) as seen:
+        for number, batch in enumerate(seen.batches(data(40))):
+            update(subject, optimizer, batch)
+            if number == 25:
+                break
+        time.sleep(20 * SLEPT_S)
+    assert len(seen.result.numbers) + seen.result.num_warm_up == 26
+    assert seen.result.steps[-1][STEP] < 20 * SLEPT_S
+
+
+def test_two_runs_share_a_folder(tmp_path):
+    for name in ("one", "two"):
+        subject = model()
+        optimizer = sgd(subject)
+        with equipoise.watch(subject, out=tmp_path, name=name) as seen:
+            for batch in seen.batches(data(26)):
+                update(subject, optimizer, batch)
+    assert sorted(equipoise.watched(tmp_path).runs["workload"]) == ["one", "two"]
+
+
+KILLED = """
+import sys, time, torch, equipoise
+from equipoise.bench.watching import watch
+watch._FLUSH_S = 0.2
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def batches():
+    while True:
+        time.sleep(0.01)
+        yield torch.randn(2, 4)
+with equipoise.watch(model, out="mine", num_steps=100_000) as seen:
+    for x in seen.batches(batches()):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_killed_loop_loses_only_its_last_steps(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path) as loop:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = list(tmp_path.glob("mine/watched/*/rank-0.jsonl"))
+            if found and len(found[0].read_bytes().splitlines()) > 40:
+                break
+        loop.send_signal(signal.SIGKILL)
+    tables = equipoise.watched(tmp_path / "mine")
+    assert tables.runs["status"].to_list() == ["failed: rank 0 did not come to its end"]
+    assert tables.steps["repetition"].n_unique() >= 20
+
+
+def test_a_line_that_was_cut_is_dropped(tmp_path):
+    path = tmp_path / "rank-0.jsonl"
+    step = written_step({STEP: 1.0}, number=1, num_batches=1, num_samples=2, profiled=False)
+    whole = json.dumps({"schema": "equipoise.watched/1", "rank": 0, "num_ranks": 1}) + "\n" + json.dumps(step)
+    path.write_text(whole + "\n" + json.dumps(step)[:9])
+    assert len(rank_record(path).steps) == 1
+    path.write_text("{]\n")
+    with pytest.raises(DataError, match=r"rank-0.jsonl:1: no JSON"):
+        rank_record(path)
+
+
+def record(rank, seconds, **about):
+    steps = [
+        written_step(
+            {STEP: each, EXPOSED: each / 4}, number=n, num_batches=1, num_samples=2, profiled=n in (9, 10)
+        )
+        for n, each in enumerate(seconds, 1)
+    ]
+    facts = {"rank": rank, "num_ranks": 2, "conditions": {"host": "here"}, **about}
+    return RankRecord(about=facts, steps=steps, end={"exchanged": {"communication_s": 1.0, "step_s": 2.0}})
+
+
+def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
+    one, two = [1.0] * 40, [1.0] * 38
+    one[30], two[31] = 3.0, 4.0
+    found = joined([record(0, one), record(1, two)])
+    by_number = dict(zip(found.numbers, found.steps, strict=True))
+    assert max(found.numbers) == 38
+    assert (by_number[31][STEP], by_number[32][STEP], by_number[33][STEP]) == (3.0, 4.0, 1.0)
+    assert by_number[32]["communication_total"] == 2.0
+    assert by_number[32]["communication_overlapped"] == 1.0
+    assert not {9, 10} & set(found.numbers)
+    assert (found.num_samples, found.missing_ranks) == (4, [])
+    assert joined([record(0, one)]).missing_ranks == [1]
+
+
+def test_a_full_disk_does_not_end_training(tmp_path):
+    subject = model()
+    optimizer = sgd(subject)
+    with equipoise.watch(subject, out=tmp_path) as seen:
+        for batch in seen.batches(data(26)):
+            update(subject, optimizer, batch)
+        (path,) = tmp_path.glob("watched/*/rank-0.jsonl")
+        path.unlink()
+        path.mkdir()  # as unwritable as a full disk, also for root
+        with pytest.warns(UserWarning, match=r"rank-0.jsonl: cannot be written"):
+            seen.__exit__(None, None, None)
+    assert seen.result.steps
+
+
+def test_what_cannot_be_watched_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"watch: str; expected a torch.nn.Module"):
+        equipoise.watch(["model"])
+    with pytest.raises(UsageError, match="num_steps=0; expected at least 1"):
+        equipoise.watch(model(), num_steps=0)
+    (tmp_path / "sweep.json").touch()
+    with pytest.raises(UsageError, match="holds a sweep; take another folder"):
+        equipoise.watch(model(), out=tmp_path)
+    with pytest.raises(DataError, match="no run was watched into it"):
+        equipoise.watched(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("watch", "needs torch: pip install 'equipoise"),
+        ("LightningWatch", "needs PyTorch Lightning"),
+        ("TrainerWatch", "needs Hugging Face's transformers"),
+    ],
+)
+def test_what_is_not_installed_is_named(name, words):
+    hidden = "torch" if name == "watch" else "lightning" if name == "LightningWatch" else "transformers"
+    code = (
+        "import sys, importlib.util as found; real = found.find_spec\n"
+        f"found.find_spec = lambda name, *more: None if name == {hidden!r} else real(name, *more)\n"
+        f"sys.modules[{hidden!r}] = None\n"
+        f"import equipoise; equipoise.{name}('model')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UsageError" in ended.stderr.splitlines()[-1]
+    assert words in ended.stderr
+
+
+def test_a_summary_without_steps_says_what_to_do():
+    with equipoise.watch(model()) as seen:
+        pass
+    assert "call seen.end_step()" in seen.summary()
