@@ -56,28 +56,29 @@ def shown(cells: Sequence[Cell]) -> Iterator[Progress | None]:
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
 
     named = {cell.cell_id: cell for cell in cells}
     pace, running = Pace(), _Running()
     columns = (
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(cells))
+    with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
+        task = bar.add_task("", total=len(cells), left="")
 
         def show(what: str, done: int, total: int) -> None:
             cell = named.get(what)
             if cell is not None or done == total:
                 running.next(cell, pace)
             left_s = pace.left_s(running.rest(cells))
-            left = "" if left_s is None else f"{format_duration(left_s)} left; "
+            left = "" if left_s is None else f"{format_duration(left_s)} left"
             said = words(cell) if cell else what
-            bar.update(task, description=escape(printable(f"{left}{said}")), completed=done, total=total)
+            bar.update(task, description=escape(printable(said)), completed=done, total=total, left=left)
 
         yield show
 
