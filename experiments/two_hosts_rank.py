@@ -1,7 +1,7 @@
 """One process of two_hosts.py: times the cells it is told, a line of JSON each; rank 0 answers with results.
 
-Usage: two_hosts_rank.py RANK NUM_RANKS CORE. A repetition's cells share a process: starting one takes longer than
-timing most cells.
+Usage: two_hosts_rank.py RANK NUM_RANKS CORE. A repetition's cells share a process: starting one takes longer
+than timing most cells.
 """
 
 import gc

@@ -1,0 +1,368 @@
+"""The tables and the figure of docs/experiments/0011-two-hosts.md, from what two_hosts.py measured.
+
+    python experiments/two_hosts_page.py [--out DIR]
+
+Writes docs/experiments/data/0011-cells.csv and 0011-foretold.csv where DIR holds measurements, then tables and
+figure from these two files, which the repository keeps.
+"""
+
+import argparse
+import csv
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any, get_type_hints
+
+from foretold import compared
+from growing import num_params
+from two_hosts import PARTS, RATES, TABLE_BATCH
+from two_hosts_figure import Line, svg
+
+from equipoise.bench.models import ZOO
+from equipoise.bench.phases import EXPOSED, OVERLAPPED
+from equipoise.bench.phases import PARTS as PHASES
+from equipoise.bench.store import Store
+from equipoise.bench.timed_run import timed_run
+from equipoise.stats import ratio_interval
+
+DOCS = Path(__file__).parents[1] / "docs" / "experiments"
+PAGE = DOCS / "0011-two-hosts.md"
+CELLS, FORETOLD = DOCS / "data" / "0011-cells.csv", DOCS / "data" / "0011-foretold.csv"
+FIGURE = DOCS / "data" / "0011-two-hosts.svg"
+LEVEL = 0.9
+NUM_DRAWS = 2000
+# A crossover that so many draws do not have is not certain to be there.
+FEWEST_WITH = 0.95
+ALONE = "single"
+FIELD_REPORT = ((1.2e6, 0.66), (3.5e6, 0.80), (25e6, 1.18), (60e6, 1.60), (307e6, 1.71))
+MS = 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One repetition of one configuration; link `single`: one device."""
+
+    part: str
+    link: str
+    workload: str
+    params: int
+    batch_samples: int
+    repetition: int
+    num_warm_up: int
+    steady: int
+    step_s: float
+    input_s: float
+    forward_s: float
+    backward_s: float
+    communication_exposed_s: float
+    optimizer_s: float
+    rest_s: float
+    communication_overlapped_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """One two-device step that was foretold from one device and the link."""
+
+    link: str
+    part: str
+    workload: str
+    params: int
+    batch_samples: int
+    foretold_s: float
+
+
+Key = tuple[str, str, int]  # link, workload, global batch
+Table = Mapping[Key, Sequence[Timed]]
+Points = list[tuple[int, float]]  # parameters, speedup
+
+
+def params_of(workload: str) -> int:
+    """Weights and biases of a workload."""
+    if workload.startswith("growing:"):
+        return num_params(int(workload.rpartition("_")[2]))
+    return next(each.params for each in ZOO if each.name == workload)
+
+
+def measured(out: Path) -> list[Timed]:
+    """Every repetition that was timed, in order."""
+    rows = []
+    for part in PARTS:
+        for link in (ALONE, *RATES):
+            folder = out / part / link
+            for one in Store(folder).finished() if folder.exists() else ():
+                run = timed_run(one)
+                if run is None:
+                    print(f"not timed: {part} {link} {one.cell.cell_id}: {one.reason}")
+                    continue
+                phases = {
+                    f"{name}_s": run.shares.get(name, 0.0) * run.step_s for name in (*PHASES, OVERLAPPED)
+                }
+                rows.append(
+                    Timed(
+                        part=part,
+                        link=link,
+                        workload=one.cell.workload,
+                        params=params_of(one.cell.workload),
+                        batch_samples=one.cell.batch_samples,
+                        repetition=one.cell.repetition,
+                        num_warm_up=run.num_warm_up or 0,
+                        steady=int(run.is_steady),
+                        step_s=run.step_s,
+                        **phases,
+                    )
+                )
+    return sorted(rows, key=lambda row: (row.part, row.link, row.params, row.batch_samples, row.repetition))
+
+
+def foretold_rows(out: Path) -> list[Foretold]:
+    """What advice.foretold_steps says of every two-device step that was measured."""
+    return [
+        Foretold(**{field.name: getattr(row, field.name, row.rate) for field in fields(Foretold)})
+        for row, _, _ in compared(out, list(PARTS))
+        if row.method == "ddp"
+    ]
+
+
+def kept(path: Path, kind: type[Any], rows: Iterable[Any]) -> list[Any]:
+    """The rows, written to a file of the repository; those in it where there are no new ones."""
+    hints = get_type_hints(kind)
+    written = [
+        {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in asdict(row).items()}
+        for row in rows
+    ]
+    if written:
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, list(hints), lineterminator="\n")
+            table.writeheader()
+            table.writerows(written)
+    with path.open(newline="") as file:
+        return [
+            kind(**{name: hints[name](text) for name, text in row.items()}) for row in csv.DictReader(file)
+        ]
+
+
+def by_key(rows: Iterable[Timed]) -> Table:
+    """The repetitions of every configuration; one measured in two parts is one."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row.link, row.workload, row.batch_samples].append(row)
+    return dict(found)
+
+
+def step_s(rows: Sequence[Timed]) -> float:
+    """The median over repetitions."""
+    return median(row.step_s for row in rows)
+
+
+def ratio(table: Table, link: str, workload: str, batch: int) -> str:
+    """Speedup over one device with its interval."""
+    one, two = ([row.step_s for row in table[where, workload, batch]] for where in (ALONE, link))
+    found = ratio_interval(one, two, level=LEVEL)
+    return f"{found.value:.2f} ({found.low:.2f}-{found.high:.2f})"
+
+
+def sized(table: Table, batch: int) -> list[str]:
+    """The family's workloads that two devices trained at a batch, by size."""
+    found = {
+        name for link, name, at in table if at == batch and link == RATES[0] and name.startswith("growing:")
+    }
+    return sorted(found, key=params_of)
+
+
+def speedups(table: Table, asked: Iterable[tuple[str, int]], *, with_batch: bool) -> str:
+    """Steps and speedups of workloads at batches."""
+    lines = [
+        f"| model | parameters |{' batch |' * with_batch} one, ms |"
+        + "".join(f" two at {rate}, ms | speedup (90 %) |" for rate in RATES),
+        "|---" * (3 + with_batch + 2 * len(RATES)) + "|",
+    ]
+    for workload, batch in asked:
+        cells = [workload.removeprefix("growing:"), f"{params_of(workload) / 1e6:.3g} M"]
+        cells += [str(batch)] * with_batch
+        cells.append(f"{step_s(table[ALONE, workload, batch]) * MS:.3g}")
+        for rate in RATES:
+            cells += [
+                f"{step_s(table[rate, workload, batch]) * MS:.3g}",
+                ratio(table, rate, workload, batch),
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def batches(table: Table, workloads: Sequence[str], swept: Sequence[int]) -> str:
+    """Samples a second and efficiency by batch."""
+    lines = [
+        "| parameters | batch | one, samples/s |"
+        + "".join(f" two at {rate} | efficiency |" for rate in RATES),
+        "|---" * (3 + 2 * len(RATES)) + "|",
+    ]
+    for workload in workloads:
+        for batch in swept:
+            alone = batch / step_s(table[ALONE, workload, batch])
+            cells = [f"{params_of(workload) / 1e6:.3g} M", str(batch), f"{alone:,.0f}"]
+            for rate in RATES:
+                both = batch / step_s(table[rate, workload, batch])
+                cells += [f"{both:,.0f}", f"{both / alone / 2:.0%}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def phases(table: Table, asked: Iterable[tuple[str, int]]) -> str:
+    """Where the steps of two devices go, in milliseconds; parts sum to the step."""
+    lines = [
+        (
+            "| model | batch | link | input | forward | backward | exposed communication | optimizer | rest |"
+            " step | exposed share | overlapped besides |"
+        ),
+        "|---" * 12 + "|",
+    ]
+    for workload, batch in asked:
+        for link in (ALONE, *RATES):
+            rows = table[link, workload, batch]
+            whole = step_s(rows)
+            shares = [median(getattr(row, f"{name}_s") / row.step_s for row in rows) for name in PHASES]
+            parts = {name: share / sum(shares) * whole for name, share in zip(PHASES, shares, strict=True)}
+            overlapped = median(row.communication_overlapped_s for row in rows)
+            cells = [workload.removeprefix("growing:"), str(batch), "one device" if link == ALONE else link]
+            cells += [f"{parts[name] * MS:.2f}" for name in PHASES]
+            cells += [f"{whole * MS:.2f}", f"{parts[EXPOSED] / whole:.0%}", f"{overlapped * MS:.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def crossings(points: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]:
+    """Parameters at which the speedup passes 1, and whether upward: lines between points on logarithms."""
+    found = []
+    for (size, speedup), (later_size, later) in pairwise(points):
+        if (speedup < 1) != (later < 1):
+            share = log(speedup) / (log(speedup) - log(later))
+            found.append((exp(log(size) + share * log(later_size / size)), later >= 1))
+    return found
+
+
+def curve(
+    table: Table, link: str, batch: int, middle: Callable[[Sequence[Timed]], float]
+) -> list[tuple[int, float]]:
+    """Speedup by parameters of the family at a batch."""
+    return [
+        (params_of(name), middle(table[ALONE, name, batch]) / middle(table[link, name, batch]))
+        for name in sized(table, batch)
+    ]
+
+
+def crossover(table: Table, link: str, batch: int) -> tuple[float | None, str]:
+    """The lowest upward crossing, and in words with its interval over draws of repetitions."""
+    points = curve(table, link, batch, step_s)
+    up = [size for size, is_up in crossings(points) if is_up]
+    if not up:
+        nearest = min(speedup for _, speedup in points), max(speedup for _, speedup in points)
+        return None, f"none: {nearest[0]:.2f} to {nearest[1]:.2f} at all sizes"
+    rng = random.Random(0)  # noqa: S311 - draws, no secret
+
+    def drawn(rows: Sequence[Timed]) -> float:
+        return median(rng.choice(rows).step_s for _ in rows)
+
+    sizes = []
+    for _ in range(NUM_DRAWS):
+        also = [size for size, is_up in crossings(curve(table, link, batch, drawn)) if is_up]
+        if also:
+            sizes.append(min(also, key=lambda size: abs(log(size / up[0]))))
+    sizes.sort()
+    words = f"{up[0] / 1e6:.3g} M"
+    if len(sizes) < FEWEST_WITH * NUM_DRAWS:
+        return up[0], f"{words}, not in {1 - len(sizes) / NUM_DRAWS:.0%} of draws"
+    low, high = (sizes[round(level * (len(sizes) - 1))] for level in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return up[0], f"{words} ({low / 1e6:.3g}-{high / 1e6:.3g})"
+
+
+def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[int]) -> str:
+    """Crossovers measured, and foretold from the link and one device."""
+    lines = ["| link | batch | measured (90 %) | foretold | off by |", "|---|---|---|---|---|"]
+    for rate in RATES:
+        for batch in asked:
+            found, words = crossover(table, rate, batch)
+            points = [
+                (params_of(name), step_s(table[ALONE, name, batch]) / said[rate, name, batch])
+                for name in sized(table, batch)
+                if (rate, name, batch) in said
+            ]
+            up = [size for size, is_up in crossings(points) if is_up]
+            if up:
+                foretold = f"{up[0] / 1e6:.3g} M"
+            elif points:
+                low, high = min(each for _, each in points), max(each for _, each in points)
+                foretold = f"none: {low:.2f} to {high:.2f}"
+            else:
+                foretold = "not foretold"
+            off = f"{up[0] / found - 1:+.0%}" if found and up else ""
+            lines.append(f"| {rate} | {batch} | {words} | {foretold} | {off} |")
+    return "\n".join(lines)
+
+
+def figure(table: Table, asked: Sequence[int]) -> str:
+    """Speedup by parameters, ours and the field report's."""
+    lines = [
+        Line(name=f"batch {batch}, {rate}", points=tuple(curve(table, rate, batch, step_s)))
+        for batch in asked
+        for rate in RATES
+    ]
+    lines.append(Line(name="field report", points=FIELD_REPORT, is_dashed=True))
+    return svg(lines, x="parameters", y="speedup of two over one")
+
+
+def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
+    """The page with what stands between each block's marks replaced."""
+    for name, text in blocks.items():
+        marks = f"<!-- {name} -->", f"<!-- end {name} -->"
+        found = re.compile(f"{re.escape(marks[0])}.*?{re.escape(marks[1])}", re.DOTALL)
+        whole = f"{marks[0]}\n{text}\n{marks[1]}"
+        page, num_replaced = found.subn(lambda _, whole=whole: whole, page)
+        if not num_replaced:
+            print(f"{PAGE.name} has no {marks[0]}:\n{text}")
+    return page
+
+
+def main() -> None:
+    """Write the files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/experiments/two-hosts"))
+    chosen = parser.parse_args()
+    rows = kept(CELLS, Timed, measured(chosen.out))
+    said = kept(FORETOLD, Foretold, foretold_rows(chosen.out))
+    table = by_key(rows)
+    family = by_key(row for row in rows if row.part == "family")
+    two = [
+        key
+        for key in table
+        if key[0] == RATES[0] and all((link, *key[1:]) in table for link in (ALONE, *RATES))
+    ]
+    asked = sorted({batch for _, name, batch in two if len(sized(family, batch)) > 2})  # noqa: PLR2004 - a curve
+    zoo = [(each.name, batch) for each in ZOO for _, name, batch in two if name == each.name]
+    swept = [name for name in sized(family, TABLE_BATCH) if sum(each[1] == name for each in two) > 2]  # noqa: PLR2004
+    blocks = {
+        f"speedups {batch}": speedups(family, ((n, batch) for n in sized(family, batch)), with_batch=False)
+        for batch in asked
+    }
+    blocks["zoo"] = speedups(table, zoo, with_batch=True)
+    blocks["batches"] = batches(
+        family, swept, sorted({batch for _, name, batch in two if name == swept[0] and batch <= TABLE_BATCH})
+    )
+    blocks["phases"] = phases(table, [*((name, TABLE_BATCH) for name in sized(family, TABLE_BATCH)), *zoo])
+    blocks["crossovers"] = crossovers(
+        family, {(each.link, each.workload, each.batch_samples): each.foretold_s for each in said}, asked
+    )
+    FIGURE.write_text(figure(family, asked))
+    PAGE.write_text(with_blocks(PAGE.read_text(), blocks))
+
+
+if __name__ == "__main__":
+    main()
