@@ -9,10 +9,10 @@ EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
 .DELETE_ON_ERROR:
-.PHONY: help report test lint check dataset bench accuracy profiles docs clean
+.PHONY: help report test lint check dataset bench experiments accuracy profiles docs clean
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Training v4.1
 	@$(BIN)/equipoise report --out report.html
@@ -36,6 +36,11 @@ dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUI
 
 bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
+
+experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emulated hosts: docs/experiments/0011 on
+	$(BIN)/python experiments/two_hosts.py
+	$(BIN)/python experiments/two_hosts_page.py
+	$(BIN)/python experiments/foretold.py
 
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
