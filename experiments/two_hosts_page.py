@@ -2,8 +2,8 @@
 
     python experiments/two_hosts_page.py [--out DIR]
 
-Writes docs/experiments/data/0011-cells.csv and 0011-foretold.csv where DIR holds measurements; tables and figure
-are of these two files, which the repository keeps.
+Where DIR holds measurements, writes 0011-cells.csv and 0011-foretold.csv of docs/experiments/data; tables
+and figure are of these two files, which the repository keeps.
 """
 
 import argparse
