@@ -13,6 +13,7 @@ import pytest
 from equipoise.bench.cell import Cell
 from equipoise.bench.launchers.launcher import Launcher, Outcome
 from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.summary import summaries
 from equipoise.bench.sweep import in_random_order, planned, run_sweep
 from equipoise.errors import DataError, UsageError
 
@@ -112,6 +113,7 @@ def test_cells_of_another_machine_are_not_added_to(tmp_path):
     run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
     for path in tmp_path.glob("cells/*.json"):
         path.write_text(path.read_text().replace(f'"host": "{os.uname().nodename}"', '"host": "elsewhere"'))
+    next(tmp_path.glob("cells/*.json")).unlink()
     with pytest.raises(DataError, match="host='elsewhere'"):
         run_sweep(cells(), tmp_path, instant([]), limit_s=1.0, resume=True)
 
@@ -122,6 +124,26 @@ def test_a_damaged_cell_is_named(tmp_path):
     damaged.write_text("{")
     with pytest.raises(DataError, match=rf"{damaged.name}: no JSON"):
         Store(tmp_path).finished()
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"cells": 5}', '{"cells": [5]}', '{"cells": [{}]}'])
+def test_a_damaged_plan_is_named(tmp_path, content):
+    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    held = json.loads(content)
+    if held:
+        held["schema"] = "equipoise.sweep/1"
+    (tmp_path / "sweep.json").write_text(json.dumps(held))
+    with pytest.raises(DataError, match=r"sweep\.json"):
+        Store(tmp_path).plan()
+
+
+@pytest.mark.parametrize("result", [None, {"steps": "x"}, {"steps": [{"step": -1.0}]}, {"steps": [{}]}])
+def test_a_result_that_no_worker_leaves_is_named(tmp_path, result):
+    run_sweep(cells(1), tmp_path, instant([]), limit_s=1.0)
+    (path,) = tmp_path.glob("cells/*.json")
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "result": result}))
+    with pytest.raises(DataError, match=rf"{path.name}.*delete it to measure the cell again"):
+        summaries(Store(tmp_path).finished())
 
 
 def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(tmp_path):

@@ -131,12 +131,17 @@ class Store:
 
     def plan(self) -> tuple[Cell, ...]:
         """The cells of the sweep, in the order they are run. Raises DataError when there is none."""
-        found = _document(self._plan, _PLAN_SCHEMA)
-        return tuple(cell_from(each, str(self._plan)) for each in found.get("cells", ()))
+        cells = _document(self._plan, _PLAN_SCHEMA).get("cells")
+        if not isinstance(cells, list) or not cells or not all(isinstance(each, dict) for each in cells):
+            raise DataError(f"{self._plan}: no list of cells; expected the plan of a sweep")
+        return tuple(cell_from(each, str(self._plan)) for each in cells)
 
     def settings(self) -> dict[str, str]:
         """What was written beside the plan. Raises DataError when there is none."""
-        return dict(_document(self._plan, _PLAN_SCHEMA).get("settings", {}))
+        found = _document(self._plan, _PLAN_SCHEMA).get("settings", {})
+        if not isinstance(found, dict):
+            raise DataError(f"{self._plan}: settings={found!r}; expected names and values")
+        return {str(name): str(value) for name, value in found.items()}
 
     def path(self, cell: Cell) -> Path:
         """Where a cell's file is, or will be."""
@@ -176,15 +181,18 @@ class Store:
     def _read(self, cell: Cell) -> Finished:
         path = self.path(cell)
         found = _document(path, _CELL_SCHEMA)
-        held = cell_from(found.get("cell", {}), str(path))
+        parts = [found.get(name) for name in ("cell", "conditions", "result")]
+        if not all(isinstance(part, dict) for part in parts):
+            raise DataError(f"{path}: not a finished cell; delete it to measure the cell again")
+        held = cell_from(found["cell"], str(path))
         if held != cell:
             raise DataError(f"{path}: holds the cell {held.cell_id}; expected {cell.cell_id}; delete it")
         return Finished(
             cell=held,
             status=str(found.get("status")),
-            reason=found.get("reason"),
-            conditions=found.get("conditions", {}),
-            result=found.get("result", {}),
+            reason=None if found.get("reason") is None else str(found["reason"]),
+            conditions=found["conditions"],
+            result=found["result"],
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
+from math import fsum, inf
 from statistics import median
 from typing import Any
 
@@ -10,6 +10,7 @@ from equipoise.bench.methods import method
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
 from equipoise.bench.steady import outliers
 from equipoise.bench.store import SUCCESS, Finished
+from equipoise.errors import DataError
 
 # Ways to train whose steps are unlike within a cycle of so many: one of them exchanges or updates.
 _CYCLED = ("accumulate", "localsgd", "diloco")
@@ -53,11 +54,17 @@ class TrainedRun:
 def timed_run(finished: Finished) -> TimedRun | None:
     """The timed steps of a cell; None where it failed or trained.
 
+    Raises DataError for a result that no worker leaves.
     Source: definitions in docs/measuring.md.
     """
     steps: Sequence[Mapping[str, float]] = finished.result.get("steps") or ()
     if finished.status != SUCCESS or not steps:
         return None
+    if not isinstance(steps, list) or not all(map(_is_split, steps)):
+        raise DataError(
+            f"cells/{finished.cell.cell_id}.json: steps that are no positive seconds by phase; "
+            "delete it to measure the cell again"
+        )
     period = _period(finished)
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
     cycle_s = [fsum(step[STEP] for step in cycle) / len(cycle) for cycle in cycles or [steps]]
@@ -82,6 +89,14 @@ def timed_run(finished: Finished) -> TimedRun | None:
         energy_meter=energy.get("meter"),
         energy_reason=energy.get("reason"),
     )
+
+
+def _is_split(step: object) -> bool:
+    """Whether it is the seconds of a step by phase."""
+    if not isinstance(step, dict) or STEP not in step:
+        return False
+    seconds = step.values()
+    return all(type(each) in {int, float} and 0 <= each < inf for each in seconds) and step[STEP] > 0
 
 
 def trained_run(finished: Finished) -> TrainedRun | None:

@@ -2,6 +2,7 @@
 
 from functools import partial
 from hashlib import sha256
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -118,6 +119,8 @@ def bench(
 
     if served():  # a further host of a run that torchrun or srun started: it works for the first
         return
+    if isnan(limit):
+        raise UsageError("--limit nan: expected seconds")
     with answering("bench", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.asked_sweep import Asked, cells_of, planned_before
         from equipoise.cli.swept import text
