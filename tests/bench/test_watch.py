@@ -1,10 +1,12 @@
 """A watched loop on one rank: each phase where it belongs, nothing left behind, nothing lost."""
 
+import doctest
 import json
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -487,3 +489,11 @@ def test_a_summary_without_steps_says_what_to_do():
     with equipoise.watch(model()) as seen:
         pass
     assert "call seen.end_step()" in seen.summary()
+
+
+def test_the_page_shows_what_comes_out(tmp_path, monkeypatch):
+    page = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted >= 8
+    assert result.failed == 0
