@@ -81,10 +81,15 @@ def _refuse_several(num_processes: int, option: str) -> None:
 
 def slurm_address(nodes: str) -> str:
     """Where Slurm itself reaches the first of the nodes: it holds also where their names do not resolve."""
-    first = _said("scontrol", "show", "hostnames", nodes).split()[:1] or [nodes]
+    first = hostnames(nodes)[:1] or [nodes]
     words = _said("scontrol", "show", "node", first[0], "-o").split()
     told = dict(word.partition("=")[::2] for word in words)
     return told.get("NodeAddr", first[0])
+
+
+def hostnames(nodes: str) -> list[str]:
+    """The names of nodes that Slurm abbreviates as n[1-4]; none where it cannot be asked."""
+    return _said("scontrol", "show", "hostnames", nodes).split()
 
 
 def _said(*command: str) -> str:

@@ -14,6 +14,7 @@ from shutil import which
 from equipoise.bench.launchers.folder import End, order, outcome_of
 from equipoise.bench.launchers.inprocess import why_not
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.launchers.member import hostnames
 from equipoise.bench.launchers.processes import GRACE_S
 from equipoise.bench.launchers.slurm_task import BEAT, END, run, task_folder
 from equipoise.errors import UsageError
@@ -40,7 +41,7 @@ _LIVING = {
 }
 _STATE = re.compile(r"[A-Z_]+")
 _TASK_DIED = re.compile(r"error: (?P<host>\S+): tasks? (?P<task>\d+)[\d,-]*: (?P<how>.+)")
-_NODE_DIED = re.compile(r"error: (?:Node failure on|Aborting, .* on) (?P<host>\S+)")
+_NODE_DIED = re.compile(r"error: (?:Node failure on (?P<host>\S+)|Aborting, .* on node (?P<number>\d+))")
 
 
 def slurm(options: Mapping[str, str]) -> Launcher:
@@ -224,8 +225,14 @@ def _who_died(folder: Path, job_id: str, *, missing: set[int]) -> str | None:
         if task and int(task["task"]) in missing:
             return f"rank {task['task']} on {task['host']}: its task ended: {task['how'].lower()}"
         if node:
-            return f"node {node['host']} failed"
+            return f"node {node['host'] or _node(job_id, int(node['number']))} failed"
     return None
+
+
+def _node(job_id: str, number: int) -> str:
+    """The name of a node of a job, by its place among them; the place where Slurm no longer tells."""
+    names = hostnames(_said("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%N"))
+    return names[number] if number < len(names) else str(number)
 
 
 def _last_log(folder: Path, job_id: str) -> str:
