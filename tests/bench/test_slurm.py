@@ -6,8 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ pytest.importorskip("submitit", reason="submitit is not installed: pip install '
 
 from equipoise.bench.launchers import launcher
 from equipoise.bench.phases import PARTS, STEP
+from equipoise.bench.store import Store
 from equipoise.bench.sweep import planned, run_sweep
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")
@@ -60,27 +62,24 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMe
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 """
 
-# A model that says where its ranks run, and waits to be killed on the way.
+# Models that say where their ranks run, and wait to be killed on the way.
 MODELS = """
 import os, time
 import torch
 
-def slow():
-    with open(f"pid-{os.environ['RANK']}", "w") as file:
+def slow(name):
+    with open(f"{name}-{os.environ['RANK']}", "w") as file:
         file.write(f"{os.getpid()} {os.getppid()}")
     def loss(output):
         time.sleep(0.5)
         return output.square().mean()
     return torch.nn.Linear(4, 2), torch.ones(8, 4), loss
-"""
 
-# The parent of a worker is the task that Slurm knows.
-KILLER = """
-import os, signal, time
-while not os.path.exists("pid-1") or not open("pid-1").read():
-    time.sleep(0.1)
-time.sleep(1)
-os.kill(int(open("pid-1").read().split()[1]), signal.SIGKILL)
+def task_killed():
+    return slow("task")
+
+def node_killed():
+    return slow("node")
 """
 
 
@@ -91,15 +90,15 @@ def free_ports(number):
 
 
 @contextmanager
-def daemon(*command, log, environment):
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+def daemon(*command, log):
+    with log.open("ab") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
     try:
         yield process
     finally:
         process.terminate()
         try:
-            process.wait(timeout=15)
+            process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -112,9 +111,31 @@ def until(holds, *, limit_s, what):
         time.sleep(0.1)
 
 
+class Nodes:
+    """The daemons of nodes n1 and n2, which are both this machine, with one core each."""
+
+    def __init__(self, stack, folder):
+        self._stack = stack
+        self._folder = folder
+        self._daemons = {}
+
+    def begin(self, node):
+        command = ("slurmd", "-D", "-N", node, "-f", str(self._folder / "slurm.conf"))
+        log = self._folder / f"{node}.log"
+        self._daemons[node] = self._stack.enter_context(daemon(*command, log=log))
+
+    def fail(self, node, worker, task):
+        """Everything that runs on a node ends at once; then the node comes back."""
+        step = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
+        for pid in (self._daemons[node].pid, step, task, worker):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._daemons[node].wait()
+        self.begin(node)
+
+
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    """Two nodes, n1 and n2, of one core each; both are this machine."""
+def nodes(tmp_path, monkeypatch):
     folder = tmp_path / "slurm"
     for name in ("state", "spool.n1", "spool.n2"):
         (folder / name).mkdir(parents=True)
@@ -125,26 +146,25 @@ def cluster(tmp_path, monkeypatch):
     conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(3)))
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.setenv("PATH", SBIN)
-    environment = dict(os.environ)
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+    munged = ("munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files)
     with ExitStack() as stack:
+        stack.enter_context(daemon(*munged, log=folder / "munged.log"))
+        until((folder / "munge.socket").exists, limit_s=60, what="munged")
+        stack.enter_context(daemon("slurmctld", "-D", "-f", str(conf), log=folder / "ctld.log"))
+        made = Nodes(stack, folder)
+        made.begin("n1")
+        made.begin("n2")
+        until(lambda: said("sinfo", "-h", "-o", "%T %D") == "idle 2", limit_s=60, what="both nodes idle")
+        yield made
+        said("scancel", "--user=root")
 
-        def begun(name, *command):
-            return stack.enter_context(daemon(*command, log=folder / f"{name}.log", environment=environment))
 
-        begun("munged", "munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files)
-        until((folder / "munge.socket").exists, limit_s=20, what=(folder / "munged.log").read_text)
-        begun("ctld", "slurmctld", "-D", "-f", str(conf))
-        for node in ("n1", "n2"):
-            begun(node, "slurmd", "-D", "-N", node, "-f", str(conf))
-
-        def idle():
-            said = subprocess.run(["sinfo", "-h", "-o", "%T %D"], capture_output=True, text=True, check=False)
-            return said.stdout.split() == ["idle", "2"]
-
-        until(idle, limit_s=60, what="both nodes idle")
-        yield folder
-        subprocess.run(["scancel", "--user=root"], check=False, timeout=30)
+def said(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout.strip()
 
 
 def alive(pid):
@@ -154,47 +174,63 @@ def alive(pid):
         return False
 
 
-@pytest.mark.usefixtures("cluster")
-def test_two_nodes_train_and_a_killed_task_is_a_failed_cell_not_the_end(tmp_path, monkeypatch):
-    (tmp_path / "models.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
+def pids(name):
+    """Of both ranks of a model: its worker, and the task that Slurm knows; none before both have begun."""
+    paths = [Path(f"{name}-{rank}") for rank in (0, 1)]
+    if not all(path.exists() and path.read_text() for path in paths):
+        return ()
+    return tuple(tuple(map(int, path.read_text().split())) for path in paths)
+
+
+def kill(nodes):
+    """Kill the task of rank 1 of one model, and the node of rank 1 of the other."""
+    waiting = {"task", "node"}
+    while waiting:
+        for name in sorted(waiting):
+            found = pids(name)
+            if found:
+                waiting.remove(name)
+                time.sleep(1)
+                if name == "task":
+                    os.kill(found[1][1], signal.SIGKILL)
+                else:
+                    nodes.fail("n2", *found[1])
+        time.sleep(0.1)
+
+
+def test_cells_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fail(nodes):
+    workloads = ["models:task_killed", "models:node_killed", "mlp"]
     cells = planned(
-        workloads=["models:slow", "mlp"],
-        methods=["ddp"],
-        sizes=[2],
-        batches=[16],
-        num_repetitions=1,
-        num_steps=4,
+        workloads=workloads, methods=["ddp"], sizes=[2], batches=[16], num_repetitions=1, num_steps=4
     )
     told = []
-    pids = []
-
-    def progress(what, _number, _total):
-        told.append(what)
-
-    killer = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            KILLER,
-        ]
+    threading.Thread(target=kill, args=(nodes,), daemon=True).start()
+    finished = run_sweep(
+        cells, Path("out"), launcher("slurm"), limit_s=120, progress=lambda what, *_: told.append(what)
     )
-    try:
-        finished = run_sweep(cells, Path("out"), launcher("slurm"), limit_s=120, progress=progress)
-    finally:
-        killer.send_signal(signal.SIGKILL)
-        killer.wait()
     by_name = {one.cell.workload: one for one in finished}
-    killed, trained = by_name["models:slow"], by_name["mlp"]
-    assert killed.status == "failed"
-    assert "rank 1 on n2" in killed.reason, killed.reason
-    assert "killed" in killed.reason, killed.reason
+    assert any(what.startswith("queued as job") for what in told)
+    trained = by_name["mlp"]
     assert (trained.status, trained.reason) == ("success", None)
     for split in trained.result["steps"]:
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
     assert [node["ranks"] for node in trained.result["nodes"]] == [[0], [1]]
-    assert any(what.startswith("queued as job") for what in told)
-    for rank in (0, 1):
-        pids += map(int, Path(f"pid-{rank}").read_text().split())
-    assert not any(map(alive, pids))
-    assert subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout == b""
+    task, node = by_name["models:task_killed"], by_name["models:node_killed"]
+    assert (task.status, task.reason) == ("failed", "rank 1 on n2: its task ended: killed")
+    assert (node.status, node.reason) == ("failed", "node n2 failed")
+    begun = [pid for name in ("task", "node") for pair in pids(name) for pid in pair]
+    assert len(begun) == 8
+    assert not any(map(alive, begun))
+    assert said("squeue", "-h") == ""
+
+
+@pytest.mark.usefixtures("nodes")
+def test_srun_starts_bench_on_every_node_and_the_first_coordinates():
+    bench = ["bench", "mlp", "--sizes", "2", "--batch", "16", "--steps", "4", "--repeat", "1", "--out", "out"]
+    command = ["srun", "--nodes=2", "--ntasks=2", sys.executable, "-m", "equipoise", *bench]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (one,) = Store(Path("out")).finished()
+    assert (one.status, one.reason) == ("success", None)
+    assert [node["ranks"] for node in one.result["nodes"]] == [[0], [1]]
+    assert one.conditions["launcher"] == "srun over 2 hosts"

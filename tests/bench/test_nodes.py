@@ -1,0 +1,102 @@
+"""What several nodes share: cores by hand, conditions as a set, messages, and who is to blame for a failure."""
+
+import select
+import socket
+from pathlib import Path
+
+import pytest
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
+from equipoise.bench.launchers.folder import End, leave_result, outcome_of
+from equipoise.bench.launchers.launcher import Job
+from equipoise.bench.launchers.network import interface_towards
+from equipoise.bench.launchers.wire import Wire
+from equipoise.errors import DataError
+
+HOSTS = {0: "a", 1: "b"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most_ranks", "expected"),
+    [
+        # Two machines of four cores: two a rank.
+        ([("a", (0, 1, 2, 3)), ("b", (0, 1, 2, 3))], 2, (((0, 1), (2, 3)), ((0, 1), (2, 3)))),
+        # The weaker machine decides: every rank has as many.
+        ([("a", (0, 1, 2, 3)), ("b", (6, 7))], 1, (((0, 1),), ((6, 7),))),
+        # Two nodes that are one machine share its cores.
+        ([("a", (0, 1)), ("a", (0, 1))], 1, (((0,),), ((1,),))),
+        ([("a", (0,)), ("a", (1,))], 1, (((0,),), ((1,),))),
+    ],
+)
+def test_every_rank_of_all_nodes_has_as_many_cores(nodes, most_ranks, expected):
+    assert core_sets_by_node(nodes, most_ranks) == expected
+
+
+def test_more_ranks_than_cores_are_refused():
+    with pytest.raises(DataError, match=r"3 ranks on a node of 2 cores"):
+        core_sets_by_node([("a", (0, 1, 2)), ("b", (0, 1))], 3)
+
+
+def test_nodes_are_compared_as_a_set_without_their_names():
+    one = {"host": "a", "processor": "X", "torch": "2.13.0", "core_sets": [[0, 1]]}
+    other = {"host": "b", "processor": "Y", "torch": "2.13.0", "core_sets": [[4, 5]]}
+    refuse_unlike_nodes([[one, other], [{**other, "host": "c"}, {**one, "load_1min": 9.0}]], "ddp")
+    with pytest.raises(DataError, match=r"processor='X' and 'Y'"):
+        refuse_unlike_nodes([[one, other], [other, other]], "ddp")
+    with pytest.raises(DataError, match=r"core_sets"):
+        refuse_unlike_nodes([[one], [{**one, "core_sets": [[0]]}]], "ddp")
+    with pytest.raises(DataError, match=r"on 2 and 1 nodes"):
+        refuse_unlike_nodes([[one, other], [one]], "ddp")
+
+
+def job(folder):
+    cell = Cell(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
+    return Job(cell=cell, folder=folder, core_sets=(), limit_s=9.0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "ran_out", "reason"),
+    [
+        # The peer of a killed rank may be heard of first: it only saw that the other was gone.
+        (((0, 1, "raised X: Connection closed by peer"), (1, -9, "was killed by SIGKILL")), False, "rank 1 on b was"),
+        (((0, 1, "raised X: Connection reset by peer"), (1, 1, "raised ValueError")), False, "rank 1 on b raised V"),
+        (((1, 1, "raised ValueError"), (0, 1, "raised TypeError")), False, "rank 1 on b raised V"),
+        (((0, 0, None),), True, "hung: ended after 9 s"),
+        (((0, 0, None), (1, 0, None)), False, "ended without a result"),
+    ],
+)  # fmt: skip
+def test_the_rank_that_failed_first_is_named_with_its_host(tmp_path, ends, ran_out, reason):
+    found = [End(rank=rank, code=code, why=why) for rank, code, why in ends]
+    assert outcome_of(job(tmp_path), found, HOSTS, ran_out=ran_out).reason.startswith(reason)
+
+
+def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):
+    leave_result(tmp_path, {"steps": []})
+    well = [End(rank=rank, code=0, why=None) for rank in (0, 1)]
+    assert outcome_of(job(tmp_path), well, HOSTS, ran_out=False).result == {"steps": []}
+    assert outcome_of(job(tmp_path), well[:1], HOSTS, ran_out=True).result is None
+
+
+def test_messages_arrive_whole_and_a_peer_that_ends_is_noticed():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = Wire(socket.create_connection(listener.getsockname()))
+        there = Wire(listener.accept()[0])
+    long = {"text": "ä" * 200_000}
+    here.send(long)
+    here.send({"n": 1})
+    found = []
+    while len(found) < 2:
+        select.select([there], [], [], 30)
+        found += there.received()
+    assert found == [long, {"n": 1}]
+    here.close()
+    select.select([there], [], [], 30)
+    assert there.received() == []
+    assert there.lost
+    there.close()
+
+
+@pytest.mark.skipif(not Path("/sys/class/net/lo").exists(), reason="needs a loopback called lo")
+def test_the_interface_towards_this_host_is_its_loopback():
+    assert interface_towards("127.0.0.1") == "lo"
