@@ -169,7 +169,7 @@ class Crew:
         self._stack.close()
 
 
-def _sweep(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *, end_s: float) -> bool:
+def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *, end_s: float) -> bool:
     """Some cells of a store timed by one crew, and by another where one failed; False when time was over."""
     crew: Crew | None = None
     num_ranks = left[0].num_ranks
@@ -213,7 +213,7 @@ def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: 
             plan = in_random_order(cells(asked, num_ranks=num_ranks, num_repetitions=num_repetitions), seed=0)
             with store.opened(plan, resume=True):
                 left = [each for each in plan if each.repetition == repetition and not store.has(each)]
-                if left and not _sweep(store, rate, left, cores, end_s=end_s):
+                if left and not timed(store, rate, left, cores, end_s=end_s):
                     return False
     return True
 
