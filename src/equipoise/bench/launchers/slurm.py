@@ -28,6 +28,8 @@ _FIRST_ASK_S, _LAST_ASK_S, _ASK_GROWTH = 0.5, 10.0, 1.3
 _MARGIN_S = 120.0
 _GONE_S = 60.0
 _PENDING = "PENDING"
+# What follows from the size of a cell.
+_OWN = {"nodes", "ntasks", "output", "error", "array"}
 _LIVING = {
     "CONFIGURING",
     "COMPLETING",
@@ -51,6 +53,9 @@ def slurm(options: Mapping[str, str]) -> Launcher:
     """
     chosen = {name.replace("-", "_"): value for name, value in options.items()}
     text = chosen.pop("tasks_per_node", chosen.pop("ntasks_per_node", chosen.get("gpus_per_node", "1")))
+    own = sorted(_OWN & set(chosen))
+    if own:
+        raise UsageError(f"--slurm {own[0]}: follows from --sizes and tasks_per_node; leave it out")
     if not text.isdecimal() or not int(text):
         raise UsageError(f"--slurm tasks_per_node={text}; expected a number from 1")
 
