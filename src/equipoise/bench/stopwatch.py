@@ -86,6 +86,10 @@ class Stopwatch:
         self._observe(list(self._last.values()), self._ready_now)
         self._settled = set(self._last)
 
+    def release(self) -> None:
+        """From now on look at no gradient."""
+        self._observe((), self._ready_now)
+
     def _observe(self, parameters: Sequence[Any], hook: Any) -> None:  # noqa: ANN401 - torch is not followed
         for held in self._hooks:
             held.remove()
@@ -94,7 +98,7 @@ class Stopwatch:
 
     def lap(self) -> Lap:
         """One step, run to its end."""
-        names, stamps, ready = self._names, self._stamps, self._ready = [], [], []
+        self._names, self._stamps, self._ready = [], [], []
         start = perf_counter()
         self._mark(INPUT)
         batch = next(self._batches)
@@ -106,7 +110,9 @@ class Stopwatch:
         if self._latest is not None:
             self._last[id(self._latest)] = self._latest
             self._latest = None
-        return Lap(names=tuple(names), stamps=stamps, ready=ready, end=end, host_s=host_s)
+        return Lap(
+            names=tuple(self._names), stamps=self._stamps, ready=self._ready, end=end, host_s=host_s
+        )
 
     def split(self, lap: Lap) -> dict[str, float]:
         """Seconds of a step by phase; they sum to it.

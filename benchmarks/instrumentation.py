@@ -1,0 +1,165 @@
+"""What timing a step by phase costs: instrumented against bare steps of training, in interleaved pairs.
+
+    python benchmarks/instrumentation.py [--workloads mlp,small_cnn] [--ranks 1,2] [--pairs 200]
+
+The bare arm is the loop that anybody writes: next batch, loss, backward, optimizer step, zero_grad; no clock,
+no hook, no mark. Both arms train the same model in the same processes, in blocks of a few steps whose order is
+drawn anew for each pair; a block begins and ends at a barrier, outside of its time. The cost is the median over
+pairs of log(instrumented / bare), with a bootstrap interval of 95 %. A bare arm against a bare arm goes along
+and says what such a difference is worth. Run it on a quiet machine: it takes one core a rank.
+"""
+
+import argparse
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.devices import device
+from equipoise.bench.emulated import awake
+from equipoise.units import MICROSECOND_S
+
+BATCH_SAMPLES = 64
+# A block takes about this long: long beside a barrier, short beside what else the machine does.
+BLOCK_S = 0.02
+NUM_WARM_UP = 30
+NUM_RESAMPLES = 2000
+TARGET = 0.01
+
+
+def main() -> None:
+    """Run every workload on every number of ranks; print one line each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--workloads", default="mlp,small_cnn")
+    parser.add_argument("--ranks", default="1,2")
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--meeting", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.meeting:
+        one_rank(given.workloads, given.meeting, given.pairs)
+        return
+    columns = "   cost, 95 %                 bare against bare"
+    print(f"{'workload':14}{'ranks':>6}{'step ms':>10}{'cost us':>9}{columns}")
+    for num_ranks in map(int, given.ranks.split(",")):
+        for workload in given.workloads.split(","):
+            started(workload, num_ranks, given.pairs)
+
+
+def started(workload: str, num_ranks: int, num_pairs: int, *, script: str = __file__) -> None:
+    """Run one workload on so many ranks; rank 0 prints."""
+    cores = sorted(os.sched_getaffinity(0))[:num_ranks]
+    with tempfile.TemporaryDirectory() as folder, awake(cores) if num_ranks > 1 else nullcontext():
+        command = (sys.executable, script, "--workloads", workload, "--pairs", str(num_pairs))
+        ranks = [
+            subprocess.Popen(
+                (*command, "--meeting", f"{folder}/meeting"),
+                env=os.environ
+                | {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(num_ranks),
+                    "OMP_NUM_THREADS": "1",
+                    "GLOO_SOCKET_IFNAME": "lo",
+                },
+            )
+            for rank in range(num_ranks)
+        ]
+        exit_codes = [process.wait() for process in ranks]
+        if any(exit_codes):
+            sys.exit(1)
+
+
+def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
+    """Time pairs of blocks on this rank; rank 0 prints what they cost."""
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    import torch  # noqa: PLC0415 - after the cores are set
+    import torch.distributed as dist  # noqa: PLC0415 - likewise
+
+    from equipoise.bench.stopwatch import Stopwatch  # noqa: PLC0415 - likewise
+    from equipoise.bench.timed_steps import begun  # noqa: PLC0415 - likewise
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=num_ranks)
+    cell = Cell(
+        workload=workload,
+        method="single" if num_ranks == 1 else "ddp",
+        num_ranks=num_ranks,
+        batch_samples=BATCH_SAMPLES * num_ranks,
+    )
+    on = device("cpu")
+    subject, step = begun(cell, rank, on, on.bind(rank))
+    watch = Stopwatch(step, subject, on, num_ranks=num_ranks)
+    for _ in range(NUM_WARM_UP):
+        watch.lap()
+    module, optimizer, batches, loss_of = step.module, step.optimizer, subject.batches, subject.loss
+
+    def bare(num_steps: int) -> None:
+        for _ in range(num_steps):
+            loss = loss_of(module, next(batches))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def instrumented(num_steps: int) -> list[object]:
+        return [watch.lap() for _ in range(num_steps)]
+
+    def block_s(run: Callable[[int], object], num_steps: int) -> float:
+        (watch.settle if run is instrumented else watch.release)()
+        dist.barrier()
+        start = perf_counter()
+        run(num_steps)
+        taken = torch.tensor([perf_counter() - start])
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+        return float(taken) / num_steps
+
+    num_steps = max(1, round(BLOCK_S / median(block_s(bare, 3) for _ in range(5))))
+    arms = {"bare": bare, "again": bare, "instrumented": instrumented}
+    order, seen = random.Random(1), {name: [] for name in arms}  # noqa: S311 - an order, no secret
+    for _ in range(num_pairs):
+        for name in order.sample(sorted(arms), len(arms)):
+            seen[name].append(block_s(arms[name], num_steps))
+    if rank == 0:
+        told(workload, num_ranks, seen)
+    dist.destroy_process_group()
+
+
+def told(workload: str, num_ranks: int, seen: dict[str, list[float]]) -> None:
+    """Print one line."""
+    bare = median(seen["bare"])
+    cost = median(np.subtract(seen["instrumented"], seen["bare"])) / MICROSECOND_S
+    low, middle, high = interval(seen["instrumented"], seen["bare"])
+    verdict = "" if high <= TARGET else "  not shown" if low <= TARGET else "  over 1 %"
+    print(
+        f"{workload:14}{num_ranks:6}{1000 * bare:10.3f}{cost:9.1f}   "
+        f"{percent(middle)} ({percent(low)} to {percent(high)})   "
+        "{1} ({0} to {2})".format(*map(percent, interval(seen["again"], seen["bare"])))
+        + verdict,
+        flush=True,
+    )
+
+
+def interval(one: list[float], other: list[float]) -> tuple[float, float, float]:
+    """Low end, median and high end of the fraction by which one takes longer, from pairs."""
+    logs = np.log(one) - np.log(other)
+    drawn = np.random.default_rng(0).choice(logs, (NUM_RESAMPLES, len(logs)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return math.expm1(low), math.expm1(np.median(logs)), math.expm1(high)
+
+
+def percent(fraction: float) -> str:
+    """A signed percentage."""
+    return f"{100 * fraction:+.2f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Meters: energy from counters and power, a kernel's files, NVML's answers, and what ranks tell together."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.bench.meters import amdgpu, combined, nvml, rapl
+from equipoise.bench.meters.integrated import counted_j, disagreement, integrated_j
+from equipoise.bench.meters.network import sent_bytes
+from equipoise.bench.meters.sampler import Readings, Sampler, drawn
+from equipoise.bench.meters.source import Source
+
+
+def zone(root, name, label, energy_uj, largest_uj=262_143_328_850):
+    folder = root / name
+    folder.mkdir(parents=True)
+    for file, value in (("name", label), ("energy_uj", energy_uj), ("max_energy_range_uj", largest_uj)):
+        (folder / file).write_text(f"{value}\n")
+    return folder
+
+
+@pytest.fixture
+def powercap(tmp_path):
+    """Files as a machine of two sockets shows them."""
+    zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
+    zone(tmp_path, "intel-rapl:0:0", "core", 400_000)
+    zone(tmp_path, "intel-rapl:0:1", "dram", 200_000)
+    zone(tmp_path, "intel-rapl:1", "package-1", 5_000_000)
+    zone(tmp_path, "intel-rapl:2", "psys", 90_000_000)
+    zone(tmp_path, "intel-rapl-mmio:0", "package-0", 1_000_000)
+    (tmp_path / "intel-rapl").mkdir()
+    return tmp_path
+
+
+def test_packages_and_their_memory_are_counted_once(powercap):
+    found = rapl.sources(powercap).found
+    assert [source.part for source in found] == ["package-0", "package-0 dram", "package-1"]
+    assert [source.counter_j() for source in found] == pytest.approx([1.0, 0.2, 5.0])
+    assert found[0].range_j == pytest.approx(262_143.32885)
+
+
+def test_a_counter_that_begins_again_goes_on(powercap):
+    source = rapl.sources(powercap).found[0]
+    readings = []
+    for energy_uj in (262_143_000_000, 262_143_300_000, 100_000):
+        (powercap / "intel-rapl:0" / "energy_uj").write_text(str(energy_uj))
+        readings.append(source.counter_j())
+    # 0.3 J to the second; 0.02885 J to the end of the range and 0.1 J beyond.
+    assert counted_j(readings, source.range_j) == pytest.approx(0.3 + 0.02885 + 0.1)
+
+
+def test_a_machine_without_counters_says_so(tmp_path):
+    assert "no energy counter" in rapl.sources(tmp_path / "powercap").reason
+    assert "no package" in rapl.sources(tmp_path).reason
+
+
+@pytest.fixture
+def nobody():
+    """A folder that all may enter, and rights that root has not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        zone(Path(folder), "intel-rapl:0", "package-0", 1)
+        (Path(folder) / "intel-rapl:0" / "energy_uj").chmod(0o400 if os.geteuid() == 0 else 0)
+        mine = os.geteuid()
+        if mine == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(mine)
+
+
+def test_counters_of_root_alone_say_so(nobody):
+    assert "only root" in rapl.sources(nobody).reason
+
+
+@pytest.mark.law
+@given(st.lists(st.floats(0, 90), max_size=20), st.floats(0, 99))
+def test_a_counter_gives_the_sum_of_what_was_drawn(parts, start):
+    readings = [start]
+    for part in parts:
+        readings.append((readings[-1] + part) % 100.0)
+    assert counted_j(readings, 100.0) == pytest.approx(sum(parts), abs=1e-6)
+
+
+def test_power_is_integrated_over_uneven_moments():
+    # By hand: 0-1 s at 100 W, then falling to 0 W at 3 s: 100 + 100.
+    assert integrated_j([0.0, 1.0, 3.0], [100.0, 100.0, 0.0]) == 200.0
+
+
+def test_polled_power_that_disagrees_with_the_counter_is_told():
+    source = Source(part="accelerator 0000:3b:00.0", meter="NVML")
+    moments = [0.1 * number for number in range(21)]
+    told = Readings(counter=(moments, [100 * each for each in moments]), power=(moments, [130.0] * 21))
+    found = drawn(source, told)
+    assert found["energy_j"] == pytest.approx(200.0)
+    assert found["polled_j"] == pytest.approx(260.0)
+    assert "30 % from the energy counter" in found["disagreement"]
+    told.power[1][:] = [105.0] * 21
+    assert drawn(source, told)["disagreement"] is None
+    assert disagreement(200.0, 210.0) == pytest.approx(0.05)
+
+
+def test_a_source_without_counter_is_polled():
+    found = drawn(Source(part="a", meter="amdgpu"), Readings(power=([0.0, 2.0], [50.0, 50.0])))
+    assert (found["energy_j"], found["meter"]) == (100.0, "amdgpu power")
+    assert drawn(Source(part="a", meter="amdgpu"), Readings())["energy_j"] is None
+
+
+def test_a_sampler_reads_at_both_ends_and_between():
+    count = iter(range(1000))
+    with Sampler([Source(part="a", meter="m", counter_j=lambda: float(next(count)))], 0.005) as sampler:
+        deadline = time.monotonic() + 60
+        while sampler._readings[0].counter[1][-1] < 3 and time.monotonic() < deadline:
+            time.sleep(0.005)
+    (found,) = sampler.drawn()
+    assert found["num_readings"] >= 4
+    assert found["energy_j"] == found["num_readings"] - 1
+
+
+def test_an_accelerator_of_amd_is_read_from_the_files_of_its_driver(tmp_path):
+    sensor = tmp_path / "0000:c1:00.0" / "hwmon" / "hwmon3"
+    sensor.mkdir(parents=True)
+    (sensor / "power1_average").write_text("203000000\n")
+    (sensor.parents[1] / "gpu_busy_percent").write_text("97\n")
+    (sensor.parents[1] / "pp_dpm_sclk").write_text("0: 132Mhz\n1: 2100Mhz *\n")
+    (found,) = amdgpu.sources(["0000:c1:00.0"], tmp_path).found
+    assert (found.power_w(), found.busy_fraction(), found.counter_j) == (pytest.approx(203.0), 0.97, None)
+    assert amdgpu.conditions("0000:c1:00.0", tmp_path)["accelerator_clock_hz"] == 2.1e9
+    assert "no sensor of 0000:ff" in amdgpu.sources(["0000:ff:00.0"], tmp_path).reason
+
+
+class Answers:
+    """What NVML answers, in its own units, as an A100 did."""
+
+    NVMLError = type("NVMLError", (OSError,), {})
+    NVML_CLOCK_SM = 1
+
+    def __init__(self, *, counts=True):
+        self.counts = counts
+
+    def nvmlInit(self):  # noqa: N802 - NVML's own names, here and below
+        """Nothing to do."""
+
+    def nvmlDeviceGetHandleByPciBusId(self, address):  # noqa: N802
+        if address != b"0000:3b:00.0":
+            raise self.NVMLError("Not Found")
+        return "handle"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, _handle):  # noqa: N802
+        if not self.counts:
+            raise self.NVMLError("Not Supported")
+        return 123_456
+
+    def nvmlDeviceGetPowerUsage(self, _handle):  # noqa: N802
+        return 287_500
+
+    def nvmlDeviceGetUtilizationRates(self, _handle):  # noqa: N802
+        return type("Rates", (), {"gpu": 98})
+
+
+def test_millijoules_and_milliwatts_of_nvml_become_joules_and_watts():
+    (found,) = nvml.sources(["0000:3b:00.0"], Answers()).found
+    assert (found.counter_j(), found.power_w(), found.busy_fraction()) == (123.456, 287.5, 0.98)
+    (older,) = nvml.sources(["0000:3b:00.0"], Answers(counts=False)).found
+    assert older.counter_j is None
+    assert "NVML knows none at 0000:00" in nvml.sources(["0000:00:00.0"], Answers()).reason
+
+
+def test_nvml_without_a_driver_says_why_it_does_not_start():
+    pynvml = pytest.importorskip("pynvml")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        assert "NVML does not start" in nvml.sources(["0000:3b:00.0"]).reason
+    else:
+        pytest.skip("a driver of NVIDIA is here")
+
+
+def test_bytes_of_bridges_are_not_counted_twice_and_infiniband_is(tmp_path):
+    table = "Inter-| Receive\n face |bytes\n" + "".join(
+        f"  {name}: 9 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n"
+        for name, sent in (("lo", 7), ("eth0", 100), ("veth1", 20), ("bond0", 100), ("docker0", 20))
+    )
+    (tmp_path / "proc" / "self" / "net").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "net" / "dev").write_text(table)
+    (tmp_path / "sys" / "class" / "net" / "bond0" / "bonding").mkdir(parents=True)
+    (tmp_path / "sys" / "class" / "net" / "docker0" / "bridge").mkdir(parents=True)
+    port = tmp_path / "sys" / "class" / "infiniband" / "mlx5_0" / "ports" / "1" / "counters"
+    port.mkdir(parents=True)
+    (port / "port_xmit_data").write_text("250\n")
+    assert sent_bytes(tmp_path / "proc", tmp_path / "sys") == {"wire": 120 + 1000, "loopback": 7}
+
+
+def share(**changes):
+    told = {
+        "node": "a",
+        "cpu_s": 1.0,
+        "wall_s": 2.0,
+        "num_cores": 1,
+        "memory": {"peak": 100},
+        "memory_before": 40,
+        "sent": None,
+        "meters": False,
+        "reasons": [],
+        "drawn": [],
+    }
+    return {**told, **changes}
+
+
+def part(energy_j, name="package-0", meter="RAPL counter"):
+    told = {"part": name, "meter": meter, "energy_j": energy_j, "busy_fraction": None, "disagreement": None}
+    return told if energy_j is not None else {**told, "meter": None}
+
+
+def test_ranks_are_put_together_by_what_they_share():
+    shares = [share(sent={"wire": 8, "loopback": 6}), share(cpu_s=2.0)]
+    found = combined.utilisation(shares, of_accelerators=False)
+    assert found["cpu_fraction"] == 0.75
+    assert (found["network"], found["network_byte_per_s"]) == ("loopback", 3.0)
+    apart = [share(sent={"wire": 8, "loopback": 6}), share(sent={"wire": 10, "loopback": 0})]
+    found = combined.utilisation(apart, of_accelerators=False)
+    assert (found["network"], found["network_byte_per_s"]) == ("wire", 5.0)
+    assert combined.utilisation(shares, of_accelerators=True)["network_byte_per_s"] is None
+    assert combined.memory(shares)["memory_growth_bytes"] == [60, 60]
+
+
+def test_energy_is_summed_over_machines_and_never_without_its_accelerators():
+    machines = [
+        share(meters=True, drawn=[part(30.0)]),
+        share(meters=True, drawn=[part(12.0)], node="b"),
+        share(),
+    ]
+    found = combined.energy(machines, of_accelerators=False)
+    assert (found["energy_j"], found["meter"], found["reason"]) == (42.0, "RAPL counter", None)
+    lost = [*machines, share(meters=True, drawn=[], reasons=["processors: only root may read"])]
+    found = combined.energy(lost, of_accelerators=False)
+    assert (found["energy_j"], found["reason"]) == (None, "processors: only root may read")
+    chip = part(500.0, "accelerator 0000:3b:00.0", "NVML counter")
+    mixed = [share(meters=True, drawn=[chip], reasons=["processors: only root may read"])]
+    found = combined.energy(mixed, of_accelerators=True)
+    assert (found["energy_j"], found["left_out"]) == (500.0, ["processors: only root may read"])
+    silent = [share(meters=True, drawn=[part(30.0), part(None, "accelerator 0000:3b:00.0")])]
+    found = combined.energy(silent, of_accelerators=True)
+    assert found["energy_j"] is None
+    assert "did not answer" in found["reason"]
