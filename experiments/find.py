@@ -8,29 +8,38 @@ tables between the markers of PAGE.
 """
 
 import argparse
+import json
+import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
+
+from two_hosts import timed
 
 from equipoise.advice.exchange_costs import exchange_costs
 from equipoise.advice.tune import Found, Space, alone_cells, candidates, search
 from equipoise.bench.cell import Cell
+from equipoise.bench.interference import Rivals, interference
 from equipoise.bench.launchers import launcher
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.sweep import in_random_order
 from equipoise.bench.timed_run import timed_run
-from equipoise.bench.trials import Trials
 from equipoise.errors import UsageError
 
 RATES = ("1gbit", "10gbit")
 METHODS = ("ddp", "static_graph", "fsdp", "fp16", "accumulate:4", "localsgd:8")
 # Parameters of each, and the batches that two ranks share.
-MODELS = {"mlp": (85_002, (64, 256)), "small_cnn": (1_199_882, (32, 64)), "large_mlp": (3_832_330, (64, 256))}
+MODELS = {
+    "mlp": (85_002, (64, 256)),
+    "small_cnn": (1_199_882, (32, 64)),
+    "large_mlp": (3_832_330, (64, 256)),
+}
 NUM_STEPS = 12
 NUM_TRIALS = 6
-LIMIT_S = 120.0
 
 
 def space(model: str) -> Space:
@@ -54,50 +63,56 @@ class Outcome:
         return 1.0 - (self.found.best.samples_per_s or 0.0) / self.fastest_per_s
 
 
+def planned(num_ranks: int) -> tuple[Cell, ...]:
+    """Every run of all models on so many hosts."""
+    wanted = {}
+    for model in MODELS:
+        asked = space(model)
+        for cell in (*alone_cells(asked), *candidates(asked)[0]):
+            if cell.num_ranks == num_ranks:
+                wanted[cell.cell_id] = cell
+    return tuple(wanted.values())
+
+
 def measured(out: Path, end_s: float) -> bool:
     """Run what is not on disk yet; whether all of it is."""
-    for rate in RATES:
-        trials = Trials(
-            folder=out / rate, launch_with=launcher(f"emulated:{rate}"), limit_s=LIMIT_S, most_ranks=2
-        )
-        trials.begin({"rate": rate}, resume=True)
-        if time.monotonic() > end_s:
-            return False
-        trials.costs(2)
-        for model in MODELS:
-            for cell in (*alone_cells(space(model)), *candidates(space(model))[0]):
-                if time.monotonic() > end_s:
-                    return False
-                (finished,) = trials.measured([cell])
-                run = timed_run(finished)
-                told = finished.reason if run is None else f"{cell.batch_samples / run.step_s:.0f} samples/s"
-                print(f"{time.strftime('%H:%M:%S')} {rate} {cell.cell_id}: {told}", flush=True)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    for name, rate, num_ranks in (("single", RATES[0], 1), *((rate, rate, 2) for rate in RATES)):
+        store = Store(out / name)
+        plan = in_random_order(planned(num_ranks), seed=0)
+        with store.opened(plan, resume=True):
+            left = [each for each in plan if not store.has(each)]
+            if left and not timed(store, rate, left, cores, end_s=end_s):
+                return False
+        path = out / f"interference-{rate}.json"
+        if not path.exists():
+            if time.monotonic() > end_s:
+                return False
+            document = interference(Rivals(), launcher(f"emulated:{rate}"))
+            write_whole(path, json.dumps(document, indent=1).encode())
     return True
 
 
 def outcomes(out: Path) -> list[Outcome]:
     """Every search, on what was measured."""
     found = []
+    alone = {each.cell.cell_id: each for each in Store(out / "single").finished()}
     for rate in RATES:
-        trials = Trials(
-            folder=out / rate, launch_with=launcher(f"emulated:{rate}"), limit_s=LIMIT_S, most_ranks=2
-        )
-        costs = {2: exchange_costs(trials.costs(2), rate)}
+        known = alone | {each.cell.cell_id: each for each in Store(out / rate).finished()}
+        path = out / f"interference-{rate}.json"
+        costs = {2: exchange_costs(json.loads(path.read_text()), str(path))}
         for model in MODELS:
-            asked = space(model)
-
-            def recall(cells: Sequence[Cell], trials: Trials = trials) -> tuple[Finished, ...]:
-                return trials.measured([replace(cell, repetition=1) for cell in cells])
-
-            cells = candidates(asked)[0]
-            speeds = {
-                cell: cell.batch_samples / run.step_s
-                for cell in cells
-                for each in recall([cell])
-                if each.status == SUCCESS and (run := timed_run(each))
-            }
+            cells = candidates(space(model))[0]
+            runs = {cell: timed_run(known[cell.cell_id]) for cell in cells}
+            speeds = {cell: cell.batch_samples / run.step_s for cell, run in runs.items() if run}
             fastest = max(speeds, key=speeds.__getitem__)
-            result = search(asked, recall, costs, num_trials=NUM_TRIALS, num_repetitions=1)
+            result = search(
+                space(model),
+                partial(_remembered, known),
+                costs,
+                num_trials=NUM_TRIALS,
+                num_repetitions=1,
+            )
             found.append(
                 Outcome(
                     rate=rate,
@@ -108,6 +123,11 @@ def outcomes(out: Path) -> list[Outcome]:
                 )
             )
     return found
+
+
+def _remembered(known: Mapping[str, Finished], cells: Sequence[Cell]) -> list[Finished]:
+    """What runs gave that were made before."""
+    return [known[cell.cell_id] for cell in cells]
 
 
 def tables(found: Sequence[Outcome]) -> str:
@@ -169,6 +189,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--write", type=Path, help="a page with markers for the tables")
     chosen = parser.parse_args()
+    chosen.out.mkdir(parents=True, exist_ok=True)
     try:
         is_done = measured(chosen.out, time.monotonic() + chosen.minutes * 60)
     except UsageError as err:

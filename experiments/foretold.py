@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import median
@@ -39,10 +40,12 @@ class Row:
 
     @property
     def error_log(self) -> float:
+        """Logarithm of foretold over measured seconds."""
         return log(self.foretold_s / self.measured_s)
 
 
 def costs_at(out: Path, rate: str) -> ExchangeCosts:
+    """What messages cost at a rate."""
     path = out / f"interference-{rate}.json"
     return exchange_costs(json.loads(path.read_text()), str(path))
 
@@ -87,6 +90,19 @@ def compared(out: Path, parts: list[str]) -> Iterator[tuple[Row, ForetoldStep, d
                 yield row, found, each.phases
 
 
+def _detail(row: Row, found: ForetoldStep, phases: dict[str, float]) -> str:
+    """One step in three lines: the whole, what was foretold of it, what was seen; in ms."""
+    names = ("own_s", "waiting_s", "added_s", "exposed_s")
+    parts = {name: round(getattr(found, name) * 1e3, 2) for name in names}
+    seen = {name: round(seconds * 1e3, 2) for name, seconds in phases.items()}
+    what = f"{row.rate} {row.part} {row.workload} {row.method} batch {row.batch_samples}"
+    off = f"{exp(row.error_log) - 1:+.1%}"
+    return (
+        f"{what}: foretold {row.foretold_s * 1e3:.2f} ms, measured {row.measured_s * 1e3:.2f}, {off}\n"
+        f"    {parts}, {found.num_messages:g} messages\n    {seen}"
+    )
+
+
 def main() -> None:
     """Foretell and compare what there is."""
     parser = argparse.ArgumentParser(
@@ -100,23 +116,12 @@ def main() -> None:
     for row, found, phases in compared(chosen.out, chosen.parts.split(",")):
         rows.append(row)
         if chosen.detail:
-            parts = {
-                name: round(getattr(found, name) * 1e3, 2)
-                for name in ("own_s", "waiting_s", "added_s", "exposed_s")
-            }
-            seen = {name: round(seconds * 1e3, 2) for name, seconds in phases.items()}
-            print(
-                f"{row.rate} {row.part} {row.workload} {row.method} batch {row.batch_samples}: foretold "
-                f"{row.foretold_s * 1e3:.2f} ms, measured {row.measured_s * 1e3:.2f}, {exp(row.error_log) - 1:+.1%}"
-                f"\n    {parts} {found.num_messages:g} messages\n    {seen}"
-            )
-    for rate in RATES:
-        for part in PARTS:
-            errors = [abs(exp(row.error_log) - 1) for row in rows if (row.rate, row.part) == (rate, part)]
-            if errors:
-                print(
-                    f"{rate:7} {part:9} {len(errors):3} steps: median error {median(errors):.1%}, worst {max(errors):.1%}"
-                )
+            print(_detail(row, found, phases))
+    for rate, part in product(RATES, PARTS):
+        errors = [abs(exp(row.error_log) - 1) for row in rows if (row.rate, row.part) == (rate, part)]
+        if errors:
+            told = f"median error {median(errors):.1%}, worst {max(errors):.1%}"
+            print(f"{rate:7} {part:9} {len(errors):3} steps: {told}")
     (chosen.out / "foretold.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 

@@ -1,13 +1,13 @@
 """What messages between ranks and each way to train cost here, from a measurement of interference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from equipoise.bench.interference import SCHEMA
+from equipoise.bench.interference import SCHEMA, Rivals
 from equipoise.bench.methods import method
 from equipoise.errors import DataError, EvidenceError
 from equipoise.units import MIB
@@ -55,8 +55,8 @@ class Messages:
         largest = self.payload_bytes[-1]
         if payload_bytes > _BEYOND * largest:
             raise EvidenceError(
-                f"a message of {payload_bytes / MIB:.4g} MiB; measured are {largest / MIB:.4g} MiB at most",
-                missing=(f"messages of up to {payload_bytes / MIB:.4g} MiB",),
+                f"a message of {payload_bytes / MIB:.6g} MiB; measured are {largest / MIB:.6g} MiB at most",
+                missing=(f"messages of up to {payload_bytes / MIB:.6g} MiB",),
             )
         share = float(np.interp(np.log(max(payload_bytes, 1.0)), np.log(self.payload_bytes), self.core_share))
         return Message(
@@ -127,6 +127,21 @@ class ExchangeCosts:
         given = sorted(alike)
         seconds = [alike[each].seconds(gradient_bytes, num_tensors) for each in given]
         return factor * float(np.interp(wanted, given, seconds))
+
+
+def needed(texts: Iterable[str], *, num_ranks: int, device: str) -> Rivals:
+    """What to measure so that these methods can be foretold on so many ranks."""
+    found = {text: method(text)[0].name for text in texts}
+    # A bucket's size changes nothing of what is copied.
+    plain = {text: "ddp" if name == "ddp" else text for text, name in found.items() if name != "single"}
+    kin = [_KIN.get(found[text], (own, 1.0))[0] for text, own in plain.items()]
+    gathered = {"topk", "fsdp"} & set(found.values())
+    return Rivals(
+        num_ranks=num_ranks,
+        operations=("all_reduce", "all_gather") if gathered else ("all_reduce",),
+        methods=tuple(dict.fromkeys(kin)),
+        device=device,
+    )
 
 
 def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:

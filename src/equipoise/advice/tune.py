@@ -320,14 +320,22 @@ def _fastest(measured: Iterable[Candidate], name: str) -> Candidate | None:
     )
 
 
+def _repeated_if_any(measured: list[Candidate]) -> list[Candidate]:
+    """Those that ran several times: one lucky run does not outdo what was looked at twice."""
+    return [each for each in measured if len(each.runs) > 1] or measured
+
+
 def _judged(
     space: Space, known: Mapping[str, Candidate], refused: tuple[Refused, ...], trials: int, stopped: str
 ) -> Found:
     measured = [each for each in known.values() if each.runs]
-    alone, plain = (_fastest(measured, name) for name in ("single", "ddp"))
+    alone, plain = (
+        _fastest(_repeated_if_any([each for each in measured if each.cell.method == name]), name)
+        for name in ("single", "ddp")
+    )
     if alone is None:
         raise EvidenceError("no run on one device succeeded", missing=("a run on one device",))
-    best = max(measured, key=_speed)
+    best = max((alone, *_repeated_if_any([each for each in measured if each.cell.num_ranks > 1])), key=_speed)
     ordered = sorted(
         known.values(), key=lambda each: (not each.runs, -(_speed(each) or _bounds(known, each)[0]))
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from equipoise.advice.exchange_costs import exchange_costs
+from equipoise.advice.exchange_costs import exchange_costs, needed
 from equipoise.advice.tune import Found, Space, search
 from equipoise.bench.trials import Trials
 from equipoise.errors import UsageError
@@ -21,5 +21,10 @@ def tuned(
         raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
     asked = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
     trials.begin({**asked, "launcher": trials.launch_with.name}, resume=resume)
-    costs = {size: exchange_costs(trials.costs(size), str(trials.folder)) for size in sizes}
+    costs = {
+        size: exchange_costs(
+            trials.costs(needed(space.methods, num_ranks=size, device=space.device)), str(trials.folder)
+        )
+        for size in sizes
+    }
     return search(space, trials.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions)

@@ -12,7 +12,7 @@ from torch import nn
 
 from equipoise.bench.collectives.asked import WIDTH_BYTES
 from equipoise.bench.devices import Device, device
-from equipoise.bench.interference import OPERATIONS, Rivals
+from equipoise.bench.interference import Rivals
 from equipoise.bench.methods import OptimizerSettings, method
 from equipoise.bench.models import Trainee
 
@@ -31,7 +31,9 @@ def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
     on = device(asked.device)
     if asked.num_ranks == 1:
         return {"own_work": [row for text in asked.methods for row in _own_work(text, on)]}
-    rows = [_message(operation, size, asked, on) for operation in OPERATIONS for size in asked.sizes_bytes]
+    rows = [
+        _message(operation, size, asked, on) for operation in asked.operations for size in asked.sizes_bytes
+    ]
     return None if rank else {"messages": rows}
 
 

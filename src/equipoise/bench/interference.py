@@ -27,15 +27,17 @@ LIMIT_S = 300.0
 class Rivals:
     """What to measure: with one rank the own work of methods, with more messages beside computing.
 
-    sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed.
+    operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
+    large ones less often.
     """
 
     kind: ClassVar[str] = "interference"
 
     num_ranks: int = 2
+    operations: tuple[str, ...] = OPERATIONS
     sizes_bytes: tuple[int, ...] = DEFAULT_SIZES_BYTES
     methods: tuple[str, ...] = DEFAULT_METHODS
-    num_rounds: int = 9
+    num_rounds: int = 15
     seed: int = 0
     device: str = "cpu"
 
@@ -46,7 +48,9 @@ class Rivals:
 
 def rivals_from(found: Mapping[str, Any]) -> Rivals:
     """What `as_json` gave, and a file kept."""
-    return Rivals(**{**found, **{name: tuple(found[name]) for name in ("sizes_bytes", "methods")}})
+    return Rivals(
+        **{**found, **{name: tuple(found[name]) for name in ("operations", "sizes_bytes", "methods")}}
+    )
 
 
 def interference(asked: Rivals, launch_with: Launcher) -> dict[str, Any]:

@@ -63,13 +63,14 @@ class Trials:
             )
         )
 
-    def costs(self, num_ranks: int) -> dict[str, Any]:
+    def costs(self, asked: Rivals) -> dict[str, Any]:
         """The document of what messages between so many ranks cost, measured or found on disk."""
+        num_ranks = asked.num_ranks
         path = self.folder / f"interference-{num_ranks}.json"
         if not path.exists():
             if self.progress:
                 self.progress(f"messages between {num_ranks} ranks", 0, 1)
-            write_whole(path, _encoded(interference(Rivals(num_ranks=num_ranks), self.launch_with)))
+            write_whole(path, _encoded(interference(asked, self.launch_with)))
         return _read(path)
 
 
