@@ -1,4 +1,4 @@
-"""One family of models that grows: `growing:mlp_WIDTH`, three hidden layers of WIDTH on 64 numbers, 10 classes.
+"""One family of models that grows: `growing:mlp_WIDTH`, three hidden layers of WIDTH, 64 numbers in, 10 out.
 
 Its work a sample and its parameters grow alike, so that a crossover is one of latency against both.
 """
