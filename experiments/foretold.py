@@ -1,27 +1,33 @@
 """Steps of two devices as foretold from those of one, held against those measured by two_hosts.py.
 
-    python experiments/foretold.py [--out DIR] [--parts family,held_out,zoo] [--detail]
+    python experiments/foretold.py [--out DIR] [--parts family,held_out,zoo] [--detail] [--write]
 
-Nothing is fitted to a step of two devices. Writes DIR/foretold.json. docs/experiments/0012-foretold-steps.md.
+Nothing is fitted to a step of two devices. --write puts every step into 0012-foretold.csv, and its tables
+into docs/experiments/0012-foretold-steps.md.
 """
 
 import argparse
+import csv
 import json
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import median
 
-from equipoise.advice.exchange_costs import ExchangeCosts, exchange_costs
+from equipoise.advice.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
 from equipoise.advice.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
+from equipoise.bench.cell import Cell
 from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import summaries
 
 RATES = ("1gbit", "10gbit")
 PARTS = ("family", "held_out", "zoo")
+NEAR = 0.2
+DOCS = Path(__file__).parents[1] / "docs" / "experiments"
+PAGE, DATA = DOCS / "0012-foretold-steps.md", DOCS / "data" / "0012-foretold.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,9 @@ class Row:
     alone_s: float
     measured_s: float
     foretold_s: float
+    no_messages_s: float
+    no_work_s: float
+    no_rivalry_s: float
 
     @property
     def error_log(self) -> float:
@@ -63,7 +72,7 @@ def devices_alone(out: Path) -> dict[str, OneDevice]:
     return {name: one_device(found) for name, found in cells.items()}
 
 
-def compared(out: Path, parts: list[str]) -> Iterator[tuple[Row, ForetoldStep, dict[str, float]]]:
+def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, ForetoldStep, dict[str, float]]]:
     """Every two-device configuration that was measured, with what was foretold of it, and its phases."""
     alone = devices_alone(out)
     for rate in RATES:
@@ -73,9 +82,8 @@ def compared(out: Path, parts: list[str]) -> Iterator[tuple[Row, ForetoldStep, d
                 cell, one = each.cell, alone.get(each.cell.workload)
                 if one is None or each.step_s is None or cell.rank_batch_samples not in one.phases:
                     continue
-                found = foretold(
-                    cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs
-                )
+                others = {name: _step(cell, one, change(costs)) for name, change in VARIANTS.items()}
+                found = _step(cell, one, costs)
                 row = Row(
                     rate=rate,
                     part=part,
@@ -86,8 +94,44 @@ def compared(out: Path, parts: list[str]) -> Iterator[tuple[Row, ForetoldStep, d
                     alone_s=one.phase_s("step", min(cell.batch_samples, max(one.phases))),
                     measured_s=each.step_s.value,
                     foretold_s=found.step_s.value,
+                    **{name: other.step_s.value for name, other in others.items()},
                 )
                 yield row, found, each.phases
+
+
+def _step(cell: Cell, one: OneDevice, costs: ExchangeCosts) -> ForetoldStep:
+    return foretold(cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs)
+
+
+def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:
+    """What two devices would take that need not talk."""
+    none = Messages(
+        payload_bytes=(1.0, 1e15), alone_s=(1e-15,) * 2, beside_s=(1e-15,) * 2, core_share=(0.0,) * 2
+    )
+    return replace(_without_work(costs), messages=dict.fromkeys(costs.messages, none))
+
+
+def _without_work(costs: ExchangeCosts) -> ExchangeCosts:
+    """Buckets that fill and empty themselves."""
+    none = OwnWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
+    return replace(costs, own_work=dict.fromkeys(costs.own_work, none))
+
+
+def _beside_nothing(costs: ExchangeCosts) -> ExchangeCosts:
+    """Messages and computing that do not slow each other."""
+    messages = {
+        name: replace(each, beside_s=each.alone_s, core_share=(0.0,) * len(each.alone_s))
+        for name, each in costs.messages.items()
+    }
+    return replace(costs, messages=messages)
+
+
+# What the law would say without one of its parts.
+VARIANTS: dict[str, Callable[[ExchangeCosts], ExchangeCosts]] = {
+    "no_messages_s": _without_messages,
+    "no_work_s": _without_work,
+    "no_rivalry_s": _beside_nothing,
+}
 
 
 def _detail(row: Row, found: ForetoldStep, phases: dict[str, float]) -> str:
@@ -111,18 +155,60 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/experiments/two-hosts"))
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--detail", action="store_true", help="a line a step")
+    parser.add_argument("--write", action="store_true", help="the page and its data")
     chosen = parser.parse_args()
     rows = []
     for row, found, phases in compared(chosen.out, chosen.parts.split(",")):
         rows.append(row)
         if chosen.detail:
             print(_detail(row, found, phases))
-    for rate, part in product(RATES, PARTS):
-        errors = [abs(exp(row.error_log) - 1) for row in rows if (row.rate, row.part) == (rate, part)]
-        if errors:
-            told = f"median error {median(errors):.1%}, worst {max(errors):.1%}"
-            print(f"{rate:7} {part:9} {len(errors):3} steps: {told}")
-    (chosen.out / "foretold.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    print(errors(rows))
+    if chosen.write:
+        with DATA.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [each.name for each in fields(Row)])
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in rows)
+        page = PAGE.read_text()
+        for name, table in (("errors", errors(rows)), ("steps", steps(rows))):
+            head, mark, rest = page.partition(f"<!-- {name} -->\n")
+            _, end, tail = rest.partition(f"<!-- end {name} -->")
+            page = f"{head}{mark}{table}\n{end}{tail}"
+        PAGE.write_text(page)
+
+
+def errors(rows: Sequence[Row]) -> str:
+    """A table: how wrong, by link and part, and without each part of the law."""
+    lines = [
+        "| link | what | steps | median error | within 20 % | worst | no messages | no copies | no rivalry |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for rate, part in product(RATES, (*PARTS, "all")):
+        of = [row for row in rows if row.rate == rate and part in (row.part, "all")]
+        if of:
+            own = [abs(exp(row.error_log) - 1) for row in of]
+            others = [median(abs(getattr(row, name) / row.measured_s - 1) for row in of) for name in VARIANTS]
+            lines.append(
+                f"| {rate} | {part.replace('_', ' ')} | {len(of)} | **{median(own):.1%}** "
+                f"| {sum(each <= NEAR for each in own)} | {max(own):.0%} "
+                f"| {' | '.join(f'{each:.0%}' for each in others)} |"
+            )
+    return "\n".join(lines)
+
+
+def steps(rows: Sequence[Row]) -> str:
+    """A table of every held-out step."""
+    lines = [
+        "| link | model | parameters | batch | one device, ms | two: measured | foretold | error |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.rate} | {row.workload.rpartition(':')[2]} | {row.params:,} | {row.batch_samples} "
+        f"| {row.alone_s * 1e3:.3g} | {row.measured_s * 1e3:.3g} | {row.foretold_s * 1e3:.3g} "
+        f"| {exp(row.error_log) - 1:+.0%} |"
+        for row in rows
+        if row.part != "family"
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
