@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -58,15 +59,14 @@ def told(*events, asked=True):
     clock, steps = Clock(), []
     loop = Loop(clock.now, on_step=steps.append)
     trains, evaluates = nn.Linear(1, 1), nn.Linear(1, 1).eval()
-    passes = []
     can = {
         "asked": loop.asked,
         "came": lambda: loop.came(4),
         "forward": lambda: loop.forward(trains, records=True),
         "no_grad": lambda: loop.forward(evaluates, records=False),
         "frozen": lambda: loop.forward(evaluates, records=True),
-        "backward": lambda: passes.append(loop.backward()) or passes[-1].__enter__(),
-        "passed": lambda: passes.pop().__exit__(None, None, None),
+        "backward": loop.backward_begins,
+        "passed": loop.backward_ended,
         "ready": loop.ready,
         "optimizer": loop.optimizer_begins,
         "updated": loop.optimizer_ended,
@@ -239,10 +239,10 @@ def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
     on, place = device("cpu"), torch.device("cpu")
     cell = Cell(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
     subject, step = begun(cell, 0, on, place)
-    stopwatch = Stopwatch(step, subject, on, num_ranks=1)
     with equipoise.watch(subject.model) as seen:
-        stopwatch._batches = iter(seen.batches(subject.batches))
-        laps = [stopwatch.split(stopwatch.lap()) for _ in range(28)]
+        watched = replace(subject, batches=iter(seen.batches(subject.batches)))
+        stopwatch = Stopwatch(step, watched, on, num_ranks=1)
+        laps = [stopwatch.split(each) for each in stopwatch.laps(28)]
     numbers = seen.result.numbers
     assert len(numbers) >= 12
     for name in (*PARTS, STEP):

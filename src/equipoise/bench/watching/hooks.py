@@ -1,7 +1,7 @@
 """What tells a loop its marks: hooks on models, optimizers, backward passes, data loaders; all removable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -106,8 +106,14 @@ def _backward_told(loop: Loop) -> Iterator[None]:
 
     @wraps(plain)
     def told(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - torch's own
-        with loop.backward() if watches else nullcontext():
+        if not watches:
             plain(*arguments, **named)
+            return
+        loop.backward_begins()
+        try:
+            plain(*arguments, **named)
+        finally:
+            loop.backward_ended()
 
     torch.autograd.backward = told
     try:
@@ -224,8 +230,11 @@ def num_samples(batch: Any, depth: int = 3) -> int:  # noqa: ANN401 - whatever a
     if not depth:
         return 0
     held: Iterable[Any] = getattr(batch, "__dict__", {}).values()
-    if isinstance(batch, Mapping):
-        held = batch.values()
-    elif isinstance(batch, list | tuple):
+    if isinstance(batch, list | tuple):
         held = batch
-    return next((count for count in (num_samples(one, depth - 1) for one in held) if count), 0)
+    elif isinstance(batch, Mapping):
+        held = batch.values()
+    for one in held:
+        if count := num_samples(one, depth - 1):
+            return count
+    return 0

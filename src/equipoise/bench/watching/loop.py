@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from equipoise.bench.phases import BACKWARD, COMMUNICATION, FORWARD, INPUT, OPTIMIZER, REST, Mark, parts
 
@@ -14,16 +13,17 @@ PAUSED = "paused"
 MAYBE = "maybe"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenStep:
-    """One step as it was seen: from one update of the weights to the next.
+class SeenStep(NamedTuple):
+    """One step as it was seen: from one update of the weights to the next. A tuple: thousands wait in a loop.
 
-    marks: what begins when, with stamps of the clock. num_samples: 0 where batches were not seen.
+    names and stamps: what begins when, by the clock. ready: when each gradient was. num_samples: 0 where
+    batches were not seen.
     """
 
-    marks: Sequence[tuple[str, Any]]
+    names: tuple[str, ...]
+    stamps: tuple[Any, ...]
+    ready: tuple[Any, ...]
     end: Any
-    ready: Sequence[Any]
     num_batches: int
     num_samples: int
 
@@ -45,8 +45,11 @@ class Loop:
         self._now = now
         self._on_step, self._on_first = on_step, on_first
         self._seen_first = False
-        self._marks: list[tuple[str, Any]] = []
+        self._names: list[str] = []
+        self._stamps: list[Any] = []
         self._ready: list[Any] = []
+        # Most steps have the same names: they are kept once.
+        self._kinds: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._num_batches = self._num_samples = 0
         self._depth = {BACKWARD: 0, OPTIMIZER: 0, PAUSED: 0}
         self._trains = self._updated = False
@@ -70,21 +73,20 @@ class Loop:
         """The step ends here, if it has updated weights; if not, it goes on."""
         if not self._updated or self._depth[PAUSED]:
             return
-        self._on_step(
-            SeenStep(
-                marks=self._marks,
-                end=self._now(),
-                ready=self._ready,
-                num_batches=self._num_batches,
-                num_samples=self._num_samples,
-            )
-        )
-        self._begin([(REST, self._now())])
+        end = self._now()
+        names = tuple(self._names)
+        names = self._kinds.setdefault(names, names)
+        ready = tuple(self._ready)
+        self._on_step(SeenStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples))
+        self._num_batches = self._num_samples = 0
+        self._trains = self._updated = False
+        self._ready = []
+        self._restart()
 
     def begun_anew(self) -> None:
         """What came since the last step belongs to none, if the next one has not begun to compute."""
-        if self._marks and all(name in {REST, INPUT, PAUSED} for name, _ in self._marks):
-            self._marks = [(REST, self._now())]
+        if self._names and all(name in {REST, INPUT, PAUSED} for name in self._names):
+            self._restart()
 
     def forward(self, model: Any, *, records: bool) -> None:  # noqa: ANN401 - a module; torch is not followed
         """A model is called. records: gradients, for a backward pass to come."""
@@ -99,19 +101,17 @@ class Loop:
         elif not self._trains:
             self._mark(PAUSED)
 
-    @contextmanager
-    def backward(self) -> Iterator[None]:
-        """A backward pass runs within."""
-        outermost = not self._depth[BACKWARD]
-        if outermost:
-            self._mark(BACKWARD)
+    def backward_begins(self) -> None:
+        """A backward pass begins; those within another belong to it."""
         self._depth[BACKWARD] += 1
-        try:
-            yield
-        finally:
-            self._depth[BACKWARD] -= 1
-            if outermost:
-                self._mark(self._around())
+        if self._depth[BACKWARD] == 1:
+            self._mark(BACKWARD)
+
+    def backward_ended(self) -> None:
+        """It has returned."""
+        self._depth[BACKWARD] -= 1
+        if not self._depth[BACKWARD]:
+            self._mark(self._around())
 
     def optimizer_begins(self) -> None:
         """An update begins; updates that a backward pass makes by itself stay within it."""
@@ -169,12 +169,12 @@ class Loop:
 
     def _mark(self, name: str) -> None:
         if not self._depth[PAUSED]:
-            self._marks.append((name, self._now()))
+            self._names.append(name)
+            self._stamps.append(self._now())
 
-    def _begin(self, marks: list[tuple[str, Any]]) -> None:
-        self._marks, self._ready = marks, []
-        self._num_batches = self._num_samples = 0
-        self._trains = self._updated = False
+    def _restart(self) -> None:
+        """The step begins now."""
+        self._names, self._stamps = [REST], [self._now()]
 
 
 def phases_of(step: SeenStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
@@ -182,9 +182,8 @@ def phases_of(step: SeenStep, moments: Callable[[Sequence[Any]], list[float]]) -
 
     moments: of stamps, seconds from the first to each.
     """
-    stamps = [*(stamp for _, stamp in step.marks), *step.ready, step.end]
-    told = moments(stamps)
-    marks = _settled([(name, at) for (name, _), at in zip(step.marks, told, strict=False)])
+    told = moments([*step.stamps, *step.ready, step.end])
+    marks = _settled(list(zip(step.names, told, strict=False)))
     ready_s, end_s = told[len(marks) : -1], told[-1]
     split = parts(*_unpaused(marks, end_s, ready_s))
     if not any(name == INPUT for name, _ in marks):

@@ -40,12 +40,14 @@ def watch(
     name: str | None = None,
     num_steps: int = 1000,
     batch_samples: int | None = None,
+    profiles: bool = True,
 ) -> "Watch":
     """What is seen of a training loop while the `with` block around it runs; its hooks are gone afterwards.
 
     model: bare or wrapped, or several. out: a folder for the tables; without one nothing is written.
     name: of the workload; the model's class without it. num_steps: after so many updates every hook is
-    removed. batch_samples: of an update over all ranks, where the batches do not tell.
+    removed. batch_samples: of an update over all ranks, where the batches do not tell. profiles: whether
+    torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
     Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
     """
     if not find_spec("torch"):
@@ -62,7 +64,14 @@ def watch(
     folder = None if out is None else Path(out)
     if folder is not None and (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
-    return Watch(models, folder, name=name, num_steps=num_steps, batch_samples=batch_samples)
+    return Watch(
+        models,
+        folder,
+        name=name,
+        num_steps=num_steps,
+        batch_samples=batch_samples,
+        profiles=profiles,
+    )
 
 
 class Watch:
@@ -76,11 +85,13 @@ class Watch:
         name: str | None,
         num_steps: int,
         batch_samples: int | None,
+        profiles: bool,
     ) -> None:
         """out: None to write nothing. Nothing is hooked before it is entered."""
         self.result: Watched | None = None
         self._models, self._out = models, out
         self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
+        self._may_profile = profiles
         self._hooks = ExitStack()
         self._loop: Loop | None = None
         self._file: RankFile | None = None
@@ -106,7 +117,7 @@ class Watch:
         if self._out is not None:
             self._file = RankFile(run_folder(self._out, self._run), self._about)
         self._clock = self._on.clock()
-        self._exchange = Exchange(self._on) if num_ranks > 1 else None
+        self._exchange = Exchange(self._on) if num_ranks > 1 and self._may_profile else None
         self._profile: Profiled | None = None
         self._told: dict[str, Any] = {}
         self._flushed_s = monotonic()
