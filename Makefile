@@ -41,6 +41,7 @@ experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emu
 	$(BIN)/python experiments/two_hosts.py
 	$(BIN)/python experiments/two_hosts_page.py
 	$(BIN)/python experiments/foretold.py
+	$(BIN)/python experiments/convergence.py --minutes 90
 
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md

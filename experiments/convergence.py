@@ -1,0 +1,592 @@
+"""Equal loss on slow links: docs/experiments/0013-convergence.md and 0014-slow-links.md.
+
+Stages, each resumable: every finished training is a file of its own, and is not run again.
+  steps      seconds of one device's step by batch, on an emulated host, as root: for choosing
+  tune       one device and local SGD over grids of batch and learning rate, on seeds for tuning
+  final      what was chosen, on other seeds: loss against samples, which no link changes
+  kinds      every method on the smallest model: loss against samples
+  rig        what was chosen, on two emulated hosts: seconds; plain data parallel too
+  rig-once   the first seed of that
+  kinds-rig  every method there
+  write      the tables and the figure from what is there
+
+  python experiments/convergence.py STAGE... [--out DIR] [--models mlp,...] [--minutes M]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from curves import figure, last_loss, mean_curve, reached_s, sample_rate, with_error
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.launchers import Job, launcher
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs" / "experiments"
+PASS_SAMPLES = 1437  # scikit-learn's digits, less every fifth
+TUNING_SEEDS = (101, 102)
+RATES = {"1gbit": 1e9 / 8, "10gbit": 10e9 / 8}  # bytes a second, of headers too
+CORE_SETS = ((0,), (1,))
+LIMIT_S = 340.0
+# All on the smallest model at one device's batch and learning rate: only the method differs.
+KINDS = (
+    "single",
+    "ddp",
+    "static_graph",
+    "fsdp",
+    "accumulate:2",
+    "accumulate:4",
+    "fp16",
+    "bf16",
+    "powersgd:2",
+    "topk:0.05",
+    "localsgd:8",
+    "localsgd:32",
+    "localsgd_fp16:32",
+    "diloco:32",
+    "diloco_fp16:32",
+)
+STAGES = ("steps", "tune", "final", "kinds", "rig-once", "kinds-rig", "rig", "write")
+KINDS_MODEL, KINDS_BATCH, KINDS_RATE, KINDS_SEEDS = "mlp", 64, 0.05, (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A model, its budget of samples, and the grids that one device and two are chosen from."""
+
+    name: str
+    params: int
+    passes: int
+    batches: tuple[int, ...]  # of one device
+    rank_batches: tuple[int, ...]  # of each of two; none: what one device chose
+    cycles: tuple[int, ...]  # steps between averages
+    rates: tuple[float, ...]  # learning rates of one device
+    shared_rates: tuple[float, ...]
+    num_seeds: int
+    num_rig_seeds: int
+    num_speed_steps: int  # of a run for its speed alone
+
+    @property
+    def train_samples(self) -> int:
+        """The budget of every training."""
+        return self.passes * PASS_SAMPLES
+
+    def alone(self, batch: int, rate: float, seed: int) -> Cell:
+        """One device."""
+        return self._cell("single", 1, batch, rate, seed)
+
+    def shared(self, method: str, rank_batch: int, rate: float, seed: int) -> Cell:
+        """Two devices, `rank_batch` samples of a step on each."""
+        return self._cell(method, 2, 2 * rank_batch, rate, seed)
+
+    def _cell(self, method: str, num_ranks: int, batch: int, rate: float, seed: int) -> Cell:
+        return Cell(
+            workload=self.name,
+            method=method,
+            num_ranks=num_ranks,
+            batch_samples=batch,
+            learning_rate=rate,
+            seed=seed,
+            train_samples=self.train_samples,
+        )
+
+    def grid_alone(self) -> list[tuple[Cell, ...]]:
+        """Configurations of one device, a cell a tuning seed."""
+        return [
+            tuple(self.alone(batch, rate, seed) for seed in TUNING_SEEDS)
+            for batch, rate in product(self.batches, self.rates)
+        ]
+
+    def grid_shared(self, batch_alone: int) -> list[tuple[Cell, ...]]:
+        """Configurations of two; batch_alone: what one device chose."""
+        return [
+            tuple(self.shared(f"localsgd_fp16:{cycle}", batch, rate, seed) for seed in TUNING_SEEDS)
+            for cycle, batch, rate in product(
+                self.cycles, self.rank_batches or (batch_alone,), self.shared_rates
+            )
+        ]
+
+
+def _family(name: str, params: int, passes: int, **others: Any) -> Family:  # noqa: ANN401 - fields
+    usual = {
+        "batches": (32, 64),
+        "rank_batches": (),
+        "rates": (0.02, 0.05, 0.1),
+        "shared_rates": (0.05, 0.1),
+        "num_seeds": 5,
+        "num_rig_seeds": 2,
+        "num_speed_steps": 40,
+    }
+    return Family(name=name, params=params, passes=passes, **(usual | others))
+
+
+FAMILIES = (
+    _family(
+        "mlp",
+        85_002,
+        40,
+        batches=(32, 64, 128),
+        rank_batches=(32, 64),
+        cycles=(32, 64),
+        rates=(0.02, 0.05, 0.1),
+        num_seeds=10,
+        num_rig_seeds=5,
+        num_speed_steps=600,
+    ),
+    _family("wide_mlp", 648_202, 20, cycles=(32, 64), num_seeds=8, num_rig_seeds=3, num_speed_steps=300),
+    _family("large_mlp", 3_832_330, 12, cycles=(32,)),
+    _family("small_resnet", 1_226_442, 6, cycles=(16,)),
+    _family("small_cnn", 1_199_882, 6, cycles=(16,)),
+)
+
+
+class Trainings:
+    """Finished trainings, a file each: curves by cell and by where they ran."""
+
+    def __init__(self, folder: Path, deadline: float) -> None:
+        self.folder = folder
+        self._deadline = deadline
+
+    def _path(self, where: str, cell: Cell) -> Path:
+        return self.folder / where / f"{cell.cell_id}.json"
+
+    def has(self, where: str, cell: Cell) -> bool:
+        """Whether a training is finished; where: `anywhere` or a rate of the rig."""
+        return self._path(where, cell).exists()
+
+    def curve(self, where: str, cell: Cell) -> list[dict[str, float]]:
+        """Its curve."""
+        found: list[dict[str, float]] = json.loads(self._path(where, cell).read_text())["curve"]
+        return found
+
+    def keep(self, where: str, cell: Cell, result: dict[str, Any]) -> None:
+        """Puts a finished training on disk, and says so."""
+        path = self._path(where, cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".part")
+        aside.write_text(json.dumps({"cell": cell.as_json(), "curve": result["curve"]}))
+        aside.replace(path)
+        last = result["curve"][-1]
+        print(
+            f"{where} {cell.workload} {cell.method} {cell.num_ranks}x{cell.rank_batch_samples} "
+            f"rate {cell.learning_rate} seed {cell.seed}: loss {last['loss']:.4f}, {last['seconds']:.1f} s",
+            flush=True,
+        )
+
+    def in_time(self) -> bool:
+        """Whether another training may begin."""
+        return time.monotonic() < self._deadline
+
+    def run_anywhere(self, cells: Iterable[Cell]) -> None:
+        """Trains for loss against samples: one crew of processes for all, whatever else the machine does."""
+        wanted = [cell for cell in cells if not self.has("anywhere", cell)]
+        for num_ranks in sorted({cell.num_ranks for cell in wanted}):
+            with crew(num_ranks) as trained:
+                for cell in wanted:
+                    if cell.num_ranks == num_ranks and self.in_time():
+                        self.keep("anywhere", cell, trained(cell))
+
+    def run_on_rig(self, rate: str, cells: Iterable[Cell]) -> None:
+        """Trains on emulated hosts, each cell in fresh processes; nothing else may run."""
+        where = launcher(f"emulated:{rate}")
+        for cell in cells:
+            if self.has(rate, cell) or not self.in_time():
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                sets = CORE_SETS[: cell.num_ranks]
+                done = where.launch(Job(cell=cell, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S))
+            if done.result is None:
+                print(f"{rate} {cell.cell_id}: {done.reason}", flush=True)
+            else:
+                self.keep(rate, cell, dict(done.result))
+
+
+@contextmanager
+def crew(num_ranks: int) -> Iterator[Any]:
+    """A function that trains a cell in processes that stay for the next."""
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(HERE / "crew.py")]
+        ranks = [
+            subprocess.Popen(
+                [*command, str(rank), str(num_ranks), f"{folder}/store"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(num_ranks)
+        ]
+
+        def trained(cell: Cell) -> dict[str, Any]:
+            for rank in ranks:
+                rank.stdin.write(json.dumps(cell.as_json()) + "\n")
+                rank.stdin.flush()
+            answer = ranks[0].stdout.readline()
+            if not answer:
+                sys.exit(f"{cell.cell_id}: a process of the crew ended")
+            result: dict[str, Any] = json.loads(answer)
+            return result
+
+        try:
+            yield trained
+        finally:
+            for rank in ranks:
+                rank.stdin.close()
+                rank.kill()
+                rank.wait()
+
+
+def mean_loss(done: Trainings, cells: Sequence[Cell]) -> float:
+    """Mean held-out loss after the budget."""
+    return mean(last_loss(done.curve("anywhere", cell)) for cell in cells)
+
+
+def step_seconds(done: Trainings, family: Family) -> dict[int, float]:
+    """Seconds of one step of one device by batch, measured alone in `rig` before anything is chosen."""
+    path = done.folder / f"steps-{family.name}.json"
+    found: dict[str, float] = json.loads(path.read_text())
+    return {int(batch): seconds for batch, seconds in found.items()}
+
+
+def time_steps(done: Trainings, family: Family) -> None:
+    """Times one device by batch, on the rig."""
+    path = done.folder / f"steps-{family.name}.json"
+    if path.exists():
+        return
+    found = {}
+    for batch in family.batches:
+        cell = replace(family.alone(batch, 0.01, 0), train_samples=family.num_speed_steps * batch)
+        done.run_on_rig("1gbit", [cell])
+        if not done.has("1gbit", cell):
+            return  # out of time, or it failed and said why
+        found[batch] = batch / sample_rate(done.curve("1gbit", cell))
+    path.write_text(json.dumps(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What was chosen on tuning seeds: its first cell and its mean loss there."""
+
+    cell: Cell
+    loss: float
+
+    def on(self, seed: int) -> Cell:
+        """The same with another seed."""
+        return replace(self.cell, seed=seed)
+
+
+def chosen_alone(done: Trainings, family: Family) -> Choice:
+    """The fastest configuration of one device whose loss is within one standard error of the lowest."""
+    step_s = step_seconds(done, family)
+    tried = [(mean_loss(done, cells), cells) for cells in family.grid_alone()]
+    lowest = min(loss for loss, _ in tried)
+    # Two seeds give no spread of their own: it is pooled over configurations that learned about as well.
+    near = [cells for loss, cells in tried if loss < 1.3 * lowest]
+    spreads = [stdev(last_loss(done.curve("anywhere", cell)) for cell in cells) ** 2 for cells in near]
+    error = (mean(spreads) / len(TUNING_SEEDS)) ** 0.5
+    within = [(loss, cells[0]) for loss, cells in tried if loss <= lowest + error]
+    loss, cell = max(
+        within, key=lambda each: (each[1].batch_samples / step_s[each[1].batch_samples], -each[0])
+    )
+    return Choice(cell=cell, loss=loss)
+
+
+def foretold_rate(family: Family, cell: Cell, step_s: dict[int, float], link_byte_per_s: float) -> float:
+    """Samples a second of two devices, for choosing only: steps, and an average a cycle."""
+    cycle = int(cell.method.partition(":")[2])
+    average_s = 2 * family.params / link_byte_per_s + 0.001
+    return cell.batch_samples / (step_s[cell.rank_batch_samples] + average_s / cycle)
+
+
+def chosen_shared(done: Trainings, family: Family, rate: str) -> Choice:
+    """The fastest configuration of two devices whose loss is not above one device's; else the lowest loss."""
+    step_s, alone = step_seconds(done, family), chosen_alone(done, family)
+    tried = [(mean_loss(done, cells), cells[0]) for cells in family.grid_shared(alone.cell.batch_samples)]
+    equal = [each for each in tried if each[0] <= alone.loss] or [min(tried, key=lambda each: each[0])]
+    loss, cell = max(equal, key=lambda each: (foretold_rate(family, each[1], step_s, RATES[rate]), -each[0]))
+    return Choice(cell=cell, loss=loss)
+
+
+def tune(done: Trainings, family: Family) -> None:
+    """Both grids on the tuning seeds."""
+    alone = [cell for cells in family.grid_alone() for cell in cells]
+    done.run_anywhere(alone)
+    if all(done.has("anywhere", cell) for cell in alone):
+        batch = chosen_alone(done, family).cell.batch_samples
+        done.run_anywhere(cell for cells in family.grid_shared(batch) for cell in cells)
+
+
+def final(done: Trainings, family: Family) -> None:
+    """What was chosen, on fresh seeds."""
+    choices = {chosen_alone(done, family).cell}
+    choices |= {chosen_shared(done, family, rate).cell for rate in RATES}
+    done.run_anywhere(
+        replace(cell, seed=seed)
+        for seed in range(1, family.num_seeds + 1)
+        for cell in sorted(choices, key=lambda each: each.cell_id)
+    )
+
+
+def rig(done: Trainings, family: Family) -> None:
+    """What was chosen, and plain data parallel, on the rig."""
+    alone = chosen_alone(done, family)
+    for seed in range(1, family.num_rig_seeds + 1):
+        done.run_on_rig("1gbit", [alone.on(seed)])  # alone on its host: no link
+        for rate in RATES:
+            done.run_on_rig(rate, [*plain(family, alone), chosen_shared(done, family, rate).on(seed)])
+
+
+def rig_once(done: Trainings, family: Family) -> None:
+    """The same with the first seed only: what every table needs."""
+    rig(done, replace(family, num_rig_seeds=1))
+
+
+def plain(family: Family, alone: Choice) -> tuple[Cell, Cell]:
+    """Plain data parallel, for its speed: one device's batch shared by two, and its batch on each of two."""
+    batch = alone.cell.batch_samples
+    shared, each = (
+        replace(
+            alone.cell,
+            method="ddp",
+            num_ranks=2,
+            batch_samples=samples,
+            seed=1,
+            train_samples=family.num_speed_steps * samples,
+        )
+        for samples in (batch, 2 * batch)
+    )
+    return shared, each
+
+
+def kind_cell(method: str, seed: int) -> Cell:
+    """A training of the comparison of methods."""
+    (family,) = (each for each in FAMILIES if each.name == KINDS_MODEL)
+    if method == "single":
+        return family.alone(KINDS_BATCH, KINDS_RATE, seed)
+    return family.shared(method, KINDS_BATCH // 2, KINDS_RATE, seed)
+
+
+def kinds(done: Trainings) -> None:
+    """Every method: all seeds anywhere."""
+    done.run_anywhere(kind_cell(method, seed) for seed in KINDS_SEEDS for method in KINDS)
+
+
+def kinds_rig(done: Trainings) -> None:
+    """Every method: one seed on the rig."""
+    for rate in RATES:
+        done.run_on_rig(rate, [kind_cell(method, 1) for method in KINDS])
+
+
+def kinds_rows(done: Trainings) -> list[dict[str, Any]]:
+    """What each method's trainings came to."""
+    rows = []
+    for method in KINDS:
+        curves = [done.curve("anywhere", kind_cell(method, seed)) for seed in KINDS_SEEDS]
+        loss, error = with_error([last_loss(curve) for curve in curves])
+        row: dict[str, Any] = {
+            "method": method,
+            "loss": loss,
+            "loss_error": error,
+            "curve": mean_curve(curves),
+        }
+        row["accuracy"] = row["curve"][-1]["accuracy"]
+        for rate in RATES:
+            if done.has(rate, kind_cell(method, 1)):
+                row[f"samples_per_s_{rate}"] = sample_rate(done.curve(rate, kind_cell(method, 1)))
+        rows.append(row)
+    return rows
+
+
+def target_row(done: Trainings, family: Family, rate: str) -> dict[str, Any]:
+    """Of one model at one rate: what one device does, plain data parallel, and what was found."""
+    alone, found = chosen_alone(done, family), chosen_shared(done, family, rate)
+    seeds = range(1, family.num_seeds + 1)
+    losses = {
+        name: with_error([last_loss(done.curve("anywhere", choice.on(seed))) for seed in seeds])
+        for name, choice in (("alone", alone), ("found", found))
+    }
+    goal = sum(losses["alone"])  # one device's mean, and one standard error: reached at equal loss
+    rig_seeds = range(1, family.num_rig_seeds + 1)
+    runs = {
+        name: [done.curve(where, one.on(seed)) for seed in rig_seeds if done.has(where, one.on(seed))]
+        for name, where, one in (("alone", "1gbit", alone), ("found", rate, found))
+    }
+    speed = {name: median(sample_rate(curve) for curve in curves) for name, curves in runs.items()}
+    reached = {name: [reached_s(curve, goal) for curve in curves] for name, curves in runs.items()}
+    shared, each = (sample_rate(done.curve(rate, cell)) for cell in plain(family, alone))
+    return {
+        "model": family.name,
+        "params": family.params,
+        "link": rate,
+        "train_samples": family.train_samples,
+        "num_seeds": family.num_seeds,
+        "alone": _said(alone.cell),
+        "found": _said(found.cell),
+        "alone_loss": losses["alone"],
+        "found_loss": losses["found"],
+        "alone_samples_per_s": speed["alone"],
+        "found_samples_per_s": speed["found"],
+        "ddp_shared_batch_samples_per_s": shared,
+        "ddp_each_batch_samples_per_s": each,
+        "goal_loss": goal,
+        "alone_to_goal_s": reached["alone"],
+        "found_to_goal_s": reached["found"],
+        "alone_whole_s": [curve[-1]["seconds"] for curve in runs["alone"]],
+        "found_whole_s": [curve[-1]["seconds"] for curve in runs["found"]],
+    }
+
+
+def _said(cell: Cell) -> str:
+    ranks = f"{cell.method}, 2 x {cell.rank_batch_samples}" if cell.num_ranks > 1 else f"{cell.batch_samples}"
+    return f"{ranks}, rate {cell.learning_rate:g}"
+
+
+def _loss(pair: Sequence[float]) -> str:
+    return f"{pair[0]:.4f} ± {pair[1]:.4f}"
+
+
+def _seconds(values: Sequence[float | None]) -> str:
+    """The median of those that got there, and how many did where it was not all."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return f"never of {len(values)}"
+    return f"{median(there):.1f}" + (f" ({len(there)} of {len(values)})" if len(there) < len(values) else "")
+
+
+def slow_links_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows in Markdown."""
+    lines = [
+        (
+            "| model | parameters | link | one device: batch, rate | found: method, batch, rate | plain DDP "
+            "| found | loss, one device | loss, found | equal | seconds to target, one device | found |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        alone = row["alone_samples_per_s"]
+        equal = row["found_loss"][0] <= sum(row["alone_loss"])
+        lines.append(
+            f"| {row['model']} | {row['params'] / 1e6:.2f} M | {row['link']} | "
+            f"{row['alone']} | {row['found']} | "
+            f"{row['ddp_shared_batch_samples_per_s'] / alone:.2f} | "
+            f"**{row['found_samples_per_s'] / alone:.2f}** | {_loss(row['alone_loss'])} | "
+            f"{_loss(row['found_loss'])} | {'yes' if equal else 'no'} | {_seconds(row['alone_to_goal_s'])} | "
+            f"{_seconds(row['found_to_goal_s'])} |"
+        )
+    return lines
+
+
+def kinds_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows in Markdown; seconds are those the rig's rate gives to the samples of the mean curve."""
+    lines = [
+        (
+            "| method | loss after 4 passes | 10 | 40 | accuracy | samples/s, 1gbit | 10gbit | "
+            "seconds to loss 0.15, 1gbit | 10gbit |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        curve, (loss, error) = row["curve"], (row["loss"], row["loss_error"])
+        after = [_at(curve, passes * PASS_SAMPLES) for passes in (4, 10)]
+        samples = next((point["samples"] for point in curve if point["loss"] <= 0.15), None)  # noqa: PLR2004
+        speeds = [row.get(f"samples_per_s_{rate}") for rate in RATES]
+        reached = [
+            "never" if samples is None else f"{samples / speed:.2f}" if speed else "" for speed in speeds
+        ]
+        lines.append(
+            f"| `{row['method']}` | {after[0]:.3f} | {after[1]:.3f} | {_loss((loss, error))} | "
+            f"{row['accuracy']:.4f} | "
+            + " | ".join([f"{speed:,.0f}" if speed else "" for speed in speeds] + reached)
+            + " |"
+        )
+    return lines
+
+
+def _at(curve: Sequence[dict[str, float]], samples: float) -> float:
+    """The loss after so many samples, between the points beside."""
+    for before, after in pairwise(curve):
+        if samples <= after["samples"]:
+            part = (samples - before["samples"]) / (after["samples"] - before["samples"])
+            return before["loss"] + part * (after["loss"] - before["loss"])
+    return curve[-1]["loss"]
+
+
+def write(done: Trainings, wanted: Sequence[Family]) -> None:
+    """Data, tables and figure, of what is finished."""
+    (DOCS / "data").mkdir(exist_ok=True)
+    rows = [target_row(done, family, rate) for family in wanted for rate in RATES]
+    (DOCS / "data" / "slow_links.json").write_text(json.dumps(_short(rows), indent=1) + "\n")
+    _replace_table(DOCS / "0014-slow-links.md", slow_links_table(rows))
+    kinds_found = kinds_rows(done)
+    (DOCS / "data" / "convergence.json").write_text(json.dumps(_short(kinds_found), indent=None) + "\n")
+    _replace_table(DOCS / "0013-convergence.md", kinds_table(kinds_found))
+    curves = {
+        row["method"]: [
+            {**point, "seconds": point["samples"] / row["samples_per_s_1gbit"]} for point in row["curve"][1:]
+        ]
+        for row in kinds_found
+        if "samples_per_s_1gbit" in row
+    }
+    axes = (("samples", "samples"), ("seconds", "seconds at 1 Gbit/s"))
+    figure(DOCS / "data" / "convergence.svg", curves, axes)
+
+
+def _short(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Numbers to five digits: what is behind them is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _replace_table(path: Path, lines: Sequence[str]) -> None:
+    """Puts a table where the document keeps it: between two comments."""
+    text = path.read_text()
+    before, begin, rest = text.partition("<!-- table -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    path.write_text(before + begin + "\n".join(lines) + "\n" + end + after)
+
+
+def families(names: str | None) -> tuple[Family, ...]:
+    """Those asked for, or all."""
+    wanted = names.split(",") if names else [family.name for family in FAMILIES]
+    return tuple(family for family in FAMILIES if family.name in wanted)
+
+
+def main() -> None:
+    """Run the stages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("stages", nargs="*", default=list(STAGES))
+    parser.add_argument("--out", type=Path, default=HERE / "out" / "convergence")
+    parser.add_argument("--models")
+    parser.add_argument("--minutes", type=float, default=240.0)
+    asked = parser.parse_args()
+    done = Trainings(asked.out, time.monotonic() + 60 * asked.minutes)
+    each = {"steps": time_steps, "tune": tune, "final": final, "rig-once": rig_once, "rig": rig}
+    whole = {"kinds": kinds, "kinds-rig": kinds_rig}
+    for stage in asked.stages:
+        if stage in whole:
+            whole[stage](done)
+        elif stage == "write":
+            write(done, families(asked.models))
+        else:
+            for family in families(asked.models):
+                each[stage](done, family)
+
+
+if __name__ == "__main__":
+    main()
