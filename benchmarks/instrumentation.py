@@ -3,10 +3,10 @@
     python benchmarks/instrumentation.py [--workloads mlp,small_cnn] [--ranks 1,2] [--pairs 200]
 
 The bare arm is the loop that anybody writes: next batch, loss, backward, optimizer step, zero_grad; no clock,
-no hook, no mark. Both arms train the same model in the same processes, in blocks of a few steps whose order is
-drawn anew for each pair; a block begins and ends at a barrier, outside of its time. The cost is the median over
-pairs of log(instrumented / bare), with a bootstrap interval of 95 %. A bare arm against a bare arm goes along
-and says what such a difference is worth. Run it on a quiet machine: it takes one core a rank.
+no hook, no mark. Both arms train the same model in the same processes, in blocks of a few steps whose order
+is drawn anew for each pair; a block begins and ends at a barrier, outside of its time. The cost is the median
+over pairs of log(instrumented / bare), with a bootstrap interval of 95 %. A bare arm against a bare arm goes
+along and says what such a difference is worth. Run it on a quiet machine: it takes one core a rank.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -99,8 +100,7 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
     on = device("cpu")
     subject, step = begun(cell, rank, on, on.bind(rank))
     watch = Stopwatch(step, subject, on, num_ranks=num_ranks)
-    for _ in range(NUM_WARM_UP):
-        watch.lap()
+    watch.laps(NUM_WARM_UP)
     module, optimizer, batches, loss_of = step.module, step.optimizer, subject.batches, subject.loss
 
     def bare(num_steps: int) -> None:
@@ -110,20 +110,18 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def instrumented(num_steps: int) -> list[object]:
-        return [watch.lap() for _ in range(num_steps)]
-
-    def block_s(run: Callable[[int], object], num_steps: int) -> float:
-        (watch.settle if run is instrumented else watch.release)()
+    def block_s(run: Callable[[int], list[Any] | None], num_steps: int) -> float:
+        (watch.release if run is bare else watch.settle)()
         dist.barrier()
         start = perf_counter()
-        run(num_steps)
+        found = run(num_steps)
         taken = torch.tensor([perf_counter() - start])
+        watch.read(found or ())  # as a sweep does: after its steps
         dist.all_reduce(taken, op=dist.ReduceOp.MAX)
         return float(taken) / num_steps
 
     num_steps = max(1, round(BLOCK_S / median(block_s(bare, 3) for _ in range(5))))
-    arms = {"bare": bare, "again": bare, "instrumented": instrumented}
+    arms = {"bare": bare, "again": bare, "instrumented": watch.run}
     order, seen = random.Random(1), {name: [] for name in arms}  # noqa: S311 - an order, no secret
     for _ in range(num_pairs):
         for name in order.sample(sorted(arms), len(arms)):

@@ -1,6 +1,6 @@
 """Marks of a step on the clock of its device, as cheap as can be: raw while steps run, split afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -49,70 +49,101 @@ class Stopwatch:
 
     def __init__(self, step: Step, subject: Trainee, on: Device, *, num_ranks: int) -> None:
         """Every gradient is looked at until `settle`, to find those that are ready last."""
-        self._step = step
-        self._batches = subject.batches
         self._on = on
         self._clock = on.clock()
-        self._now = self._clock.now
-        self._names: list[str] = []
-        self._stamps: list[Any] = []
-        self._ready: list[Any] = []
         self.exchanges = exchanges(step, num_ranks)
         self._parameters = [each for each in subject.model.parameters() if each.requires_grad]
         self._hooks: list[Any] = []
-        self._latest: Any = None
         self._last: dict[int, Any] = {}
-        self._was_other = False
-        step.marks.append(self._mark)
+        self._settled: set[int] = set()
+        # Filled while steps run, and emptied after: what is done then is left undone while they do.
+        self._names: list[str] = []
+        self._stamps: list[Any] = []
+        self._ready: list[Any] = []
+        self._of: list[Any] = []
+        name_it, stamp_it, now = self._names.append, self._stamps.append, self._clock.now
+
+        def mark(name: str) -> None:
+            name_it(name)
+            stamp_it(now())
+
+        step.marks.append(mark)
+        self._once = self._stepping(step.run, subject.batches, mark)
         self.observe_all()
 
-    def _mark(self, name: str) -> None:
-        self._names.append(name)
-        self._stamps.append(self._now())
+    def _stepping(
+        self, run: Callable[[Any], Any], batches: Iterator[Any], mark: Callable[[str], None]
+    ) -> Callable[[], tuple[int, int, Any, float]]:
+        """One step, run to its end: how many marks and gradients there were then, its end, its seconds."""
+        names, ready, now, synchronise = self._names, self._ready, self._clock.now, self._on.synchronise
 
-    def _ready_now(self, _parameter: object) -> None:
-        self._ready.append(self._now())
+        def once() -> tuple[int, int, Any, float]:
+            start = perf_counter()
+            mark(INPUT)
+            batch = next(batches)
+            mark(REST)
+            run(batch)
+            end = now()
+            synchronise()
+            return len(names), len(ready), end, perf_counter() - start
 
-    def _ready_noted(self, parameter: object) -> None:
-        self._latest = parameter
-        self._ready.append(self._now())
+        return once
 
     def observe_all(self) -> None:
-        """From now on look at every gradient."""
-        self._observe(self._parameters, self._ready_noted)
+        """From now on look at every gradient, and at which it is."""
+        ready_at, of, now = self._ready.append, self._of.append, self._clock.now
+
+        def ready(parameter: object) -> None:
+            ready_at(now())
+            of(parameter)
+
+        self._observe(self._parameters, ready)
 
     def settle(self) -> None:
         """From now on look only at gradients that were the last in some step."""
-        self._observe(list(self._last.values()), self._ready_now)
+        ready_at, now = self._ready.append, self._clock.now
         self._settled = set(self._last)
+        self._observe(list(self._last.values()), lambda _parameter: ready_at(now()))
 
     def release(self) -> None:
         """From now on look at no gradient."""
-        self._observe((), self._ready_now)
+        self._observe((), lambda _parameter: None)
 
-    def _observe(self, parameters: Sequence[Any], hook: Any) -> None:  # noqa: ANN401 - torch is not followed
+    def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
         for held in self._hooks:
             held.remove()
         watched = parameters if self.exchanges == BACKWARDS else ()
         self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in watched]
 
-    def lap(self) -> Lap:
-        """One step, run to its end."""
-        self._names, self._stamps, self._ready = [], [], []
-        start = perf_counter()
-        self._mark(INPUT)
-        batch = next(self._batches)
-        self._mark(REST)
-        self._step.run(batch)
-        end = self._now()
-        self._on.synchronise()
-        host_s = perf_counter() - start
-        if self._latest is not None:
-            self._last[id(self._latest)] = self._latest
-            self._latest = None
-        return Lap(
-            names=tuple(self._names), stamps=self._stamps, ready=self._ready, end=end, host_s=host_s
-        )
+    def laps(self, num_steps: int) -> list[Lap]:
+        """So many steps, one after the other."""
+        return self.read(self.run(num_steps))
+
+    def read(self, ends: Sequence[tuple[int, int, Any, float]]) -> list[Lap]:
+        """The steps that were run since it was read before."""
+        found = []
+        first, first_ready = 0, 0
+        for num_marks, num_ready, end, host_s in ends:
+            found.append(
+                Lap(
+                    names=tuple(self._names[first:num_marks]),
+                    stamps=self._stamps[first:num_marks],
+                    ready=self._ready[first_ready:num_ready],
+                    end=end,
+                    host_s=host_s,
+                )
+            )
+            if num_ready > first_ready and self._of:
+                self._last[id(self._of[num_ready - 1])] = self._of[num_ready - 1]
+            first, first_ready = num_marks, num_ready
+        for each in (self._names, self._stamps, self._ready, self._of):
+            each.clear()
+        return found
+
+    def run(self, num_steps: int) -> list[tuple[int, int, Any, float]]:
+        """So many steps, not read yet."""
+        once = self._once
+        return [once() for _ in range(num_steps)]
 
     def split(self, lap: Lap) -> dict[str, float]:
         """Seconds of a step by phase; they sum to it.

@@ -67,7 +67,7 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     with Metering(on, place, memory_before=memory_before) as meter:
         dist.barrier()
         start = perf_counter()
-        laps = [watch.lap() for _ in range(num_steps)]
+        laps = watch.laps(num_steps)
         whole_s = perf_counter() - start
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)
@@ -103,7 +103,7 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[int, bool]:
     kinds: list[object] = []
     num_next = max(WINDOW_STEPS, period)
     while len(step_s) + num_next <= max(_MOST_WARM_UP, period):
-        laps = [watch.lap() for _ in range(num_next)]
+        laps = watch.laps(num_next)
         step_s += watch.slowest_s(laps)
         kinds += [lap.kind for lap in laps]
         if is_steady(step_s, kinds):
@@ -117,7 +117,7 @@ def _profiled(watch: Stopwatch, on: Device, period: int) -> tuple[Profiled, list
     laps: list[Lap] = []
     num_steps = _whole_cycles(_NUM_PROFILED_STEPS, period)
     watch.observe_all()
-    return profile_of(on, lambda: laps.extend(watch.lap() for _ in range(num_steps))), laps
+    return profile_of(on, lambda: laps.extend(watch.laps(num_steps))), laps
 
 
 def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ class TrainingStep:
             self._mark("forward")
             loss = self._trainee.loss(self.module, batch)
             self._mark("backward")
-            (loss / self._num_accumulated).backward()
+            # Dividing by one would cost a short step a percent.
+            (loss / self._num_accumulated if self._num_accumulated > 1 else loss).backward()
         if updates:
             self._mark("optimizer")
             self.optimizer.step()
