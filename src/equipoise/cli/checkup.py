@@ -4,10 +4,10 @@ import os
 import platform
 import shutil
 import sys
-from importlib import metadata
 from typing import Any
 
 from equipoise import __version__
+from equipoise.cli.checked import check, version
 from equipoise.cli.output import clipped
 from equipoise.runs import embedded
 
@@ -28,34 +28,14 @@ _PROGRAMS = (("git", "ingest of bare repositories", "install git"),)
 def checks() -> list[dict[str, Any]]:
     """One record a check: name, works, found, needed_for, and install (what to do; null when it works)."""
     return [
-        _check("equipoise", __version__, "this command"),
-        _check("python", platform.python_version(), "everything", fix="install Python 3.11 or newer"),
-        _check("dataset", embedded.version(), "published evidence without any download"),
-        *(_check(name, _version(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
-        *(_check(name, shutil.which(name), what, fix=fix) for name, what, fix in _PROGRAMS),
-        _check("cores", str(_num_cores()), "ingest reads with all of them"),
-        _check("terminal", _terminal(), "colour and progress; plain text elsewhere"),
+        check("equipoise", __version__, "this command"),
+        check("python", platform.python_version(), "everything", fix="install Python 3.11 or newer"),
+        check("dataset", embedded.version(), "published evidence without any download"),
+        *(check(name, version(name), what, fix=f"pip install {name}") for name, what in _LIBRARIES),
+        *(check(name, shutil.which(name), what, fix=fix) for name, what, fix in _PROGRAMS),
+        check("cores", str(_num_cores()), "ingest reads with all of them"),
+        check("terminal", _terminal(), "colour and progress; plain text elsewhere"),
     ]
-
-
-def _check(name: str, found: str | None, needed_for: str, *, fix: str | None = None) -> dict[str, Any]:
-    """One record."""
-    works = found is not None
-    return {
-        "name": name,
-        "works": works,
-        "found": found,
-        "needed_for": needed_for,
-        "install": None if works else fix,
-    }
-
-
-def _version(library: str) -> str | None:
-    """The installed version of a library, None when it is not there."""
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _num_cores() -> int:
@@ -68,14 +48,25 @@ def _terminal() -> str:
     return f"{shutil.get_terminal_size().columns} columns" if sys.stdout.isatty() else "not a terminal"
 
 
-def text(found: list[dict[str, Any]]) -> str:
-    """The checks, one a line, and how many do not work."""
-    widest = max(len(check["name"]) for check in found)
-    lines = []
-    for check in found:
-        mark = "ok     " if check["works"] else "missing"
-        detail = check["found"] if check["works"] else check["install"]
-        lines.append(clipped(f"{mark}  {check['name']:{widest}}  {detail}  ({check['needed_for']})"))
-    failing = sum(not check["works"] for check in found)
+def text(found: list[dict[str, Any]], equipment: list[dict[str, Any]]) -> str:
+    """The checks, one a line, how many do not work, and what there is to measure with."""
+    failing = sum(not one["works"] for one in found)
     verdict = "Everything works." if not failing else f"{failing} of {len(found)} checks need a hand."
-    return "\n".join((*lines, "", verdict)) + "\n"
+    usable = sum(one["works"] for one in equipment)
+    widest = max(len(one["name"]) for one in (*found, *equipment))
+    lines = [
+        *(_line(one, widest) for one in found),
+        "",
+        verdict,
+        "",
+        f"Measuring here (bench, collectives): {usable} of {len(equipment)} can be used.",
+        "",
+        *(_line(one, widest) for one in equipment),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(one: dict[str, Any], widest: int) -> str:
+    mark = "ok     " if one["works"] else "missing"
+    detail = one["found"] if one["works"] else one["install"]
+    return clipped(f"{mark}  {one['name']:{widest}}  {detail}  ({one['needed_for']})")

@@ -64,6 +64,7 @@ def doctor(*, as_json: AsJson = False, json_out: JsonOut = None) -> None:
     """Say what works here and what to install for the rest."""
     with answering("doctor", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.checkup import checks, text
+        from equipoise.cli.equipment import equipment
 
-        found = checks()
-        answer.give(lambda: {"checks": found}, lambda: text(found))
+        found, measuring = checks(), equipment()
+        answer.give(lambda: {"checks": found, "measuring": measuring}, lambda: text(found, measuring))

@@ -1,0 +1,44 @@
+"""What doctor says of measuring: everything is found or has something to do, whatever the machine."""
+
+import sys
+
+import pytest
+
+from equipoise.cli.checkup import checks, text
+from equipoise.cli.equipment import equipment
+
+
+def test_what_cannot_be_used_says_what_to_do():
+    found = equipment()
+    assert {"cpu", "cuda", "nvml", "rapl", "torchrun", "slurm", "ray"} <= {one["name"] for one in found}
+    for one in found:
+        assert one["works"] == (one["found"] is not None) == (one["install"] is None), one
+
+
+def test_without_torch_the_extra_to_install_is_named(monkeypatch):
+    from importlib import metadata  # noqa: PLC0415 - what is replaced
+
+    installed = metadata.version
+
+    def without(name):
+        if name in {"torch", "transformers"}:
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    told = {one["name"]: one for one in equipment()}
+    assert told["torch"]["install"] == "pip install 'equipoise[bench]'"
+    assert told["transformers"]["install"] == "pip install 'equipoise[zoo]'"
+
+
+@pytest.mark.skipif("torch" in sys.modules, reason="another test has loaded torch")
+def test_torch_is_not_loaded_to_say_so():
+    equipment()
+    assert "torch" not in sys.modules
+
+
+def test_missing_equipment_does_not_spoil_the_verdict():
+    shown = text(checks(), [{**equipment()[0], "works": False, "found": None, "install": "buy one"}])
+    assert "Everything works." in shown
+    assert "0 of 1 can be used" in shown
+    assert "buy one" in shown
