@@ -100,6 +100,12 @@ def test_another_plan_or_none_asked_to_resume_is_refused(tmp_path):
         run_sweep(cells(4), tmp_path, instant([]), limit_s=1.0, resume=True)
 
 
+def test_a_folder_of_watched_runs_is_refused(tmp_path):
+    (tmp_path / "watched").mkdir()
+    with pytest.raises(UsageError, match="holds watched runs"), Store(tmp_path).opened(cells(), resume=False):
+        pass
+
+
 def test_two_sweeps_never_share_a_folder(tmp_path):
     with (
         Store(tmp_path).opened(cells(), resume=False),

@@ -15,6 +15,8 @@ from equipoise.errors import DataError, UsageError
 
 _CELL_SCHEMA = "equipoise.cell/1"
 _PLAN_SCHEMA = "equipoise.sweep/1"
+# Where `equipoise.watch` keeps its runs.
+_WATCHED = "watched"
 SUCCESS = "success"
 FAILED = "failed"
 
@@ -93,6 +95,10 @@ class Store:
         Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
         given, or when that sweep had another plan.
         """
+        if (self.folder / _WATCHED).exists():
+            raise UsageError(
+                f"{self.folder}: holds watched runs, which write the same tables; take another --out"
+            )
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("w")

@@ -81,6 +81,8 @@ def cells_of(asked: Asked) -> tuple[Cell, ...]:
 def planned_before(folder: Path) -> tuple[tuple[Cell, ...], dict[str, str]]:
     """The cells and settings of the sweep that a folder holds. Raises DataError when it holds none."""
     store = Store(folder)
+    if not (folder / "sweep.json").exists():
+        raise UsageError(f"{folder}: holds no sweep; expected the folder of one, or what to train")
     return store.plan(), store.settings()
 
 
