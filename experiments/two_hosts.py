@@ -51,8 +51,8 @@ SWEPT_WIDTHS, SWEPT_BATCHES = (341, 1839), (8, 32, 128)
 HELD_OUT = ((210, 32), (210, 256), (480, 64), (480, 512), (890, 32), (890, 256), (1560, 64), (1560, 192))
 # Seconds a step: their batches and steps are what an hour allows.
 ZOO = (("small_cnn", 64, 20), ("mobilenet_v2", 8, 8), ("resnet50", 4, 4))
-# Steps of wider ones take long enough for ten to do.
-WIDE = 1000
+# Steps of wide ones take so long that few must do.
+MOST_STEPS, FEWEST_STEPS, STEPS_BY_WIDTH = 20, 5, 20_000
 # Of a quick run: width x width x batch below this takes little time.
 QUICK_WORK = 2e8
 
@@ -67,6 +67,11 @@ class Asking:
     workload: str
     batch_samples: int
     num_steps: int = 20
+
+
+def num_steps(width: int) -> int:
+    """Timed steps of one cell of the family."""
+    return max(FEWEST_STEPS, min(MOST_STEPS, STEPS_BY_WIDTH // width))
 
 
 def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
@@ -86,7 +91,7 @@ def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
     if is_quick:
         pairs = [(width, batch) for width, batch in pairs if width * width * batch < QUICK_WORK]
     return tuple(
-        Asking(workload=f"growing:mlp_{width}", batch_samples=batch, num_steps=20 if width < WIDE else 10)
+        Asking(workload=f"growing:mlp_{width}", batch_samples=batch, num_steps=num_steps(width))
         for width, batch in pairs
     )
 
