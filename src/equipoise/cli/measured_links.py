@@ -1,7 +1,7 @@
 """What `equipoise collectives` says: latency and rate by operation and size, and whether they are normal."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from textwrap import fill
 from typing import Any
@@ -14,6 +14,7 @@ from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent
 
 _GB = SI_PREFIXES["G"]
 _KIB = 1024
+_EXPONENT_FROM = 999.5
 
 
 def fields(found: Links) -> dict[str, Any]:
@@ -55,6 +56,9 @@ def _fit(fit: Fit) -> dict[str, Any]:
         "num_points": fit.curve.num_points,
         "log_sd": fit.curve.log_sd,
         "regimes": [asdict(each) for each in fit.curve.regimes],
+        "cpu_fractions": [
+            {"payload_bytes": size, "cpu_fraction": share} for size, share in fit.cpu_fractions
+        ],
     }
 
 
@@ -77,12 +81,25 @@ def text(found: Links) -> str:
     parts = [_head(found)]
     if found.fits:
         parts.append(_fits(found.fits))
-    parts.extend(_paragraph(_said(each)) for each in found.verdicts)
+    parts.extend(_verdicts(found.verdicts))
     parts.extend(_paragraph(f"{_title(run)}: no fit: {reason}.") for run, reason in found.unfitted)
     if found.reading.rejected.kinds:
         parts.append(_rejected(found))
     parts.extend(_paragraph(f"Note: {note}.") for note in found.reading.notes)
     return "\n".join(parts)
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """One paragraph each; those that nothing is known of together, by the reason."""
+    silent = [each for each in verdicts if each.verdict == "unknown"]
+    yield from (_paragraph(_said(each)) for each in verdicts if each.verdict != "unknown")
+    for reason in dict.fromkeys(each.because for each in silent):
+        alike = [each for each in silent if each.because == reason]
+        if len(alike) == 1:
+            yield _paragraph(_said(alike[0]))
+        else:
+            names = ", ".join(dict.fromkeys(each.run.operation for each in alike))
+            yield _paragraph(f"No verdict on {len(alike)} figures ({names}): {reason}.")
 
 
 def _paragraph(sentence: str) -> str:
@@ -97,35 +114,43 @@ def _head(found: Links) -> str:
     return _paragraph(f"{rows} of {runs} read{rest}.")
 
 
-def _fits(fits: Iterable[Fit]) -> str:
+def _fits(fits: Sequence[Fit]) -> str:
     """One line a fit, and under it one a range of sizes."""
-    head = ["operation", "ranks", "sizes", "latency us", "payload GB/s", "bus GB/s"]
+    unit, name = _rate_unit(fits)
+    head = ["operation", "ranks", "sizes", "latency us", f"payload {name}", "bus"]
     rows = []
     for fit in fits:
         run, curve = fit.run, fit.curve
         span = f"{_size(curve.regimes[0].from_bytes)}..{_size(curve.regimes[-1].to_bytes)}"
-        bus = "-" if fit.bus_byte_per_s is None else f"{fit.bus_byte_per_s / _GB:.4g}"
-        latency, rate = _ranged(curve.latency_s, MICROSECOND_S), _ranged(curve.byte_per_s, _GB)
+        bus = "-" if fit.bus_byte_per_s is None else _short(fit.bus_byte_per_s / unit)
+        latency, rate = _ranged(curve.latency_s, MICROSECOND_S), _ranged(curve.byte_per_s, unit)
         rows.append([run.operation, str(run.num_ranks), span, latency, rate, bus])
         if len(curve.regimes) > 1:
-            rows.extend(_regimes(fit))
+            rows.extend(_regimes(fit, unit))
     legend = (
         "Time is latency + payload / rate in each range of sizes; in brackets where "
-        f"{format_percent(LEVEL)} of the probability lies. A dash: the sizes measured do not tell."
+        f"{format_percent(LEVEL)} of the probability lies. A dash: the sizes measured do not tell. "
+        "Bus: as busbw counts."
     )
     return table_text(head, rows, align="<><>>>") + _paragraph(legend)
 
 
-def _regimes(fit: Fit) -> list[list[str]]:
+def _rate_unit(fits: Sequence[Fit]) -> tuple[float, str]:
+    """The unit of rates in which the fastest has digits before its point, and its name."""
+    fastest = max((fit.curve.byte_per_s.value for fit in fits if fit.curve.byte_per_s), default=_GB)
+    return (_GB, "GB/s") if fastest >= _GB else (SI_PREFIXES["M"], "MB/s")
+
+
+def _regimes(fit: Fit, unit: float) -> list[list[str]]:
     factor = bus_fraction(fit.run.operation, fit.run.num_ranks)
     return [
         [
             "",
             "",
             f"  {_size(each.from_bytes)}..{_size(each.to_bytes)}",
-            f"{each.latency_s / MICROSECOND_S:.3g}",
-            "-" if math.isinf(each.byte_per_s) else f"{each.byte_per_s / _GB:.3g}",
-            "-" if math.isinf(each.byte_per_s) else f"{each.byte_per_s * factor / _GB:.3g}",
+            _short(each.latency_s / MICROSECOND_S),
+            "-" if math.isinf(each.byte_per_s) else _short(each.byte_per_s / unit),
+            "-" if math.isinf(each.byte_per_s) else _short(each.byte_per_s * factor / unit),
         ]
         for each in fit.curve.regimes
     ]
@@ -134,8 +159,17 @@ def _regimes(fit: Fit) -> list[list[str]]:
 def _ranged(interval: Interval | None, unit: float) -> str:
     if interval is None:
         return "-"
-    high = "?" if math.isinf(interval.high) else f"{interval.high / unit:.3g}"
-    return f"{interval.value / unit:.3g} ({interval.low / unit:.3g}..{high})"
+    high = "?" if math.isinf(interval.high) else _short(interval.high / unit)
+    return f"{_short(interval.value / unit)} ({_short(interval.low / unit)}-{high})"
+
+
+def _short(value: float) -> str:
+    """Three digits, and more rather than an exponent.
+
+    >>> _short(0.11684), _short(35.44), _short(4571.0)
+    ('0.117', '35.4', '4571')
+    """
+    return f"{value:.3g}" if value < _EXPONENT_FROM else f"{value:.0f}"
 
 
 def _title(run: Run) -> str:
@@ -146,7 +180,8 @@ def _title(run: Run) -> str:
 def _said(verdict: Verdict) -> str:
     """A verdict in one or two sentences."""
     rate = verdict.quantity == "bus_byte_per_s"
-    unit, name = (_GB, "GB/s") if rate else (MICROSECOND_S, "us")
+    fast = (_GB, "GB/s") if verdict.measured >= _GB else (SI_PREFIXES["M"], "MB/s")
+    unit, name = fast if rate else (MICROSECOND_S, "us")
     what = f"{verdict.measured / unit:.4g} {name}" + (" of bus" if rate else "")
     found = f"{_title(verdict.run)}: {verdict.verdict}: {what} at {_size(verdict.payload_bytes)}"
     if verdict.low is not None and verdict.high is not None:

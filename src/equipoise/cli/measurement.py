@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -60,11 +60,39 @@ def topology(
 def collectives(
     *,
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Output of nccl-tests or rccl-tests: text or -J JSON."),
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE", help="Of nccl-tests or rccl-tests, text or -J JSON; or of --measure --out."
+        ),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time collectives between processes, by torch.distributed.")
+    ] = False,
     ops: Annotated[
-        str | None, typer.Option(metavar="OP", help="The operation of tables that do not name theirs.")
+        str | None,
+        typer.Option(metavar="OP[,OP]", help="What to measure; for a file: what its table does not name."),
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="N[,N..]", help="Sizes to measure: 1KiB,64KiB,4MiB.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Between how many: 2, or all accelerators, unless given.")
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="Where they run: auto, inprocess, torchrun, slurm, ray, or emulated:RATE."),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What holds the data: auto unless given.")
+    ] = None,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Starts of fresh processes: 3 unless given.")
+    ] = None,
+    limit: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which one call hangs: 60 unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Keep what was measured, to be read again.")
     ] = None,
     accelerator: Annotated[
         str | None,
@@ -76,7 +104,9 @@ def collectives(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(metavar="CLASS", help="The weakest link between ranks: NV#, PIX, PXB, PHB, NODE, SYS."),
+        typer.Option(
+            metavar="CLASS", help="The weakest link: NV#, PIX, PXB, PHB, NODE, SYS; or a network: 10gbit."
+        ),
     ] = None,
     hardware: Hardware = None,
     as_json: AsJson = False,
@@ -84,12 +114,31 @@ def collectives(
 ) -> None:
     """Fit latency and bandwidth of collectives; say if they are normal."""
     extend_catalogue(hardware, None)
+    if measure:
+        from equipoise.bench.launchers import served
+
+        if served():  # a further host of a run that torchrun or srun started: it works for the first
+            return
     with answering("collectives", as_json=as_json, json_out=json_out) as answer:
         from equipoise.advice.collectives import judged
-        from equipoise.bench.collectives.files import named_operation, read_files
+        from equipoise.cli.console import progress_bar
         from equipoise.cli.measured_links import fields, text
+        from equipoise.cli.timed_links import Wanted, reading_of
 
-        reading = read_files(files, operation=None if ops is None else named_operation(ops))
+        wanted = Wanted(
+            files=tuple(files or ()),
+            measure=measure,
+            ops=ops,
+            sizes=sizes,
+            ranks=ranks,
+            launcher=launcher,
+            device=device,
+            repeat=repeat,
+            limit=limit,
+            out=out,
+        )
+        with progress_bar() as progress:
+            reading = reading_of(wanted, progress=progress)
         found = judged(reading, accelerator=accelerator, link=link)
         answer.give(lambda: fields(found), lambda: text(found))
 

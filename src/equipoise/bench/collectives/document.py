@@ -79,7 +79,8 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
         link = document["link"]
     except (AttributeError, KeyError, TypeError, ValueError) as err:
         raise DataError(
-            f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --measure --out` wrote"
+            f"{where}: {type(err).__name__}: {err}; expected what "
+            "`equipoise collectives --measure --out` wrote"
         ) from err
     if restless:
         named = ", ".join(list(dict.fromkeys(restless))[:_MOST_NAMED])

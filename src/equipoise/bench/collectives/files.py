@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from equipoise.bench.collectives.document import SCHEMA, reading_in
 from equipoise.bench.collectives.infer import (
     PROGRAMS,
     Clues,
@@ -60,7 +61,11 @@ def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tal
     text = _text(path, notes)
     stated = [*_named(path), *([operation] if operation else [])]
     if looks_like_json(text):
-        found = tables_in_document(document_in(text, where=str(path)))
+        document = document_in(text, where=str(path))
+        if document.get("schema") == SCHEMA:
+            _take(reading_in(document, where=str(path)), runs, rejected, notes)
+            return
+        found = tables_in_document(document)
         for table in found.tables:
             table.programs.extend(stated)
     else:
@@ -73,6 +78,14 @@ def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tal
     _refuse_broken(path, found, rejected, notes)
     for table in found.tables:
         runs.extend(_runs(table, str(path), len(runs), rejected, notes))
+
+
+def _take(reading: Reading, runs: list[Run], rejected: Tally, notes: list[str]) -> None:
+    """Put what one document holds to what others held."""
+    num_before = len(runs)
+    runs.extend(replace(run, number=num_before + run.number) for run in reading.runs)
+    rejected.merge(reading.rejected)
+    notes.extend(reading.notes)
 
 
 def _text(path: Path, notes: list[str]) -> str:

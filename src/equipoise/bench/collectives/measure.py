@@ -1,4 +1,4 @@
-"""Collectives timed through torch.distributed by a launcher's processes: a document that reads like nccl-tests'.
+"""Collectives timed through torch.distributed by a launcher's processes, as a document like nccl-tests'.
 
 Imports no torch: timed.py does, in the processes.
 """

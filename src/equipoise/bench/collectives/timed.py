@@ -1,7 +1,8 @@
 """One rank of a measurement of collectives, the ranks having joined. Needs torch.
 
-A time is that of several calls in a row, so that starting them and the clock hardly count, and of the slowest
-rank. Sizes come in another order each round, so that no drift of the machine looks like an effect.
+A time is that of the slowest rank, of several calls in a row: their median on a CPU, their mean on a device,
+which is not stopped between them. Sizes come in another order each round, so that no drift of the machine
+looks like an effect.
 """
 
 import platform
@@ -10,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,10 +21,9 @@ import torch.distributed as dist
 
 from equipoise.bench.collectives.asked import WIDTH_BYTES, Asked
 
-# Calls in a row last so long, against clocks of some tens of nanoseconds and wake-ups of some tens of
-# microseconds.
-LEAST_BATCH_S = 0.01
-MOST_CALLS = 256
+# Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
+LEAST_BATCH_S = 0.05
+MOST_CALLS = 100
 # Warm when two batches in a row differ by no more than this; measured as it is after so many.
 STEADY_FRACTION = 0.1
 MOST_WARM_UPS = 10
@@ -36,6 +38,7 @@ class Exercise:
     """One operation on buffers of one size: a call, what it reads, what it writes, and what that must hold.
 
     pattern: what rank r puts into `given`. expected: in `taken`, by the rank that asks, after a call.
+    group: the ranks, as one whose calls may not hang for long; None for all of them.
     """
 
     call: Callable[[], None]
@@ -43,6 +46,7 @@ class Exercise:
     taken: torch.Tensor
     pattern: Callable[[int], torch.Tensor]
     expected: Callable[[], torch.Tensor]
+    group: dist.ProcessGroup | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -100,7 +104,7 @@ def exercise(
         "send": (exchange, whole, other, lambda: pattern((rank - 1) % size)),
     }
     call, given, taken, expected = kinds[operation]
-    return Exercise(call=call, given=given, taken=taken, pattern=pattern, expected=expected)
+    return Exercise(call=call, given=given, taken=taken, pattern=pattern, expected=expected, group=group)
 
 
 def num_wrong(one: Exercise) -> int:
@@ -110,33 +114,38 @@ def num_wrong(one: Exercise) -> int:
     one.call()
     wrong = int((one.taken != one.expected()).sum())
     one.given.zero_()  # sums of zeros stay what they are however often they are taken
-    return int(_over_ranks(float(wrong))[0])
+    return int(_over_ranks(one.group, float(wrong))[0])
 
 
-def _over_ranks(value: float, also: float = 0.0) -> tuple[float, float]:
+def _over_ranks(group: dist.ProcessGroup | None, value: float, also: float = 0.0) -> tuple[float, float]:
     """The largest of all ranks' values, and the mean of the others."""
     # On the CPU, which gloo exchanges beside NCCL too.
     largest = torch.tensor([value], dtype=torch.float64)
     total = torch.tensor([also], dtype=torch.float64)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    dist.all_reduce(total)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(total, group=group)
     return float(largest), float(total) / dist.get_world_size()
 
 
 def batch(one: Exercise, num_calls: int) -> tuple[float, float]:
-    """Seconds of one call, of so many in a row, on the slowest rank; and how many cores a rank was busy on.
+    """Seconds of a call, of so many in a row, on the slowest rank; and how many cores a rank was busy on.
 
     The latter is the processor time of the whole process over the wall's, mean over ranks: what is taken from
     computing beside the collective.
     """
-    dist.barrier()
+    dist.barrier(group=one.group)
     began, worked = time.perf_counter(), time.process_time()
+    ends = []
     for _ in range(num_calls):
         one.call()
+        ends.append(time.perf_counter())
     if one.given.is_cuda:
         torch.cuda.synchronize()
     took_s, worked_s = time.perf_counter() - began, time.process_time() - worked
-    return _over_ranks(took_s / num_calls, worked_s / took_s)
+    # Starts of calls on a device end long before the calls do.
+    calls_s = [] if one.given.is_cuda else [end - start for start, end in pairwise((began, *ends))]
+    call_s = median(calls_s) if calls_s else took_s / num_calls
+    return _over_ranks(one.group, call_s, worked_s / took_s)
 
 
 def warmed_up(one: Exercise) -> tuple[int, bool]:
