@@ -438,6 +438,50 @@ def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
     assert joined([record(0, one)]).missing_ranks == [1]
 
 
+def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows():
+    split = {STEP: 4.0, FORWARD: 1.0, BACKWARD: 3.0}
+    steps = [
+        written_step(split, number=number, num_batches=1, num_samples=2, profiled=number in (9, 10))
+        for number in range(1, 31)
+    ]
+    shared = {"communication_s": 2.0, "step_s": 8.0, "exposed_s": 1.0, "passes_s": 8.0}
+    about = {"rank": 0, "num_ranks": 2, "conditions": {"host": "here"}}
+    found = joined([RankRecord(about=about, steps=steps, end={"exchanged": shared})])
+    assert found.steps[0] == {
+        STEP: 4.0,
+        FORWARD: 0.875,
+        BACKWARD: 2.625,
+        EXPOSED: 0.5,
+        "communication_total": 1.0,
+        "communication_overlapped": 0.5,
+    }
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_input_is_seen_where_somebody_else_iterates(num_workers):
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 26 * 8
+
+        def __getitem__(self, at):
+            time.sleep(SLEPT_S / 8)
+            return torch.randn(16), at % 4
+
+    subject = model()
+    optimizer = sgd(subject)
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=8, num_workers=num_workers)
+    with equipoise.watch(subject) as seen:
+        seen.fetches(loader)
+        iterator = iter(loader)
+        for batch in iterator:
+            update(subject, optimizer, batch)
+            seen.end_step()
+    assert seen.result.num_samples == 8
+    assert median(step[INPUT] for step in seen.result.steps) >= SLEPT_S / 2
+    assert "_get_iterator" not in vars(loader)
+    assert type(iterator).__module__ == "torch.utils.data.dataloader"
+
+
 def test_a_full_disk_does_not_end_training(tmp_path):
     subject = model()
     optimizer = sgd(subject)

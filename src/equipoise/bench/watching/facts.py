@@ -77,7 +77,7 @@ def about(
     return {
         "rank": rank,
         "num_ranks": num_ranks,
-        "workload": name or type(_unwrapped(models[0])).__name__,
+        "workload": name or _kind(models[0]),
         "num_params": sum(parameter.numel() for model in models for parameter in model.parameters()),
         "device": on.name,
         "batch_samples": batch_samples,
@@ -102,6 +102,12 @@ def _unwrapped(model: nn.Module) -> nn.Module:
         if isinstance(inner, nn.Module):
             return _unwrapped(inner)
     return model
+
+
+def _kind(model: nn.Module) -> str:
+    """The name of its class, before torch made it one whose weights are sharded."""
+    kinds = [kind.__name__ for kind in type(_unwrapped(model)).__mro__]
+    return kinds[kinds.index("FSDPModule") + 1] if "FSDPModule" in kinds else kinds[0]
 
 
 def _precision(model: nn.Module, on: Device) -> str | None:

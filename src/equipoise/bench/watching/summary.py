@@ -15,7 +15,7 @@ _WORTH_FRACTION = 0.1
 
 _NAMES = {EXPOSED: "communication exposed"}
 _WAYS = {
-    EXPOSED: "accumulate gradients, send them as fp16, or take larger batches: "
+    EXPOSED: "larger batches, accumulated gradients, compression: "
     "`equipoise bench --strategy ddp,accumulate:4,fp16` measures them",
     INPUT: "more workers or prefetching in the data loader",
     OPTIMIZER: "an optimizer with fused=True or foreach=True",
