@@ -33,8 +33,9 @@ def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) ->
     """
     if len(step_s) < WINDOW_STEPS:
         return False
-    window = step_s[-WINDOW_STEPS:]
-    kept = [None] * WINDOW_STEPS if kinds is None else list(kinds[-WINDOW_STEPS:])
+    num_steps = max(WINDOW_STEPS, len(step_s) // 2)  # a slow start among scatter shows in a long window only
+    window = step_s[-num_steps:]
+    kept = [None] * num_steps if kinds is None else list(kinds[-num_steps:])
     by_kind = {kind: [at for at, each in enumerate(kept) if each == kind] for kind in kept}
     centre = {kind: median(window[at] for at in places) for kind, places in by_kind.items()}
     relative = [value / centre[kind] for value, kind in zip(window, kept, strict=True)]

@@ -67,8 +67,9 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     with Metering(on, place, memory_before=memory_before) as meter:
         dist.barrier()
         start = perf_counter()
-        laps = watch.laps(num_steps)
+        ends = watch.run(num_steps)
         whole_s = perf_counter() - start
+    laps = watch.read(ends)
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)
     used = meter.gathered()
