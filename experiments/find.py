@@ -59,8 +59,8 @@ class Outcome:
 
     @property
     def regret(self) -> float:
-        """The share of samples per second that the search lost."""
-        return 1.0 - (self.found.best.samples_per_s or 0.0) / self.fastest_per_s
+        """How much longer a sample takes than with the fastest way there was."""
+        return self.fastest_per_s / (self.found.best.samples_per_s or 0.0) - 1.0
 
 
 def planned(num_ranks: int) -> tuple[Cell, ...]:
