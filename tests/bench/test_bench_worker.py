@@ -67,6 +67,10 @@ def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
     return run_sweep(cells, Path("out"), launcher(by), limit_s=limit_s)
 
 
+def grown(finished):
+    return finished.result["memory_growth_bytes"]
+
+
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -83,7 +87,13 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
         assert all(value >= 0 for value in split.values())
         assert split[EXPOSED] > 0
-    assert len(one.result["memory_bytes"]) == 2
+    assert one.result["sums"]["hold"]
+    assert all(0 < growth < peak for growth, peak in zip(grown(one), one.result["memory_bytes"], strict=True))
+    used, energy = one.result["utilisation"], one.result["energy"]
+    assert len(used["cpu_fraction_by_rank"]) == 2
+    assert used["network"] == "loopback"
+    assert used["network_byte_per_s"] > 0
+    assert (energy["energy_j"] is None) == (energy["reason"] is not None)  # this machine may have a meter
     assert not list(here.glob("out/running-*"))
 
 
