@@ -19,7 +19,7 @@ from equipoise.bench.launchers.ray_task import RankActor
 from equipoise.errors import UsageError
 
 NAME = "ray"
-_ASK_S = 2.0
+_ASK_S = 2
 _POLL_S = 1.0
 _END_S = 20.0
 # Answers of the kernel, as exit codes have them: an actor that is gone took its rank with it.
@@ -106,11 +106,9 @@ def _bundle(job: Job, cpus: int) -> dict[str, float]:
 
 def _placed(job: Job, group: Any) -> bool:  # noqa: ANN401 - Ray's own
     """Whether there came to be a place for all ranks; waiting is not the cell's time."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
-    ready, deadline = group.ready(), time.monotonic() + job.limit_s
+    deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
-        if ray.wait([ready], timeout=_ASK_S)[0]:
+        if group.wait(_ASK_S):
             return True
         job.tell(f"queued: {job.cell.num_ranks} ranks wait for a place in the Ray cluster")
     return False
@@ -147,7 +145,7 @@ def _run(job: Job, actors: Sequence[Any], num_cores: int) -> Outcome:
         actor.begin.remote(each.as_json(), str(Path.cwd()))
         for actor, each in zip(actors, _orders(job, places, num_cores), strict=True)
     ]
-    ends, ran_out = _ends(job, actors, began)
+    ends, ran_out = _ends(job, actors, places, began)
     hosts = {rank: place["host"] for rank, place in enumerate(places)}
     return outcome_of(job, ends, hosts, ran_out=ran_out)
 
@@ -191,7 +189,7 @@ def _ends(job: Job, actors: Sequence[Any], began: Sequence[Any]) -> tuple[list[E
             try:
                 said = ray.get(ref)
             except ray.exceptions.RayError as err:
-                said = {"code": _DEAD, "why": f"is gone: {_first(err)}", "result": None}
+                said = {"code": _DEAD, "why": _fate(err, places[rank]["node"]), "result": None}
             if said is None:
                 asked[actors[rank].ended.remote(_POLL_S)] = rank
                 continue
@@ -215,6 +213,21 @@ def _let_go(actors: Sequence[Any]) -> None:
     for actor in actors:
         with suppress(ray.exceptions.RayError):
             ray.kill(actor)
+
+
+def _fate(err: BaseException, node: str) -> str:
+    """What became of a rank whose actor does not answer, once Ray knows whether its node is gone."""
+    import ray  # noqa: PLC0415 - only where it is wanted
+
+    deadline = time.monotonic() + _END_S
+    while time.monotonic() < deadline:
+        alive = {one["NodeID"]: one["Alive"] for one in ray.nodes()}
+        if not alive.get(node, False):
+            return "is gone: its node failed"
+        if not isinstance(err, ray.exceptions.ActorUnavailableError):
+            break  # Ray is sure that it is the actor
+        time.sleep(_POLL_S)
+    return f"is gone: {_first(err)}"
 
 
 def _first(err: BaseException) -> str:
