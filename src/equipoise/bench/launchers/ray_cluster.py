@@ -176,7 +176,9 @@ def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> li
     return orders
 
 
-def _ends(job: Job, actors: Sequence[Any], began: Sequence[Any]) -> tuple[list[End], bool]:
+def _ends(
+    job: Job, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
+) -> tuple[list[End], bool]:
     """The ends of ranks in the order they are heard of, and whether time ran out before."""
     import ray  # noqa: PLC0415 - only where it is wanted
 
