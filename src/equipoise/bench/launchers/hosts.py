@@ -23,7 +23,7 @@ from equipoise.bench.launchers.network import free_port
 from equipoise.bench.launchers.processes import GRACE_S
 from equipoise.bench.launchers.ranks import Order, Ranks, order_from
 from equipoise.bench.launchers.wire import Wire
-from equipoise.errors import DataError
+from equipoise.errors import DataError, UsageError
 
 _POLL_S = 0.02
 _ARRIVAL_S = 120.0
@@ -214,10 +214,17 @@ class _Hosts:
 
 @cache
 def over_hosts() -> Launcher | None:
-    """The launcher of this process where it is the first of several hosts; None where it is on its own."""
+    """The launcher of this process where it is the first of several hosts; None where it is on its own.
+
+    Raises UsageError on the other hosts, where `served` should have been called.
+    """
     own = member()
     if own is None:
         return None
+    if own.number:
+        raise UsageError(
+            f"this is number {own.number} of {own.num_members} hosts: it must serve, not measure"
+        )
     return Launcher(
         name=f"{own.starter} over {own.num_members} hosts",
         why_not=why_not,
