@@ -16,6 +16,7 @@ from equipoise.bench.collectives.asked import Asked
 from equipoise.bench.collectives.document import SCHEMA, reading_in, result_of
 from equipoise.bench.collectives.timing import Reading
 from equipoise.bench.environment import conditions, core_sets
+from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.folder import so_far
 from equipoise.bench.launchers.launcher import Job, Launcher
 from equipoise.errors import EvidenceError
@@ -83,7 +84,11 @@ def timed_document(
         "num_ranks": asked.num_ranks,
         "link": link_of(launch_with.name),
         **setting,
-        "conditions": conditions(core_sets=cores_of(asked.num_ranks), launcher=launch_with.name),
+        "conditions": conditions(
+            core_sets=cores_of(asked.num_ranks) if launch_with.binds_here else (),
+            launcher=launch_with.name,
+            here=launch_with.binds_here,
+        ),
         "results": [result_of(row, asked.num_ranks) for row in rows if row["operation"] not in refused],
         "refused": refused,
     }
@@ -95,7 +100,8 @@ def link_of(launcher_name: str) -> str | None:
     >>> link_of("emulated:1gbit"), link_of("torchrun")
     ('1gbit', None)
     """
-    return launcher_name.partition(":")[2] or None
+    kind, _, rate = launcher_name.partition(":")
+    return rate if kind == EMULATED and rate else None
 
 
 def _part(progress: Progress | None, start: int, num_starts: int) -> Progress | None:
@@ -109,10 +115,15 @@ def _one_start(
     asked: Asked, launch_with: Launcher, progress: Progress | None
 ) -> tuple[dict[str, Any], str | None]:
     """What processes left that measured all of it, or up to where they failed; and why they did."""
-    with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
+    # Other machines see the folder that a user works in rather than this one's own for passing things.
+    place = None if launch_with.binds_here else Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         cores = cores_of(asked.num_ranks) if launch_with.binds_here else ()
         job = Job(cell=asked, folder=folder, core_sets=cores, limit_s=LIMIT_S)
+        if progress is not None:
+            heard = progress
+            job = replace(job, tell=lambda said: heard(said, 0, _PARTS))
         with _watched(folder, progress):
             outcome = launch_with.launch(job)
         if outcome.result is not None:
