@@ -98,7 +98,8 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
         batch_samples=BATCH_SAMPLES * num_ranks,
     )
     on = device("cpu")
-    subject, step = begun(cell, rank, on, on.bind(rank))
+    start = begun(cell, rank, on, on.bind(rank))
+    subject, step = start.subject, start.step
     watch = Stopwatch(step, subject, on, num_ranks=num_ranks)
     watch.laps(NUM_WARM_UP)
     module, optimizer, batches, loss_of = step.module, step.optimizer, subject.batches, subject.loss

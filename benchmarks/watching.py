@@ -64,7 +64,8 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
         batch_samples=pairs.BATCH_SAMPLES * num_ranks,
     )
     on = device("cpu")
-    subject, step = begun(cell, rank, on, on.bind(rank))
+    start = begun(cell, rank, on, on.bind(rank))
+    subject, step = start.subject, start.step
 
     def run(batches: Iterator[Any], num_steps: int) -> None:
         for batch in islice(batches, num_steps):

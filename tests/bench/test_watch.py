@@ -238,7 +238,8 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
 def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
     on, place = device("cpu"), torch.device("cpu")
     cell = Cell(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
-    subject, step = begun(cell, 0, on, place)
+    start = begun(cell, 0, on, place)
+    subject, step = start.subject, start.step
     with equipoise.watch(subject.model) as seen:
         watched = replace(subject, batches=iter(seen.batches(subject.batches)))
         stopwatch = Stopwatch(step, watched, on, num_ranks=1)
@@ -541,3 +542,12 @@ def test_the_page_shows_what_comes_out(tmp_path, monkeypatch):
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 8
     assert result.failed == 0
+
+
+def test_a_loop_in_which_no_step_ends_keeps_bounded_marks(monkeypatch):
+    monkeypatch.setattr("equipoise.bench.watching.loop._MOST_MARKS", 50)
+    loop = Loop(time.perf_counter, on_step=lambda _step: None)
+    for _ in range(100):
+        loop.asked()
+        loop.came(1)
+    assert len(loop._names) < 60

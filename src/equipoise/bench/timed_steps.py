@@ -1,6 +1,7 @@
 """Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled."""
 
 import gc
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,16 @@ _NUM_PROFILED_STEPS = 4
 _LARGEST_GAP = 0.05
 
 
-def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> tuple[Trainee, Step]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A trainee on its device, the steps of its method, and the bytes in use without its weights."""
+
+    subject: Trainee
+    step: Step
+    memory_before: int
+
+
+def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> Begun:
     """The trainee of a cell on its device and in its precision, and the steps of its method.
 
     Raises UsageError where device, precision or method cannot be had.
@@ -46,9 +56,19 @@ def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> tuple[Tra
         cell.workload, batch_samples=cell.batch_samples, seed=cell.seed, rank=rank, num_ranks=cell.num_ranks
     )
     subject = in_precision(placed(subject, place), cell.precision, place)
+    weight_bytes = _weight_bytes(subject)
+    memory_before = on.memory()["now"] - weight_bytes
     settings = subject.settings_at(cell.learning_rate)
     step = found.begin(subject, settings, rank=rank, world_size=cell.num_ranks, argument=argument)
-    return subject, step
+    return Begun(subject=subject, step=step, memory_before=memory_before)
+
+
+def _weight_bytes(subject: Trainee) -> int:
+    """Bytes of weights and statistics, once a first optimizer has loaded what torch loads late (75 MB)."""
+    import torch  # noqa: PLC0415 - after the cores are set
+
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    return sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
 
 
 def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | None:
@@ -57,18 +77,18 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
 
     on = device(cell.device)
     on.restart_peak()
-    memory_before = on.memory()["now"]
-    subject, step = begun(cell, rank, on, place)
+    start = begun(cell, rank, on, place)
+    subject, step = start.subject, start.step
     watch = Stopwatch(step, subject, on, num_ranks=cell.num_ranks)
     num_warm_up, steady = _warm_up(watch, step.period)
     watch.settle()
     num_steps = _whole_cycles(cell.num_steps, step.period)  # parts of a cycle are unlike
     gc.collect()
-    with Metering(on, place, memory_before=memory_before) as meter:
+    with Metering(on, place, memory_before=start.memory_before) as meter:
         dist.barrier()
-        start = perf_counter()
+        begun_s = perf_counter()
         ends = watch.run(num_steps)
-        whole_s = perf_counter() - start
+        whole_s = perf_counter() - begun_s
     laps = watch.read(ends)
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)

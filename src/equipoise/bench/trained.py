@@ -104,23 +104,23 @@ def trained(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | No
 
     on = device(cell.device)
     on.restart_peak()
-    memory_before = on.memory()["now"]
     judge = Judge(_judged(cell, place), rank, cell.num_ranks)
-    subject, step = begun(cell, rank, on, place)
+    start = begun(cell, rank, on, place)
+    subject, step = start.subject, start.step
     curve: list[dict[str, Any]] = []
     seconds, num_done = 0.0, 0
     num_runs = (cell.train_samples or 0) // cell.batch_samples
-    with Metering(on, place, memory_before=memory_before) as meter:
+    with Metering(on, place, memory_before=start.memory_before) as meter:
         for until in (0, *judged_after(num_runs, step.period)):
             dist.barrier()
-            start = perf_counter()
+            begun_s = perf_counter()
             for _ in range(num_done, until):
                 step.run(next(subject.batches))
             if until == num_runs:
                 step.close()
             on.synchronise()
             dist.barrier()
-            seconds, num_done = seconds + (perf_counter() - start if until else 0.0), until
+            seconds, num_done = seconds + (perf_counter() - begun_s if until else 0.0), until
             found = judge.of(step.weights())
             curve.append({"samples": until * cell.batch_samples, "seconds": seconds, **found})
     used = meter.gathered()
