@@ -234,3 +234,15 @@ def test_srun_starts_bench_on_every_node_and_the_first_coordinates():
     assert (one.status, one.reason) == ("success", None)
     assert [node["ranks"] for node in one.result["nodes"]] == [[0], [1]]
     assert one.conditions["launcher"] == "srun over 2 hosts"
+
+
+@pytest.mark.usefixtures("nodes")
+def test_an_interrupted_sweep_cancels_its_job():
+    bench = ["bench", "models:task_killed", "--sizes", "2", "--batch", "16", "--repeat", "1", "--out", "out"]
+    command = [sys.executable, "-m", "equipoise", *bench, "--launcher", "slurm", "--slurm", "partition=main"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
+        until(lambda: pids("task"), limit_s=120, what="ranks at work")
+        sweep.send_signal(signal.SIGINT)
+        assert sweep.wait(timeout=60) == 130
+    assert said("squeue", "-h") == ""
+    assert not any(alive(pid) for pair in pids("task") for pid in pair)

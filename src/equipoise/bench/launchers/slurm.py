@@ -27,6 +27,7 @@ _FIRST_ASK_S, _LAST_ASK_S, _ASK_GROWTH = 0.5, 10.0, 1.3
 # For Slurm to start a job and to take it down, above what the cell may take.
 _MARGIN_S = 120.0
 _GONE_S = 60.0
+_GOODBYE_S = 15.0
 _PENDING = "PENDING"
 # What follows from the size of a cell.
 _OWN = {"nodes", "ntasks", "output", "error", "array"}
@@ -94,10 +95,12 @@ def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as err:
         said = (str(err).strip().splitlines() or [type(err).__name__])[-1]
         return Outcome(reason=f"refused: sbatch: {said}")
+    ends: list[End] = []
     try:
         ends, hosts, state = _ends(job, folder, job_id)
     finally:
-        last = _cancelled(job_id)
+        well = len(ends) == job.cell.num_ranks and not any(end.code for end in ends)
+        last = _cancelled(job_id, patience_s=_GOODBYE_S if well else 0.0)
     first = replace(job, folder=task_folder(folder, 0))
     found = outcome_of(first, ends, hosts, ran_out=state is None)
     if found.result is not None or state is None or any(end.code < 0 for end in ends):
@@ -211,13 +214,17 @@ def _state(job_id: str, before: _State) -> _State:
     return _State(name=name, why=why, gone=name not in _LIVING)
 
 
-def _cancelled(job_id: str) -> _State:
-    """The last state of a job that is over when this returns; a node that is dead is not waited for long."""
-    state = _state(job_id, _State(name="UNKNOWN", why="", gone=False))
-    if not state.gone:
-        _said("scancel", job_id)
-    deadline = time.monotonic() + _GONE_S
-    while not state.gone and time.monotonic() < deadline:
+def _cancelled(job_id: str, *, patience_s: float) -> _State:
+    """The last state of a job that is over when this returns; a node that is dead is not waited for long.
+
+    patience_s: how long it may take to end by itself.
+    """
+    begun_s = time.monotonic()
+    state, cancelled = _state(job_id, _State(name="UNKNOWN", why="", gone=False)), False
+    while not state.gone and time.monotonic() - begun_s < _GONE_S:
+        if not cancelled and time.monotonic() - begun_s >= patience_s:
+            cancelled = True
+            _said("scancel", job_id)
         time.sleep(_POLL_S)
         state = _state(job_id, state)
     return state
