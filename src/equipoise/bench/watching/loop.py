@@ -12,6 +12,8 @@ PAUSED = "paused"
 # Only the whole step tells: it is training where the step has no other.
 MAYBE = "maybe"
 
+_MOST_MARKS = 1_000_000
+
 
 class SeenStep(NamedTuple):
     """One step as it was seen: from one update of the weights to the next. A tuple: thousands wait in a loop.
@@ -51,12 +53,14 @@ class Loop:
         # Most steps have the same names: they are kept once.
         self._kinds: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._num_batches = self._num_samples = 0
-        self._depth = {BACKWARD: 0, OPTIMIZER: 0, PAUSED: 0}
+        # How deep in passes, updates and pauses within each other.
+        self._in_backward = self._in_optimizer = self._in_pause = 0
         self._trains = self._updated = False
 
     def asked(self) -> None:
         """The next batch is asked for: what was before it is a step if it has updated weights."""
         self.cut()
+        self._forget()
         self._mark(INPUT)
 
     def fetching(self) -> None:
@@ -71,7 +75,7 @@ class Loop:
 
     def cut(self) -> None:
         """The step ends here, if it has updated weights; if not, it goes on."""
-        if not self._updated or self._depth[PAUSED]:
+        if not self._updated or self._in_pause:
             return
         end = self._now()
         names = tuple(self._names)
@@ -80,6 +84,7 @@ class Loop:
         self._on_step(SeenStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples))
         self._num_batches = self._num_samples = 0
         self._trains = self._updated = False
+        self._in_optimizer = 0  # one that raised has told of its begin only
         self._ready = []
         self._restart()
 
@@ -90,7 +95,7 @@ class Loop:
 
     def forward(self, model: Any, *, records: bool) -> None:  # noqa: ANN401 - a module; torch is not followed
         """A model is called. records: gradients, for a backward pass to come."""
-        if self._depth[BACKWARD]:  # computed again for the backward pass
+        if self._in_backward:  # computed again for the backward pass
             return
         if records:
             self._trains = self._trains or model.training
@@ -103,42 +108,45 @@ class Loop:
 
     def backward_begins(self) -> None:
         """A backward pass begins; those within another belong to it."""
-        self._depth[BACKWARD] += 1
-        if self._depth[BACKWARD] == 1:
+        self._in_backward += 1
+        if self._in_backward == 1:
             self._mark(BACKWARD)
 
     def backward_ended(self) -> None:
         """It has returned."""
-        self._depth[BACKWARD] -= 1
-        if not self._depth[BACKWARD]:
+        self._in_backward -= 1
+        if not self._in_backward:
             self._mark(self._around())
 
     def optimizer_begins(self) -> None:
         """An update begins; updates that a backward pass makes by itself stay within it."""
-        self._depth[OPTIMIZER] += 1
-        if self._depth[OPTIMIZER] == 1 and not self._depth[BACKWARD]:
+        self._in_optimizer += 1
+        if self._in_optimizer == 1 and not self._in_backward:
             self._mark(OPTIMIZER)
 
     def optimizer_ended(self) -> None:
         """The update was made."""
-        self._depth[OPTIMIZER] = max(0, self._depth[OPTIMIZER] - 1)
-        if self._depth[PAUSED]:
+        self._in_optimizer = max(0, self._in_optimizer - 1)
+        if self._in_pause:
             return
         self._updated, self._trains = True, False
-        if not self._depth[OPTIMIZER] and not self._depth[BACKWARD]:
+        self._forget()
+        if not self._in_optimizer and not self._in_backward:
             self._mark(REST)
 
     def ready(self) -> None:
         """A gradient is ready."""
-        if self._depth[BACKWARD]:
+        if self._in_backward:
             self._ready.append(self._now())
 
     @contextmanager
     def communication(self) -> Iterator[None]:
         """An exchange that no backward pass hides runs within."""
         self._mark(COMMUNICATION)
-        yield
-        self._mark(REST)
+        try:
+            yield
+        finally:
+            self._mark(self._around())
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -152,11 +160,11 @@ class Loop:
     def pause(self) -> None:
         """What follows belongs to no step, until `go_on`."""
         self._mark(PAUSED)
-        self._depth[PAUSED] += 1
+        self._in_pause += 1
 
     def go_on(self) -> None:
         """The loop goes on."""
-        self._depth[PAUSED] = max(0, self._depth[PAUSED] - 1)
+        self._in_pause = max(0, self._in_pause - 1)
         self._mark(self._around())
 
     def between(self) -> None:
@@ -165,12 +173,18 @@ class Loop:
 
     def _around(self) -> str:
         """What goes on when a pass or pause within it has ended."""
-        return OPTIMIZER if self._depth[OPTIMIZER] else REST
+        return OPTIMIZER if self._in_optimizer else REST
 
     def _mark(self, name: str) -> None:
-        if not self._depth[PAUSED]:
+        if not self._in_pause:
             self._names.append(name)
             self._stamps.append(self._now())
+
+    def _forget(self) -> None:
+        """Keep no more than any step has, of a loop in which no step ends."""
+        if len(self._names) + len(self._ready) > _MOST_MARKS:
+            self._ready = []
+            self._restart()
 
     def _restart(self) -> None:
         """The step begins now."""
