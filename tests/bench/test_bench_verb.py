@@ -105,16 +105,16 @@ def here(tmp_path):
 
 
 def test_the_document_holds_what_scripts_rely_on(here):
-    asked = ("mlp", *QUICK, "--sizes", "1,2", "--strategy", "ddp,localsgd:2", "--repeat", "2", "--out", "s")
+    asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "2", "--out", "s")
     found = document(bench(*asked, "--json", "--json-out", "a.json", cwd=here))
     assert json.loads((here / "a.json").read_bytes()) == found
     assert (found["schema"], found["sweep"]) == ("equipoise.bench/1", "s")
-    assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (6, 6, 0)
+    assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (4, 4, 0)
     promised = {
         *("run_id", "status", "reason", "strategy", "num_accelerators", "batch", "step_s", "phases"),
         *("samples_per_s", "utilisation", "energy_j"),
     }
-    assert [each["strategy"] for each in found["cells"]] == ["single", "ddp", "localsgd:2"]
+    assert [each["strategy"] for each in found["cells"]] == ["single", "ddp"]
     for cell in found["cells"]:
         assert promised <= cell.keys()
         assert cell["status"] == "success"
@@ -154,14 +154,14 @@ def test_training_is_told_by_seed(here):
 
 def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):
     out = here / "killed"
-    asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "3", "--out", out)
+    asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "2", "--out", out)
     rng = random.Random(5)  # noqa: S311 - moments, no secret
     kept, was_running = {}, 0
     for _ in range(NUM_KILLS):
         with subprocess.Popen(
             command(*asked, "--resume"), cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as sweep:
-            time.sleep(rng.uniform(0.3, 6.0))
+            time.sleep(rng.uniform(0.3, 5.0))
             was_running += len(processes_of(out)) > 1
             sweep.send_signal(signal.SIGKILL)
         assert ended_within(out, 30), "an orphan is left"
@@ -174,7 +174,7 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):
     finished = cells_of(out)
     assert kept.items() <= finished.items()
     run_ids = [each["run_id"] for cell in found["cells"] for each in cell["repetitions"]]
-    assert len(run_ids) == len(set(run_ids)) == len(finished) == 6
+    assert len(run_ids) == len(set(run_ids)) == len(finished) == 4
     assert found["num_failed"] == 0
     assert not list(out.glob("running-*"))
     assert not list(out.glob("**/.*.part"))
@@ -203,7 +203,7 @@ def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(h
     if mounted.returncode:
         pytest.skip(f"no disk of its own can be mounted here: {mounted.stderr.strip()}")
     try:
-        asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "3", "--out", disk / "s")
+        asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "2", "--out", disk / "s")
         with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
             assert first_cell_within(disk / "s", 120)
             fill(disk / "plug")
@@ -214,7 +214,7 @@ def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(h
         assert kept
         assert not list(disk.glob("**/.*.part"))
         (disk / "plug").unlink()
-        assert document(bench(*asked, "--resume", "--json", cwd=here))["num_finished"] == 3
+        assert document(bench(*asked, "--resume", "--json", cwd=here))["num_finished"] == 2
         assert kept.items() <= cells_of(disk / "s").items()
     finally:
         subprocess.run(["umount", disk], check=True)

@@ -181,7 +181,8 @@ def _methods(_tables: Tables) -> list[dict[str, Any]]:
 
 def _as_given(row: dict[str, Any]) -> str:
     """A way to train as it is written, in brackets what may be left out."""
-    method, example = row["method"], row["example"]
+    method: str = row["method"]
+    example: str | None = row["example"]
     if example is None or row["needs_argument"]:
         return example or method
     return f"{method}[{example.removeprefix(method)}]"

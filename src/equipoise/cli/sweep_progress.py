@@ -10,7 +10,7 @@ from equipoise.bench.cell import Cell
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import Progress
 from equipoise.cli.output import counted, printable
-from equipoise.errors import EquipoiseError
+from equipoise.errors import DataError, EquipoiseError
 from equipoise.units import format_duration
 
 
@@ -109,7 +109,7 @@ def kept(store: Store, *, num_cells: int) -> Iterator[None]:
     """Where a sweep is interrupted or cannot go on: its tables written, and how to go on said."""
     try:
         yield
-    except (KeyboardInterrupt, EquipoiseError, OSError):
+    except (KeyboardInterrupt, DataError, OSError):
         _say_what_is_kept(store, num_cells)
         raise
 
