@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from equipoise.bench.launchers.folder import End
 from equipoise.bench.launchers.member import slurm_address
@@ -21,6 +22,7 @@ BEAT_S = 5.0
 # Caches of a shared file system may hold back what was written a minute ago.
 _PATIENCE_S = 150.0
 _POLL_S = 0.05
+_PORTS = range(20_000, 32_000)  # below those that Linux gives away
 
 
 def task_folder(folder: Path, rank: int) -> Path:
@@ -42,9 +44,10 @@ def run(folder_text: str, told: Mapping[str, Any], most_tasks: int) -> None:
     order = Order(
         ranks=(seat.rank,),
         num_ranks=seat.world_size,
-        # The name that submitit would take need not resolve.
+        # The name that submitit would take need not resolve; its port follows from the number of the job,
+        # which jobs of another cluster may have too. The folder of a job is its own.
         address=slurm_address(os.environ["SLURM_JOB_NODELIST"]),
-        port=seat.master_port,
+        port=_PORTS[crc32(folder_text.encode()) % len(_PORTS)],
         told={**told, "core_sets": [cores]},
         first_local_rank=seat.local_rank,
         num_local_ranks=seat.local_world_size,
