@@ -126,6 +126,14 @@ def test_contradictions_and_gaps_are_said():
     assert "Missing rows: GPU2" in said
 
 
+def test_a_cut_table_still_says_which_group_to_take():
+    cut = read(
+        b"\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tPIX\tSYS\tSYS\nGPU1\tPIX\t X \tSYS\tSYS\n", where="pasted"
+    )
+    said = "\n".join(sentences(meaning(cut)))
+    assert "For 2, take GPU0 and GPU1: weakest link PIX; others may meet SYS or what is not known." in said
+
+
 def test_runs_of_names_are_joined():
     assert named(["GPU0"]) == "GPU0"
     assert named([f"GPU{i}" for i in range(9, 12)]) == "GPU9-GPU11"

@@ -250,11 +250,14 @@ def _parts(found: Meaning) -> Iterator[str]:
         yield f"Islands: {'; '.join(named(group) for group in members)}. Keep tensor parallelism inside one."
     if found.islands.unplaced and len(found.topology.devices) > 1:
         yield f"The island of {named(found.islands.unplaced)} is not known."
+    known = ends([each.link_class for each in found.reached])
     for group in found.groups:
-        if group.worst_class is not None and group.link_class != group.worst_class:
+        # Where links are not known, a careless choice may meet worse than the worst that is.
+        worst = group.worst_class or (f"{known[-1]} or what is not known" if known else None)
+        if worst is not None and worst.split()[0] != group.link_class:
             yield (
                 f"For {group.num_devices}, take {named(group.devices)}: weakest link {group.link_class}; "
-                f"others may meet {group.worst_class}."
+                f"others may meet {worst}."
             )
 
 
