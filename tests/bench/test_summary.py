@@ -1,5 +1,7 @@
 """Repetitions put together: medians, intervals that hold, cycles, phases that sum, equal arms told apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.store import Finished
 from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries
 from equipoise.bench.timed_run import timed_run
+from equipoise.cli.swept import text
+from equipoise.cli.swept_fields import training
 from equipoise.errors import DataError
 
 
@@ -91,7 +95,12 @@ def test_an_a_a_sweep_tells_its_own_rate():
     assert found.num_compared == 40
     assert found.num_different <= 6
     assert found.rate.low <= 0.05 <= found.rate.high
-    assert false_differences(summaries(finished[::2])) is None
+    assert found.are_own
+    # Without arms of their own, halves of four repetitions are compared; three have no two such halves.
+    halves = false_differences(summaries([one for one in finished if one.cell.arm == 1]))
+    assert (halves.num_compared, halves.are_own) == (40, False)
+    few = [one for one in finished if one.cell.arm == 1 and one.cell.repetition < 4]
+    assert false_differences(summaries(few)) is None
 
 
 def test_the_median_step_of_a_method_with_cycles_is_of_whole_cycles():
@@ -113,6 +122,21 @@ def test_repetitions_under_unlike_conditions_are_not_pooled():
     other = {"host": "h", "launcher": "torchrun"}
     with pytest.raises(DataError, match="launcher='inprocess' and 'torchrun'"):
         summaries([run(repetition=1), run(repetition=2, conditions=other)])
+
+
+def test_trainings_are_put_together_and_told(tmp_path):
+    curve = [{"samples": 0, "seconds": 0.0, "loss": 2.3, "accuracy": 0.1}]
+    runs = []
+    for n, loss in enumerate((0.30, 0.34), 1):
+        one = run(repetition=n, seed=n, train_samples=64)
+        ended = {"samples": 64, "seconds": 1.5, "loss": loss, "accuracy": None}
+        runs.append(replace(one, result={"curve": [*curve, ended]}))
+    found = swept(tmp_path, runs, num_planned=2, settings={})
+    (told,) = [training(each.summary) for each in found.judgements]
+    assert told["loss"] == {"mean": pytest.approx(0.32), "standard_error": pytest.approx(0.02)}
+    assert (told["num_seeds"], told["num_samples"], told["accuracy"]) == (2, 64, None)
+    assert found.meanings == ()
+    assert "0.3200 ±0.02" in text(found)
 
 
 def test_trainings_of_other_seeds_are_repetitions_and_timed_ones_are_not():

@@ -173,8 +173,9 @@ def ranged(spread: Spread | None) -> str:
 
 def told_apart(found: FalseDifferences) -> str:
     """What an A/A run found, in a sentence."""
+    arms = "equal arms" if found.are_own else "halves of equal runs, odd and even,"
     return (
-        f"A/A: {found.num_different} of {found.num_compared} pairs of equal runs were called different: "
+        f"A/A: {found.num_different} of {found.num_compared} pairs of {arms} were called different: "
         f"{format_percent(found.rate.value)} ({format_percent(found.rate.low)} to "
         f"{format_percent(found.rate.high)}), where {format_percent(1 - LEVEL)} is meant."
     )

@@ -7,6 +7,7 @@ from equipoise.bench.cell import Cell
 from equipoise.bench.phases import PARTS
 from equipoise.bench.summary import LEVEL, Spread, Summary
 from equipoise.bench.sweep import ALONE, Scaling
+from equipoise.bench.timed_run import timed_run
 from equipoise.stats import Interval, proportion_interval, ratio_interval
 
 _FEWEST_WITH_SPREAD = 2
@@ -39,11 +40,15 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalseDifferences:
-    """How many pairs of equal arms were called different, and the rate of it with its interval."""
+    """How many pairs of equal arms were called different, and the rate of it with its interval.
+
+    are_own: whether arms were run as such, and are no halves of repetitions.
+    """
 
     num_different: int
     num_compared: int
     rate: Interval
+    are_own: bool
 
 
 def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement, ...]:
@@ -115,27 +120,41 @@ def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
 
 
 def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
-    """How often the two equal arms of a configuration were called different; None without such arms.
+    """How often equal arms were called different; None where no configuration has two with a spread.
 
     Different: the interval of the ratio, at LEVEL, excludes 1, which it should in 1 - LEVEL of the cases.
+    Arms are those that were run as such (A/A); else, of four repetitions or more, the odd and the even ones.
     Assumes configurations are independent.
     Source: docs/measuring.md.
     """
-    compared = []
-    for each in summaries:
-        arms = [
-            [run.step_s for run, one in zip(each.timed, _succeeded(each), strict=True) if one == arm]
-            for arm in (1, 2)
+    own = [_own_arms(each) for each in summaries]
+    halves = [(each[::2], each[1::2]) for each in map(_steps_s, summaries)]
+    for arms, are_own in ((own, True), (halves, False)):
+        compared = [
+            called_different(first, second)
+            for first, second in arms
+            if min(len(first), len(second)) >= _FEWEST_WITH_SPREAD
         ]
-        if min(map(len, arms)) >= _FEWEST_WITH_SPREAD:
-            compared.append(called_different(*arms))
-    if not compared:
-        return None
-    return FalseDifferences(
-        num_different=sum(compared),
-        num_compared=len(compared),
-        rate=proportion_interval(sum(compared), len(compared), level=LEVEL),
-    )
+        if compared:
+            return FalseDifferences(
+                num_different=sum(compared),
+                num_compared=len(compared),
+                rate=proportion_interval(sum(compared), len(compared), level=LEVEL),
+                are_own=are_own,
+            )
+    return None
+
+
+def _steps_s(summary: Summary) -> list[float]:
+    """Seconds of a step of each timed repetition, in order."""
+    return [run.step_s for run in summary.timed]
+
+
+def _own_arms(summary: Summary) -> tuple[list[float], list[float]]:
+    """The same of each arm."""
+    timed = [(one.cell.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
+    first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
+    return first, second
 
 
 def called_different(first: Sequence[float], second: Sequence[float]) -> bool:
@@ -145,9 +164,3 @@ def called_different(first: Sequence[float], second: Sequence[float]) -> bool:
     """
     found = ratio_interval(first, second, level=LEVEL)
     return found.low > 1.0 or found.high < 1.0
-
-
-def _succeeded(summary: Summary) -> list[int]:
-    """The arms of the repetitions that timed steps."""
-    failed = {id(one) for one in summary.failed}
-    return [one.cell.arm for one in summary.finished if id(one) not in failed]

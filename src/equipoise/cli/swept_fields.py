@@ -164,6 +164,7 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
+        "arms": "own" if found.are_own else "odd and even repetitions",
         "num_compared": found.num_compared,
         "num_different": found.num_different,
         "rate": found.rate.value,
