@@ -57,7 +57,7 @@ MOST_STEPS, FEWEST_STEPS, STEPS_BY_WIDTH = 20, 5, 20_000
 QUICK_WORK = 2e8
 
 PAYLOADS_BYTES = tuple(2**power for power in range(10, 26))
-NUM_STARTS = 2
+NUM_STARTS, NUM_ROUNDS = 1, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: 
 def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
     """All-reduces over each link, and what they and computing cost each other, once a rate."""
     os.sched_setaffinity(0, cores)
-    asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES)
+    asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
     rivals = Rivals(methods=("ddp",))
     for rate in RATES:
         by = launcher(f"emulated:{rate}")
