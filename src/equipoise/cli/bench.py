@@ -225,7 +225,7 @@ def _swept(
         finished = store.finished()
     else:
         launch_with = start()
-        with kept(store, num_cells=len(cells)), shown(cells) as progress:
+        with kept(store, num_cells=len(cells)), shown(cells, store) as progress:
             finished = run_sweep(
                 cells,
                 folder,

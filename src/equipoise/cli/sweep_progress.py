@@ -49,7 +49,7 @@ def words(cell: Cell) -> str:
 
 
 @contextmanager
-def shown(cells: Sequence[Cell]) -> Iterator[Progress | None]:
+def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
     """A bar on standard error, fed by what it gives; None when that is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -75,7 +75,7 @@ def shown(cells: Sequence[Cell]) -> Iterator[Progress | None]:
             cell = named.get(what)
             if cell is not None or done == total:
                 running.next(cell, pace)
-            left_s = pace.left_s(running.rest(cells))
+            left_s = pace.left_s([each for each in cells if not store.has(each)])
             left = "" if left_s is None else f"{format_duration(left_s)} left"
             said = words(cell) if cell else what
             bar.update(task, description=escape(printable(said)), completed=done, total=total, left=left)
@@ -85,23 +85,17 @@ def shown(cells: Sequence[Cell]) -> Iterator[Progress | None]:
 
 @dataclass(slots=True)
 class _Running:
-    """The run that is under way, and which have been."""
+    """The run that is under way, and since when."""
 
     cell: Cell | None = None
     since_s: float = 0.0
-    been: set[str] = field(default_factory=set)
 
     def next(self, cell: Cell | None, pace: Pace) -> None:
         """One has ended, if one ran; another begins, if it is not None."""
         now_s = time.monotonic()
         if self.cell is not None:
             pace.add(self.cell, now_s - self.since_s)
-            self.been.add(self.cell.cell_id)
         self.cell, self.since_s = cell, now_s
-
-    def rest(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Those that have not been."""
-        return [cell for cell in cells if cell.cell_id not in self.been]
 
 
 @contextmanager
