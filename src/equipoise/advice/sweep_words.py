@@ -67,12 +67,18 @@ def swept(
     return Swept(
         folder=folder,
         num_planned=num_planned,
-        settings=dict(settings),
+        settings={**settings, **_launched(finished)},
         finished=tuple(finished),
         judgements=judgements,
         false_differences=false_differences(put_together),
         meanings=meanings(judgements),
     )
+
+
+def _launched(finished: Sequence[Finished]) -> dict[str, str]:
+    """The launcher that ran the cells, where `auto` was asked for."""
+    names = (one.conditions.get("launcher") for one in finished)
+    return {"launcher": name for name in names if name}
 
 
 def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
