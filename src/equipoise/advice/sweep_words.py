@@ -77,8 +77,8 @@ def swept(
 
 def _launched(finished: Sequence[Finished]) -> dict[str, str]:
     """The launcher that ran the cells, where `auto` was asked for."""
-    names = (one.conditions.get("launcher") for one in finished)
-    return {"launcher": name for name in names if name}
+    name = next((one.conditions.get("launcher") for one in finished), None)
+    return {"launcher": str(name)} if name else {}
 
 
 def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
