@@ -1,12 +1,16 @@
 """What timing a step by phase costs: instrumented against bare steps of training, in interleaved pairs.
 
-    python benchmarks/instrumentation.py [--workloads mlp,small_cnn] [--ranks 1,2] [--pairs 200]
+    python benchmarks/instrumentation.py [--workloads mlp@64,small_cnn@16] [--ranks 1,2] [--pairs 400]
+
+A workload is named with the samples of a rank's batch.
 
 The bare arm is the loop that anybody writes: next batch, loss, backward, optimizer step, zero_grad; no clock,
 no hook, no mark. Both arms train the same model in the same processes, in blocks of a few steps whose order
 is drawn anew for each pair; a block begins and ends at a barrier, outside of its time. The cost is the median
 over pairs of log(instrumented / bare), with a bootstrap interval of 95 %. A bare arm against a bare arm goes
-along and says what such a difference is worth. Run it on a quiet machine: it takes one core a rank.
+along and says what such a difference is worth. One rank waits for nobody: its time is that of its processor,
+which leaves out the turns of other programs. Two ranks are timed by the wall clock, the slower of both; run
+them on a quiet machine.
 """
 
 import argparse
@@ -20,7 +24,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -31,8 +35,8 @@ from equipoise.bench.emulated import awake
 from equipoise.units import MICROSECOND_S
 
 BATCH_SAMPLES = 64
-# A block takes about this long: long beside a barrier, short beside what else the machine does.
-BLOCK_S = 0.02
+# A block takes about this long, or one step: what else the machine does then falls on few blocks of many.
+BLOCK_S = 0.003
 NUM_WARM_UP = 30
 NUM_RESAMPLES = 2000
 TARGET = 0.01
@@ -41,9 +45,9 @@ TARGET = 0.01
 def main() -> None:
     """Run every workload on every number of ranks; print one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workloads", default="mlp,small_cnn")
+    parser.add_argument("--workloads", default="mlp@64,small_cnn@16")
     parser.add_argument("--ranks", default="1,2")
-    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--meeting", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.meeting:
@@ -91,11 +95,12 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=num_ranks)
+    name, _, batch = workload.partition("@")
     cell = Cell(
-        workload=workload,
+        workload=name,
         method="single" if num_ranks == 1 else "ddp",
         num_ranks=num_ranks,
-        batch_samples=BATCH_SAMPLES * num_ranks,
+        batch_samples=int(batch or BATCH_SAMPLES) * num_ranks,
     )
     on = device("cpu")
     start = begun(cell, rank, on, on.bind(rank))
@@ -111,12 +116,14 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
+    now = process_time if num_ranks == 1 else perf_counter
+
     def block_s(run: Callable[[int], list[Any] | None], num_steps: int) -> float:
         (watch.release if run is bare else watch.settle)()
         dist.barrier()
-        start = perf_counter()
+        start = now()
         found = run(num_steps)
-        taken = torch.tensor([perf_counter() - start])
+        taken = torch.tensor([now() - start], dtype=torch.float64)
         watch.read(found or ())  # as a sweep does: after its steps
         dist.all_reduce(taken, op=dist.ReduceOp.MAX)
         return float(taken) / num_steps

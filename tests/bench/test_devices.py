@@ -1,5 +1,7 @@
 """Devices: what each refuses, the clock of events, a trainee that is placed; on an accelerator where one is."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from equipoise.bench.devices import device
-from equipoise.bench.devices.cuda import EventClock, own_index
+from equipoise.bench.devices.cuda import EventClock, address_of, own_index
 from equipoise.bench.devices.placing import in_precision, moved
 from equipoise.bench.models import trainee
 from equipoise.errors import UsageError
@@ -53,6 +55,13 @@ def test_ranks_beyond_the_accelerators_of_a_node_are_refused():
     assert own_index(5, 1) == 0  # shown its own alone
     with pytest.raises(UsageError, match="rank 4 of this node sees 4 accelerators"):
         own_index(4, 4)
+
+
+def test_an_accelerator_is_told_by_its_address_or_by_its_name():
+    told = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
+    assert address_of(told) == "0000:3b:00.0"
+    assert address_of(SimpleNamespace(uuid="5f6c-01")) == "GPU-5f6c-01"
+    assert address_of(SimpleNamespace()) is None
 
 
 def test_events_are_told_in_seconds_after_the_first():

@@ -139,6 +139,8 @@ def test_kernels_of_a_device_tell_communication_and_what_hid_it():
             ),
             Event(name="ampere_sgemm_128x64_nn", span=(0.0, 2.5), on_device=True),
             Event(name="Memcpy HtoD (Pageable -> Device)", span=(5.5, 5.75), on_device=True),
+            Event(name="FSDP::all_gather", span=(0.0, 9.0), on_device=True, is_annotation=True),
+            Event(name="nccl:all_reduce", span=(0.5, 7.0), on_device=True, is_annotation=True),
             Event(name="aten::mm", span=(0.0, 9.0)),
         ]
     )

@@ -35,8 +35,9 @@ class Metering:
         machine, network, _ = everyone[rank]
         self._meters = rank == min(other for other, each in enumerate(everyone) if each[0] == machine)
         self._counts = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
-        addresses = [each[2] for each in everyone if each[0] == machine and each[2] is not None]
-        self._told = _sources(addresses) if self._meters else ()
+        here = [each for each in everyone if each[0] == machine]
+        addresses = [each[2] for each in here if each[2] is not None]
+        self._told = _sources(on, addresses) if self._meters else ()
         self._sampler = Sampler([source for told in self._told for source in told.found])
 
     def __enter__(self) -> Self:
@@ -102,14 +103,16 @@ def refuse_shared(everyone: "list[tuple[str, str, str | None]]") -> None:
             )
 
 
-def _sources(addresses: list[str]) -> tuple[Sources, ...]:
+def _sources(on: Device, addresses: list[str]) -> tuple[Sources, ...]:
     """Processors of this machine, and its accelerators that ranks have."""
-    found = [rapl.sources()]
-    if addresses:
-        import torch  # noqa: PLC0415 - loaded by now
+    if on.name == "cpu":
+        return (rapl.sources(),)
+    if not addresses:
+        return (rapl.sources(), Sources(reason="accelerators: this torch does not tell which they are"))
+    import torch  # noqa: PLC0415 - loaded by now
 
-        found.append((amdgpu if getattr(torch.version, "hip", None) else nvml).sources(addresses))
-    return tuple(found)
+    library = amdgpu if getattr(torch.version, "hip", None) else nvml
+    return (rapl.sources(), library.sources(addresses))
 
 
 def _everyone(own: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles

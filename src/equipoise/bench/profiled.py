@@ -12,12 +12,16 @@ from equipoise.units import MICROSECOND_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A span of a profile: of the host, on one of its threads, or of the device."""
+    """A span of a profile: of the host, on one of its threads, or of the device.
+
+    is_annotation: it only names what runs below it.
+    """
 
     name: str
     span: Span
     on_device: bool = False
     thread: int = 0
+    is_annotation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,9 @@ def profiled(events: Iterable[Event]) -> Profiled:
     told = list(events)
     on_device = any(event.on_device for event in told)
     if on_device:
-        talking = [event.span for event in told if event.on_device and communicates(event.name)]
-        computing = [event.span for event in told if event.on_device and not communicates(event.name)]
+        kernels = [event for event in told if event.on_device and not event.is_annotation]
+        talking = [event.span for event in kernels if communicates(event.name)]
+        computing = [event.span for event in kernels if not communicates(event.name)]
     else:
         threads = {event.thread for event in told if host_operation(event.name)}  # copies there are its own
         talking = [event.span for event in told if host_operation(event.name)]
@@ -67,6 +72,7 @@ def profiled_in(seen: Any) -> Profiled:  # noqa: ANN401 - torch's profile, which
             span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
             on_device=event.device_type.name == "CUDA",
             thread=event.thread,
+            is_annotation=bool(getattr(event, "is_user_annotation", None)),
         )
         for event in seen.events()
     )

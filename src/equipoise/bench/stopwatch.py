@@ -15,7 +15,6 @@ from equipoise.bench.phases import (
     FORWARD,
     INPUT,
     OPTIMIZER,
-    REST,
     STEP,
     parts,
     with_share_exposed,
@@ -26,6 +25,9 @@ from equipoise.bench.profiled import Profiled
 
 # Where a method's backward pass exchanges: nowhere, in itself (gradients), or throughout (weights too).
 APART, BACKWARDS, THROUGHOUT = "apart", "backwards", "throughout"
+
+# A step as it was run: stamps of its start and end, the host's seconds, how many marks and gradients by then.
+Raw = tuple[Any, Any, float, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +70,19 @@ class Stopwatch:
             stamp_it(now())
 
         step.marks.append(mark)
-        self._once = self._stepping(step.run, subject.batches, mark)
+        self._once = self._stepping(step.run, subject.batches)
         self.observe_all()
 
-    def _stepping(
-        self, run: Callable[[Any], Any], batches: Iterator[Any], mark: Callable[[str], None]
-    ) -> Callable[[], tuple[int, int, Any, float]]:
-        """One step, run to its end: how many marks and gradients there were then, its end, its seconds."""
+    def _stepping(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[], Raw]:
+        """One step, run to its end."""
         names, ready, now, synchronise = self._names, self._ready, self._clock.now, self._on.synchronise
 
-        def once() -> tuple[int, int, Any, float]:
-            start = perf_counter()
-            mark(INPUT)
-            batch = next(batches)
-            mark(REST)
-            run(batch)
+        def once() -> Raw:
+            start_s, start = perf_counter(), now()
+            run(next(batches))
             end = now()
             synchronise()
-            return len(names), len(ready), end, perf_counter() - start
+            return start, end, perf_counter() - start_s, len(names), len(ready)
 
         return once
 
@@ -119,15 +116,15 @@ class Stopwatch:
         """So many steps, one after the other."""
         return self.read(self.run(num_steps))
 
-    def read(self, ends: Sequence[tuple[int, int, Any, float]]) -> list[Lap]:
+    def read(self, run: Sequence[Raw]) -> list[Lap]:
         """The steps that were run since it was read before."""
         found = []
         first, first_ready = 0, 0
-        for num_marks, num_ready, end, host_s in ends:
+        for start, end, host_s, num_marks, num_ready in run:
             found.append(
                 Lap(
-                    names=tuple(self._names[first:num_marks]),
-                    stamps=self._stamps[first:num_marks],
+                    names=(INPUT, *self._names[first:num_marks]),
+                    stamps=[start, *self._stamps[first:num_marks]],
                     ready=self._ready[first_ready:num_ready],
                     end=end,
                     host_s=host_s,
@@ -140,7 +137,7 @@ class Stopwatch:
             each.clear()
         return found
 
-    def run(self, num_steps: int) -> list[tuple[int, int, Any, float]]:
+    def run(self, num_steps: int) -> list[Raw]:
         """So many steps, not read yet."""
         once = self._once
         return [once() for _ in range(num_steps)]

@@ -120,11 +120,16 @@ def _memory() -> Mapping[str, int]:
 
 
 def _address(place: "torch.device") -> str | None:
-    """The address on the PCI bus, as the kernel writes it."""
     import torch  # noqa: PLC0415 - loaded by now
 
-    told = torch.cuda.get_device_properties(place)
-    return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}.0"
+    return address_of(torch.cuda.get_device_properties(place))
+
+
+def address_of(told: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
+    """The address on the PCI bus, as the kernel writes it; where torch tells none, NVIDIA's own name."""
+    if hasattr(told, "pci_bus_id"):
+        return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}.0"
+    return f"GPU-{told.uuid}" if hasattr(told, "uuid") else None
 
 
 def _conditions(place: "torch.device") -> Mapping[str, Any]:

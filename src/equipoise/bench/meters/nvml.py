@@ -14,7 +14,7 @@ _MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[
 
 
 def sources(addresses: Sequence[str], library: Any = None) -> Sources:  # noqa: ANN401 - pynvml has no types
-    """The accelerators at these addresses on the PCI bus.
+    """The accelerators at these addresses on the PCI bus, or of these names, which begin with `GPU-`.
 
     library: what answers as pynvml does; None for pynvml itself.
     """
@@ -22,7 +22,7 @@ def sources(addresses: Sequence[str], library: Any = None) -> Sources:  # noqa: 
     if nvml is None:
         return Sources(reason=reason)
     try:
-        handles = [nvml.nvmlDeviceGetHandleByPciBusId(address.encode()) for address in addresses]
+        handles = [_handle(nvml, address) for address in addresses]
     except nvml.NVMLError as err:
         return Sources(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
     named = zip(addresses, handles, strict=True)
@@ -41,6 +41,13 @@ def _opened(library: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - pynvml ha
     except library.NVMLError as err:
         return None, f"accelerators: NVML does not start ({err})"
     return library, None
+
+
+def _handle(nvml: Any, address: str) -> Any:  # noqa: ANN401 - pynvml has no types
+    """The accelerator at an address on the PCI bus, or of that name."""
+    if address.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(address.encode())
+    return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
 
 
 def _source(nvml: Any, address: str, handle: Any) -> Source:  # noqa: ANN401 - pynvml has no types
@@ -71,7 +78,7 @@ def conditions(address: str, library: Any = None) -> dict[str, Any]:  # noqa: AN
     if nvml is None:
         return told
     try:
-        handle = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        handle = _handle(nvml, address)
         told["driver"] = nvml.nvmlSystemGetDriverVersion()
         megahertz = SI_PREFIXES["M"]
         told["accelerator_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
