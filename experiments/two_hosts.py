@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -49,8 +48,9 @@ LARGE_BATCH, LARGE_BATCH_WIDTHS = 1024, (72, 140, 341, 688)
 SWEPT_WIDTHS, SWEPT_BATCHES = (341, 1839), (8, 32, 128)
 # Chosen before any of them was measured, between and beyond what is above.
 HELD_OUT = ((210, 32), (210, 256), (480, 64), (480, 512), (890, 32), (890, 256), (1560, 64), (1560, 192))
-# Seconds a step: their batches and steps are what an hour allows.
-ZOO = (("small_cnn", 64, 20), ("mobilenet_v2", 8, 8), ("resnet50", 4, 4))
+# Name, batch, steps, repetitions: a step of the large ones takes seconds.
+ZOO = (("small_cnn", 64, 20, 3), ("mobilenet_v2", 8, 8, 1), ("resnet50", 4, 4, 1))
+REPETITIONS_UP_TO = ((1500, NUM_REPETITIONS), (3000, 2))
 # Steps of wide ones take so long that few must do.
 MOST_STEPS, FEWEST_STEPS, STEPS_BY_WIDTH = 20, 5, 20_000
 # Of a quick run: width x width x batch below this takes little time.
@@ -66,12 +66,18 @@ class Asking:
 
     workload: str
     batch_samples: int
-    num_steps: int = 20
+    num_steps: int
+    num_repetitions: int = NUM_REPETITIONS
 
 
 def num_steps(width: int) -> int:
     """Timed steps of one cell of the family."""
     return max(FEWEST_STEPS, min(MOST_STEPS, STEPS_BY_WIDTH // width))
+
+
+def num_repetitions(width: int) -> int:
+    """Of one cell of the family: fewer where a step takes long."""
+    return next((count for widest, count in REPETITIONS_UP_TO if width <= widest), 1)
 
 
 def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
@@ -80,7 +86,8 @@ def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
     if part == "zoo":
         kept = ZOO[:1] if is_quick else ZOO
         return tuple(
-            Asking(workload=name, batch_samples=batch, num_steps=steps) for name, batch, steps in kept
+            Asking(workload=name, batch_samples=batch, num_steps=steps, num_repetitions=repetitions)
+            for name, batch, steps, repetitions in kept
         )
     if part == "held_out":
         pairs = list(HELD_OUT)
@@ -91,18 +98,23 @@ def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
     if is_quick:
         pairs = [(width, batch) for width, batch in pairs if width * width * batch < QUICK_WORK]
     return tuple(
-        Asking(workload=f"growing:mlp_{width}", batch_samples=batch, num_steps=num_steps(width))
+        Asking(
+            workload=f"growing:mlp_{width}",
+            batch_samples=batch,
+            num_steps=num_steps(width),
+            num_repetitions=num_repetitions(width),
+        )
         for width, batch in pairs
     )
 
 
-def cells(asked: tuple[Asking, ...], *, num_ranks: int, num_repetitions: int) -> tuple[Cell, ...]:
+def cells(asked: tuple[Asking, ...], *, num_ranks: int, is_quick: bool) -> tuple[Cell, ...]:
     """The cells on one device, at the batch and at half of it, or those on two."""
     found = {}
     for one in asked:
         batches = (one.batch_samples, one.batch_samples // 2) if num_ranks == 1 else (one.batch_samples,)
         for batch in batches:
-            for repetition in range(1, num_repetitions + 1):
+            for repetition in range(1, min(one.num_repetitions, 2 if is_quick else NUM_REPETITIONS) + 1):
                 cell = Cell(
                     workload=one.workload,
                     method="single" if num_ranks == 1 else "ddp",
@@ -210,12 +222,11 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
 
 def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: bool, end_s: float) -> bool:
     """All parts; repetition by repetition through all folders, so that drifts fall on all alike."""
-    num_repetitions = 2 if is_quick else NUM_REPETITIONS
-    for repetition, part in product(range(1, num_repetitions + 1), parts):
+    for repetition, part in product(range(1, NUM_REPETITIONS + 1), parts):
         asked = askings(part, is_quick=is_quick)
         for name, rate, num_ranks in (("single", RATES[0], 1), *((rate, rate, 2) for rate in RATES)):
             store = Store(out / part / name)
-            plan = in_random_order(cells(asked, num_ranks=num_ranks, num_repetitions=num_repetitions), seed=0)
+            plan = in_random_order(cells(asked, num_ranks=num_ranks, is_quick=is_quick), seed=0)
             with store.opened(plan, resume=True):
                 left = [each for each in plan if each.repetition == repetition and not store.has(each)]
                 if left and not timed(store, rate, left, cores, end_s=end_s):
@@ -223,22 +234,22 @@ def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: 
     return True
 
 
-def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
-    """All-reduces over each link, and what they and computing cost each other, once a rate."""
+def _links(out: Path, what: str, cores: Sequence[int], *, end_s: float) -> None:
+    """All-reduces over each link, or what messages and computing cost each other, once a rate."""
     os.sched_setaffinity(0, cores)
     asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
-    rivals = Rivals(methods=("ddp",))
     for rate in RATES:
         by = launcher(f"emulated:{rate}")
-        for name, document in (
-            ("all_reduce", partial(timed_document, asked, by, num_starts=NUM_STARTS)),
-            ("interference", partial(interference, rivals, by)),
-        ):
-            path = out / f"{name}-{rate}.json"
-            if not path.exists() and time.monotonic() < end_s:
-                began_s = time.monotonic()
-                write_whole(path, json.dumps(document(), indent=1).encode())
-                print(f"{path.name}: {time.monotonic() - began_s:.0f} s", flush=True)
+        path = out / f"{what}-{rate}.json"
+        if path.exists() or time.monotonic() > end_s:
+            continue
+        began_s = time.monotonic()
+        if what == "interference":
+            document = interference(Rivals(methods=("ddp",)), by)
+        else:
+            document = timed_document(asked, by, num_starts=NUM_STARTS)
+        write_whole(path, json.dumps(document, indent=1).encode())
+        print(f"{path.name}: {time.monotonic() - began_s:.0f} s", flush=True)
 
 
 def main() -> None:
@@ -257,12 +268,13 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     parts = chosen.parts.split(",")
     try:
+        out.mkdir(parents=True, exist_ok=True)
         if "links" in parts:
-            out.mkdir(parents=True, exist_ok=True)
-            _links(out, cores, end_s=end_s)
-        is_done = _sweeps(
-            out, [each for each in PARTS if each in parts], cores, is_quick=chosen.quick, end_s=end_s
-        )
+            _links(out, "interference", cores, end_s=end_s)
+        swept = [each for each in PARTS if each in parts]
+        is_done = _sweeps(out, swept, cores, is_quick=chosen.quick, end_s=end_s)
+        if "links" in parts:
+            _links(out, "all_reduce", cores, end_s=end_s)
     except UsageError as err:
         sys.exit(f"two_hosts: {err}")
     print("measured" if is_done else "not finished: the same command goes on")
