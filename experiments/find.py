@@ -20,10 +20,10 @@ from statistics import median
 
 from two_hosts import timed
 
-from equipoise.advice.exchange_costs import exchange_costs
+from equipoise.advice.exchange_costs import exchange_costs, needed
 from equipoise.advice.tune import Found, Space, alone_cells, candidates, search
 from equipoise.bench.cell import Cell
-from equipoise.bench.interference import Rivals, interference
+from equipoise.bench.interference import interference
 from equipoise.bench.launchers import launcher
 from equipoise.bench.store import Finished, Store, write_whole
 from equipoise.bench.sweep import in_random_order
@@ -88,7 +88,7 @@ def measured(out: Path, end_s: float) -> bool:
         if not path.exists():
             if time.monotonic() > end_s:
                 return False
-            document = interference(Rivals(), launcher(f"emulated:{rate}"))
+            document = interference(needed(METHODS, num_ranks=2, device="cpu"), launcher(f"emulated:{rate}"))
             write_whole(path, json.dumps(document, indent=1).encode())
     return True
 

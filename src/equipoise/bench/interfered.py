@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -18,10 +17,12 @@ from equipoise.bench.models import Trainee
 
 # A piece of computing: short against messages, long against the clock.
 _SIDE = 96
-_NUM_PIECES_WARM, _NUM_PIECES_TIMED = 200, 31
+_NUM_PIECES_WARM = 200
+# Pieces are timed together for so long: what else disturbs a core does so with a message and without.
+_LEAST_WINDOW_S, _MOST_WINDOW_S = 0.004, 0.04
 # Large messages vary less, and take longer.
-_FEW_ROUNDS, _LARGE_BYTES = 3, 2**21
-_NUM_WARM, _NUM_TIMED = 4, 7
+_FEW_ROUNDS, _LARGE_BYTES = 5, 2**22
+_NUM_WARM, _NUM_TIMED = 4, 11
 # Made-up weights: (tensors, side of each). From a handful of values to 32 MiB.
 _MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
 
@@ -53,14 +54,16 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
     num_rounds = asked.num_rounds if payload_bytes < _LARGE_BYTES else _FEW_ROUNDS
     rounds = [_round(start[operation], matrix, on) for _ in range(num_rounds + 1)][1:]
     slowest = torch.tensor(rounds, dtype=torch.float64)
+    mean = slowest / asked.num_ranks
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    alone_s, beside_s, shares = slowest.T.tolist()
+    dist.all_reduce(mean)
+    alone_s, beside_s, _ = slowest.T.tolist()
     return {
         "operation": operation,
         "payload_bytes": count * WIDTH_BYTES,
         "alone_s": alone_s,
         "beside_s": beside_s,
-        "core_share": shares,
+        "core_share": mean[:, 2].tolist(),
     }
 
 
@@ -71,13 +74,14 @@ def _round(start: Callable[[], Any], matrix: torch.Tensor, on: Device) -> tuple[
     start().wait()
     on.synchronise()
     alone_s = perf_counter() - begun
-    pieces_s = []
-    for _ in range(_NUM_PIECES_TIMED):
-        before = perf_counter()
+    window_s = min(max(alone_s, _LEAST_WINDOW_S), _MOST_WINDOW_S)
+    dist.barrier()
+    begun, num_pieces = perf_counter(), 0
+    while perf_counter() - begun < window_s:
         torch.mm(matrix, matrix)
         on.synchronise()
-        pieces_s.append(perf_counter() - before)
-    piece_s = median(pieces_s)
+        num_pieces += 1
+    piece_s = (perf_counter() - begun) / num_pieces
     dist.barrier()
     begun, num_pieces = perf_counter(), 0
     message = start()
