@@ -86,6 +86,7 @@ class Rig:
         self.kills = [Kill(**each) for each in _lines(folder / "kills.jsonl")]
         self.wholes = [Whole(**each) for each in _lines(folder / "wholes.jsonl")]
         self.random = random.Random(f"{seed} {len(self.kills)}")  # noqa: S311 - instants, no secrets
+        self.leftovers: set[str] = set()
         self._seen_path = folder / "seen.json"
         self.seen: dict[str, str] = (
             json.loads(self._seen_path.read_bytes()) if self._seen_path.exists() else {}
@@ -107,6 +108,7 @@ class Rig:
         kind = LAUNCHERS[self.sweep % len(LAUNCHERS)]
         command = (sys.executable, "-m", "equipoise", *ASKED, "--launcher", kind, "--out", str(self.out))
         complaints = (self.folder / "driver.log").open("ab")
+        self.leftovers = _names(self.out)
         return subprocess.Popen((*command, *resume), stdout=complaints, stderr=complaints)
 
     def finished(self) -> dict[str, bytes]:
@@ -190,7 +192,7 @@ def waited(rig: Rig, driver: subprocess.Popen[bytes], instant: str) -> float | N
 def _has_come(rig: Rig, instant: str, before: set[str]) -> bool:
     """Whether that is there from which an instant is drawn. before: names in the folder of cells."""
     if instant == CELL:
-        return any(name.startswith("running-") for name in _names(rig.out))
+        return any(name.startswith("running-") for name in _names(rig.out) - rig.leftovers)
     return bool(_names(rig.out / "cells") - before)
 
 
