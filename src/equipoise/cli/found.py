@@ -18,7 +18,7 @@ _MOST_UNTRIED = 8
 def fields(found: Found, folder: Path) -> dict[str, Any]:
     """The fields of the document."""
     space = found.space
-    return significant(
+    found_fields: dict[str, Any] = significant(
         {
             "find": {
                 "folder": str(folder),
@@ -47,6 +47,7 @@ def fields(found: Found, folder: Path) -> dict[str, Any]:
             }
         }
     )
+    return found_fields
 
 
 def _fields(each: Candidate) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _table(candidates: list[Candidate]) -> str:
             str(each.cell.batch_samples),
             "failed" if each.failed else _rate(each.samples_per_s),
             str(len(each.runs)) if each.runs else _DASH,
-            _rate(each.foretold_step and each.foretold_step.samples_per_s),
+            _rate(each.foretold_step.samples_per_s if each.foretold_step else None),
             _error(each),
             each.effect,
         )
