@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
+# Archives of sweeps are unpacked: `bench` shows the folder of one.
+_SWEEP = "-sweep.tar.gz"
 _JSON = re.compile(r"^```json equipoise ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -110,7 +113,10 @@ def first_items(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def furnish(folder: Path) -> None:
     """Put what the pages work on into a folder."""
     for example in (ROOT / "docs" / "examples").iterdir():
-        if example.suffix in {".gz", ".csv", ".txt"}:
+        if example.name.endswith(_SWEEP):
+            with tarfile.open(example) as sweep:
+                sweep.extractall(folder, filter="data")
+        elif example.suffix in {".gz", ".csv", ".txt"}:
             shutil.copy(example, folder)
 
 

@@ -115,7 +115,7 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
     if best.summary.cell.num_ranks < most:
         at_most = max((each for each in compared if each.summary.cell.num_ranks == most), key=_speedup)
         yield f"{most} ranks do not pay more: {ranged(at_most.speedup)} of one at best."
-    if _speedup(worst) < 1.0 <= _speedup(best):
+    if _is_slower(worst) and not _is_slower(best):
         yield f"Not every way pays: {_way(worst)} trains at {ranged(worst.speedup)} of one device."
     fastest = max(group, key=_rate)
     if _rate(fastest) > _rate(best):
@@ -154,6 +154,14 @@ def _way(each: Judgement) -> str:
     cell = each.summary.cell
     where = "one" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
     return f"{cell.method} on {where} at batch {cell.batch_samples}"
+
+
+def _is_slower(each: Judgement) -> bool:
+    """Whether it is slower than one device beyond its interval, where it has one."""
+    speedup = each.speedup
+    if speedup is None:
+        return False
+    return (speedup.value if speedup.high is None else speedup.high) < 1.0
 
 
 def _rate(each: Judgement) -> float:
