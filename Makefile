@@ -42,6 +42,7 @@ experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emu
 	$(BIN)/python experiments/two_hosts_page.py
 	$(BIN)/python experiments/foretold.py
 	$(BIN)/python experiments/convergence.py --minutes 90
+	$(BIN)/python experiments/kills.py
 
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
