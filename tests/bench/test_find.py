@@ -1,0 +1,71 @@
+"""`bench --find` as its users meet it: real runs on two ranks, kept and told again."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores of their own"
+)
+
+MODEL = """
+import torch
+
+def model():
+    return torch.nn.Linear(64, 64), torch.ones(32, 64), lambda output: output.square().mean()
+"""
+ASKED = ("train:model", "--find", "--sizes", "1,2", "--batch", "16,32", "--strategy", "ddp,localsgd:4")
+QUICK = ("--steps", "4", "--trials", "2", "--repeat", "1", "--launcher", "inprocess", "--out", "found")
+
+
+def bench(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", "bench", *arguments],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
+    (tmp_path / "train.py").write_text(MODEL)
+    ended = bench(*ASKED, *QUICK, "--json", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout, parse_constant=pytest.fail)["find"]
+    assert told["num_candidates"] == 6
+    assert 1 <= told["num_trials"] <= 2
+    tried = [each for each in told["candidates"] if each["samples_per_s"]]
+    assert {"single", "ddp"} <= {each["strategy"] for each in tried}
+    assert told["best"]["samples_per_s"] == max(each["samples_per_s"] for each in tried)
+    assert all(each["foretold"]["samples_per_s"] > 0 for each in told["candidates"])
+    # Again from what is on disk: nothing runs, and people are told the same.
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/cells/*.json")}
+    again = bench(*ASKED, *QUICK, "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert f"{told['best']['samples_per_s']:,.4g} samples/s" in again.stdout
+    assert "changes the algorithm" in again.stdout
+    assert files == {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/cells/*.json")}
+    # Other options are another search.
+    other = bench(*ASKED, *QUICK, "--trials", "3", "--resume", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "other options" in " ".join(other.stderr.split())
+
+
+def test_what_no_search_is_for_is_refused(tmp_path):
+    for more, said in (
+        (("mlp", "--exact"), "--exact goes with --find"),
+        (("mlp", "--find", "--exact", "--strategy", "localsgd:4"), "none of localsgd:4 is exact"),
+        (("mlp", "wide_mlp", "--find"), "expected one workload"),
+        (("mlp", "--find", "--sizes", "1"), "expected --sizes with at least 2"),
+    ):
+        ended = bench(*more, "--launcher", "inprocess", cwd=tmp_path)
+        assert ended.returncode == 2, ended.stderr
+        assert said in " ".join(ended.stderr.split())
