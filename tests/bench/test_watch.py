@@ -246,10 +246,14 @@ def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
         laps = [stopwatch.split(each) for each in stopwatch.laps(28)]
     numbers = seen.result.numbers
     assert len(numbers) >= 12
-    for name in (*PARTS, STEP):
-        theirs = [laps[number - 1][name] for number in numbers]
-        differences = [abs(ours[name] - other) for ours, other in zip(seen.result.steps, theirs, strict=True)]
-        assert median(differences) < 0.01 * median(laps[number - 1][STEP] for number in numbers), name
+    step_s = median(laps[number - 1][STEP] for number in numbers)
+    # The sweep's own loop counts `zero_grad` to the optimizer; in somebody else's it cannot be seen.
+    for names in ((INPUT,), (FORWARD,), (BACKWARD,), (EXPOSED,), (OPTIMIZER, REST), (STEP,)):
+        differences = [
+            abs(sum(ours[name] - laps[number - 1][name] for name in names))
+            for ours, number in zip(seen.result.steps, numbers, strict=True)
+        ]
+        assert median(differences) < 0.02 * step_s, names
 
 
 @pytest.mark.parametrize("kind", ["wrapped", "in place"])
@@ -500,7 +504,7 @@ def test_a_full_disk_does_not_end_training(tmp_path):
 def test_what_cannot_be_watched_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"watch: str; expected a torch.nn.Module"):
         equipoise.watch(["model"])
-    with pytest.raises(UsageError, match="num_steps=0; expected at least 1"):
+    with pytest.raises(UsageError, match="num_steps=0; expected 1 to 100000"):
         equipoise.watch(model(), num_steps=0)
     (tmp_path / "sweep.json").touch()
     with pytest.raises(UsageError, match="holds a sweep; take another folder"):

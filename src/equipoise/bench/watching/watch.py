@@ -3,7 +3,7 @@
 import atexit
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
+from equipoise.bench.watching.batches import Batches
 from equipoise.bench.watching.joined import Watched, joined
 from equipoise.bench.watching.loop import Loop, SeenStep, phases_of
 from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
@@ -29,6 +30,8 @@ NEEDS_TORCH = "watching a training loop needs torch: pip install 'equipoise[torc
 
 # At most so much is lost when the process is killed.
 _FLUSH_S = 5.0
+# They are kept in memory, and a table has at most a million rows.
+_MOST_STEPS = 100_000
 # Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
 _PROFILED = range(9, 13)
 
@@ -59,8 +62,8 @@ def watch(
     if wrong or not models:
         found = type(wrong[0]).__name__ if wrong else "nothing"
         raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
-    if num_steps < 1:
-        raise UsageError(f"watch: num_steps={num_steps}; expected at least 1")
+    if not 1 <= num_steps <= _MOST_STEPS:
+        raise UsageError(f"watch: num_steps={num_steps}; expected 1 to {_MOST_STEPS}")
     folder = None if out is None else Path(out)
     if folder is not None and (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
@@ -140,7 +143,7 @@ class Watch:
         """End: hooks are removed, what was seen is on disk, and rank 0 writes the tables."""
         self.end(error)
 
-    def batches(self, loader: Iterable[Any]) -> "Batches":
+    def batches(self, loader: Iterable[Any]) -> Batches:
         """The batches of a loader; each update ends a step when the next batch is asked for."""
         return Batches(loader, lambda: self._loop)
 
@@ -321,38 +324,3 @@ def _reason(error: BaseException | None) -> str | None:
     if error is None or not isinstance(error, Exception):
         return None
     return f"raised {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-
-
-class Batches:
-    """A loader's batches, as the loop asks for them."""
-
-    def __init__(self, loader: Iterable[Any], loop: Callable[[], Loop | None]) -> None:
-        """loop: who is told, while there is one."""
-        self._loader, self._loop = loader, loop
-
-    def __len__(self) -> int:
-        """How many there are, where the loader says."""
-        return len(self._loader)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches; every pass is new."""
-        from equipoise.bench.watching.hooks import num_samples  # noqa: PLC0415 - it imports torch
-
-        self._asked()
-        following = iter(self._loader)
-        try:
-            for batch in following:
-                if loop := self._loop():
-                    loop.came(num_samples(batch))
-                yield batch
-                self._asked()
-            if loop := self._loop():
-                loop.begun_anew()
-        finally:
-            # Also where the loop was left: whether its last step ended is known later, when none failed.
-            if loop := self._loop():
-                loop.between()
-
-    def _asked(self) -> None:
-        if loop := self._loop():
-            loop.asked()
