@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.bench.interference import SCHEMA, Rivals
+from equipoise.bench.interference import DEFAULT_SIZES_BYTES, SCHEMA, Rivals
 from equipoise.bench.methods import method
 from equipoise.errors import DataError, EvidenceError
 from equipoise.units import MIB
 
 # A message is foretold up to so many times the largest measured: beyond, another regime may begin.
 _BEYOND = 8.0
+_FEWEST_SIZES = 4
 # The work of a method that was not measured itself is that of its nearest kin, times this.
 _KIN = {
     "static_graph": ("ddp", 1.0),
@@ -129,8 +130,13 @@ class ExchangeCosts:
         return factor * float(np.interp(wanted, given, seconds))
 
 
-def needed(texts: Iterable[str], *, num_ranks: int, device: str) -> Rivals:
-    """What to measure so that these methods can be foretold on so many ranks."""
+def needed(
+    texts: Iterable[str], *, num_ranks: int, device: str, gradient_bytes: float = float("inf")
+) -> Rivals:
+    """What to measure so that these methods can be foretold on so many ranks.
+
+    gradient_bytes: of the model; of much larger messages nothing need be known.
+    """
     found = {text: method(text)[0].name for text in texts}
     # A bucket's size changes nothing of what is copied.
     plain = {text: "ddp" if name == "ddp" else text for text, name in found.items() if name != "single"}
@@ -139,6 +145,11 @@ def needed(texts: Iterable[str], *, num_ranks: int, device: str) -> Rivals:
     return Rivals(
         num_ranks=num_ranks,
         operations=("all_reduce", "all_gather") if gathered else ("all_reduce",),
+        sizes_bytes=tuple(
+            size
+            for place, size in enumerate(DEFAULT_SIZES_BYTES)
+            if place < _FEWEST_SIZES or size <= num_ranks * gradient_bytes
+        ),
         methods=tuple(dict.fromkeys(kin)),
         device=device,
     )

@@ -3,7 +3,8 @@
 from dataclasses import asdict
 
 from equipoise.advice.exchange_costs import exchange_costs, needed
-from equipoise.advice.tune import Found, Space, search
+from equipoise.advice.foretold_steps import one_device
+from equipoise.advice.tune import Found, Space, alone_cells, search
 from equipoise.bench.trials import Trials
 from equipoise.errors import UsageError
 
@@ -21,10 +22,9 @@ def tuned(
         raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
     asked = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
     trials.begin({**asked, "launcher": trials.launch_with.name}, resume=resume)
-    costs = {
-        size: exchange_costs(
-            trials.costs(needed(space.methods, num_ranks=size, device=space.device)), str(trials.folder)
-        )
-        for size in sizes
-    }
+    gradient_bytes = one_device(trials.measured(alone_cells(space))).gradient_bytes
+    costs = {}
+    for size in sizes:
+        rivals = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
+        costs[size] = exchange_costs(trials.costs(rivals), str(trials.folder))
     return search(space, trials.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions)

@@ -23,7 +23,8 @@ _LEAST_WINDOW_S, _MOST_WINDOW_S = 0.004, 0.04
 # Large messages vary less, and take longer.
 _FEW_ROUNDS, _LARGE_BYTES = 5, 2**22
 _NUM_WARM, _NUM_TIMED = 4, 11
-# Made-up weights: (tensors, side of each). From a handful of values to 32 MiB.
+# Made-up weights: (tensors, side of each), from a handful of values to 32 MiB; the first few in any case.
+_FEWEST_MODELS = 3
 _MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
 
 
@@ -31,7 +32,7 @@ def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
     """What rank 0 leaves; None on other ranks."""
     on = device(asked.device)
     if asked.num_ranks == 1:
-        return {"own_work": [row for text in asked.methods for row in _own_work(text, on)]}
+        return {"own_work": [row for text in asked.methods for row in _own_work(text, asked, on)]}
     rows = [
         _message(operation, size, asked, on) for operation in asked.operations for size in asked.sizes_bytes
     ]
@@ -94,10 +95,14 @@ def _round(start: Callable[[], Any], matrix: torch.Tensor, on: Device) -> tuple[
     return alone_s, beside_s, max(0.0, 1.0 - num_pieces * piece_s / beside_s)
 
 
-def _own_work(text: str, on: Device) -> list[dict[str, Any]]:
+def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
     """What a method's step takes above one without a method, on a rank that has nobody to talk to."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    largest_bytes = max(asked.sizes_bytes)
     for num_tensors, side in _MODELS:
+        gradient_bytes = num_tensors * side * side * WIDTH_BYTES
+        if len(rows) >= _FEWEST_MODELS and gradient_bytes > largest_bytes:
+            break
         plain = _step("single", num_tensors, side, on)
         other = _step(text, num_tensors, side, on)
         differences = []
@@ -109,7 +114,7 @@ def _own_work(text: str, on: Device) -> list[dict[str, Any]]:
             {
                 "method": text,
                 "num_tensors": num_tensors,
-                "gradient_bytes": num_tensors * side * side * WIDTH_BYTES,
+                "gradient_bytes": gradient_bytes,
                 "seconds": differences,
             }
         )
