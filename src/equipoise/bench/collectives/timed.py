@@ -51,7 +51,7 @@ class Exercise:
     @property
     def payload_bytes(self) -> int:
         """What a rank holds whole, before or after."""
-        return WIDTH_BYTES * max(self.given.numel(), self.taken.numel())
+        return WIDTH_BYTES * max(int(self.given.numel()), int(self.taken.numel()))
 
 
 def exercise(
@@ -207,7 +207,7 @@ def _pieces(
         one = exercise(operation, payload_bytes, torch.device(asked.device), group)
         wrong = num_wrong(one)
         num_calls, is_steady = warmed_up(one)
-        row = {
+        row: dict[str, Any] = {
             "operation": operation,
             "payload_bytes": one.payload_bytes,
             "num_wrong": wrong,
