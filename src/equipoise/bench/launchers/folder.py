@@ -152,11 +152,12 @@ def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
 
 
 def _last_words(path: Path) -> str:
-    """The last line a process wrote to standard error, after a colon."""
+    """The last line of words that a process wrote to standard error, after a colon."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_CHARS))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    telling = [line for line in lines if not _WARNING.match(line)]
+    # A line of no letters is a rule, as below torchrun's account of which process failed and why.
+    telling = [line for line in lines if re.search(r"[a-z]", line) and not _WARNING.match(line)]
     return f": {telling[-1].strip()}" if telling else ""
