@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from secrets import token_hex
+from typing import Any
 
 from equipoise.bench.launchers.wire import Wire
 from equipoise.errors import DataError, UsageError
@@ -138,7 +139,7 @@ def _connected(address: str, port: int) -> socket.socket:
             time.sleep(_RETRY_S)
 
 
-def _store(of: Member):  # type: ignore[no-untyped-def] # noqa: ANN202 - torch is not followed
+def _store(of: Member) -> Any:  # noqa: ANN401 - torch is not followed
     """The store that torchrun keeps."""
     from torch.distributed import TCPStore  # noqa: PLC0415 - only hosts under torchrun need it
 
