@@ -1,11 +1,11 @@
 """Equal loss on slow links: docs/experiments/0013-convergence.md and 0014-slow-links.md.
 
 Stages, each resumable: every finished training is a file of its own, and is not run again.
-  steps      seconds of one device's step by batch, on an emulated host, as root: for choosing
+  steps      speed of one device and of plain data parallel by batch, on emulated hosts, as root
   tune       one device and local SGD over grids of batch and learning rate, on seeds for tuning
   final      what was chosen, on other seeds: loss against samples, which no link changes
   kinds      every method on the smallest model: loss against samples
-  rig        what was chosen, on two emulated hosts: seconds; plain data parallel too
+  rig        what was chosen, on the emulated hosts: seconds
   rig-once   the first seed of that
   kinds-rig  every method there
   write      the tables and the figure from what is there
@@ -24,8 +24,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from math import isfinite
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import StatisticsError, mean, median, stdev
 from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, with_error
@@ -145,9 +146,17 @@ FAMILIES = (
         num_rig_seeds=5,
         num_speed_steps=600,
     ),
-    _family("wide_mlp", 648_202, 20, cycles=(32, 64), num_seeds=8, num_rig_seeds=3, num_speed_steps=300),
+    _family(
+        "wide_mlp",
+        648_202,
+        20,
+        cycles=(32, 64),
+        num_seeds=8,
+        num_rig_seeds=3,
+        num_speed_steps=300,
+    ),
     _family("large_mlp", 3_832_330, 12, cycles=(32,)),
-    _family("small_resnet", 1_226_442, 6, cycles=(16,)),
+    _family("small_resnet", 1_226_442, 6, cycles=(16,), rates=(0.02, 0.05)),
     _family("small_cnn", 1_199_882, 6, cycles=(16,)),
 )
 
@@ -176,7 +185,8 @@ class Trainings:
         path = self._path(where, cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".part")
-        aside.write_text(json.dumps({"cell": cell.as_json(), "curve": result["curve"]}))
+        kept = {"cell": cell.as_json(), "curve": result["curve"], "utilisation": result.get("utilisation")}
+        aside.write_text(json.dumps(kept))
         aside.replace(path)
         last = result["curve"][-1]
         print(
@@ -254,26 +264,27 @@ def mean_loss(done: Trainings, cells: Sequence[Cell]) -> float:
     return mean(last_loss(done.curve("anywhere", cell)) for cell in cells)
 
 
+def paced(family: Family, batch: int, num_ranks: int) -> Cell:
+    """A short run for its speed: one device, or that batch shared by two under plain data parallel."""
+    cell = family.alone(batch, 0.01, 0)
+    method = "ddp" if num_ranks > 1 else cell.method
+    num_samples = family.num_speed_steps * batch
+    return replace(cell, method=method, num_ranks=num_ranks, train_samples=num_samples)
+
+
 def step_seconds(done: Trainings, family: Family) -> dict[int, float]:
-    """Seconds of one step of one device by batch, measured alone in `rig` before anything is chosen."""
-    path = done.folder / f"steps-{family.name}.json"
-    found: dict[str, float] = json.loads(path.read_text())
-    return {int(batch): seconds for batch, seconds in found.items()}
+    """Seconds of one step of one device by batch."""
+    return {
+        batch: batch / sample_rate(done.curve("1gbit", paced(family, batch, 1))) for batch in family.batches
+    }
 
 
 def time_steps(done: Trainings, family: Family) -> None:
-    """Times one device by batch, on the rig."""
-    path = done.folder / f"steps-{family.name}.json"
-    if path.exists():
-        return
-    found = {}
+    """Times one device and plain data parallel by batch, on the rig."""
     for batch in family.batches:
-        cell = replace(family.alone(batch, 0.01, 0), train_samples=family.num_speed_steps * batch)
-        done.run_on_rig("1gbit", [cell])
-        if not done.has("1gbit", cell):
-            return  # out of time, or it failed and said why
-        found[batch] = batch / sample_rate(done.curve("1gbit", cell))
-    path.write_text(json.dumps(found))
+        done.run_on_rig("1gbit", [paced(family, batch, 1)])  # alone on its host: no link
+        for rate in RATES:
+            done.run_on_rig(rate, [paced(family, batch, 2)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,34 +352,17 @@ def final(done: Trainings, family: Family) -> None:
 
 
 def rig(done: Trainings, family: Family) -> None:
-    """What was chosen, and plain data parallel, on the rig."""
+    """What was chosen, on the rig."""
     alone = chosen_alone(done, family)
     for seed in range(1, family.num_rig_seeds + 1):
         done.run_on_rig("1gbit", [alone.on(seed)])  # alone on its host: no link
         for rate in RATES:
-            done.run_on_rig(rate, [*plain(family, alone), chosen_shared(done, family, rate).on(seed)])
+            done.run_on_rig(rate, [chosen_shared(done, family, rate).on(seed)])
 
 
 def rig_once(done: Trainings, family: Family) -> None:
     """The same with the first seed only: what every table needs."""
     rig(done, replace(family, num_rig_seeds=1))
-
-
-def plain(family: Family, alone: Choice) -> tuple[Cell, Cell]:
-    """Plain data parallel, for its speed: one device's batch shared by two, and its batch on each of two."""
-    batch = alone.cell.batch_samples
-    shared, each = (
-        replace(
-            alone.cell,
-            method="ddp",
-            num_ranks=2,
-            batch_samples=samples,
-            seed=1,
-            train_samples=family.num_speed_steps * samples,
-        )
-        for samples in (batch, 2 * batch)
-    )
-    return shared, each
 
 
 def kind_cell(method: str, seed: int) -> Cell:
@@ -394,12 +388,16 @@ def kinds_rows(done: Trainings) -> list[dict[str, Any]]:
     """What each method's trainings came to."""
     rows = []
     for method in KINDS:
-        curves = [done.curve("anywhere", kind_cell(method, seed)) for seed in KINDS_SEEDS]
+        cells = [kind_cell(method, seed) for seed in KINDS_SEEDS]
+        curves = [done.curve("anywhere", cell) for cell in cells if done.has("anywhere", cell)]
+        if not curves:
+            continue
         loss, error = with_error([last_loss(curve) for curve in curves])
         row: dict[str, Any] = {
             "method": method,
             "loss": loss,
             "loss_error": error,
+            "num_seeds": len(curves),
             "curve": mean_curve(curves),
         }
         row["accuracy"] = row["curve"][-1]["accuracy"]
@@ -408,6 +406,15 @@ def kinds_rows(done: Trainings) -> list[dict[str, Any]]:
                 row[f"samples_per_s_{rate}"] = sample_rate(done.curve(rate, kind_cell(method, 1)))
         rows.append(row)
     return rows
+
+
+def row_if_complete(done: Trainings, family: Family, rate: str) -> dict[str, Any] | None:
+    """The row of a model at a rate, or None, said aloud, where trainings that it needs are missing."""
+    try:
+        return target_row(done, family, rate)
+    except (FileNotFoundError, StatisticsError):
+        print(f"{family.name} at {rate}: trainings are missing, no row")
+        return None
 
 
 def target_row(done: Trainings, family: Family, rate: str) -> dict[str, Any]:
@@ -426,7 +433,7 @@ def target_row(done: Trainings, family: Family, rate: str) -> dict[str, Any]:
     }
     speed = {name: median(sample_rate(curve) for curve in curves) for name, curves in runs.items()}
     reached = {name: [reached_s(curve, goal) for curve in curves] for name, curves in runs.items()}
-    shared, each = (sample_rate(done.curve(rate, cell)) for cell in plain(family, alone))
+    plain = paced(family, alone.cell.batch_samples, 2)
     return {
         "model": family.name,
         "params": family.params,
@@ -439,8 +446,7 @@ def target_row(done: Trainings, family: Family, rate: str) -> dict[str, Any]:
         "found_loss": losses["found"],
         "alone_samples_per_s": speed["alone"],
         "found_samples_per_s": speed["found"],
-        "ddp_shared_batch_samples_per_s": shared,
-        "ddp_each_batch_samples_per_s": each,
+        "ddp_samples_per_s": sample_rate(done.curve(rate, plain)),
         "goal_loss": goal,
         "alone_to_goal_s": reached["alone"],
         "found_to_goal_s": reached["found"],
@@ -455,7 +461,7 @@ def _said(cell: Cell) -> str:
 
 
 def _loss(pair: Sequence[float]) -> str:
-    return f"{pair[0]:.4f} ± {pair[1]:.4f}"
+    return f"{pair[0]:.4f} ± {pair[1]:.4f}" if isfinite(pair[1]) else f"{pair[0]:.4f}"
 
 
 def _seconds(values: Sequence[float | None]) -> str:
@@ -481,7 +487,7 @@ def slow_links_table(rows: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(
             f"| {row['model']} | {row['params'] / 1e6:.2f} M | {row['link']} | "
             f"{row['alone']} | {row['found']} | "
-            f"{row['ddp_shared_batch_samples_per_s'] / alone:.2f} | "
+            f"{row['ddp_samples_per_s'] / alone:.2f} | "
             f"**{row['found_samples_per_s'] / alone:.2f}** | {_loss(row['alone_loss'])} | "
             f"{_loss(row['found_loss'])} | {'yes' if equal else 'no'} | {_seconds(row['alone_to_goal_s'])} | "
             f"{_seconds(row['found_to_goal_s'])} |"
@@ -493,10 +499,10 @@ def kinds_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """The rows in Markdown; seconds are those the rig's rate gives to the samples of the mean curve."""
     lines = [
         (
-            "| method | loss after 4 passes | 10 | 40 | accuracy | samples/s, 1gbit | 10gbit | "
+            "| method | seeds | loss after 4 passes | 10 | 40 | accuracy | samples/s, 1gbit | 10gbit | "
             "seconds to loss 0.15, 1gbit | 10gbit |"
         ),
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         curve, (loss, error) = row["curve"], (row["loss"], row["loss_error"])
@@ -507,8 +513,8 @@ def kinds_table(rows: Sequence[dict[str, Any]]) -> list[str]:
             "never" if samples is None else f"{samples / speed:.2f}" if speed else "" for speed in speeds
         ]
         lines.append(
-            f"| `{row['method']}` | {after[0]:.3f} | {after[1]:.3f} | {_loss((loss, error))} | "
-            f"{row['accuracy']:.4f} | "
+            f"| `{row['method']}` | {row['num_seeds']} | {after[0]:.3f} | {after[1]:.3f} | "
+            f"{_loss((loss, error))} | {row['accuracy']:.4f} | "
             + " | ".join([f"{speed:,.0f}" if speed else "" for speed in speeds] + reached)
             + " |"
         )
@@ -527,7 +533,7 @@ def _at(curve: Sequence[dict[str, float]], samples: float) -> float:
 def write(done: Trainings, wanted: Sequence[Family]) -> None:
     """Data, tables and figure, of what is finished."""
     (DOCS / "data").mkdir(exist_ok=True)
-    rows = [target_row(done, family, rate) for family in wanted for rate in RATES]
+    rows = [row for family in wanted for rate in RATES if (row := row_if_complete(done, family, rate))]
     (DOCS / "data" / "slow_links.json").write_text(json.dumps(_short(rows), indent=1) + "\n")
     _replace_table(DOCS / "0014-slow-links.md", slow_links_table(rows))
     kinds_found = kinds_rows(done)
@@ -547,6 +553,8 @@ def write(done: Trainings, wanted: Sequence[Family]) -> None:
 def _short(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Numbers to five digits: what is behind them is noise."""
     if isinstance(value, float):
+        if not isfinite(value):
+            return None
         return float(f"{value:.5g}")
     if isinstance(value, dict):
         return {name: _short(each) for name, each in value.items()}
@@ -571,7 +579,7 @@ def main() -> None:
     """Run the stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stages", nargs="*", default=list(STAGES))
-    parser.add_argument("--out", type=Path, default=HERE / "out" / "convergence")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "convergence")
     parser.add_argument("--models")
     parser.add_argument("--minutes", type=float, default=240.0)
     asked = parser.parse_args()

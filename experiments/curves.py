@@ -1,7 +1,7 @@
 """Curves of loss: means over seeds, first times below a loss, and a figure of two panels as SVG."""
 
 from collections.abc import Mapping, Sequence
-from math import log10
+from math import log10, nan
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -24,8 +24,8 @@ def sample_rate(curve: Curve) -> float:
 
 
 def with_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error."""
-    return mean(values), stdev(values) / len(values) ** 0.5
+    """Mean and its standard error; of one value not a number."""
+    return mean(values), stdev(values) / len(values) ** 0.5 if len(values) > 1 else nan
 
 
 def reached_s(curve: Curve, loss: float) -> float | None:
