@@ -10,12 +10,13 @@ import argparse
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import product
+from itertools import chain, product
 from math import exp, log
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from equipoise.advice.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
 from equipoise.advice.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
@@ -54,9 +55,24 @@ class Row:
 
 
 def costs_at(out: Path, rate: str) -> ExchangeCosts:
-    """What messages cost at a rate."""
-    path = out / f"interference-{rate}.json"
-    return exchange_costs(json.loads(path.read_text()), str(path))
+    """What messages cost at a rate, over every time that they were measured."""
+    paths = sorted(out.glob(f"interference-{rate}*.json"))
+    documents = [json.loads(path.read_text()) for path in paths]
+    pooled = {name: _pooled([each[name] for each in documents]) for name in ("messages", "own_work")}
+    return exchange_costs({**documents[0], **pooled}, rate)
+
+
+def _pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows of several documents joined: lists of those that mean the same, one after the other."""
+    joined: dict[tuple[object, ...], dict[str, Any]] = {}
+    for row in chain.from_iterable(tables):
+        key = tuple(value for value in row.values() if not isinstance(value, list))
+        before = joined.get(key, {})
+        joined[key] = {
+            name: [*before.get(name, ()), *value] if isinstance(value, list) else value
+            for name, value in row.items()
+        }
+    return list(joined.values())
 
 
 def _finished(folder: Path) -> list[Finished]:
