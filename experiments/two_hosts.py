@@ -44,7 +44,7 @@ _RANK = str(Path(__file__).with_name("two_hosts_rank.py"))
 WIDTHS = (140, 341, 688, 1122, 1839, 3656)
 TABLE_BATCH = 128
 # Enough work a parameter for 1 Gbit/s to be outweighed somewhere.
-LARGE_BATCH, LARGE_BATCH_WIDTHS = 1024, (72, 140, 341, 688)
+LARGE_BATCHES, LARGE_BATCH_WIDTHS = (1024, 2048), (72, 140, 341, 688)
 SWEPT_WIDTHS, SWEPT_BATCHES = (341, 1839), (8, 32, 128)
 # Chosen before any of them was measured, between and beyond what is above.
 HELD_OUT = ((210, 32), (210, 256), (480, 64), (480, 512), (890, 32), (890, 256), (1560, 64), (1560, 192))
@@ -93,7 +93,7 @@ def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
         pairs = list(HELD_OUT)
     else:
         pairs = [(width, TABLE_BATCH) for width in WIDTHS]
-        pairs += [(width, LARGE_BATCH) for width in LARGE_BATCH_WIDTHS]
+        pairs += list(product(LARGE_BATCH_WIDTHS, LARGE_BATCHES))
         pairs += [(width, batch) for width in SWEPT_WIDTHS for batch in SWEPT_BATCHES if batch != TABLE_BATCH]
     if is_quick:
         pairs = [(width, batch) for width, batch in pairs if width * width * batch < QUICK_WORK]

@@ -164,6 +164,8 @@ def step_s(rows: Sequence[Timed]) -> float:
 def ratio(table: Table, link: str, workload: str, batch: int) -> str:
     """Speedup over one device with its interval."""
     one, two = ([row.step_s for row in table[where, workload, batch]] for where in (ALONE, link))
+    if min(len(one), len(two)) < 2:  # noqa: PLR2004 - one value has no spread
+        return f"{median(one) / median(two):.2f} (once)"
     found = ratio_interval(one, two, level=LEVEL)
     return f"{found.value:.2f} ({found.low:.2f}-{found.high:.2f})"
 
