@@ -39,6 +39,9 @@ import torch
 def killed():
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
+    return model()
+
+def model():
     return torch.nn.Linear(4, 2), torch.ones(8, 4), lambda output: output.square().mean()
 """
 
@@ -68,13 +71,16 @@ def test_a_transfer_has_the_rate_of_the_link(num_hosts):
 def test_hosts_are_removed_with_what_runs_on_them_however_they_are_left():
     def failing():
         with hosts(link_bit_per_s=1e9) as (one, _):
-            running.append(subprocess.Popen((*one.command_prefix, "sleep", "600")))
+            command = (*one.command_prefix, "sh", "-c", "echo there; exec sleep 600")
+            running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            assert running[0].stdout.readline() == "there\n"
             raise ZeroDivisionError
 
     running = []
     with pytest.raises(ZeroDivisionError):
         failing()
-    assert running[0].wait(timeout=10) != 0
+    with running[0] as process:
+        assert process.wait(timeout=60) != 0
     assert not namespaces(os.getpid())
 
 
@@ -106,20 +112,27 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_cell(tmp_p
     monkeypatch.chdir(tmp_path)
     cells = [
         *planned(
-            workloads=["mlp", "models:killed"],
+            workloads=["models:model", "models:killed"],
             methods=["ddp"],
             sizes=[2],
             batches=[16],
             num_repetitions=1,
             num_steps=4,
         ),
-        *planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=[16], num_repetitions=1, num_steps=4),
+        *planned(
+            workloads=["models:model"],
+            methods=["ddp"],
+            sizes=[1],
+            batches=[16],
+            num_repetitions=1,
+            num_steps=4,
+        ),
     ]
     found = run_sweep(cells, Path("out"), launcher("emulated:1gbit"), limit_s=90.0)
     by_kind = {(one.cell.workload, one.cell.num_ranks): one for one in found}
     assert by_kind["models:killed", 2].reason == "rank 1 was killed by SIGKILL"
     for num_ranks in (1, 2):
-        one = by_kind["mlp", num_ranks]
+        one = by_kind["models:model", num_ranks]
         assert one.status == "success", one.reason
         assert one.conditions["launcher"] == "emulated:1gbit"
         for split in one.result["steps"]:
