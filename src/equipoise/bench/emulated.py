@@ -19,7 +19,7 @@ _NAME = re.compile(r"equipoise-(\d+)-\d+-\w+")
 # Interfaces of different hosts may share a name: each is alone in its namespace.
 _INTERFACE = "link0"
 _MOST_HOSTS = 200  # of one /24
-# As docs/experiments/0011-two-hosts.md found good: two segments of 64 KiB at once, and 20 ms of queue.
+# Two segments of 64 KiB at once, and 20 ms of queue: TCP then fills 95 % of a link (tests/bench/test_emulated.py).
 _SHAPED = ("tbf", "burst", "128kb", "latency", "20ms")
 _numbers = count(1)
 
@@ -109,8 +109,8 @@ def hosts(*, link_bit_per_s: float, num_hosts: int = 2) -> Iterator[tuple[Host, 
 def awake(cores: Iterable[int]) -> Iterator[None]:
     """Keep cores of a virtual machine from sleeping, so that a rank woken by another core runs at once.
 
-    Without it a sleeping virtual core may notice only at its next clock tick, 4 ms later: a transfer of
-    1 KiB was seen to take 3.4 ms instead of 0.5 ms (docs/experiments/0011-two-hosts.md).
+    Without it a sleeping virtual core may notice only at its next clock tick, 4 ms later: an all-reduce
+    of 64 KiB was seen to take 3.5 ms instead of 0.5 ms (docs/experiments/0011-two-hosts.md).
     """
     code = (sys.executable, "-c", _AWAKE)
     running = [subprocess.Popen((*code, str(core)), stdin=subprocess.DEVNULL) for core in cores]
