@@ -19,7 +19,7 @@ _NAME = re.compile(r"equipoise-(\d+)-\d+-\w+")
 # Interfaces of different hosts may share a name: each is alone in its namespace.
 _INTERFACE = "link0"
 _MOST_HOSTS = 200  # of one /24
-# Two segments of 64 KiB at once, and 20 ms of queue: TCP then fills 95 % of a link (tests/bench/test_emulated.py).
+# Two segments of 64 KiB at once, and 20 ms of queue: TCP then fills 95 % of a link.
 _SHAPED = ("tbf", "burst", "128kb", "latency", "20ms")
 _numbers = count(1)
 
