@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from foretold import compared
 from growing import num_params
-from two_hosts import PARTS, RATES, TABLE_BATCH
+from two_hosts import PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH
 from two_hosts_figure import Line, svg
 
 from equipoise.bench.models import ZOO
@@ -259,13 +259,19 @@ def curve(
     ]
 
 
+def without(points: Points) -> str:
+    """What is to say where no speedup passes 1."""
+    low, high = min(each for _, each in points), max(each for _, each in points)
+    where = f"below {points[0][0] / 1e6:.3g} M" if low >= 1 else "none"
+    return f"{where}: {low:.2f} to {high:.2f} at all sizes"
+
+
 def crossover(table: Table, link: str, batch: int) -> tuple[float | None, str]:
     """The lowest upward crossing, and in words with its interval over draws of repetitions."""
     points = curve(table, link, batch, step_s)
     up = [size for size, is_up in crossings(points) if is_up]
     if not up:
-        nearest = min(speedup for _, speedup in points), max(speedup for _, speedup in points)
-        return None, f"none: {nearest[0]:.2f} to {nearest[1]:.2f} at all sizes"
+        return None, without(points)
     rng = random.Random(0)  # noqa: S311 - draws, no secret
 
     def drawn(rows: Sequence[Timed]) -> float:
@@ -299,8 +305,7 @@ def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[int]) ->
             if up:
                 foretold = f"{up[0] / 1e6:.3g} M"
             elif points:
-                low, high = min(each for _, each in points), max(each for _, each in points)
-                foretold = f"none: {low:.2f} to {high:.2f}"
+                foretold = without(points)
             else:
                 foretold = "not foretold"
             off = f"{up[0] / found - 1:+.0%}" if found and up else ""
@@ -349,15 +354,17 @@ def main() -> None:
     ]
     asked = sorted({batch for _, name, batch in two if len(sized(family, batch)) > 2})  # noqa: PLR2004 - a curve
     zoo = [(each.name, batch) for each in ZOO for _, name, batch in two if name == each.name]
-    swept = [name for name in sized(family, TABLE_BATCH) if sum(each[1] == name for each in two) > 2]  # noqa: PLR2004
+    swept = [
+        name for name in (f"growing:mlp_{width}" for width in SWEPT_WIDTHS) if name in {key[1] for key in two}
+    ]
     blocks = {
         f"speedups {batch}": speedups(family, ((n, batch) for n in sized(family, batch)), with_batch=False)
         for batch in asked
     }
-    blocks["zoo"] = speedups(table, zoo, with_batch=True)
-    blocks["batches"] = batches(
-        family, swept, sorted({batch for _, name, batch in two if name == swept[0] and batch <= TABLE_BATCH})
-    )
+    if zoo:
+        blocks["zoo"] = speedups(table, zoo, with_batch=True)
+    shared = [batch for batch in SWEPT_BATCHES if all((RATES[0], name, batch) in two for name in swept)]
+    blocks["batches"] = batches(family, swept, shared)
     blocks["phases"] = phases(table, [*((name, TABLE_BATCH) for name in sized(family, TABLE_BATCH)), *zoo])
     blocks["crossovers"] = crossovers(
         family, {(each.link, each.workload, each.batch_samples): each.foretold_s for each in said}, asked
