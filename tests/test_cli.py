@@ -66,7 +66,7 @@ def test_version_is_that_of_the_package():
         (["scoers"], "Did you mean 'scores'?"),
         (["scores", "--raund", "v4.1"], "No such option: --raund"),
         (["ingest"], "Missing argument"),
-        (["list", "planets"], "'accelerators', 'clusters', 'strategies', 'laws'"),
+        (["list", "planets"], "'accelerators', 'clusters', 'strategies', 'methods', 'models', 'laws'"),
         (["ingest", "nothing-here"], "nothing-here"),
         (["scores", "--round", "v99.9"], "v99.9"),
         (["scores", "--workload", "brt"], "bert"),
