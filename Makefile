@@ -32,7 +32,7 @@ check: lint ## run what CI runs: ruff, mypy --strict, doctests, tests
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python -m equipoise.runs.embedded
-	$(BIN)/python -m equipoise.advice.record
+	$(BIN)/python -m equipoise.advice.forecast.record
 
 bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
@@ -49,8 +49,8 @@ accuracy: $(VENV)/test.stamp ## hold the performance model against measurements:
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured; replan published trainings
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.profiles $(EQUIPOISE_DATA)/measured
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.replanned
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.profiles $(EQUIPOISE_DATA)/measured
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.plans.replanned
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

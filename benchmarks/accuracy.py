@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.accuracy import Errors
-from equipoise.advice.validate import Validation, Verdict, errors_where, validate
+from equipoise.advice.validation.accuracy import Errors
+from equipoise.advice.validation.validate import Validation, Verdict, errors_where, validate
 from equipoise.runs.readers.cells import Row
 from equipoise.runs.readers.published.numbers import number
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.predictor import cluster_weights
-from equipoise.advice.step_rows import StepRows, refusal, step_rows
+from equipoise.advice.validation.predictor import cluster_weights
+from equipoise.advice.validation.step_rows import StepRows, refusal, step_rows
 from equipoise.perfmodel.calibrate import NOISE_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS
 from equipoise.runs.readers.published.executions import read_executions

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -31,7 +30,7 @@ import numpy as np
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.devices import device
-from equipoise.bench.emulated import awake
+from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.units import MICROSECOND_S
 
 BATCH_SAMPLES = 64
@@ -62,8 +61,7 @@ def main() -> None:
 
 def started(workload: str, num_ranks: int, num_pairs: int, *, script: str = __file__) -> None:
     """Run one workload on so many ranks; rank 0 prints."""
-    cores = sorted(os.sched_getaffinity(0))[:num_ranks]
-    with tempfile.TemporaryDirectory() as folder, awake(cores) if num_ranks > 1 else nullcontext():
+    with tempfile.TemporaryDirectory() as folder, prompt_wakeups():
         command = (sys.executable, script, "--workloads", workload, "--pairs", str(num_pairs))
         ranks = [
             subprocess.Popen(

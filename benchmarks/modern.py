@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.predictor import cluster_weights
-from equipoise.advice.step_rows import StepRows, step_rows
+from equipoise.advice.validation.predictor import cluster_weights
+from equipoise.advice.validation.step_rows import StepRows, step_rows
 from equipoise.perfmodel.calibrate import calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import grid

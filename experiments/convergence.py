@@ -21,9 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import pairwise, product
 from math import isfinite
 from pathlib import Path
@@ -211,9 +210,6 @@ class Trainings:
 
     def run_on_rig(self, rate: str, cells: Iterable[Cell]) -> None:
         """Trains on emulated hosts, each cell in fresh processes; nothing else may run."""
-        # What keeps virtual cores awake took half of them from two ranks that compute:
-        # 2.1 ms a step of local SGD instead of 1.1 (docs/experiments/0014-slow-links.md).
-        import_module("equipoise.bench.launchers.emulated").awake = lambda _cores: nullcontext()
         where = launcher(f"emulated:{rate}")
         for cell in cells:
             if self.has(rate, cell) or not self.in_time():

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from equipoise.advice.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
-from equipoise.advice.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
+from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
+from equipoise.advice.measured.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
 from equipoise.bench.cell import Cell
 from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import summaries

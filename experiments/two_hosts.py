@@ -25,12 +25,13 @@ from typing import Any
 from equipoise.bench.cell import Cell
 from equipoise.bench.collectives.asked import Asked
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.emulated import awake, hosts
+from equipoise.bench.emulated import hosts
 from equipoise.bench.environment import conditions
 from equipoise.bench.interference import Rivals, interference
 from equipoise.bench.launchers import launcher
 from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, write_whole
 from equipoise.bench.sweep import in_random_order
+from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.errors import UsageError
 
 LINK_BIT_PER_S = {"1gbit": 1e9, "10gbit": 1e10}
@@ -134,7 +135,7 @@ class Crew:
         """rate: of the link. cores: one a rank; the first `num_ranks` are taken."""
         self._stack = ExitStack()
         made = self._stack.enter_context(hosts(link_bit_per_s=LINK_BIT_PER_S[rate], num_hosts=num_ranks))
-        self._stack.enter_context(awake(cores[:num_ranks]))
+        self._stack.enter_context(prompt_wakeups())
         self._complaints = self._stack.enter_context(TemporaryFile("w+"))  # noqa: SIM115 - the stack is one
         self._processes = [
             subprocess.Popen(

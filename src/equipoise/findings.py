@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from equipoise.advice.balance import Balances, Unanswered
-from equipoise.advice.diagnose import Diagnosis
-from equipoise.advice.planned import Comparison, Option, Plan
-from equipoise.advice.record import Shipped
-from equipoise.advice.sizing import Parts, Sized
+from equipoise.advice.forecast.balance import Balances, Unanswered
+from equipoise.advice.forecast.diagnose import Diagnosis
+from equipoise.advice.forecast.record import Shipped
+from equipoise.advice.plans.planned import Comparison, Option, Plan
+from equipoise.advice.plans.sizing import Parts, Sized
 from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim

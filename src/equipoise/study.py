@@ -10,10 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.advice import record, sizing
-from equipoise.advice.balance import Balances, Unanswered, balances
-from equipoise.advice.diagnose import diagnose, diagnose_curves
-from equipoise.advice.planned import Comparison
+from equipoise.advice.forecast import record
+from equipoise.advice.forecast.balance import Balances, Unanswered, balances
+from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
+from equipoise.advice.plans import sizing
+from equipoise.advice.plans.planned import Comparison
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.findings import Findings, PlanFindings, WorkloadFindings
 from equipoise.perfmodel.parameters import PRIORS
@@ -143,7 +144,7 @@ def study(
 
 
 def plan_findings(comparison: Comparison) -> PlanFindings:
-    """What a page shows of the plans of `advice.plan`, the one to take first."""
+    """What a page shows of the plans of `advice.plans`, the one to take first."""
     plan = comparison.plan
     stored = sizing.stored(plan)
     return PlanFindings(

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 MICROSECOND_S = 1e-6
+NANOSECOND_S = 1e-9
 MILLISECOND_S = 1e-3
 MINUTE_S = 60.0
 HOUR_S = 3600.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.advice.collectives import judged
+from equipoise.advice.links.collectives import judged
 from equipoise.bench.collectives.asked import OPERATIONS, Asked, asked_from, sizes_of
 from equipoise.bench.collectives.document import reading_in
 from equipoise.bench.collectives.files import read_files

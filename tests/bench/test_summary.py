@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.advice.sweep_words import meanings, swept
-from equipoise.advice.swept import called_different, false_differences, judged, lost_s
+from equipoise.advice.measured.sweep_words import meanings, swept
+from equipoise.advice.measured.swept import called_different, false_differences, judged, lost_s
 from equipoise.bench.cell import Cell
 from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.store import Finished

@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from equipoise.advice.answer import Forecast, Ground, LawUsed
-from equipoise.advice.balance import Balance, Balances, Unanswered
-from equipoise.advice.compared import comparison
-from equipoise.advice.diagnose import Diagnosis
-from equipoise.advice.modelled import prior_model
-from equipoise.advice.plan import plan
-from equipoise.advice.planned import Question
-from equipoise.advice.record import Shipped, Summary
+from equipoise.advice.forecast.answer import Forecast, Ground, LawUsed
+from equipoise.advice.forecast.balance import Balance, Balances, Unanswered
+from equipoise.advice.forecast.diagnose import Diagnosis
+from equipoise.advice.forecast.record import Shipped, Summary
+from equipoise.advice.plans.compared import comparison
+from equipoise.advice.plans.modelled import prior_model
+from equipoise.advice.plans.plan import plan
+from equipoise.advice.plans.planned import Question
 from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
 from equipoise.findings import Findings, PlanFindings, WorkloadFindings
 from equipoise.scaling.backtest import Errors, Record

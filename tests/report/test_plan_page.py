@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from equipoise.advice.answer import Evidence
+from equipoise.advice.forecast.answer import Evidence
 from equipoise.report import html, terminal
 from equipoise.report.pages import PLAN
 from equipoise.report.sections.plan import SECTIONS

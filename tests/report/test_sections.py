@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from equipoise.advice.balance import Balances, Unanswered
+from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.report import blocks
 from equipoise.report.sections import (
     SECTIONS,

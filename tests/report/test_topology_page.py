@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from equipoise.advice.links import meaning
+from equipoise.advice.links.links import meaning
 from equipoise.bench.topology import read
 from equipoise.report import html, terminal
 from equipoise.report.pages import TOPOLOGY

@@ -4,8 +4,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -22,17 +21,6 @@ _MOST_HOSTS = 200  # of one /24
 # Two segments of 64 KiB at once, and 20 ms of queue: TCP then fills 95 % of a link.
 _SHAPED = ("tbf", "burst", "128kb", "latency", "20ms")
 _numbers = count(1)
-
-# Yields without end, at a priority that anything else goes before.
-_AWAKE = """
-import os, sys
-from equipoise.bench.attached import end_with_parent
-end_with_parent()
-os.sched_setaffinity(0, {int(sys.argv[1])})
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-while True:
-    os.sched_yield()
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +91,6 @@ def hosts(*, link_bit_per_s: float, num_hosts: int = 2) -> Iterator[tuple[Host, 
     finally:
         for name in (*(host.name for host in made), switch):
             _remove(name)
-
-
-@contextmanager
-def awake(cores: Iterable[int]) -> Iterator[None]:
-    """Keep cores of a virtual machine from sleeping, so that a rank woken by another core runs at once.
-
-    Without it a sleeping virtual core may notice only at its next clock tick, 4 ms later: an all-reduce
-    of 64 KiB was seen to take 3.5 ms instead of 0.5 ms (docs/experiments/0011-two-hosts.md).
-    """
-    code = (sys.executable, "-c", _AWAKE)
-    running = [subprocess.Popen((*code, str(core)), stdin=subprocess.DEVNULL) for core in cores]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
 
 
 def _switched(switch: str, made: tuple[Host, ...]) -> None:

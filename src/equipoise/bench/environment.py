@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from equipoise.bench.wakeups import time_slice_s
 from equipoise.errors import DataError
 from equipoise.units import SI_PREFIXES
 
@@ -37,6 +38,7 @@ _MACHINE = (
     "governor",
     "clock_hz",
     "load_1min",
+    "time_slice_s",
 )
 _PACKAGES = ("torch", "equipoise", "numpy", "transformers")
 
@@ -73,6 +75,7 @@ def _machine() -> dict[str, Any]:
         "governor": _line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "clock_hz": _clock_hz(),
         "load_1min": os.getloadavg()[0],
+        "time_slice_s": time_slice_s(),
     }
 
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from equipoise.advice.answer import MAX_SIZES
-from equipoise.advice.planned import ObjectiveName, Question
+from equipoise.advice.forecast.answer import MAX_SIZES
+from equipoise.advice.plans.planned import ObjectiveName, Question
 from equipoise.errors import UsageError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.cluster import NodeFacts, cluster

@@ -15,7 +15,7 @@ from equipoise.errors import EvidenceError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from equipoise.advice.sweep_words import Swept
+    from equipoise.advice.measured.sweep_words import Swept
     from equipoise.bench.cell import Cell
     from equipoise.bench.launchers import Launcher
 
@@ -213,7 +213,7 @@ def _swept(
 
     limits: seconds of a run, and whether to go on with a sweep.
     """
-    from equipoise.advice.sweep_words import swept
+    from equipoise.advice.measured.sweep_words import swept
     from equipoise.bench.store import Store
     from equipoise.bench.sweep import run_sweep
     from equipoise.bench.tables import write_sweep_tables

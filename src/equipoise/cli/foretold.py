@@ -5,7 +5,7 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.answer import Forecast, Foretold, Record
+from equipoise.advice.forecast.answer import Forecast, Foretold, Record
 from equipoise.cli.output import printable, table_text, width_columns
 from equipoise.economics import Bill
 from equipoise.scaling.equilibrium import Equilibrium, words

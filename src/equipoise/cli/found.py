@@ -5,8 +5,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.foretold_steps import LEVEL as FORETOLD_LEVEL
-from equipoise.advice.tune import EVIDENCE, EXACT, LEVEL, LOSSY, OTHER, Candidate, Found
+from equipoise.advice.measured.foretold_steps import LEVEL as FORETOLD_LEVEL
+from equipoise.advice.measured.tune import EVIDENCE, EXACT, LEVEL, LOSSY, OTHER, Candidate, Found
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.stats import Interval
 from equipoise.units import format_percent, significant

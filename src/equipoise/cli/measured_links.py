@@ -6,7 +6,7 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.collectives import LEVEL, Fit, Links, Verdict
+from equipoise.advice.links.collectives import LEVEL, Fit, Links, Verdict
 from equipoise.bench.collectives.timing import Run, bus_fraction
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.stats import Interval

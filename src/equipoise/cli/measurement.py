@@ -37,7 +37,7 @@ def topology(
     """Show how accelerators are joined, and what it means for training."""
     extend_catalogue(hardware, None)
     with answering("topology", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.links import meaning
+        from equipoise.advice.links.links import meaning
         from equipoise.bench.topology import here, read
         from equipoise.cli.topology import fields, text
         from equipoise.spec.cluster import cluster
@@ -120,7 +120,7 @@ def collectives(
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return
     with answering("collectives", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.collectives import judged
+        from equipoise.advice.links.collectives import judged
         from equipoise.cli.console import progress_bar
         from equipoise.cli.measured_links import fields, text
         from equipoise.cli.timed_links import Wanted, reading_of
@@ -171,7 +171,7 @@ def trace(
 ) -> None:
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
     with answering("trace", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.stragglers import lateness
+        from equipoise.advice.measured.stragglers import lateness
         from equipoise.bench.trace.files import read_traces
         from equipoise.cli.console import progress_bar
         from equipoise.cli.traced import fields, text

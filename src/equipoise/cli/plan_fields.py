@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from equipoise.advice.planned import Comparison, Option, Plan
+from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.cli.foretold import equilibrium_fields
 from equipoise.units import significant
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from textwrap import fill
 
-from equipoise.advice.plan_record import PlanRecord
-from equipoise.advice.planned import Comparison, Option, Plan, Rejection
+from equipoise.advice.plans.plan_record import PlanRecord
+from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_count, format_duration, format_percent, format_si

@@ -6,8 +6,8 @@ from itertools import groupby
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.sweep_words import Swept, told_apart
-from equipoise.advice.swept import Judgement
+from equipoise.advice.measured.sweep_words import Swept, told_apart
+from equipoise.advice.measured.swept import Judgement
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, PARTS, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, Summary, interval_method
 from equipoise.cli.output import counted, printable, table_text, width_columns

@@ -5,8 +5,8 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 
-from equipoise.advice.sweep_words import Swept
-from equipoise.advice.swept import FalseDifferences, Judgement
+from equipoise.advice.measured.sweep_words import Swept
+from equipoise.advice.measured.swept import FalseDifferences, Judgement
 from equipoise.bench.phases import PARTS
 from equipoise.bench.store import FAILED, SUCCESS, Finished
 from equipoise.bench.summary import LEVEL, Spread, Summary, interval_method

@@ -52,8 +52,8 @@ def validate(
     with answering("validate", as_json=as_json, json_out=json_out) as answer:
         from threadpoolctl import threadpool_limits
 
-        from equipoise.advice.shipped import basis_of
-        from equipoise.advice.validate import validate as hold_against
+        from equipoise.advice.validation.shipped import basis_of
+        from equipoise.advice.validation.validate import validate as hold_against
         from equipoise.cli.console import progress_bar
         from equipoise.cli.validated import fields, text
 
@@ -136,9 +136,9 @@ def plan(
     """Find the best strategy, and where more stop paying."""
     extend_catalogue(hardware, workloads)
     with answering("plan", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.answer import Terms
-        from equipoise.advice.compared import comparison
-        from equipoise.advice.plan import plan as best_plan
+        from equipoise.advice.forecast.answer import Terms
+        from equipoise.advice.plans.compared import comparison
+        from equipoise.advice.plans.plan import plan as best_plan
         from equipoise.cli.asked import Asked, questions
         from equipoise.cli.plan_fields import fields
         from equipoise.cli.planned import text

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.stragglers import Lateness
+from equipoise.advice.measured.stragglers import Lateness
 from equipoise.bench.trace.files import Traces
 from equipoise.bench.trace.rank import RankTrace, Step
 from equipoise.cli.output import counted, printable, table_text, width_columns

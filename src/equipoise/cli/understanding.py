@@ -49,8 +49,8 @@ def predict(
     """Foretell times, costs and where more stop paying."""
     extend_catalogue(hardware, workloads)
     with answering("predict", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.answer import Inquiry, Terms
-        from equipoise.advice.forecast import forecast
+        from equipoise.advice.forecast.answer import Inquiry, Terms
+        from equipoise.advice.forecast.forecast import forecast
         from equipoise.cli.foretold import fields, text
         from equipoise.runs.readers.measurements import read_measurements
         from equipoise.study import tables

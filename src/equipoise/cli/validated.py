@@ -6,8 +6,8 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.accuracy import Errors
-from equipoise.advice.validate import Validation, Verdict
+from equipoise.advice.validation.accuracy import Errors
+from equipoise.advice.validation.validate import Validation, Verdict
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.units import format_count, format_percent, significant
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.advice.balance import RULE as PAID_RULE
-from equipoise.advice.balance import Balance, Unanswered
-from equipoise.advice.diagnose import CURVE_RULE, SYMPTOMS
-from equipoise.advice.record import Shipped
+from equipoise.advice.forecast.balance import RULE as PAID_RULE
+from equipoise.advice.forecast.balance import Balance, Unanswered
+from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS
+from equipoise.advice.forecast.record import Shipped
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.scaling.claims import RULE, Claim, Part
 from equipoise.scaling.decompose import FACTORS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Final
 
-from equipoise.advice.planned import Option
+from equipoise.advice.plans.planned import Option
 from equipoise.economics import Bill
 from equipoise.report.blocks import Cell
 from equipoise.report.words import ABSENT, DASH, TIMES, accelerator_name, count, sentence

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.advice.links import Meaning
+from equipoise.advice.links.links import Meaning
 from equipoise.findings import Findings, PlanFindings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from equipoise.advice.planned import Option
-from equipoise.advice.sizing import Parts
+from equipoise.advice.plans.planned import Option
+from equipoise.advice.plans.sizing import Parts
 from equipoise.report import option_text
 from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Mark, Part
 from equipoise.report.words import count

@@ -3,12 +3,13 @@
 import re
 from dataclasses import replace
 
-from equipoise.bench.emulated import Host, awake, hosts, why_not
+from equipoise.bench.emulated import Host, hosts, why_not
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers import inprocess
 from equipoise.bench.launchers.folder import SEAT, outcome, prepare
 from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
 from equipoise.bench.launchers.processes import Command, exit_codes, started
+from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.errors import UsageError
 from equipoise.units import SI_PREFIXES
 
@@ -44,8 +45,7 @@ def _launch(job: Job, link_bit_per_s: float) -> Outcome:
     job = replace(job, core_sets=tuple(cores[:1] for cores in job.core_sets))
     prepare(job)
     kills_before = num_memory_kills()
-    cores = {core for each in job.core_sets for core in each}
-    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, awake(cores):
+    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, prompt_wakeups():
         commands = [_command(job, rank, made) for rank in range(job.cell.num_ranks)]
         with started(commands) as processes:
             codes, ran_out = exit_codes(processes, job.limit_s)

@@ -5,7 +5,7 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.advice.balance import RULE, Balance, Unanswered
+from equipoise.advice.forecast.balance import RULE, Balance, Unanswered
 from equipoise.economics import Bill
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import (

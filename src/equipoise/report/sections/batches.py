@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.advice.balance import Unanswered
+from equipoise.advice.forecast.balance import Unanswered
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Table, note, prose, strong
 from equipoise.report.charts import Axis, Band, Chart, Mark, Series

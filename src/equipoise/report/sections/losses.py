@@ -5,7 +5,7 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.advice.diagnose import CURVE_RULE, SYMPTOMS, Diagnosis
+from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS, Diagnosis
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import (
     Block,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from equipoise.advice.record import Summary
+from equipoise.advice.forecast.record import Summary
 from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Cell, Column, Span, Table, code, note, prose, strong
 from equipoise.report.section import Section

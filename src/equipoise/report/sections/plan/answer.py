@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise import glossary
-from equipoise.advice.planned import Option, Plan
+from equipoise.advice.plans.planned import Option, Plan
 from equipoise.findings import PlanFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Cell, Column, Table, Tile, Tiles, code, note, prose, strong

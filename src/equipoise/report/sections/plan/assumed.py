@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from equipoise.advice.planned import Plan
+from equipoise.advice.plans.planned import Plan
 from equipoise.findings import PlanFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, note
 from equipoise.report.section import Section

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from equipoise.advice.planned import Plan, Rejection
-from equipoise.advice.sizing import Sized
+from equipoise.advice.plans.planned import Plan, Rejection
+from equipoise.advice.plans.sizing import Sized
 from equipoise.findings import PlanFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Badge, Block, Cell, Column, Heading, Table, note, prose

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.advice.planned import Option, Plan
+from equipoise.advice.plans.planned import Option, Plan
 from equipoise.findings import PlanFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Panels, code, prose, strong

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from equipoise.advice.plan_record import PlanRecord
-from equipoise.advice.planned import Basis, Plan
+from equipoise.advice.plans.plan_record import PlanRecord
+from equipoise.advice.plans.planned import Basis, Plan
 from equipoise.findings import PlanFindings
 from equipoise.report.blocks import Block, Cell, Column, Heading, Table, code, note, prose, strong
 from equipoise.report.section import Section

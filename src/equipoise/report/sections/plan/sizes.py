@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.advice.planned import Plan
-from equipoise.advice.sizing import Sized
+from equipoise.advice.plans.planned import Plan
+from equipoise.advice.plans.sizing import Sized
 from equipoise.findings import PlanFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Table, note, prose, strong

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from equipoise.advice.planned import Option
+from equipoise.advice.plans.planned import Option
 from equipoise.findings import PlanFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Panels, Span, note, prose, strong

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.advice.links import Meaning
+from equipoise.advice.links.links import Meaning
 from equipoise.report.section import Section
 from equipoise.report.sections.topology import gains, groups, matrix, rates
 

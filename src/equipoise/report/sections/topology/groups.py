@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from equipoise.advice.link_words import named
-from equipoise.advice.links import Meaning
+from equipoise.advice.links.link_words import named
+from equipoise.advice.links.links import Meaning
 from equipoise.report.blocks import Block, Cell, Column, Table, prose
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, printable

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from equipoise.advice.link_words import gaps, sentences
-from equipoise.advice.links import Meaning
+from equipoise.advice.links.link_words import gaps, sentences
+from equipoise.advice.links.links import Meaning
 from equipoise.bench.topology.topology import Link
 from equipoise.report.blocks import Badge, Block, Bullets, Heading, Matrix, Tone
 from equipoise.report.section import Section

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.advice.links import Meaning
+from equipoise.advice.links.links import Meaning
 from equipoise.report.blocks import Block, Cell, Column, Table, note
 from equipoise.report.section import Section
 from equipoise.report.words import sentence

@@ -1,0 +1,325 @@
+"""Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy.interpolate import CubicSpline
+
+from equipoise.advice.forecast import record
+from equipoise.advice.forecast.answer import Evidence, Foretold, Ground, Inquiry, LawUsed, Record
+from equipoise.advice.forecast.fitted import fitted_ground, sizes_of_interest
+from equipoise.advice.forecast.joined import YOURS, beside_published, own_level, own_rows
+from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.runs.readers.measurements import Measurements
+from equipoise.scaling import pooled
+from equipoise.scaling.fit import points
+from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.points import best_per_size, round_key
+from equipoise.scaling.posterior import PUBLISHED_NOISE
+from equipoise.spec.workload import workload_slug
+from equipoise.stats import Interval
+from equipoise.units import format_count
+
+POOLED = "pooled"
+WORK = "the whole training"
+_MOST_LISTED = 8
+_NUM_EVIDENCE = 8
+_KNOT_LOG2 = 0.25
+_LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
+_ASSUMES = (
+    "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
+    "good as the best of its size usually is"
+)
+_ASSUMES_OWN = (
+    "curves of a workload share their shape across accelerators and rounds; yours has its own level, which "
+    "stays the same at every size"
+)
+
+_NOT_FOLLOWED = (
+    "The law takes a measured time for an outlier and follows it only in part. If you trust that time more "
+    "than the others, fit the measured ones alone, e.g. --law amdahl."
+)
+
+
+def workload_in(scores: pl.DataFrame, name: str) -> str:
+    """A workload as the data name it: itself, or the slug of its catalogue."""
+    if name in scores["workload"]:
+        return name
+    return workload_slug(name) or name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Published results: the best per size of every group.
+
+    laws: the pooled laws already fitted, by the round they know nothing of (None: they know all) and whether
+    batches are given.
+    """
+
+    best: pl.DataFrame
+    laws: dict[tuple[str | None, bool], pooled.PooledLaw] = field(default_factory=dict)
+
+    def law_before(self, round_: str | None, *, given_batch: bool) -> pooled.PooledLaw:
+        """The pooled law of strictly earlier rounds, with the settings that ship."""
+        key = (round_, given_batch)
+        if key not in self.laws:
+            self.laws[key] = pooled.fit(
+                self.before(round_),
+                given_batch=given_batch,
+                settings=record.shipped().settings(given_batch=given_batch),
+            )
+        return self.laws[key]
+
+    def before(self, round_: str | None) -> pl.DataFrame:
+        """The entries of strictly earlier rounds; all without a round."""
+        if round_ is None:
+            return self.best
+        rounds = self.best["campaign"].unique()
+        earlier = [name for name in rounds if round_key(name) < round_key(round_)]
+        return self.best.filter(pl.col("campaign").is_in(earlier))
+
+
+def published_ground(
+    results: Results, inquiry: Inquiry, *, accelerator: str, own: Measurements | None = None
+) -> Ground:
+    """What the results of a workload say about an accelerator at the sizes asked for.
+
+    own: the user's times, as the group's newest points; else the group's best published ones of one round.
+    Raises SpecError for names the data do not have, EvidenceError for a group without a result.
+    """
+    best = results.best
+    workload = _workload(best, str(inquiry.workload))
+    group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
+    if own is not None:
+        newest = None
+        known = own_rows(own, workload, accelerator, best.schema)
+    else:
+        newest = _round(group, best, inquiry, workload=workload, accelerator=accelerator)
+        known = group.filter(pl.col("campaign") == newest)
+    sizes = inquiry.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+    notes = () if own is None else (*own.notes, *beside_published(known, group))
+    if inquiry.law not in {None, POOLED}:
+        return _by_one_law(known, sizes, inquiry, newest)
+    return _by_pooled_law(results, known, sizes, inquiry, round_=newest, notes=notes)
+
+
+def _by_one_law(known: pl.DataFrame, sizes: Sequence[int], inquiry: Inquiry, newest: str | None) -> Ground:
+    """One law of time against size, fitted to the group's own points."""
+    batch = inquiry.global_batch_samples
+    unused = () if batch is None else ("--global-batch was not used: only the pooled law knows batches.",)
+    own = fitted_ground(
+        points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
+        sizes,
+        law=inquiry.law,
+        noise=PUBLISHED_NOISE,
+        work=WORK,
+        evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
+        notes=unused,
+    )
+    return replace(own, round=newest)
+
+
+def _by_pooled_law(
+    results: Results,
+    known: pl.DataFrame,
+    sizes: Sequence[int],
+    inquiry: Inquiry,
+    *,
+    round_: str | None,
+    notes: tuple[str, ...],
+) -> Ground:
+    """The pooled law of the past, on which the group's own points act.
+
+    A user's system may be slower than the best of its size by any factor: of his times only the shape is
+    compared with others, the level is theirs.
+    """
+    given_batch = inquiry.global_batch_samples is not None
+    law = results.law_before(round_, given_batch=given_batch)
+    past = results.before(round_)
+    first = known.row(0, named=True)
+    questions = [
+        pooled.Question(
+            workload=first["workload"],
+            accelerator=first["accelerator"],
+            num_accelerators=size,
+            global_batch_samples=inquiry.global_batch_samples,
+        )
+        for size in sizes
+    ]
+    level = own_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
+    levelled = known.with_columns(pl.col("score_s") / level)
+    found = law.predict_all(levelled, questions)
+    disbelieved = _disbelieved(law, levelled, questions[0])
+    group = past.filter(
+        pl.col("accelerator") == first["accelerator"], pl.col("workload") == first["workload"]
+    )
+    measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
+    domain = Domain(smallest=float(measured.min()), largest=min(float(measured.max()), _LARGEST_CURVE))
+    energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
+    curves_s = _smooth_curves(law, levelled, questions[0], domain)
+    return Ground(
+        law=LawUsed(
+            name=POOLED,
+            assumes=_ASSUMES if level == 1.0 else _ASSUMES_OWN,
+            source="a Gaussian process with variance components: docs/experiments/0002-pooled-law.md",
+        ),
+        work=WORK,
+        round=round_,
+        domain=domain,
+        foretold=tuple(
+            Foretold(
+                num_accelerators=each.question.num_accelerators,
+                time=_times(each.time_s, level),
+                outside=disbelieved.get(each.question.num_accelerators, each.outside),
+                record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
+                energy_j=energy_j.get(each.question.num_accelerators),
+            )
+            for each in found
+        ),
+        curves_s=lambda at: level * curves_s(at),
+        evidence=_weighed(pl.concat([past, known]), found),
+        notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
+    )
+
+
+def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question) -> dict[int, str]:
+    """The group's own sizes whose measured time lies outside of its range there, and what to say of each."""
+    sizes = known["num_accelerators"].to_list()
+    found = law.predict_all(known, [replace(question, num_accelerators=size) for size in sizes])
+    words = {}
+    for size, measured_s, each in zip(sizes, known["score_s"], found, strict=True):
+        if not each.time_s.low <= measured_s <= each.time_s.high:
+            side = "above" if measured_s > each.time_s.high else "below"
+            words[size] = (
+                f"the time measured at {format_count(size)} lies {side} the range: other results speak "
+                "against it"
+            )
+    return words
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return replace(
+        interval, value=factor * interval.value, low=factor * interval.low, high=factor * interval.high
+    )
+
+
+def _smooth_curves(
+    law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
+) -> Callable[[FloatArray], FloatArray]:
+    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when first asked.
+
+    Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
+    """
+
+    @cache
+    def spline() -> CubicSpline:
+        first = math.floor(math.log2(domain.smallest))
+        last = math.ceil(math.log2(2.0 * domain.largest))
+        knots_log2 = np.arange(first, last + _KNOT_LOG2 / 2.0, _KNOT_LOG2)
+        log_times = np.log(law.curves_s(known, question, 2.0**knots_log2))
+        return CubicSpline(knots_log2, log_times, axis=1)
+
+    def curves_s(at: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(spline()(np.log2(at))))
+
+    return curves_s
+
+
+def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record | None:
+    """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
+    own = known["num_accelerators"].to_numpy()
+    if size < own.min():
+        return None
+    return record.shipped().record(
+        "largest" if len(own) > 1 else "new_round", jump=size / float(own.max()), given_batch=given_batch
+    )
+
+
+def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[Evidence, ...]:
+    """The entries that weighed most over all sizes, heaviest first, with where they come from."""
+    weights: dict[str, float] = {}
+    own: set[str] = set()
+    for prediction in found:
+        for each in prediction.evidence:
+            weights[each.entry_id] = weights.get(each.entry_id, 0.0) + each.weight / len(found)
+            own |= {each.entry_id} if each.is_own else set()
+    heaviest = sorted(weights, key=lambda entry_id: -weights[entry_id])[:_NUM_EVIDENCE]
+    rows = {row["entry_id"]: row for row in entries.filter(pl.col("entry_id").is_in(heaviest)).to_dicts()}
+    return tuple(
+        _evidence(rows[entry_id], weights[entry_id], is_own=entry_id in own) for entry_id in heaviest
+    )
+
+
+def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evidence:
+    return Evidence(
+        kind="measured" if row["campaign"] == YOURS else "published",
+        ref=row["entry_id"],
+        num_accelerators=row["num_accelerators"],
+        time_s=row["score_s"],
+        weight=weight,
+        is_own=is_own,
+        source_uri=row["source_uri"],
+        source_line=row["source_line"],
+    )
+
+
+def results_of(scores: pl.DataFrame) -> Results:
+    """The published results of a frame of the table `scores`.
+
+    Only MLPerf rounds: of other campaigns nobody knows what came before what.
+    """
+    best = best_per_size(scores)
+    rounds = []
+    for name in best["campaign"].unique():
+        try:
+            round_key(name)
+        except DataError:
+            continue
+        rounds.append(name)
+    return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
+
+
+def _workload(best: pl.DataFrame, name: str) -> str:
+    found = workload_in(best, name)
+    held = best["workload"].unique().sort().to_list()
+    if found in held:
+        return found
+    if workload_slug(name) is None:
+        raise SpecError(f"workload {name!r} is not in the data; they hold {', '.join(held)}")
+    raise EvidenceError(
+        f"the data hold no scored closed entry of {found}",
+        missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
+    )
+
+
+def _round(
+    group: pl.DataFrame, best: pl.DataFrame, inquiry: Inquiry, *, workload: str, accelerator: str
+) -> str:
+    """The round to start from. Raises where the group has no result, or none in the round asked for."""
+    rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
+    if not rounds:
+        with_results = best.filter(pl.col("workload") == workload)["accelerator"]
+        others = with_results.value_counts(sort=True)["accelerator"].to_list()
+        raise EvidenceError(
+            f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
+            missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
+        )
+    if inquiry.round is None:
+        return rounds[-1]
+    wanted = f"v{inquiry.round.strip().lower().removeprefix('v')}"
+    if wanted not in rounds:
+        raise SpecError(
+            f"round {inquiry.round!r} has no scored closed entry of {workload} on {accelerator}; "
+            f"{', '.join(rounds)} have"
+        )
+    return wanted
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,102 @@
+"""The calibration a plan rests on: parameters, equally likely others, and how wrong it was."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from equipoise.advice.plans.planned import Basis
+from equipoise.advice.validation.profiles import Profile, profile, profile_for
+from equipoise.perfmodel.parameters import PRIORS, Parameters
+
+PRIORS_ONLY = "priors"
+_NUM_DRAWS = 64
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Parameters, draws of equally likely ones, and what they rest on.
+
+    log_half_width: half the width of a step's interval at LEVEL, of its logarithm, that errors on what was
+    held out show; it comes on top of what the draws leave open. 0 where nothing was held out.
+    """
+
+    parameters: Parameters
+    draws: tuple[Parameters, ...]
+    log_half_width: float
+    basis: Basis
+
+
+def model_for(accelerator: str, name: str | None = None) -> Model:
+    """The calibration to plan with on an accelerator: the profile of a name, or one measured on this chip.
+
+    accelerator: slug. name: of a profile, or `priors`. Where none is named and none was measured, the priors.
+    Raises SpecError with the names there are.
+    """
+    if name == PRIORS_ONLY:
+        return prior_model()
+    if name is not None:
+        return _profile_model(profile(name))
+    found = profile_for(accelerator)
+    return prior_model() if found is None else _profile_model(found)
+
+
+def prior_model() -> Model:
+    """The model before any measurement: the medians of the priors, and draws from them."""
+    words = "no calibration: the medians of all priors; the range is what the priors leave open"
+    return Model(
+        parameters=Parameters(),
+        draws=_draws({}, {}),
+        log_half_width=0.0,
+        basis=Basis(
+            name=PRIORS_ONLY,
+            words=words,
+            num_held_out=0,
+            median_abs_error=None,
+            p90_abs_error=None,
+            coverage=None,
+        ),
+    )
+
+
+def _profile_model(found: Profile) -> Model:
+    """The model with a profile's parameters."""
+    values, record = found.values, found.record
+    return Model(
+        parameters=Parameters().changed(values),
+        draws=_draws(values, found.log_sd),
+        log_half_width=record.log_half_width,
+        basis=Basis(
+            name=found.name,
+            words=f"fitted to {found.title}; held out by {record.split}",
+            num_held_out=record.num_clusters,
+            median_abs_error=record.median,
+            p90_abs_error=record.p90,
+            coverage=record.coverage,
+        ),
+    )
+
+
+def _draws(values: Mapping[str, float], log_sd: Mapping[str, float]) -> tuple[Parameters, ...]:
+    """Equally likely parameters: log-normal about the fitted values, the priors where nothing was fitted.
+
+    Assumes parameters are independent, which makes sums vary more than they do where fits trade them off.
+    Source: each prior names its own.
+    """
+    rng = np.random.default_rng(_SEED)
+    drawn = []
+    for _ in range(_NUM_DRAWS):
+        deviates = rng.standard_normal(len(PRIORS))
+        drawn.append(
+            {
+                each.name: min(
+                    each.largest,
+                    values.get(each.name, each.median)
+                    * math.exp(log_sd.get(each.name, each.log_sd) * deviate),
+                )
+                for each, deviate in zip(PRIORS, deviates, strict=True)
+            }
+        )
+    return tuple(Parameters().changed(each) for each in drawn)

@@ -1,0 +1,282 @@
+"""Rows on many accelerators foretold from the row of the same set-up on the fewest."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.advice.validation.predictor import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
+from equipoise.advice.validation.set_ups import (
+    Partner,
+    batch_of,
+    is_data_parallel,
+    partners,
+    rate_of,
+    words_of,
+)
+from equipoise.errors import SpecError
+from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.scale_up import (
+    GRADIENT_BYTES,
+    RAGGED_SAMPLES,
+    SCALE_UP_PRIORS,
+    Measured,
+    ScaleUpParameters,
+    fit_scale_up,
+    scaled_up,
+)
+from equipoise.runs.readers.cells import echo
+from equipoise.runs.readers.published.models import known_workload
+from equipoise.runs.readers.published.rows import PublishedRow
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.strategy import DTYPE_OF
+from equipoise.spec.workload import Workload
+
+# A micro-batch takes no less than its launches and no more than anybody waits for; else what the row counts
+# are no samples (frames, millions).
+_SHORTEST_S, _LONGEST_S = 3e-3, 1e3
+# Nor does it need more FLOP than a chip has, by more than what sequences are shorter than in the catalogue,
+# or next to none.
+_MOST_OF_PEAK, _LEAST_OF_PEAK = 10.0, 1e-5
+_IMAGES = re.compile(r"\b(?:imgs?|images?)\b", re.IGNORECASE)
+_RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
+# What no parameter explains: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
+_UNEXPLAINED_LOG_SD = 0.16
+_NUDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
+
+    rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what
+    it took there. alike_s: seconds of a row if it took the same. workloads: names, one a model.
+    """
+
+    rows: Indices
+    measured: Measured
+    num_accelerators: NDArray[np.float64]
+    microbatch_ratio: NDArray[np.float64]
+    num_accumulated: NDArray[np.float64]
+    slowdowns: NDArray[np.float64]
+    alike_s: Seconds
+    workloads: NDArray[np.str_]
+
+    def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
+        """What the law says of every pair."""
+        return scaled_up(
+            self.measured,
+            self.num_accelerators,
+            parameters,
+            microbatch_ratio=self.microbatch_ratio,
+            num_accumulated=self.num_accumulated,
+        ).slowdown
+
+    def fitted(self, chosen: Indices) -> ScaleUpParameters:
+        """The law fitted to some pairs, each workload counting once; the priors' medians without any."""
+        if not len(chosen):
+            return ScaleUpParameters()
+        numbers = np.unique(self.workloads[chosen], return_inverse=True)[1]
+        return fit_scale_up(
+            lambda parameters: self.slowdown(parameters)[chosen],
+            self.slowdowns[chosen],
+            weights=cluster_weights(numbers),
+        )
+
+    def prior_log_sd(self) -> NDArray[np.float64]:
+        """Standard deviation of the logarithm of a prediction under the priors alone.
+
+        Assumes that parameters are independent and small changes add up; what none of them explains is added.
+        Source: first-order propagation of the priors' log_sd.
+        """
+        centre = self.slowdown(ScaleUpParameters())
+        variance = np.full(len(centre), _UNEXPLAINED_LOG_SD**2)
+        for prior in SCALE_UP_PRIORS:
+            moved = replace(ScaleUpParameters(), **{prior.name: prior.median * (1 + _NUDGE)})
+            slope = np.log(self.slowdown(moved) / centre) / np.log1p(_NUDGE)
+            variance += (slope * prior.log_sd) ** 2
+        return np.asarray(np.sqrt(variance))
+
+
+def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
+    """The pairs among rows, of those whose hardware is known; None where there are none."""
+    found = {
+        at: partner
+        for at, partner in enumerate(partners(rows))
+        if partner is not None and _refusal(rows[at], partner) is None
+    }
+    if not found:
+        return None
+    here = [rows[at] for at in found]
+    first = [rows[partner.rows[0]] for partner in found.values()]
+    rates = np.array([partner.rate for partner in found.values()])
+    each_rate = rates / np.array([row.num_accelerators for row in first])
+    size = np.array([row.num_accelerators for row in here], dtype=float)
+    ratio = np.array([_microbatch_ratio(*pair) for pair in zip(here, first, strict=True)])
+    measured_s = np.array([row.seconds or np.nan for row in here])
+    alike_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
+    return Pairs(
+        rows=np.array(list(found), dtype=np.intp),
+        measured=_measured(here, first, each_rate),
+        num_accelerators=size,
+        microbatch_ratio=ratio,
+        num_accumulated=np.array([_accumulated(row) for row in here]),
+        slowdowns=measured_s / alike_s,
+        alike_s=alike_s,
+        workloads=np.array([known.slug if (known := _known(row)) else row.workload for row in here]),
+    )
+
+
+def _claims(rows: Sequence[PublishedRow]) -> list[bool]:
+    """Rows of data parallelism that are foretold from others, and those others.
+
+    Not steps of transformers in times and tokens: those are what the model of steps is held against.
+    """
+    mine = [at for at, row in enumerate(rows) if _is_claimable(row)]
+    found = partners([rows[at] for at in mine])
+    paired = [
+        (at, *(mine[first] for first in each.rows)) for at, each in zip(mine, found, strict=True) if each
+    ]
+    claimed = {at for pair in paired for at in pair}
+    return [at in claimed for at in range(len(rows))]
+
+
+def _is_claimable(row: PublishedRow) -> bool:
+    if row.kind not in {"step", "throughput"} or row.quantity is None or not is_data_parallel(row):
+        return False
+    is_modelled = row.kind == "step" and row.model is not None and row.model.transformer is not None
+    return row.quantity.kind in {"samples", "items"} or not is_modelled
+
+
+def _begin(rows: Sequence[PublishedRow]) -> Task:
+    """Rows in pairs: each with its set-up on the fewest accelerators."""
+    found = partners(rows)
+    given = frozenset(at for partner in found if partner is not None for at in partner.rows)
+    pairs = scale_up_pairs(rows)
+
+    def foretell(fitted: Indices) -> Foretold:
+        seconds = np.full(len(rows), np.nan)
+        if pairs is None:
+            return Foretold(seconds=seconds)
+        chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
+        seconds[pairs.rows] = pairs.alike_s * pairs.slowdown(pairs.fitted(chosen))
+        if len(chosen):
+            return Foretold(seconds=seconds)
+        spread = np.full(len(rows), np.nan)
+        spread[pairs.rows] = pairs.prior_log_sd()
+        return Foretold(seconds=seconds, prior_log_sd=spread)
+
+    reasons = tuple(
+        None if at in given else _refusal(row, partner)
+        for at, (row, partner) in enumerate(zip(rows, found, strict=True))
+    )
+    return Task(reasons=reasons, foretell=foretell, given=given)
+
+
+def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
+    """Why a row cannot be foretold from another; None where it can."""
+    if partner is None:
+        return "no row of the same set-up on fewer accelerators"
+    try:
+        _machine(row.hardware, row.num_accelerators)
+    except SpecError as err:
+        return str(err)
+    return None
+
+
+def _measured(
+    here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
+) -> Measured:
+    """First rows as arrays; the machines are those of the rows that are foretold from them."""
+    rates = machines.stacked([_machine(row.hardware, row.num_accelerators) for row in here])
+    return Measured(
+        microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
+        num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
+        gradient_bytes=np.array([_gradient_bytes(row) for row in first]),
+        node_size=rates.node_size,
+        wires=rates.wires,
+        num_accumulated=np.array([_accumulated(row) for row in first]),
+        num_cores=np.array([_num_cores(row.hardware, row.num_accelerators) for row in here]),
+        decoded_per_s=each_rate * np.array([_is_decoded(row) for row in first], dtype=float),
+        is_ragged=np.array([_is_ragged(row) for row in first], dtype=float),
+    )
+
+
+def _microbatch_ratio(here: PublishedRow, first: PublishedRow) -> float:
+    """Samples of a micro-batch here over those of the first row; 1 where they are not stated."""
+    now, then = batch_of(here).microbatch, batch_of(first).microbatch
+    return now / then if now and then else 1.0
+
+
+def _microbatch_s(row: PublishedRow, each_rate: float) -> float:
+    """Seconds of a first row's micro-batch, each accelerator taking so many samples; NaN if implausible."""
+    samples = batch_of(row).microbatch
+    if samples is None:
+        return float("nan")
+    seconds = samples / each_rate
+    share = _share_of_peak(row, each_rate)
+    is_plausible = _SHORTEST_S <= seconds <= _LONGEST_S and _LEAST_OF_PEAK <= share <= _MOST_OF_PEAK
+    return seconds if is_plausible else float("nan")
+
+
+def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
+    """FLOP/s that a rate of samples implies, over the accelerator's peak; 1 where either is not known."""
+    known, words = _known(row), words_of(row)
+    flop = known.train_flop_per_sample if known else None
+    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators)
+    if flop is None or cluster is None or words is None or words.precision is None:
+        return 1.0
+    peak = cluster.accelerator.peak_flop_per_s(DTYPE_OF[words.precision])
+    return each_rate * flop / peak if peak else 1.0
+
+
+def _gradient_bytes(row: PublishedRow) -> float:
+    """Bytes of gradients; NaN where the workload is not known."""
+    known = _known(row)
+    trained = known.trained_params if known else None
+    return float("nan") if trained is None else trained * GRADIENT_BYTES
+
+
+def _is_decoded(row: PublishedRow) -> bool:
+    """Whether a host decodes what the row counts: the workload's samples are images, or its unit says so."""
+    known = _known(row)
+    return known.sample == "image" if known else _IMAGES.search(row.unit) is not None
+
+
+def _is_ragged(row: PublishedRow) -> bool:
+    """Whether samples have unequal lengths."""
+    known = _known(row)
+    return known.sample in RAGGED_SAMPLES if known else _RAGGED.search(row.unit) is not None
+
+
+def _accumulated(row: PublishedRow) -> float:
+    return float(batch_of(row).num_accumulated or 1)
+
+
+def _known(row: PublishedRow) -> Workload | None:
+    """The workload of the catalogue that a row trains."""
+    return row.model.known if row.model is not None else known_workload(row.workload)
+
+
+@cache
+def _num_cores(hardware: str, num_accelerators: int) -> float:
+    """Cores of a host; NaN where not stated."""
+    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
+    return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
+
+
+@cache
+def _machine(hardware: str, num_accelerators: int) -> Machine:
+    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
+    if cluster is None:
+        raise SpecError(
+            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
+        )
+    return machines.machine(cluster)
+
+
+SCALE_UP = Predictor(name="scale_up", claims=_claims, begin=_begin)
