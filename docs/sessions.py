@@ -121,8 +121,8 @@ def furnish(folder: Path) -> None:
 
 
 def main() -> None:
-    """Rewrite every page that has sessions."""
-    for page in PAGES:
+    """Rewrite every page that has sessions, or those that are named."""
+    for page in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             furnish(folder)
