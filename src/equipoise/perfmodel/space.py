@@ -4,13 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
-from itertools import product
-from typing import Any, TypeAlias
+from itertools import count, product
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.grid import CODES, Grid
+from equipoise.perfmodel.grid import CODES, Codes, Grid, Numbers
 from equipoise.perfmodel.legality import (
     Limits,
     adapter_fault,
@@ -105,28 +105,58 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Sizes of the axes and of the batches: a point of the space that every other knob is combined with."""
+class Places:
+    """Sizes of the axes and of the batches: points of spaces that every other knob is combined with.
 
-    dp: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    microbatch_samples: int
-    global_batch_samples: int
+    Arrays of shape (n_places,). space: which of the spaces asked for, by its position. layout: a number of
+    the axes' sizes; places of one layout differ in their batches only.
+    """
+
+    dp: Numbers
+    tp: Numbers
+    pp: Numbers
+    cp: Numbers
+    ep: Numbers
+    microbatch_samples: Numbers
+    global_batch_samples: Numbers
+    space: Codes
+    layout: Codes
+
+    def __len__(self) -> int:
+        """How many places."""
+        return len(self.dp)
+
+    def taken(self, which: Codes | slice) -> "Places":
+        """Some of the places, in the order given."""
+        return Places(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Places that allow the same combinations of the other knobs: LAYER_KNOBS, and STATE_KNOBS."""
+
+    places: Places
+    layers: Combinations
+    states: Combinations
 
     @property
-    def num_microbatches(self) -> int:
-        """Micro-batches of a step on a data rank."""
-        return self.global_batch_samples // (self.dp * self.microbatch_samples)
+    def num_each(self) -> int:
+        """Strategies of a place."""
+        return len(self.layers) * len(self.states)
+
+    def meshes(self, most_elements: int) -> Iterator[tuple[Places, Grid]]:
+        """The strategies as meshes of at most about `most_elements` each, with the places of each."""
+        each = max(1, most_elements // self.num_each)
+        for start in range(0, len(self.places), each):
+            places = self.places.taken(slice(start, start + each))
+            yield places, _mesh(places, self.layers, self.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
     """A space laid out. meshes: of shape (places, layer knobs, state knobs), every element legal.
 
-    faults: why places were left out, with their number. precisions_lacking: asked for, but not of the chip.
+    faults: why places were left out, with their number.
     """
 
     meshes: tuple[Grid, ...]
@@ -139,25 +169,41 @@ class Laid:
 
 
 def laid(space: Space, limits: Limits, *, most_elements: int) -> Laid:
-    """The legal strategies of a space as meshes of at most about `most_elements` strategies each.
+    """The legal strategies of a space as meshes of at most about `most_elements` strategies each."""
+    found, (faults,) = grouped((space,), limits)
+    meshes = tuple(mesh for each in found for _, mesh in each.meshes(most_elements))
+    return Laid(meshes=meshes, faults=faults)
 
-    Places that allow the same combinations of the other knobs share a mesh: none has an illegal element, and
-    a quantity is computed once for all strategies that share it.
+
+def grouped(spaces: Sequence[Space], limits: Limits) -> tuple[tuple[Alike, ...], tuple[Counter[str], ...]]:
+    """The places of spaces by what they allow, and why places of each space were left out.
+
+    spaces: of the same choices, at least one; they differ in their accelerators and batches.
+    None of a group's combinations is illegal, and a quantity is computed once for all strategies that share
+    it.
     """
-    faults: Counter[str] = Counter()
-    alike: dict[tuple[Any, ...], list[Place]] = defaultdict(list)
-    combined = _Combined(space=space, limits=limits, faults=faults)
-    for place in _places(space, limits, faults):
-        key = (combined.of_layers(place), combined.of_states(place))
-        if all(key):
-            alike[key].append(place)
-    meshes: list[Grid] = []
-    for (layers, states), places in alike.items():
-        each = max(1, most_elements // (len(layers) * len(states)))
-        meshes.extend(
-            _mesh(places[start : start + each], layers, states) for start in range(0, len(places), each)
+    combined = _Combined(space=spaces[0], limits=limits)
+    blocks: dict[tuple[int, int], list[_Block]] = defaultdict(list)
+    faults = tuple(Counter[str]() for _ in spaces)
+    layouts = count()
+    for index, (space, wrong) in enumerate(zip(spaces, faults, strict=True)):
+        told: set[tuple[Any, ...]] = set()
+        for block in _blocks(space, limits, wrong, first=(index, layouts)):
+            layers, states = combined.of_layers(block), combined.of_states(block)
+            for each in (layers, states):
+                if each.reason and each.key not in told:
+                    told.add(each.key)
+                    wrong[each.reason] += 1
+            if layers.allowed and states.allowed:
+                blocks[layers.number, states.number].append(block)
+    return tuple(
+        Alike(
+            places=_places(of),
+            layers=combined.numbered[layers],
+            states=combined.numbered[states],
         )
-    return Laid(meshes=tuple(meshes), faults=faults)
+        for (layers, states), of in blocks.items()
+    ), faults
 
 
 @cache
@@ -167,12 +213,56 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*small, *(number // each for each in reversed(small)))))
 
 
-def _places(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[Place]:
-    """Every way to share the accelerators and the batch out; what is illegal is counted by its reason."""
+class _Batches(NamedTuple):
+    """Batches of places alike. is_whole: whether micro-batches are a multiple of the pipeline's stages."""
+
+    is_whole: bool
+    batches: Numbers
+    microbatches: Numbers
+
+
+class _Block(NamedTuple):
+    """Places of one layout whose micro-batches fill pipelines alike."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    of: _Batches
+    space: int
+    layout: int
+
+
+def _places(blocks: Sequence[_Block]) -> Places:
+    """The places of all blocks, block by block."""
+    counts = [len(each.of.batches) for each in blocks]
+
+    def column(name: str, kind: type) -> Any:  # noqa: ANN401 - floats or codes
+        return np.repeat(np.array([getattr(each, name) for each in blocks], dtype=kind), counts)
+
+    return Places(
+        **{name: column(name, float) for name in AXES},
+        microbatch_samples=np.concatenate([each.of.microbatches for each in blocks]),
+        global_batch_samples=np.concatenate([each.of.batches for each in blocks]),
+        space=column("space", np.intp),
+        layout=column("layout", np.intp),
+    )
+
+
+def _blocks(
+    space: Space, limits: Limits, faults: Counter[str], *, first: tuple[int, Iterator[int]]
+) -> Iterator[_Block]:
+    """Every way to share the accelerators and the batch out; what is illegal is counted by its reason.
+
+    first: the number of the space, and those of its layouts.
+    """
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
     if not experts:
         faults[f"ep asked for is not among {_short(shares)}, which divide the experts"] += 1
+    batches = cache(partial(_batches, space))
+    number, layouts = first
     for dp, tp, pp, cp in _shares(space, limits, faults):
         ranks = dp * tp * cp
         for ep in experts:
@@ -180,23 +270,30 @@ def _places(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[Plac
             if wrong:
                 faults[wrong] += 1
                 continue
-            for batch in space.global_batches:
-                if batch % dp:
-                    faults["dp does not divide the global batch"] += 1
-                    continue
-                sizes = [each for each in divisors(batch // dp) if space.allows("microbatch_samples", each)]
-                if not sizes:
-                    faults["microbatch asked for does not divide the samples of a data rank"] += 1
-                for size in sizes:
-                    yield Place(
-                        dp=dp,
-                        tp=tp,
-                        pp=pp,
-                        cp=cp,
-                        ep=ep,
-                        microbatch_samples=size,
-                        global_batch_samples=batch,
-                    )
+            found, wrongs = batches(dp, pp)
+            for each, times in wrongs:
+                faults[each] += times
+            layout = next(layouts)
+            for each in found:
+                yield _Block(dp, tp, pp, cp, ep, each, number, layout)
+
+
+def _batches(space: Space, dp: int, pp: int) -> tuple[tuple[_Batches, ...], tuple[tuple[str, int], ...]]:
+    """Global batches and micro-batches that so many data ranks can share, and what keeps others out."""
+    pairs: list[tuple[int, int]] = []
+    wrong: Counter[str] = Counter()
+    for batch in space.global_batches:
+        if batch % dp:
+            wrong["dp does not divide the global batch"] += 1
+            continue
+        sizes = [each for each in divisors(batch // dp) if space.allows("microbatch_samples", each)]
+        if not sizes:
+            wrong["microbatch asked for does not divide the samples of a data rank"] += 1
+        pairs += [(batch, size) for size in sizes]
+    table = np.array(pairs, dtype=float).reshape(-1, 2)
+    whole = table[:, 0] / (dp * table[:, 1]) % pp == 0
+    parts = ((each, table[whole == each]) for each in (True, False))
+    return tuple(_Batches(each, *part.T) for each, part in parts if len(part)), tuple(wrong.items())
 
 
 def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tuple[int, int, int, int]]:
@@ -228,71 +325,82 @@ def _short(numbers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Allowed:
+    """Legal combinations of some knobs. key: of what they depend on. reason: why there are none."""
+
+    key: tuple[Any, ...]
+    number: int
+    allowed: Combinations
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Combined:
-    """Legal combinations of the knobs that are no sizes, made once for all places alike."""
+    """Legal combinations of the knobs that are no sizes, made once for all places alike, and numbered."""
 
     space: Space
     limits: Limits
-    faults: Counter[str]
-    known: dict[tuple[Any, ...], Combinations] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], _Allowed] = field(default_factory=dict)
+    numbers: dict[Combinations, int] = field(default_factory=dict)
 
-    def of_layers(self, place: Place) -> Combinations:
-        """Values of LAYER_KNOBS that a place allows."""
-        key = ("layers", place.tp, place.cp)
+    @property
+    def numbered(self) -> tuple[Combinations, ...]:
+        """The combinations of each number."""
+        return tuple(self.numbers)
+
+    def of_layers(self, block: _Block) -> _Allowed:
+        """Values of LAYER_KNOBS that a block allows."""
+        key = ("layers", block.tp, block.cp)
         if key not in self.known:
             choices = [self.space.values(name) for name in LAYER_KNOBS]
-            self.known[key] = self._legal(LAYER_KNOBS, choices, partial(self._layer_fault, place))
+            reason = partial(self._layer_fault, tp=block.tp, cp=block.cp)
+            self._know(key, *_legal(LAYER_KNOBS, choices, reason))
         return self.known[key]
 
-    def of_states(self, place: Place) -> Combinations:
-        """Values of STATE_KNOBS that a place allows."""
-        ranks = place.dp * place.cp
-        key = ("states", place.pp, place.num_microbatches % place.pp == 0, ranks > 1, place.tp > 1)
+    def of_states(self, block: _Block) -> _Allowed:
+        """Values of STATE_KNOBS that a block allows."""
+        ranks = min(block.dp * block.cp, 2)
+        key = ("states", block.pp, block.of.is_whole, ranks, block.tp > 1)
         if key not in self.known:
-            free = range(1, max(1, self.limits.layers // place.pp) + 1) if place.pp > 1 else (1,)
+            num_microbatches = block.pp if block.of.is_whole else 1
+            free = range(1, max(1, self.limits.layers // block.pp) + 1) if block.pp > 1 else (1,)
             chunks = tuple(each for each in free if self.space.allows("interleave", each))
+            others = [self.space.values(name) for name in STATE_KNOBS[1:]]
+            kept, wrong = _legal(STATE_KNOBS[1:], others, partial(self._state_fault, block, ranks=ranks))
+            num_others = len(kept) + wrong.total()
+            legal = []
+            for each in chunks:
+                fault = pipeline_fault(
+                    self.limits, pp=block.pp, interleave=each, num_microbatches=num_microbatches
+                )
+                if fault is None:
+                    legal.append(each)
+                else:
+                    wrong[fault] += num_others
             if not chunks:
-                self.faults["interleave asked for needs pp above 1, and as many layers a stage"] += 1
-            choices = [chunks, *(self.space.values(name) for name in STATE_KNOBS[1:])]
-            self.known[key] = self._legal(STATE_KNOBS, choices, partial(self._state_fault, place))
+                wrong = Counter(["interleave asked for needs pp above 1, and as many layers a stage"])
+            self._know(key, tuple((each, *rest) for each in legal for rest in kept), wrong)
         return self.known[key]
 
-    def _legal(
-        self, names: tuple[str, ...], choices: list[tuple[Value, ...]], reason: Callable[[Any], str | None]
-    ) -> Combinations:
-        """The combinations without a fault; where none is, the most frequent reason is counted."""
-        kept: list[tuple[Value, ...]] = []
-        wrong: Counter[str] = Counter()
-        for values in product(*choices):
-            found = reason(dict(zip(names, values, strict=True)))
-            if found is None:
-                kept.append(values)
-            else:
-                wrong[found] += 1
-        if not kept and wrong:
-            self.faults[wrong.most_common(1)[0][0]] += 1
-        return tuple(kept)
+    def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[str]) -> None:
+        """Keep what a key allows; where that is nothing, with the most frequent reason."""
+        number = self.numbers.setdefault(allowed, len(self.numbers))
+        reason = wrong.most_common(1)[0][0] if wrong and not allowed else None
+        self.known[key] = _Allowed(key=key, number=number, allowed=allowed, reason=reason)
 
-    def _layer_fault(self, place: Place, chosen: dict[str, Any]) -> str | None:
+    def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> str | None:
         return precision_fault(self.limits, chosen["precision"]) or split_fault(
             self.limits,
-            tp=place.tp,
-            cp=place.cp,
+            tp=tp,
+            cp=cp,
             sequence_parallel=chosen["sequence_parallel"],
             tp_overlap=chosen["tp_overlap"],
         )
 
-    def _state_fault(self, place: Place, chosen: dict[str, Any]) -> str | None:
-        ranks = place.dp * place.cp
+    def _state_fault(self, block: _Block, chosen: dict[str, Any], *, ranks: int) -> str | None:
         return (
-            pipeline_fault(
-                self.limits,
-                pp=place.pp,
-                interleave=chosen["interleave"],
-                num_microbatches=place.num_microbatches,
-            )
-            or state_fault(
-                ranks=ranks, pp=place.pp, shard_state=chosen["shard_state"], offload=chosen["offload"]
+            state_fault(
+                ranks=ranks, pp=block.pp, shard_state=chosen["shard_state"], offload=chosen["offload"]
             )
             or sparing_fault(
                 ranks=ranks,
@@ -302,16 +410,29 @@ class _Combined:
                 sync_period=chosen["sync_period"],
             )
             or adapter_fault(
-                self.limits, tp=place.tp, trained=chosen["trained"], lora_rank=chosen["lora_rank"]
+                self.limits, tp=block.tp, trained=chosen["trained"], lora_rank=chosen["lora_rank"]
             )
         )
 
 
-def _mesh(places: list[Place], layers: Combinations, states: Combinations) -> Grid:
+def _legal(
+    names: tuple[str, ...], choices: list[tuple[Value, ...]], reason: Callable[[Any], str | None]
+) -> tuple[Combinations, Counter[str]]:
+    """The combinations without a fault, and the faults of the others with their number."""
+    kept: list[tuple[Value, ...]] = []
+    wrong: Counter[str] = Counter()
+    for values in product(*choices):
+        found = reason(dict(zip(names, values, strict=True)))
+        if found is None:
+            kept.append(values)
+        else:
+            wrong[found] += 1
+    return tuple(kept), wrong
+
+
+def _mesh(places: Places, layers: Combinations, states: Combinations) -> Grid:
     """An open mesh of places, combinations of layer knobs and combinations of state knobs."""
-    columns: dict[str, Any] = {}
-    for name in PLACE_KNOBS:
-        columns[name] = np.array([getattr(each, name) for each in places], dtype=float)[:, None, None]
+    columns: dict[str, Any] = {name: getattr(places, name)[:, None, None] for name in PLACE_KNOBS}
     for names, combined, shape in ((LAYER_KNOBS, layers, (1, -1, 1)), (STATE_KNOBS, states, (1, 1, -1))):
         for name, values in zip(names, zip(*combined, strict=True), strict=True):
             codes = (
