@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise.advice.forecast.answer import Forecast, Foretold, Record
 from equipoise.cli.output import printable, table_text, width_columns
-from equipoise.economics import Bill
+from equipoise.economics import Bill, Price, bill_fields
 from equipoise.scaling.equilibrium import Equilibrium, words
 from equipoise.units import (
     DAY_S,
@@ -59,7 +59,7 @@ def _prediction(each: Foretold, bill: Bill) -> dict[str, Any]:
         "level": each.time.level,
         "in_domain": each.in_domain,
         "outside": each.outside,
-        **asdict(bill),
+        **bill_fields(bill),
         "record": None if each.record is None else asdict(each.record),
     }
 
@@ -136,7 +136,7 @@ def _rates(found: Forecast) -> Iterator[str]:
         yield _paragraph("USD: no price is known; give --price in US dollars an accelerator-hour.")
     else:
         yield _paragraph(
-            f"USD: {rates.price.usd_per_accelerator_hour:.3g} an accelerator-hour ({rates.price.basis})."
+            f"USD: {rates.price.usd_per_accelerator_hour:.3g} an accelerator-hour ({_asked(rates.price)})."
         )
     if rates.accelerator_power_w is None:
         yield _paragraph("Energy: no power is known; name the --accelerator.")
@@ -152,6 +152,14 @@ def _rates(found: Forecast) -> Iterator[str]:
     yield _paragraph(
         f"CO2: {rates.grid.kg_co2_per_kwh:.3g} kg a kWh, {rates.grid.region} ({rates.grid.basis})."
     )
+
+
+def _asked(price: Price) -> str:
+    """Who asked the price, and what others may ask."""
+    may = price.interval
+    if may.low == may.high:
+        return price.basis
+    return f"{may.low:.3g}-{may.high:.3g} with the next offer; {price.basis}"
 
 
 def _points(found: Forecast) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.cli.foretold import equilibrium_fields
+from equipoise.economics import bill_fields
 from equipoise.units import significant
 
 
@@ -65,11 +66,8 @@ def _option(each: Option) -> dict[str, Any]:
         "num_accelerators": each.num_accelerators,
         "strategy": each.strategy.text(),
         "time_s": asdict(each.time),
-        "usd": each.bill.usd,
-        "energy_j": each.bill.energy_j,
-        "carbon_kg": each.bill.carbon_kg,
+        **bill_fields(each.bill),
         "memory_bytes": each.memory_bytes,
-        "accelerator_hours": each.bill.accelerator_hours,
         "step_s": each.step_s,
         "samples": each.samples,
         "goodput": each.goodput,

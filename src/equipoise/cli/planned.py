@@ -1,12 +1,13 @@
 """What `equipoise plan` says to people: the strategy to take, others, where more stop paying."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from textwrap import fill
 
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.scaling.equilibrium import Equilibrium
+from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
 
 # Shares of a whole below this are left out of its list for people.
@@ -118,13 +119,27 @@ def _time(option: Option) -> str:
 def _costs(option: Option) -> str:
     bill = option.bill
     amounts = [f"{_short(bill.accelerator_hours)} accelerator-hours"]
-    if bill.usd is not None:
-        amounts.append(f"{_short(bill.usd)} USD")
-    if bill.energy_j is not None:
-        amounts.append(format_si(bill.energy_j, "J"))
-    if bill.carbon_kg is not None:
-        amounts.append(f"{_mass(bill.carbon_kg)} CO2")
+    if bill.money is not None:
+        amounts.append(f"{_short(bill.money.value)} USD{_between(bill.money, _short)}")
+    if bill.energy is not None:
+        amounts.append(f"{format_si(bill.energy.value, 'J')}{_between(bill.energy, _joules)}")
+    if bill.electricity is not None:
+        told = bill.electricity
+        amounts.append(f"{_short(told.value)} USD of electricity{_between(told, _short)}")
+    if bill.carbon is not None:
+        amounts.append(f"{_mass(bill.carbon.value)} CO2{_between(bill.carbon, _mass)}")
     return ", ".join(amounts)
+
+
+def _between(amount: Interval, form: Callable[[float], str]) -> str:
+    """Both ends of an amount; nothing where it is exact."""
+    if amount.low == amount.high:
+        return ""
+    return f" ({form(amount.low)} to {form(amount.high)})"
+
+
+def _joules(energy_j: float) -> str:
+    return format_si(energy_j, "J")
 
 
 def _mass(mass_kg: float) -> str:

@@ -10,6 +10,7 @@ from equipoise.advice.forecast.balance import RULE as PAID_RULE
 from equipoise.advice.forecast.balance import Balance, Unanswered
 from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS
 from equipoise.advice.forecast.record import Shipped
+from equipoise.economics import bill_fields
 from equipoise.findings import Findings, WorkloadFindings
 from equipoise.scaling.claims import RULE, Claim, Part
 from equipoise.scaling.decompose import FACTORS
@@ -149,7 +150,7 @@ def _equilibrium(each: Balance, place: int) -> dict[str, Any]:
             **asdict(point),
             "censored": point.censored,
             "is_answer": point is each.forecast.answer,
-            **asdict(bill),
+            **bill_fields(bill),
             "words": each.words[place],
         }
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from equipoise.economics import DEFAULT_GRID, Bill, Rates
+from equipoise.economics import DEFAULT_GRID, Bill, Electricity, PriceTerms, Rates, electricity
 from equipoise.errors import UsageError
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.scaling.law import Domain, FloatArray
@@ -48,13 +48,27 @@ class Terms:
     """What money and time are worth to who asks.
 
     usd_per_accelerator_hour: instead of the price table. usd_per_hour: what an hour of waiting costs.
-    deadline_s: no training may take longer.
+    deadline_s: no training may take longer. price_terms: on which to rent. usd_per_kwh, pue: of one's own
+    electricity and building; where either is given, bills tell what the electricity costs.
     """
 
     usd_per_accelerator_hour: float | None = None
     region: str = DEFAULT_GRID
     usd_per_hour: float | None = None
     deadline_s: float | None = None
+    price_terms: PriceTerms = "on_demand"
+    usd_per_kwh: float | None = None
+    pue: float | None = None
+
+    @property
+    def electricity(self) -> Electricity | None:
+        """What the user says of electricity, the rest as usual; None where nothing is said.
+
+        Raises UsageError for what is no such amount.
+        """
+        if self.usd_per_kwh is None and self.pue is None:
+            return None
+        return electricity(usd_per_kwh=self.usd_per_kwh, pue=self.pue)
 
     def __post_init__(self) -> None:
         """Refuse what is no amount."""

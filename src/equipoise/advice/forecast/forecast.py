@@ -79,7 +79,7 @@ def _forecast(results: Results, inquiry: Inquiry, own: Measurements | None, term
         accelerator=slug,
         ground=replace(ground, notes=(*ground.notes, *notes)),
         bills=tuple(
-            economics.bill(each.num_accelerators, each.time.value, rates, measured_energy_j=each.energy_j)
+            economics.bill(each.num_accelerators, each.time, rates, measured_energy_j=each.energy_j)
             for each in ground.foretold
         ),
         rates=rates,
@@ -135,7 +135,11 @@ def _rates(accelerator: str | None, terms: Terms) -> Rates:
     """The rates of the accelerator; of an unnamed one only what the user states."""
     if accelerator is not None:
         return economics.rates(
-            known_accelerator(accelerator), own_price=terms.usd_per_accelerator_hour, region=terms.region
+            known_accelerator(accelerator),
+            own_price=terms.usd_per_accelerator_hour,
+            region=terms.region,
+            terms=terms.price_terms,
+            power=terms.electricity,
         )
     own = terms.usd_per_accelerator_hour
     return Rates(
@@ -143,6 +147,7 @@ def _rates(accelerator: str | None, terms: Terms) -> Rates:
         grid=economics.grid(terms.region),
         accelerator_power_w=None,
         system_power=economics.SYSTEM_POWER,
+        electricity=terms.electricity,
     )
 
 

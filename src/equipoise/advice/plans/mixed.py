@@ -28,8 +28,14 @@ def rates(chip: Accelerator, terms: Terms) -> Rates:
 
     Source: definition; equal numbers of each.
     """
-    own = economics.rates(chip, own_price=terms.usd_per_accelerator_hour, region=terms.region)
-    prices = [economics.price(slug) for slug in kinds(chip)]
+    own = economics.rates(
+        chip,
+        own_price=terms.usd_per_accelerator_hour,
+        region=terms.region,
+        terms=terms.price_terms,
+        power=terms.electricity,
+    )
+    prices = [economics.price(slug, terms=terms.price_terms) for slug in kinds(chip)]
     if own.price is not None or len(prices) == 1 or None in prices:
         return own
     known = [each for each in prices if each is not None]
@@ -39,6 +45,8 @@ def rates(chip: Accelerator, terms: Terms) -> Rates:
         low=fmean(each.low for each in known),
         high=fmean(each.high for each in known),
         basis=f"mean of {' and '.join(each.accelerator for each in known)}",
+        terms=terms.price_terms,
+        log_half_width=max(each.log_half_width for each in known),
     )
     return replace(own, price=joint)
 

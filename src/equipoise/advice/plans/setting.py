@@ -124,6 +124,9 @@ class Setting:
         # Of steps alike those it was calibrated on a model knows more than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.length.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
+        time = Interval(
+            value=time_s, low=time_s * math.exp(-width), high=time_s * math.exp(width), level=LEVEL
+        )
         return Option(
             accelerator=self.cluster.accelerator.slug,
             strategy=chosen,
@@ -133,11 +136,9 @@ class Setting:
             memory={each.name: at(getattr(estimates.memory, each.name)) for each in fields(Memory)},
             samples=samples,
             goodput=goodput,
-            time=Interval(
-                value=time_s, low=time_s * math.exp(-width), high=time_s * math.exp(width), level=LEVEL
-            ),
+            time=time,
             flop_share=self._flop_share(chosen, at(estimates.step_s)),
-            bill=economics.bill(size, time_s, self.rates),
+            bill=economics.bill(size, time, self.rates),
         )
 
     def _flop_share(self, chosen: Strategy, step_s: float) -> float | None:

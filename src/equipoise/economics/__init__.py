@@ -1,0 +1,26 @@
+"""What a training costs: money, energy and carbon, each with an interval; rented, owned, and how sure it all is.
+
+Tables of prices, grids, failures and purchases have dates and sources; the user's own figures override them.
+"""
+
+from equipoise.economics.bills import SYSTEM_POWER, Bill, Rates, SystemPower, bill, bill_fields, rates
+from equipoise.economics.grids import DEFAULT_GRID, Electricity, Grid, electricity, grid
+from equipoise.economics.prices import Price, PriceTerms, price
+
+__all__ = [
+    "DEFAULT_GRID",
+    "SYSTEM_POWER",
+    "Bill",
+    "Electricity",
+    "Grid",
+    "Price",
+    "PriceTerms",
+    "Rates",
+    "SystemPower",
+    "bill",
+    "bill_fields",
+    "electricity",
+    "grid",
+    "price",
+    "rates",
+]

@@ -1,0 +1,77 @@
+"""What electricity costs, and how much carbon it took to make."""
+
+from dataclasses import dataclass
+
+from equipoise.economics.tables import table
+from equipoise.economics.uncertain import LEVEL, exact
+from equipoise.errors import SpecError, UsageError
+from equipoise.stats import Interval
+
+GRIDS = "src/equipoise/economics/grids.toml"
+DEFAULT_GRID = "world"
+# Dearer than any electricity, and more overhead than any cooling: slips of the unit.
+_MOST_USD_PER_KWH = 10.0
+_MOST_PUE = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Carbon intensity of a region's electricity, yearly average."""
+
+    region: str
+    kg_co2_per_kwh: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Electricity:
+    """What owners pay for power. pue: energy of the whole building over that of the machines in it."""
+
+    usd_per_kwh: Interval
+    pue: Interval
+    basis: str
+
+
+def grid(region: str = DEFAULT_GRID, *, kg_co2_per_kwh: float | None = None) -> Grid:
+    """The carbon intensity of a region, or the user's own.
+
+    Raises SpecError when the region is not in grids.toml.
+    """
+    if kg_co2_per_kwh is not None:
+        return Grid(region=region, kg_co2_per_kwh=kg_co2_per_kwh, basis="your own figure")
+    found = table("grids.toml")
+    regions = found["kg_co2_per_kwh"]
+    if region not in regions:
+        raise SpecError(
+            f"region {region!r} is not known; it has {', '.join(sorted(regions))}. Add it to {GRIDS}"
+        )
+    return Grid(
+        region=region, kg_co2_per_kwh=float(regions[region]), basis=f"{found['year']}, {found['source']}"
+    )
+
+
+def electricity(*, usd_per_kwh: float | None = None, pue: float | None = None) -> Electricity:
+    """The price of electricity and the overhead of the building: the user's own, else what is usual.
+
+    Raises UsageError where the user's own are no such amounts.
+    """
+    if usd_per_kwh is not None and not 0 < usd_per_kwh < _MOST_USD_PER_KWH:
+        raise UsageError(f"--electricity is {usd_per_kwh!r}; expected US dollars a kWh, above 0")
+    if pue is not None and not 1 <= pue < _MOST_PUE:
+        raise UsageError(f"--pue is {pue!r}; expected the building's energy over that of machines, from 1")
+    usual = table("grids.toml")["electricity"]
+    told = []
+    if usd_per_kwh is None:
+        told.append(usual["usd_per_kwh_source"])
+    if pue is None:
+        told.append(usual["pue_source"])
+    return Electricity(
+        usd_per_kwh=_stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
+        pue=_stated(usual["pue"]) if pue is None else exact(pue),
+        basis="; ".join(told) or "your own figures",
+    )
+
+
+def _stated(row: list[float]) -> Interval:
+    low, value, high = row
+    return Interval(value=value, low=low, high=high, level=LEVEL)

@@ -1,0 +1,186 @@
+"""What an accelerator's hour costs to rent: dated offers by terms, and how far off another may be."""
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from statistics import NormalDist, median
+from typing import Literal, TypeAlias, get_args
+
+from equipoise.economics.tables import table
+from equipoise.economics.uncertain import LEVEL
+from equipoise.errors import UsageError
+from equipoise.stats import Interval
+
+PriceTerms: TypeAlias = Literal["on_demand", "reserved", "spot"]
+TERMS: tuple[PriceTerms, ...] = get_args(PriceTerms)
+_WORDS: dict[PriceTerms, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
+# Dearer than any machine: a slip of the unit.
+_MOST_USD = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one provider asked for one accelerator and hour on one day."""
+
+    usd_per_accelerator_hour: float
+    terms: PriceTerms
+    provider: str
+    read: dt.date
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one accelerator costs an hour: the median of the dated offers, and their range.
+
+    log_half_width: of what one more offer may cost, of its logarithm, at LEVEL; 0 for the user's own price.
+    offers: none for the user's own price, and for one that was inferred from other terms.
+    """
+
+    accelerator: str
+    usd_per_accelerator_hour: float
+    low: float
+    high: float
+    basis: str
+    terms: PriceTerms = "on_demand"
+    log_half_width: float = 0.0
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def interval(self) -> Interval:
+        """What an hour may cost somebody who rents it now: wide enough for every offer there is."""
+        factor = math.exp(self.log_half_width)
+        value = self.usd_per_accelerator_hour
+        return Interval(
+            value=value, low=min(self.low, value / factor), high=max(self.high, value * factor), level=LEVEL
+        )
+
+
+def price(
+    accelerator: str, *, usd_per_accelerator_hour: float | None = None, terms: PriceTerms = "on_demand"
+) -> Price | None:
+    """The price of an accelerator's hour: the user's own, else the median of prices.toml, else None.
+
+    accelerator: slug. Where no offer on the terms is known but one on demand is, the price is inferred from
+    what the terms cost of other accelerators. Raises UsageError when the user's own price is not a positive
+    number.
+    """
+    if usd_per_accelerator_hour is not None:
+        return _own(accelerator, usd_per_accelerator_hour, terms)
+    known = [each for each in offers(accelerator) if each.terms == terms]
+    if known:
+        return _of_offers(accelerator, terms, known)
+    return None if terms == "on_demand" else _inferred(accelerator, terms)
+
+
+def offers(accelerator: str) -> tuple[Offer, ...]:
+    """Every dated offer of an accelerator, on any terms."""
+    return _offers().get(accelerator, ())
+
+
+def _own(accelerator: str, own: float, terms: PriceTerms) -> Price:
+    if not 0 < own < _MOST_USD:
+        raise UsageError(f"--price is {own!r}; expected US dollars per accelerator and hour, above 0")
+    return Price(
+        accelerator=accelerator,
+        usd_per_accelerator_hour=own,
+        low=own,
+        high=own,
+        basis="your own price",
+        terms=terms,
+    )
+
+
+def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> Price:
+    amounts = [each.usd_per_accelerator_hour for each in known]
+    names = ", ".join(f"{each.provider} {each.read}" for each in known)
+    return Price(
+        accelerator=accelerator,
+        usd_per_accelerator_hour=median(amounts),
+        low=min(amounts),
+        high=max(amounts),
+        basis=f"{_WORDS[terms]}, {names}",
+        terms=terms,
+        log_half_width=_reach() * offer_log_sd(),
+        offers=tuple(known),
+    )
+
+
+def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
+    """The price on terms that nobody offered it on, as the price on demand times what is usual."""
+    demand = price(accelerator)
+    ratios = terms_ratios(terms)
+    if demand is None or len(ratios) < 3:  # noqa: PLR2004 - fewer show no spread
+        return None
+    logs = [math.log(each) for each in ratios]
+    usual = median(logs)
+    spread = math.hypot(_log_sd([logs]), offer_log_sd())
+    value = demand.usd_per_accelerator_hour * math.exp(usual)
+    return Price(
+        accelerator=accelerator,
+        usd_per_accelerator_hour=value,
+        low=value,
+        high=value,
+        basis=(
+            f"no {_WORDS[terms]} offer is known: {math.exp(usual):.2f} of the price on demand, as the median "
+            f"of {len(ratios)} other accelerators"
+        ),
+        terms=terms,
+        log_half_width=_reach() * spread,
+    )
+
+
+@cache
+def offer_log_sd() -> float:
+    """Standard deviation of the logarithm among offers of one accelerator on the same terms, over all.
+
+    Assumes offers of all accelerators scatter alike, and dated ones as those of today.
+    """
+    groups = []
+    for found in _offers().values():
+        for terms in TERMS:
+            amounts = [math.log(each.usd_per_accelerator_hour) for each in found if each.terms == terms]
+            groups.append(amounts)
+    return _log_sd([each for each in groups if len(each) > 1])
+
+
+@cache
+def terms_ratios(terms: PriceTerms) -> tuple[float, ...]:
+    """Of each accelerator that is offered both ways, the median price on the terms over that on demand."""
+    return tuple(_ratios(terms))
+
+
+def _ratios(terms: PriceTerms) -> Iterator[float]:
+    for found in _offers().values():
+        at = {
+            each: [offer.usd_per_accelerator_hour for offer in found if offer.terms == each]
+            for each in ("on_demand", terms)
+        }
+        if all(at.values()):
+            yield median(at[terms]) / median(at["on_demand"])
+
+
+def _log_sd(groups: Sequence[Sequence[float]]) -> float:
+    """The standard deviation within groups, pooled."""
+    squares = sum(sum((each - sum(group) / len(group)) ** 2 for each in group) for group in groups)
+    freedom = sum(len(group) - 1 for group in groups)
+    return math.sqrt(squares / freedom)
+
+
+def _reach() -> float:
+    """Half the width of an interval at LEVEL, in standard deviations."""
+    return NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
+
+
+@cache
+def _offers() -> dict[str, tuple[Offer, ...]]:
+    rows = sorted(table("prices.toml")["price"], key=lambda row: str(row["accelerator"]))
+    return {
+        slug: tuple(
+            Offer(**{name: value for name, value in row.items() if name != "accelerator"}) for row in found
+        )
+        for slug, found in groupby(rows, key=lambda row: str(row["accelerator"]))
+    }

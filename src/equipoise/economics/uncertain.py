@@ -1,0 +1,179 @@
+"""Amounts that are known within an interval, what follows from several of them, and which matters most.
+
+Assumes throughout that inputs are independent of each other, and positive ones lie on a logarithmic scale.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.stats import Interval
+
+LEVEL = 0.9
+Values: TypeAlias = Mapping[str, NDArray[np.float64]]
+Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
+
+# Even points of a unit cube, not random ones: the same answer each time, and tails that fill evenly. With
+# 4,095 of them the ends of a 90 % interval lie within 1 % of those of a million draws (tests/economics).
+_NUM_DRAWS = 4095
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One input of a calculation: its name, its unit, and what it may be."""
+
+    name: str
+    unit: str
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One input moved alone from one end of its interval to the other. at_low, at_high: the result then."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+
+    @property
+    def swing(self) -> float:
+        """How far the result moves; infinite where one end never comes."""
+        if self.at_low == self.at_high:
+            return 0.0
+        return abs(self.at_high - self.at_low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tornado:
+    """A result with its interval, and what moves it: the bars of its inputs, the largest swing first."""
+
+    name: str
+    unit: str
+    result: Interval
+    bars: tuple[Bar, ...]
+
+
+def exact(value: float, *, level: float = LEVEL) -> Interval:
+    """The interval of an amount that is known."""
+    return Interval(value=value, low=value, high=value, level=level)
+
+
+def spread(value: float, log_half_width: float, *, level: float = LEVEL) -> Interval:
+    """The interval that reaches a factor of exp(log_half_width) to both sides."""
+    factor = math.exp(log_half_width)
+    return Interval(value=value, low=value / factor, high=value * factor, level=level)
+
+
+def product(*factors: Interval) -> Interval:
+    """The product of positive amounts, with its interval.
+
+    Assumes the factors are independent and each side of each is half a log-normal; widths of logarithms then
+    add up as squares, the lower ones and the upper ones apart.
+    Source: the variance of a sum of independent logarithms.
+
+    >>> product(spread(2.0, 0.3), spread(3.0, 0.4)) == spread(6.0, 0.5)
+    True
+    """
+    value = math.prod(each.value for each in factors)
+    if value == 0.0:
+        return exact(0.0, level=factors[0].level)
+    below = math.hypot(*(_log_ratio(each.value, each.low) for each in factors))
+    above = math.hypot(*(_log_ratio(each.high, each.value) for each in factors))
+    return Interval(
+        value=value, low=value * math.exp(-below), high=value * math.exp(above), level=factors[0].level
+    )
+
+
+def _log_ratio(one: float, other: float) -> float:
+    """The logarithm of a ratio; 0 for equal ones, infinite ones too."""
+    return 0.0 if one == other else math.log(one / other)
+
+
+def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
+    """What a calculation gives at the values of its inputs, and the interval as they vary together.
+
+    evaluate: values by name, each of shape (n,), to results of shape (n,). inputs: of one level.
+    Assumes inputs are independent; the logarithm of a positive one, else the value itself, is normal on
+    either side of its value, with the width of that side.
+    Source: Kroese, Taimre and Botev 2011, 2.2, quasi-Monte Carlo over the inverse of each distribution.
+    """
+    level = inputs[0].interval.level if inputs else LEVEL
+    value = float(evaluate({each.name: np.array([each.interval.value]) for each in inputs})[0])
+    deviates = _deviates(len(inputs))
+    reach = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    drawn = {each.name: _at(each.interval, deviates[:, column] / reach) for column, each in enumerate(inputs)}
+    results = np.sort(evaluate(drawn))
+    tail = (1.0 - level) / 2.0
+    low, high = (float(results[round(share * (len(results) - 1))]) for share in (tail, 1.0 - tail))
+    return Interval(value=value, low=min(low, value), high=max(high, value), level=level)
+
+
+def tornado(name: str, unit: str, evaluate: Evaluate, inputs: Sequence[Input]) -> Tornado:
+    """The result, its interval, and its inputs by how far each moves it alone.
+
+    Every bar evaluates anew at both ends of its input, the others at their values.
+    Source: Eschenbach 1992, tornado diagrams.
+    """
+    bars = [_bar(evaluate, inputs, each) for each in inputs]
+    return Tornado(
+        name=name,
+        unit=unit,
+        result=propagated(evaluate, inputs),
+        bars=tuple(sorted(bars, key=lambda bar: -bar.swing)),
+    )
+
+
+def _bar(evaluate: Evaluate, inputs: Iterable[Input], moved: Input) -> Bar:
+    ends = np.array([moved.interval.low, moved.interval.high])
+    values = {each.name: np.full(2, each.interval.value) for each in inputs} | {moved.name: ends}
+    at_low, at_high = evaluate(values)
+    return Bar(
+        name=moved.name,
+        unit=moved.unit,
+        low=moved.interval.low,
+        high=moved.interval.high,
+        at_low=float(at_low),
+        at_high=float(at_high),
+    )
+
+
+def _at(interval: Interval, reaches: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values at so many half widths from the middle: -1 is the low end, 1 the high end."""
+    if interval.low > 0.0:
+        below = math.log(interval.value / interval.low)
+        above = math.log(interval.high / interval.value)
+        return np.asarray(interval.value * np.exp(reaches * np.where(reaches < 0, below, above)))
+    width = np.where(reaches < 0, interval.value - interval.low, interval.high - interval.value)
+    return np.asarray(interval.value + reaches * width)
+
+
+def _deviates(num_inputs: int) -> NDArray[np.float64]:
+    """Normal deviates at even points of the unit cube: (n_draws, n_inputs).
+
+    Source: Roberts 2018, additive recurrence with the powers of the root of x**(d + 1) = x + 1.
+    """
+    root = 2.0
+    for _ in range(64):
+        root = (1.0 + root) ** (1.0 / (num_inputs + 1))
+    steps = root ** -np.arange(1.0, num_inputs + 1.0)
+    points = (0.5 + np.outer(np.arange(1, _NUM_DRAWS + 1), steps)) % 1.0
+    return _normal(np.clip(points, 0.5 / _NUM_DRAWS, 1.0 - 0.5 / _NUM_DRAWS))
+
+
+# The normal quantile function between these points is a straight line to within 1e-4 of a deviate.
+_SHARES = np.linspace(-9.0, 9.0, 2001)
+
+
+def _normal(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The normal deviates that leave so much below them."""
+    odds = 1.0 / (1.0 + np.exp(-_SHARES))
+    exact_at = np.array([NormalDist().inv_cdf(float(each)) for each in odds])
+    return np.asarray(np.interp(shares, odds, exact_at))
