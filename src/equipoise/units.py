@@ -1,6 +1,7 @@
 """SI constants and the only formatters of quantities. Inside the package: seconds, bytes, joules."""
 
 import math
+import re
 from typing import Any
 
 MICROSECOND_S = 1e-6
@@ -55,6 +56,29 @@ def format_duration(seconds: float) -> str:
     if abs(seconds) < 2 * DAY_S:
         return f"{seconds / HOUR_S:.1f} h"
     return f"{seconds / DAY_S:.1f} d"
+
+
+_WORDS_OF_UNIT = {
+    MILLISECOND_S: "ms",
+    1.0: "s|sec|second|seconds",
+    MINUTE_S: "min|minute|minutes",
+    HOUR_S: "h|hour|hours",
+    DAY_S: "d|day|days",
+}
+_UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s?([a-z]{1,7})", re.ASCII)
+
+
+def duration_s(text: str) -> float | None:
+    """The seconds that people mean by a number and a unit; None for any other text.
+
+    >>> duration_s("2.5 h"), duration_s("90min"), duration_s("1 day"), duration_s("soon")
+    (9000.0, 5400.0, 86400.0, None)
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _UNIT_S:
+        return None
+    return float(found[1]) * _UNIT_S[found[2]]
 
 
 def format_count(value: float) -> str:

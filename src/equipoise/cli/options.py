@@ -83,6 +83,12 @@ Workloads = Annotated[
 ]
 
 
+Recorded = Annotated[
+    bool,
+    typer.Option("--record", help="Keep it in your ledger, for `record` to hold against what is measured."),
+]
+
+
 def extend_catalogue(hardware: list[Path] | None, workloads: list[Path] | None) -> None:
     """Let the user's own accelerators and workloads take part, before anything is looked up."""
     if hardware or workloads:

@@ -11,6 +11,7 @@ from equipoise.cli.options import (
     Data,
     Hardware,
     JsonOut,
+    Recorded,
     Workloads,
     clusters_from,
     extend_catalogue,
@@ -126,6 +127,7 @@ def plan(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
     ] = None,
+    recorded: Recorded = False,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -166,6 +168,11 @@ def plan(
         scores = tables(data=data, also=also or ()).scores
         with answers_only():
             found = comparison([best_plan(each, terms=terms, scores=scores) for each in questions(asked)])
+        if recorded:
+            from equipoise.advice.ledger import add_predictions, ledger_path
+            from equipoise.advice.ledger_made import of_plan
+
+            add_predictions(ledger_path(), of_plan(found.plan))
         if html:
             from equipoise.report.html import render
             from equipoise.report.pages import PLAN

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.options import (
+    Also,
+    AsJson,
+    Data,
+    Hardware,
+    JsonOut,
+    Recorded,
+    Workloads,
+    extend_catalogue,
+)
 from equipoise.cli.output import answering
 from equipoise.errors import SpecError, UsageError
 
@@ -39,6 +48,7 @@ def predict(
     region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
     hour_usd: Annotated[float | None, typer.Option(help="What an hour of waiting costs, US dollars.")] = None,
     deadline_h: Annotated[float | None, typer.Option(help="Hours that training may take at most.")] = None,
+    recorded: Recorded = False,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -74,6 +84,11 @@ def predict(
         if from_ is not None:
             own = read_measurements(from_, workload=workload, accelerator=accelerator, strategy=strategy)
         found = forecast(tables(data=data, also=also or ()).scores, inquiry, own=own, terms=terms)
+        if recorded:
+            from equipoise.advice.ledger import add_predictions, ledger_path
+            from equipoise.advice.ledger_made import of_forecast
+
+            add_predictions(ledger_path(), of_forecast(found, global_batch_samples=global_batch))
         answer.give(lambda: fields(found), lambda: text(found))
 
 
