@@ -53,7 +53,7 @@ class Measurements:
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
     num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
     where the file has none. global_batch_samples: (n_runs,), NaN where unstated.
-    notes: what was assumed or left out, in sentences.
+    work_samples: the samples it is, where the file tells. notes: what was assumed or left out, in sentences.
     """
 
     where: str
@@ -64,6 +64,7 @@ class Measurements:
     entry: tuple[str, ...] | None
     global_batch_samples: NDArray[np.float64]
     notes: tuple[str, ...]
+    work_samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +121,11 @@ def _measurements(
     """The columns of rows that were all kept."""
     batch = np.array([_batch(row) for row in rows])
     time_s = np.array([_time_s(row, timed) for row in rows])
-    work = "the whole training"
+    work, work_samples = "the whole training", None
     if timed.quantity == "samples":
-        work = f"{_WORK_SAMPLES:,.0f} samples"
+        work, work_samples = f"{_WORK_SAMPLES:,.0f} samples", _WORK_SAMPLES
     elif timed.quantity == "step":
-        time_s, work = _at_fixed_samples(rows, time_s, batch, timed)
+        time_s, work, work_samples = _at_fixed_samples(rows, time_s, batch, timed)
         if not np.isfinite(batch).any():
             notes.append(
                 f"{where} states no {_BATCH}: the batch is taken to be the same at every size, so that a "
@@ -140,6 +141,7 @@ def _measurements(
         entry=None if label is None else tuple(row.cells[label][:MAX_TEXT] for row in rows),
         global_batch_samples=batch,
         notes=tuple(notes),
+        work_samples=work_samples,
     )
 
 
@@ -172,11 +174,11 @@ def _time_s(row: Row, timed: _Timed) -> float:
 
 def _at_fixed_samples(
     rows: Sequence[Row], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
-) -> tuple[NDArray[np.float64], str]:
-    """Seconds of a step as seconds of the same number of samples, and that number in words."""
+) -> tuple[NDArray[np.float64], str, float | None]:
+    """Seconds of a step as seconds of the same number of samples, and that number in words and as it is."""
     stated = np.isfinite(batch)
     if not stated.any():
-        return step_s, "one step"
+        return step_s, "one step", None
     if not stated.all():
         row = rows[int(np.argmin(stated))]
         raise DataError(
@@ -184,8 +186,8 @@ def _at_fixed_samples(
             "the same work at the same batch. State it in every row or in none"
         )
     if np.all(batch == batch[0]):
-        return step_s, f"one step of {batch[0]:,.0f} samples"
-    return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples"
+        return step_s, f"one step of {batch[0]:,.0f} samples", float(batch[0])
+    return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples", _WORK_SAMPLES
 
 
 def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]:
