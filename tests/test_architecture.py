@@ -23,7 +23,8 @@ TIERS = (
     ("findings",),
     ("report",),
     ("study",),
-    ("web", "cli"),
+    ("web",),
+    ("cli",),
 )
 TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`

@@ -108,7 +108,7 @@ def study(
     """
     everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
     published = _published()
-    chosen_round = _chosen_round(round, everything, published)
+    chosen_round = _chosen_round(round, everything)
     entries = everything.filter((pl.col("round") == chosen_round) & (pl.col("division") == DIVISION))
     own = {row.workload: row for row in published if row.round == chosen_round}
     chosen = _chosen_workloads(workloads, entries, default=tuple(own), round_=chosen_round)
@@ -169,6 +169,20 @@ def round_name(name: str) -> str:
     return re.sub(r"^v?(?=\d)", "v", name.strip(), flags=re.IGNORECASE)
 
 
+def default_round(entries: pl.DataFrame) -> str:
+    """The round a study is of unless another is named: the published study's, else the latest.
+
+    entries: scores with their `round`. Raises EvidenceError where there are none.
+    """
+    held = entries["round"].drop_nulls()
+    if held.is_empty():
+        raise EvidenceError(
+            "the data hold no entries", missing=("the results of a round: see `equipoise ingest`",)
+        )
+    published = next((row.round for row in _published() if row.round in held), None)
+    return published or max(held.unique(), key=round_order)
+
+
 def _workload_findings(
     entries: pl.DataFrame,
     published: Published | None,
@@ -223,16 +237,8 @@ def _record() -> record.Shipped | None:
         return None
 
 
-def _chosen_round(wanted: str | None, entries: pl.DataFrame, published: Sequence[Published]) -> str:
-    held = entries["round"]
-    if wanted is not None:
-        return _named(wanted, held, round_name)
-    default = next((row.round for row in published if row.round in held), None)
-    if default is None and held.drop_nulls().is_empty():
-        raise EvidenceError(
-            "the data hold no entries", missing=("the results of a round: see `equipoise ingest`",)
-        )
-    return default or max(held.drop_nulls().unique(), key=_round_order)
+def _chosen_round(wanted: str | None, entries: pl.DataFrame) -> str:
+    return default_round(entries) if wanted is None else _named(wanted, entries["round"], round_name)
 
 
 def _chosen_workloads(
@@ -280,7 +286,7 @@ def _named(wanted: str, held: pl.Series, spelt: Callable[[str], str], *, where: 
     for each in (value, *values):
         if each in values and each.lower() == value.lower():
             return str(each)
-    listed = sorted(values, key=_round_order) if held.name == "round" else values
+    listed = sorted(values, key=round_order) if held.name == "round" else values
     raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
 
 
@@ -292,7 +298,7 @@ def _workload_spelling(round_: str | None) -> Callable[[str], str]:
 
 def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
     if sort is None:
-        names = sorted(rows["round"].drop_nulls().unique(), key=_round_order)
+        names = sorted(rows["round"].drop_nulls().unique(), key=round_order)
         position = pl.col("round").replace_strict(
             names, range(len(names)), default=None, return_dtype=pl.Int64
         )
@@ -303,8 +309,8 @@ def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
     return rows.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
 
 
-def _round_order(name: str) -> tuple[tuple[int, ...], str]:
-    """Rounds in the order of their numbers, v10.0 after v9.0; other names by their letters."""
+def round_order(name: str) -> tuple[tuple[int, ...], str]:
+    """A key: rounds in the order of their numbers, v10.0 after v9.0; other names by their letters."""
     return tuple(int(digits) for digits in re.findall(r"\d+", name)), name
 
 

@@ -52,15 +52,20 @@ def render(page: Page[Shown], findings: Shown) -> str:
     Nothing in it is loaded from elsewhere, and its content security policy forbids that anything is.
     """
     content = page.content(findings)
-    scripts = (_asset("plotly-basic.min.js"), _asset("page.js"))
+    scripts = (asset("plotly-basic.min.js"), asset("page.js"))
     body = element(
         "body",
         element("a", "Skip to the report", href="#main", class_="skip"),
         element(
             "div",
-            _masthead(page, findings),
+            _masthead(page, findings, element("strong", "Equipoise"), " · "),
             _contents(content),
-            element("main", *(_section(section, blocks) for section, blocks in content), id="main"),
+            element(
+                "main",
+                *(_section(section, blocks) for section, blocks in content),
+                id="main",
+                class_="sections",
+            ),
             _footer(page.closing(findings), page.left_out(findings)),
             class_="page",
         ),
@@ -68,6 +73,19 @@ def render(page: Page[Shown], findings: Shown) -> str:
     )
     head = _head(page.title(findings), page.headline(findings), scripts)
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def fragment(page: Page[Shown], findings: Shown) -> Html:
+    """The same page without its shell: for a frame that has styles, scripts and a theme of its own."""
+    content = page.content(findings)
+    return element(
+        "div",
+        _masthead(page, findings),
+        _contents(content) if len(content) > 1 else "",
+        element("div", *(_section(section, blocks) for section, blocks in content), class_="sections"),
+        _footer(page.closing(findings), page.left_out(findings)),
+        class_="page",
+    )
 
 
 def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
@@ -84,9 +102,9 @@ def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
         element("meta", name="generator", content=f"equipoise {__version__}"),
         element("meta", name="description", content=description),
         element("title", title),
-        element("style", Html(_asset("style.css"))),
+        element("style", Html(asset("style.css"))),
         element(
-            "style", Html(_asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"
+            "style", Html(asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"
         ),
     )
 
@@ -96,18 +114,20 @@ def _sha256(text: str) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     """One of the package's own files that go into the page as they are."""
     return files("equipoise.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _masthead(page: Page[Shown], findings: Shown) -> Html:
+def _masthead(page: Page[Shown], findings: Shown, *brand: str) -> Html:
+    """Brand, what it is about, what was found. Without a brand there is a frame, which has the theme."""
+    button = element("button", "Dark theme", type="button", class_="theme", hidden=True)
     return element(
         "header",
         element(
             "div",
-            element("span", element("strong", "Equipoise"), f" · {page.about(findings)}"),
-            element("button", "Dark theme", type="button", class_="theme", hidden=True),
+            element("span", *brand, page.about(findings)),
+            button if brand else "",
             class_="kicker",
         ),
         element("h1", page.headline(findings)),

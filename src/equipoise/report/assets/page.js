@@ -20,7 +20,7 @@
     return match ? getComputedStyle(probe).getPropertyValue(match[1]).trim() : name;
   };
 
-  const plots = [...document.querySelectorAll(".plot[data-figure]")];
+  const plots = () => document.querySelectorAll(".plot[data-figure]");
   const specification = (plot) => JSON.parse(document.getElementById(plot.dataset.figure).textContent);
   const picked = (plot) => {
     const button = plot.closest(".panels").querySelector('.legend button[aria-pressed="true"]');
@@ -34,7 +34,7 @@
     }
     return Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false, responsive: true });
   };
-  const drawAll = () => plots.forEach(draw);
+  const drawAll = () => plots().forEach(draw);
 
   // Figures near the screen first; the others when they come near.
   const seen = new IntersectionObserver((entries) => {
@@ -44,34 +44,37 @@
       draw(entry.target);
     }
   }, { rootMargin: "800px 0px" });
-  plots.forEach((plot) => seen.observe(plot));
+  const watch = () => { seen.disconnect(); plots().forEach((plot) => seen.observe(plot)); };
+  watch();
+  // A page that puts new figures into itself says so.
+  document.addEventListener("figures-changed", watch);
 
-  for (const button of document.querySelectorAll(".legend button")) {
-    button.addEventListener("click", () => {
-      const was = button.getAttribute("aria-pressed") === "true";
-      const panels = button.closest(".panels");
-      panels.querySelectorAll(".legend button").forEach((each) => each.setAttribute("aria-pressed", "false"));
-      button.setAttribute("aria-pressed", String(!was));
-      panels.querySelectorAll(".plot[data-figure]").forEach(draw);
-    });
-  }
+  const pick = (button) => {
+    const was = button.getAttribute("aria-pressed") === "true";
+    const panels = button.closest(".panels");
+    panels.querySelectorAll(".legend button").forEach((each) => each.setAttribute("aria-pressed", "false"));
+    button.setAttribute("aria-pressed", String(!was));
+    panels.querySelectorAll(".plot[data-figure]").forEach(draw);
+  };
 
   const order = (isNumber, sign) => (a, b) => {
     if (a.key === "" || b.key === "") return (a.key === "") - (b.key === "");
     return sign * (isNumber ? Number(a.key) - Number(b.key) : a.key.localeCompare(b.key, undefined, { numeric: true }));
   };
-  for (const button of document.querySelectorAll("th button")) {
-    button.addEventListener("click", () => {
-      const head = button.closest("th");
-      const up = head.getAttribute("aria-sort") !== "ascending";
-      const body = head.closest("table").tBodies[0];
-      const rows = [...body.rows].map((row) => ({ row, key: row.cells[head.cellIndex].dataset.key ?? "" }));
-      rows.sort(order(head.classList.contains("number"), up ? 1 : -1));
-      body.append(...rows.map((each) => each.row));
-      head.parentElement.querySelectorAll("th").forEach((each) => each.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    });
-  }
+  const sort = (button) => {
+    const head = button.closest("th");
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    const body = head.closest("table").tBodies[0];
+    const rows = [...body.rows].map((row) => ({ row, key: row.cells[head.cellIndex].dataset.key ?? "" }));
+    rows.sort(order(head.classList.contains("number"), up ? 1 : -1));
+    body.append(...rows.map((each) => each.row));
+    head.parentElement.querySelectorAll("th").forEach((each) => each.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  };
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".legend button, th button");
+    if (button) (button.closest(".legend") ? pick : sort)(button);
+  });
 
   const dark = document.getElementById("dark");
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -79,7 +82,12 @@
   const isDark = () => matchMedia(dark.media).matches;
   const label = () => { toggle.textContent = isDark() ? "Light theme" : "Dark theme"; };
   toggle.hidden = false;
-  toggle.addEventListener("click", () => { dark.media = isDark() ? "not all" : "screen"; label(); drawAll(); });
+  toggle.addEventListener("click", () => {
+    dark.media = isDark() ? "not all" : "screen";
+    label();
+    drawAll();
+    document.dispatchEvent(new CustomEvent("theme-chosen", { detail: isDark() ? "dark" : "light" }));
+  });
   system.addEventListener("change", () => { label(); drawAll(); });
   label();
 

@@ -1,0 +1,58 @@
+"""The verb `serve`: the dashboard in a browser on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.options import Also, Data, Hardware, Workloads, extend_catalogue
+from equipoise.cli.output import write
+from equipoise.errors import UsageError
+
+_PORT = 8731
+
+
+def serve(
+    *,
+    host: Annotated[
+        str, typer.Option(help="Where to listen. Another than this machine's own needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = _PORT,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A sweep of `bench`, or a folder of such; may be repeated."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="EQUIPOISE_TOKEN", help="What visitors must know; made for other hosts."),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A further name by which browsers reach it; may be repeated."),
+    ] = None,
+    data: Data = None,
+    also: Also = None,
+    hardware: Hardware = None,
+    workloads: Workloads = None,
+) -> None:
+    """Open the dashboard to a browser on this machine."""
+    extend_catalogue(hardware, workloads)
+    try:
+        import fastapi  # noqa: F401 - whether it is there
+        import jinja2  # noqa: F401 - likewise
+        import uvicorn  # noqa: F401 - likewise
+    except ImportError as err:
+        raise UsageError(f"serve needs {err.name}: pip install 'equipoise[web]'") from err
+    from equipoise.web.server import Place, listening, token_for
+    from equipoise.web.server import serve as answer
+    from equipoise.web.sources import Sources
+
+    for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no directory; expected one that is there")
+    asked_token = token_for(host, token)
+    opened = listening(host, port)
+    place = Place(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))
+    sources = Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ()))
+    write(f"The dashboard is at {place.url}\nCtrl-C stops it.\n")
+    answer(opened, place, sources)

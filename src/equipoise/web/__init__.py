@@ -1,0 +1,1 @@
+"""The dashboard: frames, forms and routing around the pages that report draws. Needs the extra `web`."""

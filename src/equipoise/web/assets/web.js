@@ -1,0 +1,73 @@
+"use strict";
+// Forms that ask as they change, sliders beside numbers, what a reader hears. Asking itself is htmx's.
+(() => {
+  const form = document.querySelector("form.asked");
+  const answer = document.getElementById("answer");
+  const TYPING_MS = 400;
+  const SLIDING_MS = 60;
+
+  // A chosen theme stays while pages change; the server reads it, so that no page flashes.
+  document.addEventListener("theme-chosen", (event) => {
+    document.cookie = `theme=${event.detail}; path=/; SameSite=Strict; max-age=31536000`;
+  });
+
+  // A figure that goes takes its listeners along; new ones are drawn when they come near.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    event.detail.target.querySelectorAll(".js-plotly-plot").forEach((plot) => Plotly.purge(plot));
+  });
+  document.addEventListener("htmx:afterSettle", () => document.dispatchEvent(new Event("figures-changed")));
+
+  // Fields left empty are not part of the address.
+  document.addEventListener("htmx:configRequest", (event) => {
+    const asked = event.detail.formData;
+    for (const [name, value] of [...asked.entries()]) if (value === "") asked.delete(name);
+  });
+  document.addEventListener("htmx:beforeRequest", () => answer.setAttribute("aria-busy", "true"));
+  document.addEventListener("htmx:afterRequest", () => answer.removeAttribute("aria-busy"));
+  const lost = () => {
+    document.getElementById("said").textContent = "The server does not answer. Is it still running?";
+    document.body.classList.add("lost");
+  };
+  document.addEventListener("htmx:sendError", lost);
+  document.addEventListener("htmx:responseError", lost);
+  document.addEventListener("htmx:beforeOnLoad", () => document.body.classList.remove("lost"));
+
+  if (!form) return;
+  let timer = 0;
+  const ask = (delay) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => htmx.trigger(form, "asked"), delay);
+  };
+
+  const scales = {
+    linear: { to: Number, from: Number },
+    doublings: { to: (value) => Math.log2(value), from: (place) => Number((2 ** place).toPrecision(6)) },
+  };
+  const ready = (slider) => {
+    const number = document.getElementById(slider.dataset.for);
+    const scale = scales[slider.dataset.scale];
+    const said = () => slider.setAttribute("aria-valuetext", number.value || number.placeholder);
+    slider.min = scale.to(slider.dataset.low);
+    slider.max = scale.to(slider.dataset.high);
+    slider.hidden = false;
+    slider.value = number.value ? scale.to(number.value) : slider.dataset.rest ? scale.to(slider.dataset.rest) : slider.min;
+    said();
+    slider.addEventListener("input", () => {
+      number.value = scale.from(Number(slider.value));
+      said();
+      ask(SLIDING_MS);
+    });
+    number.addEventListener("input", () => {
+      if (number.value > 0) slider.value = scale.to(number.value);
+      said();
+    });
+  };
+  form.querySelectorAll(".slider").forEach(ready);
+
+  form.addEventListener("input", (event) => {
+    if (event.target.matches(".slider")) return;
+    ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
+  });
+  // Back and forward bring a form that fits the address.
+  addEventListener("popstate", () => location.reload());
+})();

@@ -1,0 +1,73 @@
+"""The fields of a page's form, with what they hold now. templates/form.html draws each kind."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+Given: TypeAlias = Mapping[str, Sequence[str]]
+
+
+def first(given: Given, name: str) -> str:
+    """The one value of a field, empty where there is none."""
+    return next(iter(given.get(name, ())), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One thing to choose. value: as in the address. label: for people."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """One of a few."""
+
+    kind: ClassVar[str] = "select"
+    name: str
+    label: str
+    choices: tuple[Choice, ...]
+    value: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Any of a few."""
+
+    kind: ClassVar[str] = "checks"
+    name: str
+    label: str
+    choices: tuple[Choice, ...]
+    values: frozenset[str]
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slider:
+    """The ends of a slider beside a number; a log one moves by doublings."""
+
+    low: float
+    high: float
+    step: float
+    scale: Literal["linear", "doublings"] = "linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number. unset: what an empty field means, in words."""
+
+    kind: ClassVar[str] = "number"
+    name: str
+    label: str
+    value: str
+    least: float
+    most: float
+    step: str = "any"
+    unset: str = ""
+    slider: Slider | None = None
+    hint: str = ""
+
+
+Field: TypeAlias = Select | Checks | Number

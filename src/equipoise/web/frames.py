@@ -1,0 +1,106 @@
+"""The frame around an answer: navigation, form, styles and scripts; or the answer alone, for a page that is
+open already.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from equipoise import __version__
+from equipoise.runs import embedded
+from equipoise.web.answer import Answer
+from equipoise.web.fields import Field
+from equipoise.web.screen import Screen
+
+_PACKAGES: Final = {
+    "style.css": "equipoise.report",
+    "dark.css": "equipoise.report",
+    "page.js": "equipoise.report",
+    "plotly-basic.min.js": "equipoise.report",
+    "web.css": "equipoise.web",
+    "web.js": "equipoise.web",
+    "htmx.min.js": "equipoise.web",
+}
+TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_MEDIA: Final = {"dark": "screen", "light": "not all", "": "screen and (prefers-color-scheme: dark)"}
+# Answers of status 422 are pages too; a page that is gone from the history is asked for again.
+_HTMX: Final = {
+    "allowEval": False,
+    "includeIndicatorStyles": False,
+    "selfRequestsOnly": True,
+    "historyCacheSize": 0,
+    "refreshOnHistoryMiss": True,
+    "defaultSettleDelay": 0,
+    "scrollIntoViewOnBoost": False,
+    "responseHandling": [
+        {"code": "204", "swap": False},
+        {"code": "[23]..", "swap": True},
+        {"code": "422|503", "swap": True},
+        {"code": "[45]..", "swap": False, "error": True},
+    ],
+}
+
+
+@cache
+def asset(name: str) -> bytes:
+    """A file of the dashboard. Raises KeyError for any other name."""
+    return files(_PACKAGES[name]).joinpath("assets", name).read_bytes()
+
+
+@cache
+def addresses() -> dict[str, str]:
+    """Where each file is: its address changes with its content, so that browsers may keep it."""
+    return {name: f"/assets/{sha256(asset(name)).hexdigest()[:16]}/{name}" for name in _PACKAGES}
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("equipoise.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def whole(
+    answer: Answer, screen: Screen, screens: tuple[Screen, ...], fields: tuple[Field, ...], *, theme: str
+) -> bytes:
+    """The whole page. theme: dark, light, or empty for that of the system."""
+    return _drawn(
+        "frame.html",
+        answer,
+        screen=screen,
+        screens=screens,
+        fields=fields,
+        assets=addresses(),
+        dark_media=_MEDIA.get(theme, _MEDIA[""]),
+        htmx_config=json.dumps(_HTMX),
+        version=__version__,
+        dataset=embedded.version(),
+    )
+
+
+def alone(answer: Answer, changed: tuple[Field, ...]) -> bytes:
+    """The answer for a page that is open, with the fields whose choices changed."""
+    return _drawn("fragment.html", answer, changed=changed)
+
+
+_BODY: Final = "\0body\0"
+
+
+def _drawn(name: str, answer: Answer, **values: Any) -> bytes:  # noqa: ANN401 - what a template takes
+    """A template around the answer's body, which is put in as the bytes that it is."""
+    text: str = _templates().get_template(name).render(answer=answer, body=Markup(_BODY), **values)  # noqa: S704 - a constant
+    before, _, after = text.partition(_BODY)
+    return b"".join((before.encode("utf-8", "replace"), answer.body, after.encode("utf-8", "replace")))
+
+
+Frame = Callable[[Answer], bytes]

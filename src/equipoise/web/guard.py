@@ -1,0 +1,231 @@
+"""Who may ask, and how: the host a browser names, the token, sizes, and the headers of every response."""
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlencode
+
+from equipoise.report.markup import Html, element
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+MOST_QUERY_BYTES: Final = 4096
+MOST_PATH_BYTES: Final = 256
+TOKEN_FIELD: Final = "token"  # noqa: S105 - the name of a field
+_BEARER: Final = "bearer "
+
+# Scripts only as files of this server; Plotly sets styles of the elements it draws.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS: Final = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), interest-cohort=()"),
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a request is not answered."""
+
+    status: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What stands before every page.
+
+    names: hosts that a browser may name, in lower case, without port. any_address: addresses as numbers are
+    taken too: where the server listens on all of the machine's. token: what a visitor must know; None where
+    nobody need. cookie: its name, which has the port in it, for browsers share cookies between ports.
+    """
+
+    app: App
+    names: frozenset[str] = LOOPBACK_NAMES
+    any_address: bool = False
+    token: str | None = field(default=None, repr=False)
+    cookie: str = "equipoise"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or say why not."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        sent = _with_headers(send)
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _say(sent, refusal.status, _page(refusal.words))
+        elif self.token is not None and self._named_token(scope) is not None:
+            await self._let_in(scope, sent)
+        else:
+            await self.app(scope, receive, sent)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        """The first reason against a request."""
+        # Another site's page may lead here, but not load from here: it would keep the machine busy.
+        is_foreign = _values(scope, b"sec-fetch-site") in ([b"cross-site"], [b"same-site"])
+        has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
+        is_long = len(scope["query_string"]) > MOST_QUERY_BYTES or len(scope["raw_path"]) > MOST_PATH_BYTES
+        reasons = (
+            (scope["method"] not in {"GET", "HEAD"}, 405, "Pages are only read here: GET and HEAD."),
+            (
+                not self._is_own_name(_values(scope, b"host")),
+                421,
+                "This server does not go by the name that was asked for. Open the address it printed.",
+            ),
+            (is_long, 414, f"The address is longer than {MOST_QUERY_BYTES:,} bytes."),
+            (has_body, 413, "A question has no body here: ask in the address."),
+            (
+                is_foreign and _values(scope, b"sec-fetch-mode") != [b"navigate"],
+                403,
+                "Another site asked for this. Open the address itself.",
+            ),
+            (
+                self.token is not None and not self._knows_token(scope),
+                401,
+                "This server wants its token: open the address that it printed when it began.",
+            ),
+        )
+        found = (Refusal(status=status, words=words) for applies, status, words in reasons if applies)
+        return next(found, None)
+
+    def _is_own_name(self, hosts: list[bytes]) -> bool:
+        """Whether exactly one host is named, and it is one of this server's: against DNS rebinding."""
+        if len(hosts) != 1:
+            return False
+        name = hosts[0].decode("latin-1").strip().lower()
+        if name.startswith("["):
+            name, _, rest = name[1:].partition("]")
+            port = rest.removeprefix(":")
+        else:
+            name, _, port = name.partition(":")
+        if port and not (port.isascii() and port.isdigit()):
+            return False
+        if name in self.names:
+            return True
+        return self.any_address and _is_address(name)
+
+    def _named_token(self, scope: Scope) -> str | None:
+        """The token in the address, if one is there."""
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        return next((value for name, value in pairs if name == TOKEN_FIELD), None)
+
+    def _knows_token(self, scope: Scope) -> bool:
+        """Whether address, cookie or header hold the token, each compared in constant time."""
+        if self.token is None:
+            return True
+        named = self._named_token(scope)
+        if named is not None:
+            return _same(named, self.token)
+        for value in _values(scope, b"authorization"):
+            text = value.decode("latin-1")
+            if text.lower().startswith(_BEARER) and _same(text[len(_BEARER) :].strip(), self.token):
+                return True
+        held = _cookies(scope).get(self.cookie)
+        return held is not None and _same(held, _sealed(self.token))
+
+    async def _let_in(self, scope: Scope, send: Send) -> None:
+        """Put the token into a cookie and lead on to the same address without it.
+
+        By a page that leads on and not by a redirect: a browser that came from another site sends no strict
+        cookie along a redirect.
+        """
+        assert self.token is not None
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        rest = urlencode([(name, value) for name, value in pairs if name != TOKEN_FIELD])
+        # Exactly one slash: two would name another host.
+        path = "/" + scope["path"].lstrip("/").replace("\\", "")
+        target = f"{path}?{rest}" if rest else path
+        cookie = f"{self.cookie}={_sealed(self.token)}; HttpOnly; SameSite=Strict; Path=/"
+        onward = element("meta", http_equiv="refresh", content=f"0; url={target}")
+        content = _page("The token is right.", onward, element("p", element("a", "Go on", href=target)))
+        await _say(send, 200, content, (b"set-cookie", cookie.encode()))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _sealed(token: str) -> str:
+    """What the cookie holds: who reads it does not have the token."""
+    return sha256(b"equipoise:" + token.encode()).hexdigest()
+
+
+def _values(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key.lower() == name]
+
+
+def _cookies(scope: Scope) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for value in _values(scope, b"cookie"):
+        try:
+            found |= {name: each.value for name, each in SimpleCookie(value.decode("latin-1")).items()}
+        except CookieError:
+            continue
+    return found
+
+
+def _with_headers(send: Send) -> Send:
+    """The same, which adds the headers that every response has."""
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            own = {name.lower() for name, _ in message.get("headers", ())}
+            added = [pair for pair in HEADERS if pair[0] not in own]
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await send(message)
+
+    return sent
+
+
+def _page(words: str, *more: Html) -> bytes:
+    """A page of one sentence, for who has not come in."""
+    head = element("head", element("meta", charset="utf-8"), element("title", "Equipoise"))
+    body = element("body", element("main", element("h1", "Equipoise"), element("p", words), *more))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n".encode()
+
+
+async def _say(send: Send, status: int, content: bytes, *headers: tuple[bytes, bytes]) -> None:
+    named = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(content)).encode()),
+        (b"cache-control", b"no-store"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": named})
+    await send({"type": "http.response.body", "body": content})

@@ -1,0 +1,34 @@
+"""What a page of the dashboard is: its place, the fields of its form, how it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.web.answer import Answer
+from equipoise.web.fields import Field, Given
+from equipoise.web.sources import Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """One page. path: its address. title: in the navigation. about: what it asks, in words.
+
+    fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
+    of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
+    hang on other fields. verb: of the button. is_slid: its state changes too often for the history.
+    """
+
+    path: str
+    title: str
+    about: str
+    verb: str
+    fields: Callable[[Given, Sources], tuple[Field, ...]]
+    answer: Callable[[Any, Sources], Answer]
+    stamp: Callable[[Any, Sources], str] = lambda _, sources: sources.stamp()
+    depends: tuple[str, ...] = ()
+    is_slid: bool = False
+
+    @property
+    def form_label(self) -> str:
+        """The form's name for who listens."""
+        return f"{self.title}: {self.about}"

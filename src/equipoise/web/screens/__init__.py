@@ -1,0 +1,8 @@
+"""Every page of the dashboard, in the order of the navigation. A new one is a file here and a line below."""
+
+from typing import Final
+
+from equipoise.web.screen import Screen
+from equipoise.web.screens import study
+
+SCREENS: Final[tuple[Screen, ...]] = (study.SCREEN,)
