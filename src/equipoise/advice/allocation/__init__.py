@@ -1,0 +1,1 @@
+"""Several trainings on one pool of accelerators: who gets how many, and when."""
