@@ -1,9 +1,11 @@
 """Every calibrated number of the model: its prior, its meaning and where the prior is from."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import numpy as np
 
 from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
 from equipoise.perfmodel.prior import Prior
@@ -238,6 +240,18 @@ class Parameters:
     def elsewhere(self) -> "Parameters":
         """These parameters for other campaigns: what is local to one returns to its prior's median."""
         return self.changed({each.name: each.median for each in PRIORS if each.local})
+
+
+def stacked(draws: Sequence[Parameters]) -> Parameters:
+    """One calibration whose every number is an array, an element a draw, that broadcasts against rows.
+
+    draws: at least one. Returns numbers of shape (n_draws, 1): what is estimated with them has a row a draw.
+    """
+
+    def column(name: str) -> Any:  # noqa: ANN401 - an array where the record says float
+        return np.array([each.value(name) for each in draws], dtype=float)[:, None]
+
+    return Parameters().changed({each.name: column(each.name) for each in PRIORS})
 
 
 _MEDIANS = Parameters()

@@ -144,12 +144,12 @@ class Alike:
         """Strategies of a place."""
         return len(self.layers) * len(self.states)
 
-    def meshes(self, most_elements: int) -> Iterator[tuple[Places, Grid]]:
-        """The strategies as meshes of at most about `most_elements` each, with the places of each."""
+    def meshes(self, most_elements: int) -> Iterator[tuple[int, Places, Grid]]:
+        """The strategies as meshes of at most about `most_elements` each: first place, places and mesh."""
         each = max(1, most_elements // self.num_each)
         for start in range(0, len(self.places), each):
             places = self.places.taken(slice(start, start + each))
-            yield places, _mesh(places, self.layers, self.states)
+            yield start, places, _mesh(places, self.layers, self.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class Laid:
 def laid(space: Space, limits: Limits, *, most_elements: int) -> Laid:
     """The legal strategies of a space as meshes of at most about `most_elements` strategies each."""
     found, (faults,) = grouped((space,), limits)
-    meshes = tuple(mesh for each in found for _, mesh in each.meshes(most_elements))
+    meshes = tuple(mesh for each in found for _, _, mesh in each.meshes(most_elements))
     return Laid(meshes=meshes, faults=faults)
 
 

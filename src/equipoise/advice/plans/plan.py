@@ -1,24 +1,24 @@
 """The best strategies for a workload on a cluster, and where more accelerators stop paying, by the model."""
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
+from equipoise import economics
 from equipoise.advice.forecast.answer import LEVEL, Evidence, Terms
-from equipoise.advice.plans.mixed import kinds, speed_shares_gain
+from equipoise.advice.plans.landscape import Landscape, Sized, surveyed
+from equipoise.advice.plans.mixed import kinds, rates, speed_shares_gain
 from equipoise.advice.plans.modelled import Model
 from equipoise.advice.plans.planned import Option, Plan, Question, Rejection
 from equipoise.advice.plans.remedy import remedy
 from equipoise.advice.plans.seen import seen
 from equipoise.advice.plans.setting import Setting, setting
+from equipoise.economics import Rates
 from equipoise.errors import UsageError
-from equipoise.perfmodel.search import Searched
 from equipoise.scaling.equilibrium import Equilibrium, default_answer, equilibria
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.units import format_percent
@@ -27,16 +27,6 @@ from equipoise.units import format_percent
 _DOUBLINGS_AROUND = 3
 # Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
 _NEARLY_FULL = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sized:
-    """What a search at one size found: the best strategy first, then the best of the other layouts."""
-
-    num_accelerators: int
-    asked: bool
-    found: Searched
-    options: tuple[Option, ...]
 
 
 def plan(
@@ -52,37 +42,69 @@ def plan(
     the profile that the question names, or that was measured on the accelerator.
     Raises SpecError for names that are not known, EvidenceError where no global batch can be chosen.
     """
-    began = time.perf_counter()
-    ground = setting(question, terms or Terms(), scores, model)
-    if ground.rates.price is None and not math.isinf(question.budget_usd):
-        raise UsageError(f"--budget needs a price of {ground.cluster.accelerator.slug}: give --price")
-    _refuse_batches_beyond(question, ground)
-    asked = _asked(question, ground)
-    sized = _sized(ground, sorted({*asked, *_around(question)}), asked)
+    flat = landscape(question, scores=scores, model=model)
+    refuse(question, flat.ground, terms or Terms())
+    return answered(surveyed(flat, tried(question, flat.ground)), question, terms=terms, scores=scores)
+
+
+def landscape(
+    question: Question, *, scores: pl.DataFrame | None = None, model: Model | None = None
+) -> Landscape:
+    """The landscape of a question's workload and accelerator, with nothing searched yet.
+
+    Raises as `plan`.
+    """
+    return Landscape(ground=setting(question, Terms(), scores, model))
+
+
+def tried(question: Question, ground: Setting) -> frozenset[int]:
+    """The sizes that answering a question takes: those asked for, and those about them."""
+    return frozenset((*_asked(question, ground), *_around(question)))
+
+
+def answered(
+    found: Landscape,
+    question: Question,
+    *,
+    terms: Terms | None = None,
+    scores: pl.DataFrame | None = None,
+) -> Plan:
+    """The plan that a landscape holds the answer to; nothing is searched.
+
+    found: of the question's workload and accelerator, with the sizes of `tried`. scores: to tell what was
+    published of the recommended training.
+    Raises UsageError as `refuse`.
+    """
+    ground = found.ground
+    paid = refuse(question, ground, terms or Terms())
+    sized = [_priced(each, paid) for each in found.at(tried(question, ground))]
     best = [each for each in sized if each.options]
-    points = _equilibria(ground, [each.options[0] for each in best], sized[-1].num_accelerators)
+    drawn_s = np.array([each.drawn_s for each in best]).T
+    points = _equilibria([each.options[0] for each in best], drawn_s, sized[-1].num_accelerators)
     answer = default_answer(points) if points else None
-    kept, refused = _kept(question, [each for each in best if each.asked])
+    asked = [each for each in sized if question.asks(each.num_accelerators)]
+    asked_best = [each for each in asked if each.options]
+    kept, refused = _kept(question, asked_best)
     chosen = _chosen(question, kept, answer)
-    asked_sizes = [each for each in sized if each.asked]
     return Plan(
         question=question,
         workload=ground.workload,
-        cluster=ground.cluster,
-        rates=ground.rates,
+        cluster=replace(ground.cluster, num_accelerators=question.most),
+        rates=paid,
         length=ground.length,
         basis=ground.model.basis,
         record=ground.record,
         recommended=chosen.options[0] if chosen else None,
         alternatives=chosen.options[1:] if chosen else (),
         by_size=tuple(each.options[0] for each in best),
-        pareto=pareto([each.options[0] for each in best if each.asked]),
+        drawn_s=drawn_s,
+        pareto=pareto([each.options[0] for each in asked_best]),
         points=points,
         answer=answer,
         seen=_seen(ground, scores, chosen),
-        rejected=(*refused, *_rejections(ground, asked_sizes)),
-        remedy=None if any(each.options for each in asked_sizes) else remedy(ground, question.most),
-        leanest=_leanest(ground, asked_sizes),
+        rejected=(*refused, *_rejections(ground, asked)),
+        remedy=None if any(each.options for each in asked) else remedy(ground, question.most),
+        leanest=_leanest(ground, asked),
         parameters=ground.model.parameters,
         notes=(
             *ground.length.notes,
@@ -92,8 +114,25 @@ def plan(
         ),
         num_considered=sum(each.found.num_legal for each in sized),
         num_fitting=sum(each.found.num_fitting for each in sized),
-        search_s=time.perf_counter() - began,
+        search_s=found.search_s,
     )
+
+
+def refuse(question: Question, ground: Setting, terms: Terms) -> Rates:
+    """The rates to answer a question by; raises UsageError for what no search can answer."""
+    paid = rates(ground.cluster.accelerator, terms)
+    if paid.price is None and not math.isinf(question.budget_usd):
+        raise UsageError(f"--budget needs a price of {ground.cluster.accelerator.slug}: give --price")
+    _refuse_batches_beyond(question, ground)
+    return paid
+
+
+def _priced(sized: Sized, paid: Rates) -> Sized:
+    """The options with their bills by these rates."""
+    options = tuple(
+        replace(each, bill=economics.bill(each.num_accelerators, each.time, paid)) for each in sized.options
+    )
+    return replace(sized, options=options)
 
 
 def _refuse_batches_beyond(question: Question, ground: Setting) -> None:
@@ -107,21 +146,6 @@ def _refuse_batches_beyond(question: Question, ground: Setting) -> None:
         raise UsageError(
             f"--global-batch {batch:,} exceeds the {most} samples of the whole training: give at most that"
         )
-
-
-def _sized(ground: Setting, sizes: Sequence[int], asked: frozenset[int]) -> list[_Sized]:
-    """What a search finds at each size; all options are worked out at once."""
-    found = [ground.searched(size) for size in sizes]
-    options = iter(ground.options([best.strategy for each in found for best in each.best]))
-    return [
-        _Sized(
-            num_accelerators=size,
-            asked=size in asked,
-            found=each,
-            options=tuple(islice(options, len(each.best))),
-        )
-        for size, each in zip(sizes, found, strict=True)
-    ]
 
 
 def _asked(question: Question, ground: Setting) -> frozenset[int]:
@@ -145,17 +169,18 @@ def _around(question: Question) -> Iterator[int]:
             yield int(size)
 
 
-def _equilibria(ground: Setting, best: Sequence[Option], largest: int) -> tuple[Equilibrium, ...]:
+def _equilibria(best: Sequence[Option], drawn_s: FloatArray, largest: int) -> tuple[Equilibrium, ...]:
     """Equilibria of the curve through the best strategy of each size, up to half the largest size tried.
 
+    drawn_s: (n_draws, n_best) equally likely times.
     Assumes that between two sizes tried the logarithm of time is a straight line in that of the size, and
     that where a size has no strategy, or a smaller one is faster, the accelerators beyond that stand idle.
     """
     faster = _ever_faster(best)
-    sizes = np.array([each.num_accelerators for each in faster], dtype=float)
+    sizes = np.array([best[index].num_accelerators for index in faster], dtype=float)
     if not len(sizes) or largest < 2 * sizes[0]:
         return ()
-    logs = np.log(ground.curves_s([each.strategy for each in faster]))
+    logs = np.log(drawn_s[:, faster])
 
     def curves_s(wanted: FloatArray) -> FloatArray:
         return np.exp([np.interp(np.log(wanted), np.log(sizes), each) for each in logs])
@@ -164,12 +189,12 @@ def _equilibria(ground: Setting, best: Sequence[Option], largest: int) -> tuple[
     return tuple(_as_tried(each) for each in equilibria(curves_s, domain, level=LEVEL))
 
 
-def _ever_faster(best: Sequence[Option]) -> list[Option]:
-    """The options, from the smallest size, that are faster than all at smaller sizes."""
-    found: list[Option] = []
-    for each in best:
-        if not found or each.time.value < found[-1].time.value:
-            found.append(each)
+def _ever_faster(best: Sequence[Option]) -> list[int]:
+    """Which options, from the smallest size, are faster than all at smaller sizes."""
+    found: list[int] = []
+    for index, each in enumerate(best):
+        if not found or each.time.value < best[found[-1]].time.value:
+            found.append(index)
     return found
 
 
@@ -178,9 +203,9 @@ def _as_tried(point: Equilibrium) -> Equilibrium:
     return replace(point, next_doubling=replace(point.next_doubling, extrapolated=False))
 
 
-def _kept(question: Question, best: Sequence[_Sized]) -> tuple[list[_Sized], tuple[Rejection, ...]]:
+def _kept(question: Question, best: Sequence[Sized]) -> tuple[list[Sized], tuple[Rejection, ...]]:
     """The sizes that keep deadline and budget; what the others would have needed."""
-    kept: list[_Sized] = []
+    kept: list[Sized] = []
     late: list[float] = []
     dear: list[float] = []
     for each in best:
@@ -203,7 +228,7 @@ def _kept(question: Question, best: Sequence[_Sized]) -> tuple[list[_Sized], tup
     return kept, tuple(refused)
 
 
-def _chosen(question: Question, kept: Sequence[_Sized], answer: Equilibrium | None) -> _Sized | None:
+def _chosen(question: Question, kept: Sequence[Sized], answer: Equilibrium | None) -> Sized | None:
     """The size that serves the objective best; fewer accelerators where two serve alike."""
     if not kept:
         return None
@@ -239,15 +264,15 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def _leanest(ground: Setting, sized: Sequence[_Sized]) -> Option | None:
+def _leanest(ground: Setting, sized: Sequence[Sized]) -> Option | None:
     """Where nothing fits, what needs the least memory on the most accelerators; None if nothing is legal."""
     memories = sized[-1].found.memories
     if memories is None or any(each.options for each in sized):
         return None
-    return ground.options([memories.leanest])[0]
+    return ground.timed([memories.leanest]).options[0]
 
 
-def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ...]:
+def _rejections(ground: Setting, sized: Sequence[Sized]) -> tuple[Rejection, ...]:
     """Why strategies at the sizes asked fell out: memory first, then what the model forbids."""
     faults: Counter[str] = Counter()
     for each in sized:
@@ -267,14 +292,14 @@ def _rejections(ground: Setting, sized: Sequence[_Sized]) -> tuple[Rejection, ..
     return (*((memory,) if too_large else ()), *illegal)
 
 
-def _seen(ground: Setting, scores: pl.DataFrame | None, chosen: _Sized | None) -> Evidence | None:
+def _seen(ground: Setting, scores: pl.DataFrame | None, chosen: Sized | None) -> Evidence | None:
     """What was published of the recommended training; nothing where its length is not the published one."""
     if scores is None or chosen is None or ground.length.batches is None:
         return None
     return seen(scores, ground.workload.slug, chosen.options[0])
 
 
-def _mixed_notes(ground: Setting, question: Question, chosen: _Sized | None) -> Iterator[str]:
+def _mixed_notes(ground: Setting, question: Question, chosen: Sized | None) -> Iterator[str]:
     """Of unequal accelerators: what sharing out by speed would gain."""
     if chosen is None or len(kinds(ground.cluster.accelerator)) == 1:
         return
@@ -287,7 +312,7 @@ def _mixed_notes(ground: Setting, question: Question, chosen: _Sized | None) -> 
     )
 
 
-def _full_notes(ground: Setting, chosen: _Sized | None) -> Iterator[str]:
+def _full_notes(ground: Setting, chosen: Sized | None) -> Iterator[str]:
     """Where the memory is all but full: what to take if the estimate of it is a little too low."""
     held = ground.cluster.accelerator.memory_bytes
     if chosen is None or held is None or chosen.options[0].memory_bytes <= _NEARLY_FULL * held:

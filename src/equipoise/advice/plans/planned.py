@@ -148,12 +148,14 @@ class Plan:
     """The answer. recommended: None where nothing is legal, fits, and keeps deadline and budget.
 
     alternatives: the best other layouts on as many accelerators. by_size: the best at each size tried, asked
-    or not, from the smallest. pareto: of the sizes asked, what none beats in time, money and energy at once.
-    points: equilibria of the modelled curve; answer: the first reason to stop. basis, record: how wrong steps
-    were on what the calibration held out, and plans of published trainings. seen: the result published on
-    as many of the same accelerators as are recommended. remedy: what would make it fit; leanest: where
-    nothing fits, the option of the most accelerators asked that needs the least memory. parameters: of the
-    model, in use. num_considered, num_fitting: strategies estimated, and those that fit into memory.
+    or not, from the smallest; drawn_s: (n_draws, n_sizes) equally likely times of each. pareto: of the sizes
+    asked, what none beats in time, money and energy at once. points: equilibria of the modelled curve;
+    answer: the first reason to stop. basis, record: how wrong steps were on what the calibration held out,
+    and plans of published trainings. seen: the result published on as many of the same accelerators as are
+    recommended. remedy: what would make it fit; leanest: where nothing fits, the option of the most
+    accelerators asked that needs the least memory. parameters: of the model, in use. num_considered,
+    num_fitting: legal strategies among which the best were found, and those that fit into memory. search_s:
+    seconds that finding them took, whenever that was.
     """
 
     question: Question
@@ -166,6 +168,7 @@ class Plan:
     recommended: Option | None
     alternatives: tuple[Option, ...]
     by_size: tuple[Option, ...]
+    drawn_s: FloatArray = field(compare=False, repr=False)
     pareto: tuple[Option, ...]
     points: tuple[Equilibrium, ...]
     answer: Equilibrium | None

@@ -1,6 +1,7 @@
 """One workload on one kind of cluster, with all that times and prices a strategy."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -17,12 +18,14 @@ from equipoise.advice.plans.planned import Length, Option, Question
 from equipoise.advice.plans.subject import subject, usual_batch, usual_choices
 from equipoise.economics import Rates
 from equipoise.perfmodel.estimate import Estimates, Seconds, estimate
+from equipoise.perfmodel.fastest import Job, fastest
 from equipoise.perfmodel.goodput import goodput_fraction
 from equipoise.perfmodel.grid import Grid, Numbers, grid
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import Memory
-from equipoise.perfmodel.search import Searched, search
+from equipoise.perfmodel.parameters import stacked as stacked_parameters
+from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import Space, Value
 from equipoise.scaling.law import FloatArray
 from equipoise.spec.cluster import Cluster, cluster
@@ -32,6 +35,14 @@ from equipoise.stats import Interval
 
 # The precision to train in unless told: the first of these whose rate the chip states.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Options, and equally likely times of the training by each: (n_draws, n_options)."""
+
+    options: tuple[Option, ...]
+    drawn_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,39 +90,49 @@ class Setting:
 
         choices: in place of the setting's own.
         """
+        setting = self if choices is None else replace(self, choices=choices)
+        return setting.surveyed((num_accelerators,))[0]
 
-        def time_s(mesh: Grid, estimates: Estimates) -> Numbers:
-            batch = mesh.global_batch_samples
-            return np.asarray(estimates.step_s * (self.length.samples(batch) / batch))
+    def surveyed(self, sizes: Sequence[int]) -> tuple[Searched, ...]:
+        """The strategies that train fastest, by number of accelerators: all sizes at once."""
+        alike: dict[Machine, list[int]] = defaultdict(list)
+        for index, size in enumerate(sizes):
+            alike[machine(replace(self.cluster, num_accelerators=size))].append(index)
+        found: dict[int, Searched] = {}
+        for nodes, indices in alike.items():
+            job = Job(
+                load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self._num_steps
+            )
+            spaces = [self._space(sizes[index]) for index in indices]
+            found |= dict(zip(indices, fastest(job, spaces, num_best=self.num_best), strict=True))
+        return tuple(found[index] for index in range(len(sizes)))
 
-        space = Space(
+    def _space(self, num_accelerators: int) -> Space:
+        return Space(
             num_accelerators=num_accelerators,
             global_batches=self.batches(num_accelerators),
-            choices=self.choices if choices is None else choices,
-        )
-        nodes = machine(replace(self.cluster, num_accelerators=num_accelerators))
-        return search(
-            self.load, nodes, space, self.model.parameters, objectives=(time_s,), num_best=self.num_best
+            choices=self.choices,
         )
 
-    def options(self, strategies: Sequence[Strategy]) -> tuple[Option, ...]:
+    def _num_steps(self, global_batch_samples: Numbers) -> Numbers:
+        return self.length.samples(global_batch_samples) / global_batch_samples
+
+    def timed(self, strategies: Sequence[Strategy]) -> Timed:
         """What strategies take, each in full, with intervals."""
         if not strategies:
-            return ()
+            return Timed(options=(), drawn_s=np.empty((len(self.model.draws), 0)))
         rows = _Rows(setting=self, strategies=tuple(strategies))
-        estimates = rows.estimates()
-        widths = rows.log_half_widths()
-        return tuple(
-            self._option(each, estimates, index, float(widths[index]))
-            for index, each in enumerate(strategies)
+        estimates, drawn = rows.estimates(), rows.drawn_step_s()
+        widths = _log_half_widths(drawn, estimates.step_s, self.model.log_half_width)
+        num_steps = self._num_steps(rows.grid.global_batch_samples)
+        goodput = goodput_fraction(rows.grid.num_accelerators)
+        return Timed(
+            options=tuple(
+                self._option(each, estimates, index, float(widths[index]))
+                for index, each in enumerate(strategies)
+            ),
+            drawn_s=np.asarray(drawn * num_steps / goodput),
         )
-
-    def curves_s(self, strategies: Sequence[Strategy]) -> FloatArray:
-        """Equally likely times of the training by each strategy: (n_draws, n_strategies)."""
-        rows = _Rows(setting=self, strategies=tuple(strategies))
-        batch = rows.grid.global_batch_samples
-        steps = self.length.samples(batch) / batch
-        return np.asarray(rows.drawn_step_s() * steps / goodput_fraction(rows.grid.num_accelerators))
 
     def _option(self, chosen: Strategy, estimates: Estimates, index: int, log_half_width: float) -> Option:
         def at(values: Numbers) -> float:
@@ -168,25 +189,25 @@ class _Rows:
 
     def drawn_step_s(self) -> FloatArray:
         """Equally likely seconds of a step: (n_draws, n_strategies)."""
-        machines, rows = self._machines(), self.grid
-        steps = (
-            estimate(self.setting.load, machines, rows, drawn).step_s for drawn in self.setting.model.draws
-        )
-        return np.array([np.broadcast_to(each, rows.shape) for each in steps])
-
-    def log_half_widths(self) -> FloatArray:
-        """Half the width of the interval of each step's time, of its logarithm.
-
-        Assumes that what the parameters leave open and what the model gets wrong otherwise are independent.
-        """
-        logs = np.log(self.drawn_step_s() / self.estimates().step_s)
-        low, high = np.quantile(logs, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return np.asarray(np.hypot(np.maximum(high, -low), self.setting.model.log_half_width))
+        draws = self.setting.model.draws
+        found = estimate(self.setting.load, self._machines(), self.grid, stacked_parameters(draws)).step_s
+        return np.broadcast_to(found, (len(draws), *self.grid.shape))
 
     def _machines(self) -> Machine:
         nodes = self.setting.cluster
         sizes = [each.num_accelerators for each in self.strategies]
-        return stacked([machine(replace(nodes, num_accelerators=size)) for size in sizes])
+        known = {size: machine(replace(nodes, num_accelerators=size)) for size in set(sizes)}
+        return stacked([known[size] for size in sizes])
+
+
+def _log_half_widths(drawn_s: FloatArray, step_s: Numbers, log_half_width: float) -> FloatArray:
+    """Half the width of the interval of each step's time, of its logarithm.
+
+    drawn_s: (n_draws, n_strategies) equally likely times. log_half_width: of what the model gets wrong.
+    Assumes that what the parameters leave open and what the model gets wrong otherwise are independent.
+    """
+    low, high = np.quantile(np.log(drawn_s / step_s), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return np.asarray(np.hypot(np.maximum(high, -low), log_half_width))
 
 
 def setting(
