@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import combinations, groupby
 from statistics import NormalDist, median
 from typing import Literal, TypeAlias, get_args
 
@@ -16,9 +16,10 @@ from equipoise.stats import Interval
 
 PriceTerms: TypeAlias = Literal["on_demand", "reserved", "spot"]
 TERMS: tuple[PriceTerms, ...] = get_args(PriceTerms)
-_WORDS: dict[PriceTerms, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
+WORDS: dict[PriceTerms, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
 # Dearer than any machine: a slip of the unit.
 _MOST_USD = 1e6
+_PAIR_SD = math.sqrt(2.0) * NormalDist().inv_cdf(0.75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +97,32 @@ def _own(accelerator: str, own: float, terms: PriceTerms) -> Price:
 
 def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> Price:
     amounts = [each.usd_per_accelerator_hour for each in known]
-    names = ", ".join(f"{each.provider} {each.read}" for each in known)
     return Price(
         accelerator=accelerator,
-        usd_per_accelerator_hour=median(amounts),
+        usd_per_accelerator_hour=_middle(amounts),
         low=min(amounts),
         high=max(amounts),
-        basis=f"{_WORDS[terms]}, {names}",
+        basis=_named(terms, known),
         terms=terms,
         log_half_width=_reach() * offer_log_sd(),
         offers=tuple(known),
     )
+
+
+def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
+    """Terms, providers and dates of offers, in few words."""
+    names = ", ".join(dict.fromkeys(each.provider for each in known))
+    dates = sorted({each.read for each in known})
+    when = str(dates[0]) if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    many = "" if len(known) == 1 else f"median of {len(known)} offers, "
+    return f"{WORDS[terms]}, {many}{when}: {names}"
+
+
+def _middle(amounts: Sequence[float]) -> float:
+    """The median, of two in the middle the geometric mean: prices lie on a logarithmic scale."""
+    ordered = sorted(amounts)
+    below, above = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return below if below == above else math.sqrt(below * above)
 
 
 def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
@@ -116,8 +132,8 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
     if demand is None or len(ratios) < 3:  # noqa: PLR2004 - fewer show no spread
         return None
     logs = [math.log(each) for each in ratios]
-    usual = median(logs)
-    spread = math.hypot(_log_sd([logs]), offer_log_sd())
+    usual = math.log(_middle(ratios))
+    spread = math.hypot(_log_sd(logs), offer_log_sd())
     value = demand.usd_per_accelerator_hour * math.exp(usual)
     return Price(
         accelerator=accelerator,
@@ -125,7 +141,7 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
         low=value,
         high=value,
         basis=(
-            f"no {_WORDS[terms]} offer is known: {math.exp(usual):.2f} of the price on demand, as the median "
+            f"no {WORDS[terms]} offer is known: {math.exp(usual):.2f} of the price on demand, as the median "
             f"of {len(ratios)} other accelerators"
         ),
         terms=terms,
@@ -137,14 +153,18 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
 def offer_log_sd() -> float:
     """Standard deviation of the logarithm among offers of one accelerator on the same terms, over all.
 
-    Assumes offers of all accelerators scatter alike, and dated ones as those of today.
+    Assumes offers of all accelerators scatter alike, and dated ones as those of today. A few stray far (old
+    chips that some sell off): the median of differences between pairs leaves them be.
+    Source: Shamos 1976 and Rousseeuw and Croux 1993: the median of |x - y| over pairs of normal values is
+    0.9539 standard deviations.
     """
-    groups = []
-    for found in _offers().values():
-        for terms in TERMS:
-            amounts = [math.log(each.usd_per_accelerator_hour) for each in found if each.terms == terms]
-            groups.append(amounts)
-    return _log_sd([each for each in groups if len(each) > 1])
+    apart = [
+        abs(math.log(one.usd_per_accelerator_hour / other.usd_per_accelerator_hour))
+        for found in _offers().values()
+        for one, other in combinations(found, 2)
+        if one.terms == other.terms
+    ]
+    return median(apart) / _PAIR_SD
 
 
 @cache
@@ -160,14 +180,12 @@ def _ratios(terms: PriceTerms) -> Iterator[float]:
             for each in ("on_demand", terms)
         }
         if all(at.values()):
-            yield median(at[terms]) / median(at["on_demand"])
+            yield _middle(at[terms]) / _middle(at["on_demand"])
 
 
-def _log_sd(groups: Sequence[Sequence[float]]) -> float:
-    """The standard deviation within groups, pooled."""
-    squares = sum(sum((each - sum(group) / len(group)) ** 2 for each in group) for group in groups)
-    freedom = sum(len(group) - 1 for group in groups)
-    return math.sqrt(squares / freedom)
+def _log_sd(logs: Sequence[float]) -> float:
+    """The standard deviation of a few logarithms, by the differences of their pairs."""
+    return median(abs(one - other) for one, other in combinations(logs, 2)) / _PAIR_SD
 
 
 def _reach() -> float:

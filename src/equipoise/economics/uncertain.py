@@ -6,6 +6,7 @@ Assumes throughout that inputs are independent of each other, and positive ones 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -18,9 +19,9 @@ LEVEL = 0.9
 Values: TypeAlias = Mapping[str, NDArray[np.float64]]
 Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
 
-# Even points of a unit cube, not random ones: the same answer each time, and tails that fill evenly. With
-# 4,095 of them the ends of a 90 % interval lie within 1 % of those of a million draws (tests/economics).
-_NUM_DRAWS = 4095
+# So many that the ends of a 90 % interval lie within 2 % of those of two million draws (tests/economics).
+_NUM_DRAWS = 8192
+_SEED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,26 +104,33 @@ def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
     evaluate: values by name, each of shape (n,), to results of shape (n,). inputs: of one level.
     Assumes inputs are independent; the logarithm of a positive one, else the value itself, is normal on
     either side of its value, with the width of that side.
-    Source: Kroese, Taimre and Botev 2011, 2.2, quasi-Monte Carlo over the inverse of each distribution.
+    Source: JCGM 101:2008, propagation of distributions by Monte Carlo.
     """
     level = inputs[0].interval.level if inputs else LEVEL
     value = float(evaluate({each.name: np.array([each.interval.value]) for each in inputs})[0])
-    deviates = _deviates(len(inputs))
-    reach = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    drawn = {each.name: _at(each.interval, deviates[:, column] / reach) for column, each in enumerate(inputs)}
-    results = np.sort(evaluate(drawn))
+    results = np.sort(drawn(evaluate, inputs))
     tail = (1.0 - level) / 2.0
     low, high = (float(results[round(share * (len(results) - 1))]) for share in (tail, 1.0 - tail))
     return Interval(value=value, low=min(low, value), high=max(high, value), level=level)
 
 
+def drawn(evaluate: Evaluate, inputs: Sequence[Input]) -> NDArray[np.float64]:
+    """Equally likely results of a calculation as its inputs vary together: (n_draws,)."""
+    level = inputs[0].interval.level if inputs else LEVEL
+    reach = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    deviates = _deviates(len(inputs)) / reach
+    return evaluate(
+        {each.name: _at(each.interval, deviates[:, column]) for column, each in enumerate(inputs)}
+    )
+
+
 def tornado(name: str, unit: str, evaluate: Evaluate, inputs: Sequence[Input]) -> Tornado:
     """The result, its interval, and its inputs by how far each moves it alone.
 
-    Every bar evaluates anew at both ends of its input, the others at their values.
+    Every bar evaluates anew at both ends of its input, the others at their values; what is exact has none.
     Source: Eschenbach 1992, tornado diagrams.
     """
-    bars = [_bar(evaluate, inputs, each) for each in inputs]
+    bars = [_bar(evaluate, inputs, each) for each in inputs if each.interval.low < each.interval.high]
     return Tornado(
         name=name,
         unit=unit,
@@ -155,25 +163,13 @@ def _at(interval: Interval, reaches: NDArray[np.float64]) -> NDArray[np.float64]
     return np.asarray(interval.value + reaches * width)
 
 
+@cache
 def _deviates(num_inputs: int) -> NDArray[np.float64]:
-    """Normal deviates at even points of the unit cube: (n_draws, n_inputs).
+    """Normal deviates, each input's as even as they can be, in an order of its own: (n_draws, n_inputs).
 
-    Source: Roberts 2018, additive recurrence with the powers of the root of x**(d + 1) = x + 1.
+    Source: McKay, Beckman and Conover 1979, Latin hypercube sampling, at the middle of each cell.
     """
-    root = 2.0
-    for _ in range(64):
-        root = (1.0 + root) ** (1.0 / (num_inputs + 1))
-    steps = root ** -np.arange(1.0, num_inputs + 1.0)
-    points = (0.5 + np.outer(np.arange(1, _NUM_DRAWS + 1), steps)) % 1.0
-    return _normal(np.clip(points, 0.5 / _NUM_DRAWS, 1.0 - 0.5 / _NUM_DRAWS))
-
-
-# The normal quantile function between these points is a straight line to within 1e-4 of a deviate.
-_SHARES = np.linspace(-9.0, 9.0, 2001)
-
-
-def _normal(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The normal deviates that leave so much below them."""
-    odds = 1.0 / (1.0 + np.exp(-_SHARES))
-    exact_at = np.array([NormalDist().inv_cdf(float(each)) for each in odds])
-    return np.asarray(np.interp(shares, odds, exact_at))
+    shares = (np.arange(_NUM_DRAWS) + 0.5) / _NUM_DRAWS
+    even = np.array([NormalDist().inv_cdf(float(share)) for share in shares])
+    rng = np.random.default_rng(_SEED)
+    return np.stack([rng.permutation(even) for _ in range(num_inputs)], axis=1)

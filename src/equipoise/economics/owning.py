@@ -1,0 +1,268 @@
+"""Hardware bought or rented: when buying pays, what it returns by a horizon, what that hangs on most."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.economics.bills import SYSTEM_POWER, Rates
+from equipoise.economics.grids import Electricity, electricity
+from equipoise.economics.tables import table
+from equipoise.economics.uncertain import (
+    LEVEL,
+    Evaluate,
+    Input,
+    Tornado,
+    Values,
+    drawn,
+    exact,
+    product,
+    propagated,
+    tornado,
+)
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.stats import Interval
+from equipoise.units import DAY_S, HOUR_S
+
+PURCHASES = "src/equipoise/economics/purchases.toml"
+MONTH_H = 365.25 * DAY_S / HOUR_S / 12
+_MONTHS_A_YEAR = 12
+_RESIDUAL_MONTHS = 36
+_MOST_USD = 1e8
+_MOST_MONTHS = 240
+# Of all hours, where the user does not say: between a lab and a queue that never empties. An assumption.
+_USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """What it takes to own one accelerator with its share of host and network.
+
+    usd: of the whole, per accelerator. hosting_usd_per_month: room and rack, without electricity.
+    residual_fraction: of the price, after three years. basis: where each comes from.
+    """
+
+    accelerator: str
+    usd: Interval
+    upkeep_per_year: Interval
+    hosting_usd_per_month: Interval
+    idle_power_fraction: Interval
+    residual_fraction: Interval
+    lifetime_months: Interval
+    basis: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Owning one accelerator beside renting one for the hours it is used.
+
+    months_to_break_even: infinite where renting stays cheaper. return_usd: what owning saved by the horizon,
+    with what the machine is worth then. utilisation: of all hours. chance_in_lifetime: of breaking even
+    before the machine is done. tornado: of the return. even_at_utilisation: of all hours, from where on
+    owning breaks even by the horizon; None where it never does.
+    """
+
+    purchase: Purchase
+    utilisation: Interval
+    horizon_months: float
+    rent_usd_per_month: Interval
+    running_usd_per_month: Interval
+    months_to_break_even: Interval
+    chance_in_lifetime: float
+    return_usd: Interval
+    even_at_utilisation: float | None
+    tornado: Tornado
+    assumes: tuple[str, ...]
+
+
+def purchase(
+    accelerator: str,
+    *,
+    power_w: float | None,
+    own_usd: float | None = None,
+    hosting_usd_per_month: float | None = None,
+) -> Purchase | None:
+    """What owning one takes: the user's own figures, else those of the table; None without a price.
+
+    own_usd: of an accelerator with its share of everything. power_w: rated, for the room that it takes.
+    Raises UsageError for what is no amount.
+    """
+    for option, amount in (("--buy", own_usd), ("--hosting", hosting_usd_per_month)):
+        if amount is not None and not 0 <= amount < _MOST_USD:
+            raise UsageError(f"{option} is {amount!r}; expected US dollars an accelerator")
+    known = table("purchases.toml")
+    usual: dict[str, Any] = known["usual"]
+    rows = [row for row in known["purchase"] if row["accelerator"] == accelerator]
+    if own_usd is None and not rows:
+        return None
+    if own_usd is not None:
+        usd, basis = exact(own_usd), ["price: your own"]
+    else:
+        usd = product(_stated(rows[0]["usd"]), _stated(usual["system_factor"]))
+        basis = [
+            f"price {rows[0]['read']}: {rows[0]['source']}",
+            f"host and network: {usual['system_factor_source']}",
+        ]
+    if hosting_usd_per_month is not None:
+        hosting = exact(hosting_usd_per_month)
+    else:
+        if power_w is None:
+            raise EvidenceError(
+                f"no power of {accelerator} is known, so the room it takes is not", missing=("--hosting",)
+            )
+        hosting = product(_stated(usual["hosting_usd_per_kw_month"]), exact(power_w / 1000.0))
+        basis.append(f"hosting: {usual['hosting_source']}")
+    return Purchase(
+        accelerator=accelerator,
+        usd=usd,
+        upkeep_per_year=_stated(usual["upkeep_per_year"]),
+        hosting_usd_per_month=hosting,
+        idle_power_fraction=_stated(usual["idle_power_fraction"]),
+        residual_fraction=_stated(usual["residual_fraction_36_months"]),
+        lifetime_months=_stated(usual["lifetime_months"]),
+        basis=(
+            *basis,
+            f"upkeep: {usual['upkeep_source']}",
+            f"worth later: {usual['residual_source']}",
+            f"lifetime: {usual['lifetime_source']}",
+            f"power when idle: {usual['idle_source']}",
+        ),
+    )
+
+
+def ownership(
+    bought: Purchase,
+    rates: Rates,
+    *,
+    utilisation: Interval = _USUAL_UTILISATION,
+    horizon_months: float = 36.0,
+    speed_error: Interval | None = None,
+) -> Ownership:
+    """When owning one accelerator pays against renting it for the hours it is used, and what it returns.
+
+    rates: price of renting, power, electricity. utilisation: share of all hours that the machine works.
+    speed_error: measured over predicted time of the work, as an interval about 1: work that takes longer
+    than predicted keeps the machine busy longer, and so costs more to rent.
+    Raises EvidenceError without a price or power, UsageError for what is no share or horizon.
+    Assumes that a rented machine is paid for the used hours alone, an owned one for all; no interest, taxes
+    or change of prices.
+    Source: the definition of break-even: price over what a month of owning saves.
+    """
+    _check(utilisation, horizon_months)
+    if rates.price is None or rates.accelerator_power_w is None:
+        what = "price to rent" if rates.price is None else "power"
+        raise EvidenceError(f"no {what} of {bought.accelerator} is known", missing=("--price",))
+    power = rates.electricity or electricity()
+    inputs = _inputs(bought, rates, power, utilisation, speed_error)
+    flows = _Flows(power_kw=rates.accelerator_power_w / 1000.0, horizon_months=horizon_months)
+    months = propagated(flows.months_to_break_even, inputs)
+    lifetime = Input(name="lifetime", unit="months", interval=bought.lifetime_months)
+    return Ownership(
+        purchase=bought,
+        utilisation=utilisation,
+        horizon_months=horizon_months,
+        rent_usd_per_month=propagated(flows.rent_usd, inputs),
+        running_usd_per_month=propagated(flows.running_usd, inputs),
+        months_to_break_even=months,
+        chance_in_lifetime=_chance(flows.pays, (*inputs, lifetime)),
+        return_usd=propagated(flows.return_usd, inputs),
+        even_at_utilisation=_even_at(flows, inputs),
+        tornado=tornado("return", "USD", flows.return_usd, inputs),
+        assumes=(
+            "rented hours are paid only when used, owned ones always; no interest, taxes or change of prices",
+            *bought.basis,
+            f"electricity: {power.basis}",
+            f"rent: {rates.price.basis}",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flows:
+    """Money by month, of values by name. power_kw: rated, of one accelerator."""
+
+    power_kw: float
+    horizon_months: float
+
+    def rent_usd(self, at: Values) -> NDArray[np.float64]:
+        """A month of renting what is used; never more hours than there are."""
+        return _used(at) * MONTH_H * at["rent"]
+
+    def running_usd(self, at: Values) -> NDArray[np.float64]:
+        """A month of an owned machine: electricity busy and idle, room, upkeep."""
+        busy = _used(at)
+        drawn_kw = self.power_kw * at["system power"] * (busy + (1.0 - busy) * at["idle power"])
+        electric = drawn_kw * MONTH_H * at["pue"] * at["electricity"]
+        return np.asarray(electric + at["hosting"] + at["purchase"] * at["upkeep"] / _MONTHS_A_YEAR)
+
+    def months_to_break_even(self, at: Values) -> NDArray[np.float64]:
+        """Months until what was saved is what was paid; infinite where nothing is saved."""
+        saved = self.rent_usd(at) - self.running_usd(at)
+        with np.errstate(divide="ignore"):
+            return np.where(saved > 0.0, at["purchase"] / np.maximum(saved, 0.0), math.inf)
+
+    def return_usd(self, at: Values) -> NDArray[np.float64]:
+        """What owning is ahead of renting at the horizon, the machine sold then."""
+        worth = at["purchase"] * at["worth after 3 years"] ** (self.horizon_months / _RESIDUAL_MONTHS)
+        saved = self.rent_usd(at) - self.running_usd(at)
+        return np.asarray(self.horizon_months * saved + worth - at["purchase"])
+
+    def pays(self, at: Values) -> NDArray[np.float64]:
+        """1 where it breaks even within its life, else 0."""
+        return np.asarray(self.months_to_break_even(at) <= at["lifetime"], dtype=float)
+
+
+def _used(at: Values) -> NDArray[np.float64]:
+    """Share of the hours in which the machine works."""
+    return np.minimum(at["utilisation"] * at["time against predicted"], 1.0)
+
+
+def _inputs(
+    bought: Purchase,
+    rates: Rates,
+    power: Electricity,
+    utilisation: Interval,
+    speed_error: Interval | None,
+) -> tuple[Input, ...]:
+    assert rates.price is not None
+    named = (
+        ("rent", "USD/h", rates.price.interval),
+        ("purchase", "USD", bought.usd),
+        ("utilisation", "of hours", utilisation),
+        ("time against predicted", "x", speed_error or exact(1.0)),
+        ("electricity", "USD/kWh", power.usd_per_kwh),
+        ("pue", "x", power.pue),
+        ("system power", "x rated", SYSTEM_POWER.interval),
+        ("idle power", "of busy", bought.idle_power_fraction),
+        ("hosting", "USD/month", bought.hosting_usd_per_month),
+        ("upkeep", "of price/year", bought.upkeep_per_year),
+        ("worth after 3 years", "of price", bought.residual_fraction),
+    )
+    return tuple(Input(name=name, unit=unit, interval=interval) for name, unit, interval in named)
+
+
+def _chance(evaluate: Evaluate, inputs: tuple[Input, ...]) -> float:
+    """The share of draws in which something holds."""
+    return float(np.mean(drawn(evaluate, inputs)))
+
+
+def _even_at(flows: _Flows, inputs: tuple[Input, ...]) -> float | None:
+    """The least utilisation at which the return at the horizon is not negative, all else at its value."""
+    shares = np.linspace(0.0, 1.0, 1001)
+    at = {each.name: np.full(len(shares), each.interval.value) for each in inputs} | {"utilisation": shares}
+    pays = np.flatnonzero(flows.return_usd(at) >= 0.0)
+    return float(shares[pays[0]]) if len(pays) else None
+
+
+def _check(utilisation: Interval, horizon_months: float) -> None:
+    if not 0.0 < utilisation.low <= utilisation.high <= 1.0:
+        raise UsageError(f"--utilisation is {utilisation.value:g}; expected a share of all hours, 0 to 1")
+    if not 0.0 < horizon_months <= _MOST_MONTHS:
+        raise UsageError(f"--horizon is {horizon_months:g}; expected months, above 0, at most {_MOST_MONTHS}")
+
+
+def _stated(row: list[float]) -> Interval:
+    low, value, high = row
+    return Interval(value=float(value), low=float(low), high=float(high), level=LEVEL)
