@@ -44,7 +44,7 @@ def questions(asked: Asked) -> Iterator[Question]:
     """One question an accelerator. Raises UsageError or SpecError for what no option can mean."""
     node: NodeFacts = {} if asked.node_size is None else {"node_size": asked.node_size}
     knobs = choices(asked.fixed, precision=asked.precision)
-    counted = [_counted(named) for named in asked.accelerators]
+    counted = [counted_name(named) for named in asked.accelerators]
     if all(count for count, _ in counted) and (asked.sizes or asked.nodes):
         raise UsageError(
             f"--accelerator {asked.accelerators[0]} states the size already: "
@@ -72,7 +72,7 @@ def questions(asked: Asked) -> Iterator[Question]:
         )
 
 
-def _counted(named: str) -> tuple[str | None, str]:
+def counted_name(named: str) -> tuple[str | None, str]:
     """The number before an accelerator's name, as in `2x rtx-4090`, and the name."""
     found = _COUNTED.fullmatch(named)
     return (found[1], found[2]) if found else (None, named)

@@ -86,15 +86,13 @@ def _places(problem: Problem, spans: Sequence[Span], job: int) -> Iterator[Place
     """The earliest place of a job in each size, that keeps its deadline."""
     about = problem.jobs[job]
     for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
-        start_s = _earliest(problem, spans, size, time_s, about.start_s)
+        start_s = earliest(problem, spans, size, time_s, about.start_s)
         late = problem.objective != "lateness" and is_after(start_s + time_s, about.deadline_s)
         if not late:
             yield Placed(job=job, choice=choice, start_s=start_s)
 
 
-def _earliest(
-    problem: Problem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float
-) -> float:
+def earliest(problem: Problem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float) -> float:
     """The earliest moment at which so many accelerators are free for so long; infinite if never."""
     if size > problem.num_accelerators:
         return math.inf
