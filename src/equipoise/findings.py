@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from equipoise.advice.answer.advice import Advice
 from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.advice.plans.sizing import Parts, Sized
+from equipoise.economics import Bill
 from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim
@@ -75,6 +77,30 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFindings:
+    """Everything a page shows that puts entries of one round and workload side by side.
+
+    entries: every closed entry with a score, with the columns of `scaling.metrics.ENTRY_COLUMNS` but
+    `cluster`, ordered by accelerators, then score. chosen: those side by side, in that order; bills: what one
+    run of each costs. losses: of those chosen, as `scaling.decompose.losses` returns them; curves: of their
+    accelerators, as `scaling.metrics.curves`. are_given: whether somebody chose them.
+    """
+
+    round: str
+    division: str
+    dataset: str
+    sources: str
+    workload: str
+    name: str
+    entries: pl.DataFrame
+    chosen: pl.DataFrame
+    bills: tuple[Bill, ...]
+    losses: pl.DataFrame
+    curves: pl.DataFrame
+    are_given: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFindings:
     """Everything a page about a plan shows.
 
@@ -93,4 +119,28 @@ class PlanFindings:
     stored: tuple[Option, ...]
     held: Parts
     priors: tuple[Prior, ...]
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceFindings:
+    """Everything a page about an advice shows. dataset: version of the embedded data."""
+
+    advice: Advice
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyFindings:
+    """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
+
+    forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
+    a kind of model each. advice: of advised numbers of accelerators, a kind each. own: of one's own ledger.
+    """
+
+    forecasts: Shipped | None
+    profiles: tuple[Profile, ...]
+    plans: tuple[PlanRecord, ...]
+    advice: tuple[AdviceRecord, ...]
+    own: Running | None
     dataset: str

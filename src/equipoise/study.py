@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
@@ -10,13 +10,24 @@ from typing import Any
 
 import polars as pl
 
+from equipoise.advice.answer.advised import advise
+from equipoise.advice.answer.asked import Request
 from equipoise.advice.forecast import record
 from equipoise.advice.forecast.balance import Balances, Unanswered, balances
 from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
 from equipoise.advice.plans import sizing
 from equipoise.advice.plans.planned import Comparison
+from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
+from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
-from equipoise.findings import Findings, PlanFindings, WorkloadFindings
+from equipoise.findings import (
+    AccuracyFindings,
+    AdviceFindings,
+    ComparedFindings,
+    Findings,
+    PlanFindings,
+    WorkloadFindings,
+)
 from equipoise.perfmodel.parameters import PRIORS
 from equipoise.runs import embedded
 from equipoise.runs.store import Tables, merged, read_tables
@@ -31,6 +42,7 @@ from equipoise.scaling.shared import shared_systems
 from equipoise.scaling.summary import headline, summary
 from equipoise.scaling.titles import workload_title
 from equipoise.spec.hardware import accelerator as known_accelerator
+from equipoise.spec.hardware import accelerator_slug
 from equipoise.spec.workload import workload_slug
 
 # Open entries may change the model and the target: they are listed, but no study compares them.
@@ -143,6 +155,66 @@ def study(
     )
 
 
+def compared(
+    round: str | None = None,  # noqa: A002 - what users call it
+    workload: str | None = None,
+    entries: Sequence[str] = (),
+    *,
+    data: Folders | None = None,
+    also: Folders = (),
+) -> ComparedFindings:
+    """Closed entries of one round and workload side by side.
+
+    round: as for `study`. workload: the first that a study of the round takes unless given. entries: their
+    entry_id; those that `scaling.pointers` points to unless given.
+    Raises EvidenceError where too few entries have a score, SpecError for unknown names.
+    """
+    everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
+    chosen_round = _chosen_round(round, everything)
+    of_round = everything.filter((pl.col("round") == chosen_round) & (pl.col("division") == DIVISION))
+    wanted = None if workload is None else (workload,)
+    usual = tuple(row.workload for row in _published() if row.round == chosen_round)
+    slug = _chosen_workloads(wanted, of_round, default=usual, round_=chosen_round)[0]
+    measured = with_factors(
+        with_metrics(of_round.filter(pl.col("workload") == slug).rename({"round": "campaign"}))
+    ).rename({"campaign": "round"})
+    scored = measured.filter(COMPARABLE).sort("num_accelerators", "score_s", "entry_id")
+    ids = tuple(dict.fromkeys(entries)) or tuple(each.entry_id for each in pointers(scored, slug))
+    unknown = next((each for each in ids if each not in scored["entry_id"]), None)
+    if unknown is not None:
+        raise SpecError(f"entry {unknown!r} has no score for {slug} in {chosen_round}, {DIVISION}")
+    chosen = scored.filter(pl.col("entry_id").is_in(ids))
+    kinds = chosen["accelerator"].drop_nulls().unique().to_list()
+    return ComparedFindings(
+        round=chosen_round,
+        division=DIVISION,
+        dataset=embedded.version(),
+        sources=_sources(data, also),
+        workload=slug,
+        name=workload_title(slug),
+        entries=scored,
+        chosen=chosen,
+        bills=tuple(_bill_of(row) for row in chosen.iter_rows(named=True)),
+        losses=losses(chosen),
+        curves=curves(scored.filter(pl.col("accelerator").is_in(kinds))),
+        are_given=bool(entries),
+    )
+
+
+def _bill_of(entry: Mapping[str, Any]) -> Bill:
+    """What one run of an entry costs, its energy as measured where it was."""
+    known = None
+    if entry["accelerator"] is not None and accelerator_slug(entry["accelerator"]) is not None:
+        known = known_accelerator(entry["accelerator"])
+    rates = Rates(price=None, grid=grid(), accelerator_power_w=None, system_power=SYSTEM_POWER)
+    return bill(
+        entry["num_accelerators"],
+        entry["score_s"],
+        rates if known is None else rates_of(known),
+        measured_energy_j=entry["energy_j"],
+    )
+
+
 def plan_findings(comparison: Comparison) -> PlanFindings:
     """What a page shows of the plans of `advice.plans`, the one to take first."""
     plan = comparison.plan
@@ -158,6 +230,15 @@ def plan_findings(comparison: Comparison) -> PlanFindings:
         priors=PRIORS,
         dataset=embedded.version(),
     )
+
+
+def advice(request: Request, *, data: Folders | None = None, also: Folders = ()) -> AdviceFindings:
+    """What to take for a training, with its evidence, reasons, alternatives and record.
+
+    Raises EvidenceError, naming what is missing, where nothing tells how long it takes.
+    """
+    found = advise(request, scores=tables(data=data, also=also).scores)
+    return AdviceFindings(advice=found, dataset=embedded.version())
 
 
 def round_name(name: str) -> str:

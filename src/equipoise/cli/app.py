@@ -10,7 +10,18 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
-from equipoise.cli import bench, evidence, measurement, orientation, record, serve, theory, understanding
+from equipoise.cli import (
+    advise,
+    allocate,
+    bench,
+    evidence,
+    measurement,
+    orientation,
+    record,
+    serve,
+    theory,
+    understanding,
+)
 from equipoise.cli.output import printable, write
 
 # The help groups verbs as DESIGN groups the folders; a verb is one line here.
@@ -19,7 +30,7 @@ _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Understanding", (understanding.predict, understanding.backtest)),
     ("Theory", (theory.plan, theory.validate)),
     ("Measurement", (measurement.topology, measurement.collectives, measurement.trace, bench.bench)),
-    ("Decision", (record.record, serve.serve)),
+    ("Decision", (advise.advise, allocate.allocate, record.record, serve.serve)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 

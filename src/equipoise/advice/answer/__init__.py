@@ -1,0 +1,1 @@
+"""What to do? Published, measured and modelled evidence weighed into one answer, with its reasons."""

@@ -1,0 +1,100 @@
+"""The advice: machines looked over, evidence weighed, the choice with its reasons and what would beat it."""
+
+from collections.abc import Sequence
+
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.advice.answer.advice import Advice, Standing
+from equipoise.advice.answer.alternatives import alternatives
+from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.chosen import worth
+from equipoise.advice.answer.next_doubling import next_doubling
+from equipoise.advice.answer.own_runs import own_runs
+from equipoise.advice.answer.reasons import reasons
+from equipoise.advice.answer.records import records
+from equipoise.advice.answer.standing import Subject, standing
+from equipoise.advice.answer.to_measure import to_measure
+from equipoise.advice.plans.subject import subject
+from equipoise.errors import EvidenceError
+from equipoise.spec.cluster import cluster
+
+
+def advise(request: Request, *, scores: pl.DataFrame | None) -> Advice:
+    """What to take for a training, with its evidence, reasons, alternatives and record.
+
+    scores: the table `scores`; None where no published result may be used.
+    Raises EvidenceError, naming what is missing, where no machine has any evidence; SpecError and UsageError
+    for what names nothing.
+    """
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        return _advise(request, scores)
+
+
+def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
+    about = Subject(workload=subject(request.workload), global_batch_samples=None)
+    slugs = [cluster(name).accelerator.slug for name in request.accelerators]
+    own = None if request.runs is None else own_runs(request.runs, about.workload.slug, slugs)
+    found: list[Standing] = []
+    refused: list[EvidenceError] = []
+    for name in request.accelerators:
+        try:
+            found.append(standing(request, about, name, scores=scores, own=own))
+        except EvidenceError as err:
+            refused.append(err)
+    if not found:
+        _refuse(refused)
+    best = _best(request, found)
+    others = tuple(each for each in found if each is not best)
+    choice = best.recommended
+    doubled = None
+    if choice is not None:
+        everyone = {each.num_accelerators: each for each in (*best.choices, *best.beyond.values())}
+        doubled = next_doubling(choice, everyone.get(2 * choice.num_accelerators))
+    return Advice(
+        request=request,
+        workload=about.workload.slug,
+        title=about.workload.title,
+        standing=best,
+        others=others,
+        next_doubling=doubled,
+        alternatives=alternatives(request, best, others),
+        reasons=reasons(request, best, doubled),
+        to_measure=to_measure(request, best),
+        records=records(best),
+        notes=(
+            *about.notes,
+            *best.notes,
+            *(() if own is None else own.notes),
+            *(f"Not compared: {each}." for each in refused),
+        ),
+    )
+
+
+def _best(request: Request, found: Sequence[Standing]) -> Standing:
+    """The machine whose choice serves the objective best; the first where none has one.
+
+    With the objective `balance`, the cheaper training where all prices are known, else the faster: numbers
+    of unlike accelerators do not compare.
+    """
+    able = [each for each in found if each.recommended is not None]
+    if not able:
+        return found[0]
+    objective = request.objective
+    if objective == "balance":
+        objective = "cost" if all(each.rates.price is not None for each in able) else "time"
+
+    def value(each: Standing) -> float:
+        assert each.recommended is not None
+        return worth(each.recommended, objective)
+
+    return min(able, key=value)
+
+
+def _refuse(refused: Sequence[EvidenceError]) -> None:
+    if len(refused) == 1:
+        raise refused[0]
+    raise EvidenceError(
+        "; ".join(map(str, refused)),
+        missing=tuple(dict.fromkeys(item for each in refused for item in each.missing)),
+    )

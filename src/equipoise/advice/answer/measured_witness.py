@@ -1,0 +1,153 @@
+"""What the user's own steps say: of the sizes they ran on, and of larger ones by what more ranks add."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from equipoise.advice.answer.evidence import Source, Witness
+from equipoise.advice.answer.own_runs import OwnRun
+from equipoise.advice.answer.weighed import LEAST_LOG_SD
+from equipoise.advice.answer.witnesses import with_log_sd
+from equipoise.advice.measured.scaled import HALF_WIDTH_LOG, SmallRun, scaled
+from equipoise.advice.plans.length import DEVIATE
+from equipoise.advice.plans.planned import Length
+from equipoise.bench.methods import method
+from equipoise.errors import InputError
+from equipoise.perfmodel.goodput import goodput_fraction
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.workload import Workload
+from equipoise.units import format_count
+
+# Errors of steps foretold from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
+# and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
+_FULL_AFTER_DOUBLINGS = 3.0
+_LOG_SD_A_DOUBLING = 0.06
+_DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
+
+
+def measured_witness(
+    runs: Sequence[OwnRun],
+    length: Length,
+    sizes: Sequence[int],
+    *,
+    cluster: Cluster | None,
+    workload: Workload | None,
+) -> Witness | None:
+    """What the user's runs say of sizes; None where they say nothing of any.
+
+    length: of the training. cluster: None where the catalogue lacks it: then sizes that ran are told alone.
+    """
+    times, why, sources = {}, {}, {}
+    for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
+        told = [found for each in runs if (found := _told(each, size, length, cluster, workload))]
+        if not told:
+            continue
+        # The nearest size speaks; of several set-ups there, the fastest.
+        nearest = min(abs(math.log2(size / run.num_accelerators)) for run, _, _ in told)
+        near = [each for each in told if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
+        run, value, spread = min(near, key=lambda each: each[1])
+        times[size] = with_log_sd(value, spread)
+        why[size] = _why(run, size)
+        sources[run] = value
+    if not times:
+        return None
+    return Witness(
+        kind="measured",
+        name="your runs",
+        times=times,
+        why=why,
+        sources=tuple(
+            Source(
+                kind="measured",
+                ref=each.run_ids[0] + (f" and {len(each.run_ids) - 1} more" if each.run_ids[1:] else ""),
+                num_accelerators=each.num_accelerators,
+                time_s=_time_s(length, each.global_batch_samples, each.samples_per_s, each.num_accelerators),
+            )
+            for each in sources
+        ),
+    )
+
+
+def distance_log_sd(num_doublings: float) -> float:
+    """How wrong steps so many doublings beyond the measured ones were: standard deviation of the logarithm.
+
+    Source: docs/experiments/0009: 0.38 is half its 90 % interval, reached at three doublings; beyond, 0.06 a
+    doubling where that is more.
+
+    >>> distance_log_sd(0.0)
+    0.0
+    """
+    usual = HALF_WIDTH_LOG / DEVIATE
+    return max(usual * min(1.0, num_doublings / _FULL_AFTER_DOUBLINGS), _LOG_SD_A_DOUBLING * num_doublings)
+
+
+def _told(
+    run: OwnRun, size: int, length: Length, cluster: Cluster | None, workload: Workload | None
+) -> tuple[OwnRun, float, float] | None:
+    """The set-up, seconds of the training on so many, and their log standard deviation; None: cannot tell."""
+    own = max(run.log_sd, LEAST_LOG_SD)
+    if size == run.num_accelerators:
+        value = _time_s(length, run.global_batch_samples, run.samples_per_s, size)
+        return run, value, math.hypot(own, length.log_sd(float(run.global_batch_samples)))
+    rate = _scaled_rate(run, size, cluster, workload)
+    if rate is None:
+        return None
+    batch = round(run.global_batch_samples * size / run.num_accelerators)
+    far = distance_log_sd(math.log2(size / run.num_accelerators))
+    value = _time_s(length, batch, rate, size)
+    return run, value, math.hypot(own, length.log_sd(float(batch)), far)
+
+
+def _time_s(length: Length, batch: int, samples_per_s: float, size: int) -> float:
+    """Seconds of the whole training at a rate; failures cost what they cost a plan."""
+    samples = float(length.samples(np.array([float(batch)]))[0])
+    return samples / samples_per_s / float(goodput_fraction(size))
+
+
+def _scaled_rate(run: OwnRun, size: int, cluster: Cluster | None, workload: Workload | None) -> float | None:
+    """Samples in a second on more accelerators, each keeping its share; None where no law tells."""
+    if cluster is None or size < run.num_accelerators:
+        return None
+    accumulated = _accumulated(run.strategy)
+    if accumulated is None:
+        return None
+    share = run.global_batch_samples // (run.num_accelerators * accumulated)
+    if share < 1:
+        return None
+    try:
+        small = SmallRun(
+            step_s=run.global_batch_samples / run.samples_per_s,
+            microbatch_samples=share,
+            num_accelerators=run.num_accelerators,
+            num_accumulated=accumulated,
+        )
+        found = scaled(small, [size], cluster=cluster, workload=workload)
+    except InputError:
+        return None
+    return float(found.samples_per_s[0])
+
+
+def _accumulated(strategy: str | None) -> int | None:
+    """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
+    if strategy is None:
+        return 1
+    try:
+        found, argument = method(strategy)
+    except InputError:
+        return None
+    if found.name not in _DATA_PARALLEL:
+        return None
+    return int(argument or 1) if found.name == "accumulate" else 1
+
+
+def _why(run: OwnRun, size: int) -> str:
+    at = f"{format_count(len(run.run_ids))} of your runs on {format_count(run.num_accelerators)}"
+    way = f" ({run.strategy})" if run.strategy else ""
+    batch = format_count(run.global_batch_samples)
+    if size == run.num_accelerators:
+        return f"{at}{way} at batch {batch}, as measured"
+    return (
+        f"{at}{way} at batch {batch}, with what more ranks add: waiting, exchange, input "
+        "(docs/experiments/0009)"
+    )

@@ -1,0 +1,109 @@
+"""Several estimates of one time as one: weights by how wrong each kind was, the interval, the disagreement.
+
+Arrays and numbers only. docs/advice.md says it in words.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from equipoise.scaling.law import FloatArray
+from equipoise.stats import Interval
+
+# Errors of the kinds of evidence go together: they share the samples to target, the year's software, the
+# submitters. Half is more than was seen (docs/experiments/0018-joined-evidence.md), to be safe.
+CORRELATION = 0.5
+# Nothing is surer than two submissions of one system differ: 3.3 % (median log-sd of replicates).
+LEAST_LOG_SD = 0.033
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """The joint estimate. weights: (n,), which sum to 1, in the order given.
+
+    disagreement: by how much the evidence differs beyond what its own widths explain, 1 where it does not:
+    the factor by which the interval was widened.
+    """
+
+    time: Interval
+    weights: tuple[float, ...]
+    disagreement: float
+
+
+def log_sd(time: Interval) -> float:
+    """The standard deviation of the logarithm that an interval stands for.
+
+    Assumes a log-normal time. Source: the interval's ends are its quantiles.
+
+    >>> round(log_sd(Interval(value=1.0, low=0.8483, high=1.1788, level=0.9)), 3)
+    0.1
+    """
+    deviate = NormalDist().inv_cdf((1.0 + time.level) / 2.0)
+    return math.log(time.high / time.low) / (2.0 * deviate)
+
+
+def shares(log_sds: FloatArray) -> FloatArray:
+    """The weight of each estimate, along the first axis; they sum to 1 there.
+
+    log_sds: (n_estimates, ...) standard deviations of errors of the logarithm, positive; infinite where an
+    estimate does not tell.
+    Assumes nothing of the correlation: weights that use it are unstable where it is not well known.
+    Source: Bates and Granger 1969: the inverse of the mean squared error of each.
+
+    >>> shares(np.array([0.1, 0.2])).tolist()
+    [0.8, 0.2]
+    """
+    precisions = 1.0 / np.maximum(log_sds, LEAST_LOG_SD) ** 2
+    return np.asarray(precisions / precisions.sum(axis=0))
+
+
+def weighed(times: Sequence[Interval]) -> Weighed:
+    """The joint estimate of the same time by several pieces of evidence.
+
+    times: at least one; positive, all at one level.
+    The interval is that of a weighted mean of errors that go together by CORRELATION, widened where the
+    estimates differ by more than their widths explain, and never beyond the widest ends of them all.
+    Assumes log-normal errors, each as large as its interval says.
+    Source: Bates and Granger 1969 for the weights; Birge 1932 for the widening, as the Particle Data Group
+    applies it (S^2 = chi^2 / (n - 1), where above 1).
+    """
+    level = times[0].level
+    logs = np.log([each.value for each in times])
+    spreads = np.maximum([log_sd(each) for each in times], LEAST_LOG_SD)
+    weights = shares(spreads)
+    mean = float(weights @ logs)
+    together = np.full((len(times), len(times)), CORRELATION)
+    np.fill_diagonal(together, 1.0)
+    variance = float((weights * spreads) @ together @ (weights * spreads))
+    widening = 1.0
+    if len(times) > 1:
+        chi_square = float((((logs - mean) / spreads) ** 2).sum())
+        widening = max(1.0, math.sqrt(chi_square / (len(times) - 1)))
+    half = NormalDist().inv_cdf((1.0 + level) / 2.0) * math.sqrt(variance) * widening
+    return Weighed(
+        time=Interval(
+            value=math.exp(mean),
+            low=max(math.exp(mean - half), min(each.low for each in times)),
+            high=min(math.exp(mean + half), max(each.high for each in times)),
+            level=level,
+        ),
+        weights=tuple(weights.tolist()),
+        disagreement=widening,
+    )
+
+
+def chance_within(time: Interval, limit_s: float) -> float:
+    """The probability that a time does not exceed a limit.
+
+    Assumes a log-normal time with the interval's width. Source: definition.
+
+    >>> chance_within(Interval(value=100.0, low=50.0, high=200.0, level=0.9), 100.0)
+    0.5
+    """
+    if math.isinf(limit_s):
+        return 1.0
+    spread = max(log_sd(time), LEAST_LOG_SD)
+    return NormalDist().cdf(math.log(limit_s / time.value) / spread)

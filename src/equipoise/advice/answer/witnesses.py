@@ -1,0 +1,124 @@
+"""The witnesses of a request: what published results, the model, and the user's own runs say of each size."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from equipoise.advice.answer.evidence import Source, Witness
+from equipoise.advice.answer.joined import straight_between
+from equipoise.advice.answer.weighed import log_sd
+from equipoise.advice.forecast.answer import LEVEL, Forecast, Foretold
+from equipoise.advice.plans.length import DEVIATE
+from equipoise.advice.plans.planned import Option, Plan
+from equipoise.scaling.law import Domain
+from equipoise.stats import Interval
+from equipoise.units import format_percent
+
+
+def with_log_sd(value: float, spread: float) -> Interval:
+    """The interval at LEVEL of a log-normal value."""
+    half = math.exp(DEVIATE * spread)
+    return Interval(value=value, low=value / half, high=value * half, level=LEVEL)
+
+
+def published_witness(found: Forecast) -> Witness | None:
+    """What published results say, by the pooled law; None where no size has a record.
+
+    Times are at least as wide as errors at results held out so far from a group's own sizes were.
+    """
+    told = [each for each in found.ground.foretold if each.record is not None]
+    if not told:
+        return None
+    ground = found.ground
+    has_own = any(each.kind == "measured" for each in ground.evidence)
+    return Witness(
+        kind="measured" if has_own else "published",
+        name="your own trainings, beside published ones" if has_own else "published results",
+        times={each.num_accelerators: _at_least_as_wide(each) for each in told},
+        why={each.num_accelerators: _published_why(each) for each in told},
+        sources=tuple(
+            Source(
+                kind=each.kind,
+                ref=each.ref,
+                share=each.weight,
+                num_accelerators=each.num_accelerators,
+                time_s=each.time_s,
+                source_uri=each.source_uri,
+                source_line=each.source_line,
+            )
+            for each in ground.evidence
+        ),
+        curves_s=ground.curves_s,
+        domain=ground.domain if ground.domain.smallest < ground.domain.largest else None,
+    )
+
+
+def _at_least_as_wide(each: Foretold) -> Interval:
+    most = each.record.p90_abs_error if each.record is not None else None
+    if most is None:
+        return each.time
+    wanted = math.log1p(most) / DEVIATE
+    return each.time if log_sd(each.time) >= wanted else with_log_sd(each.time.value, wanted)
+
+
+def _published_why(each: Foretold) -> str:
+    record = each.record
+    assert record is not None
+    return (
+        f"{record.num_held_out} held out ({record.of}): off by {format_percent(record.median_abs_error)} "
+        "(median)"
+    )
+
+
+def modelled_witness(plan: Plan) -> Witness | None:
+    """What the performance model says of the best strategy of each size; None where nothing fits."""
+    if not plan.by_size:
+        return None
+    sizes = [each.num_accelerators for each in plan.by_size]
+    record = plan.record
+    why = (
+        f"{record.num_trainings} plans of published trainings: off by "
+        f"{format_percent(round(record.median, 2))} (median)"
+    )
+    fastest = _ever_faster(plan.by_size)
+    places = [plan.by_size.index(each) for each in fastest]
+    return Witness(
+        kind="modelled",
+        name=f"the model ({plan.basis.name})",
+        times={each.num_accelerators: each.time for each in plan.by_size},
+        why=dict.fromkeys(sizes, why),
+        sources=(
+            Source(
+                kind="modelled",
+                ref=f"performance model, calibration {plan.basis.name}: {plan.basis.words}",
+            ),
+        ),
+        curves_s=straight_between([each.num_accelerators for each in fastest], plan.drawn_s[:, places]),
+        domain=_domain(plan, fastest),
+    )
+
+
+def _ever_faster(best: Sequence[Option]) -> list[Option]:
+    """The options, from the smallest size, that are faster than all at smaller ones: the rest stands idle."""
+    found: list[Option] = []
+    for each in best:
+        if not found or each.time.value < found[-1].time.value:
+            found.append(each)
+    return found
+
+
+def _domain(plan: Plan, fastest: Sequence[Option]) -> Domain | None:
+    """Up to half the largest size tried, for a curve goes on to twice its domain."""
+    smallest = float(fastest[0].num_accelerators)
+    largest = plan.by_size[-1].num_accelerators / 2.0
+    return Domain(smallest=smallest, largest=largest) if largest > smallest else None
+
+
+def without_beyond(witness: Witness, most: int) -> Witness:
+    """The witness, whose curve ends at a size: none beyond it is asked for."""
+    domain = witness.domain
+    if domain is None or domain.largest <= most:
+        return witness
+    if domain.smallest >= most:
+        return replace(witness, domain=None)
+    return replace(witness, domain=Domain(smallest=domain.smallest, largest=float(most)))

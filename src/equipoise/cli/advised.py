@@ -1,0 +1,223 @@
+"""What `equipoise advise` says to people: the answer first, then why, what else, what would make it surer."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+
+from equipoise.advice.answer.advice import Advice, Choice, Standing
+from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.scaling.equilibrium import words as equilibrium_words
+from equipoise.stats import Interval
+from equipoise.units import format_count, format_duration, format_percent, format_si
+
+_TONNE_KG = 1000.0
+_MOST_SIZES = 12
+_MOST_REFS = 2
+_LABEL = 10
+
+
+def text(found: Advice) -> str:
+    """The whole answer."""
+    parts = (
+        _title(found),
+        _answer(found),
+        _stops(found),
+        _sizes(found),
+        _listed("Why", _reasons(found)),
+        _listed("What comes closest", _alternatives(found)),
+        _listed("To be surer", _measurements(found)),
+        _listed("How right such answers were", (each.words for each in found.records)),
+        _run(found),
+        _listed("Notes", found.notes),
+    )
+    return "\n".join(part for part in parts if part)
+
+
+def _paragraph(sentence: str, hanging: int = 2) -> str:
+    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
+
+
+def _listed(title: str, sentences: Iterator[str] | Sequence[str]) -> str:
+    lines = [_paragraph(f"- {each}") for each in sentences]
+    return f"{title}:\n{''.join(lines)}" if lines else ""
+
+
+def _title(found: Advice) -> str:
+    names = " or ".join(each.title for each in (found.standing, *found.others))
+    return _paragraph(f"{found.title} on {names}: to {found.standing.length.words}")
+
+
+def _answer(found: Advice) -> str:
+    """What to take and what it takes; or what stands in the way."""
+    best = found.recommended
+    if best is None:
+        return _paragraph(f"No size does. {found.standing.obstacle}")
+    lines = [*_amounts(found.standing, best)]
+    told = (_paragraph(f"  {name:<{_LABEL}}{words}", _LABEL + 2) for name, words in lines)
+    return f"{_take(found.standing, best)}{''.join(told)}"
+
+
+def _take(standing: Standing, best: Choice) -> str:
+    number = counted(best.num_accelerators, "accelerator", "accelerators")
+    nodes = ""
+    if standing.cluster is not None and best.num_accelerators > standing.cluster.node_size:
+        size = standing.cluster.node_size
+        nodes = f" ({format_count(-(-best.num_accelerators // size))} nodes of {format_count(size)})"
+    return _paragraph(f"Take {number.replace('accelerator', f'x {standing.title}', 1).rstrip('s')}{nodes}")
+
+
+def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:
+    bill, option = best.bill, best.option
+    yield "time", f"{_time(best.time)}, {format_percent(best.time.level)} range"
+    if bill.money is not None:
+        yield "money", f"{_amount(bill.money, ' USD')}; {_short(bill.accelerator_hours)} accelerator-hours"
+    else:
+        yield "hours", f"{_amount(bill.hours, ' accelerator-hours')}; no price is known: give --price"
+    if bill.energy is not None:
+        yield "energy", _amount(bill.energy, "J")
+    if bill.electricity is not None:
+        yield "power", f"{_amount(bill.electricity, ' USD')} of electricity"
+    if bill.carbon is not None:
+        yield "carbon", _mass(bill.carbon)
+    if best.chance_in_time is not None:
+        yield "deadline", f"kept in {format_percent(round(best.chance_in_time, 2))} of such cases"
+    if option is None:
+        yield "strategy", "not known: the model has none that fits"
+        return
+    share = "" if option.flop_share is None else f", {format_percent(round(option.flop_share, 2))} of peak"
+    yield "strategy", option.strategy.text()
+    yield (
+        "batch",
+        (
+            f"{format_count(option.strategy.global_batch_samples)} samples a step; a step takes "
+            f"{_step(option.step_s)} by the model{share}"
+        ),
+    )
+    held = None if standing.cluster is None else standing.cluster.accelerator.memory_bytes
+    of = "" if held is None else f" of {format_si(float(held), 'B')}"
+    yield "memory", f"{format_si(option.memory_bytes, 'B')}{of} an accelerator"
+
+
+def _time(time: Interval) -> str:
+    return f"{format_duration(time.value)} ({format_duration(time.low)} to {format_duration(time.high)})"
+
+
+def _amount(amount: Interval, unit: str) -> str:
+    """A value with its range, in one unit where it is no SI one."""
+    if unit == "J":
+        low, high = format_si(amount.low, "J"), format_si(amount.high, "J")
+        return f"{format_si(amount.value, 'J')} ({low} to {high})"
+    return f"{_short(amount.value)}{unit} ({_short(amount.low)} to {_short(amount.high)})"
+
+
+def _mass(amount: Interval) -> str:
+    factor, unit = (_TONNE_KG, "t") if amount.value >= _TONNE_KG else (1.0, "kg")
+    if amount.value < 1.0:
+        factor, unit = 1 / _TONNE_KG, "g"
+    low, value, high = (f"{each / factor:.3g}" for each in (amount.low, amount.value, amount.high))
+    return f"{value} {unit} CO2 ({low} to {high})"
+
+
+def _short(value: float) -> str:
+    return format_si(value, "").strip()
+
+
+def _step(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 1.0 else f"{1000.0 * seconds:.3g} ms"
+
+
+def _stops(found: Advice) -> str:
+    """Where more stop paying, and what the next doubling would bring."""
+    lines = []
+    if found.standing.answer is not None:
+        told = equilibrium_words(found.standing.answer).partition(";")[0]
+        lines.append(_paragraph(f"Equilibrium: {told}."))
+    step = found.next_doubling
+    if step is not None:
+        share = format_percent(abs(round(step.gain_fraction, 2)))
+        gain = "saves" if step.gain_s >= 0.0 else "takes longer:"
+        money = "" if step.usd is None else f", for {_short(step.usd)} USD more"
+        if step.usd is not None and step.usd < 0:
+            money = f", for {_short(-step.usd)} USD less"
+        worth = (
+            ""
+            if step.hour_usd is None or step.hour_usd <= 0
+            else f": worth it where an hour is worth {_short(step.hour_usd)} USD"
+        )
+        lines.append(
+            _paragraph(
+                f"The next doubling, to {format_count(step.num_accelerators)}: "
+                f"{format_duration(step.time.value)}; {gain} {format_duration(abs(step.gain_s))} ({share}), "
+                f"{step.accelerator_hours_factor:.2f}x the accelerator-hours{money}{worth}."
+            )
+        )
+    return "".join(lines)
+
+
+def _sizes(found: Advice) -> str:
+    """Every size, with what each kind of evidence says."""
+    rows = []
+    best = found.recommended
+    for standing in (found.standing, *found.others):
+        shown = _thinned([*standing.choices, *standing.beyond.values()], best)
+        for each in shown:
+            mark = (
+                "take" if each is best else "" if each.num_accelerators not in standing.beyond else "beyond"
+            )
+            rows.append((*((standing.accelerator,) if found.others else ()), *_row(each), mark))
+    if len(rows) == 1:
+        return ""
+    head = ("N", "time", "90 % range", "USD", "published", "yours", "model", "")
+    if found.others:
+        return table_text(("accelerator", *head), rows, align="<>>>>>>><")
+    return table_text(head, rows, align=">>>>>>><")
+
+
+def _thinned(choices: Sequence[Choice], best: Choice | None) -> list[Choice]:
+    """The choices, at most so many, the one to take and its neighbours among them."""
+    if len(choices) <= _MOST_SIZES:
+        return list(choices)
+    at = next((index for index, each in enumerate(choices) if each is best), len(choices) - 1)
+    first = max(0, min(at - _MOST_SIZES // 2, len(choices) - _MOST_SIZES))
+    return list(choices[first : first + _MOST_SIZES])
+
+
+def _row(each: Choice) -> tuple[str, ...]:
+    said = dict.fromkeys(("published", "measured", "modelled"), "-")
+    for one in each.evidence:
+        said[one.kind] = format_duration(one.time.value)
+    return (
+        format_count(each.num_accelerators),
+        format_duration(each.time.value),
+        _range(each.time),
+        "-" if each.bill.usd is None else _short(each.bill.usd),
+        *said.values(),
+    )
+
+
+def _range(time: Interval) -> str:
+    low, high = format_duration(time.low), format_duration(time.high)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return f"{low}-{high}"
+
+
+def _reasons(found: Advice) -> Iterator[str]:
+    for each in found.reasons:
+        refs = list(dict.fromkeys(source.ref for source in each.sources if source.time_s is not None))
+        more = f" and {len(refs) - _MOST_REFS} more" if len(refs) > _MOST_REFS else ""
+        told = f" [{', '.join(refs[:_MOST_REFS])}{more}]" if refs else ""
+        yield f"{each.words}{told}"
+
+
+def _alternatives(found: Advice) -> Iterator[str]:
+    return (f"{each.words}; {each.wins_when}." for each in found.alternatives)
+
+
+def _measurements(found: Advice) -> Iterator[str]:
+    for each in found.to_measure:
+        command = "" if each.command is None else f" ({each.command})"
+        yield f"{each.words.rstrip('.')}{command}."
+
+
+def _run(_found: Advice) -> str:
+    return ""
