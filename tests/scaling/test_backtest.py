@@ -42,6 +42,9 @@ def test_baselines_by_hand():
     assert result.baselines["power_law"].median_abs_error == pytest.approx(0.08)
     assert result.ours.by_jump["2x to 4x"].num_groups == 1
     assert result.ours.by_jump["up to 2x"].median_abs_error is None
+    assert result.ours.by_jump["2x to 4x"].coverage == float(held_out.low_s <= 20.0 <= held_out.high_s)
+    assert result.ours.by_jump["up to 2x"].coverage is None
+    assert result.baselines["perfect"].by_jump["2x to 4x"].coverage is None
 
 
 def test_groups_of_two_sizes_are_only_in_a_new_round():

@@ -4,7 +4,7 @@ Field names are those of the verb's JSON. Reads no files; knows no clock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +18,8 @@ Protocol: TypeAlias = Literal["largest", "new_round"]
 
 # `largest` needs two sizes below the one held out: a power law has two parameters.
 _FEWEST_SIZES: Mapping[Protocol, int] = {"largest": 3, "new_round": 2}
-_JUMPS: tuple[tuple[str, float, float], ...] = (
+# What each is called, and which jumps it holds: more than the first number, up to the second.
+JUMPS: tuple[tuple[str, float, float], ...] = (
     ("up to 2x", 0.0, 2.0),
     ("2x to 4x", 2.0, 4.0),
     ("up to 4x", 0.0, 4.0),
@@ -57,12 +58,16 @@ _BASELINES: Mapping[str, Callable[[HeldOut], float | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """The sizes of errors |predicted / actual - 1| as fractions; None without any."""
+    """The sizes of errors |predicted / actual - 1| as fractions; None without any.
+
+    coverage: how often the 90 % interval held; None where there is none.
+    """
 
     num_groups: int
     median_abs_error: float | None
     mean_abs_error: float | None
     p90_abs_error: float | None
+    coverage: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,23 +113,17 @@ def backtest(
     Raises EvidenceError if there is no such group.
     """
     best = best_per_size(scores)
-    ordered = sorted(best["campaign"].unique(), key=round_key)
-    held_out: list[HeldOut] = []
-    law: pooled.PooledLaw | None = None
-    for campaign in ordered:
-        tasks = []
-        if rounds is None or campaign in rounds:
-            tasks = list(
-                _tasks(best.filter(pl.col("campaign") == campaign), protocol, given_batch=given_batch)
-            )
-        if not tasks:
-            continue
-        if progress is not None:
-            progress(campaign)
-        earlier = [name for name in ordered if round_key(name) < round_key(campaign)]
-        # Settings found on a shorter past are where the search begins: nothing later enters.
-        law = pooled.fit(best.filter(pl.col("campaign").is_in(earlier)), given_batch=given_batch, start=law)
-        held_out += [_foretold(law, own, target) for own, target in tasks]
+    tasks = {
+        campaign: list(_tasks(best.filter(pl.col("campaign") == campaign), protocol, given_batch=given_batch))
+        for campaign in best["campaign"].unique()
+        if rounds is None or campaign in rounds
+    }
+    wanted = [campaign for campaign, found in tasks.items() if found]
+    held_out = [
+        _foretold(law, own, target)
+        for campaign, law in past_laws(best, wanted, given_batch=given_batch, progress=progress)
+        for own, target in tasks[campaign]
+    ]
     if not held_out:
         raise EvidenceError(
             "no group has enough sizes to hold one out",
@@ -141,6 +140,28 @@ def backtest(
         },
         groups=tuple(held_out),
     )
+
+
+def past_laws(
+    best: pl.DataFrame,
+    rounds: Sequence[str],
+    *,
+    given_batch: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[tuple[str, pooled.PooledLaw]]:
+    """Each of the rounds, in order of time, with the pooled law of strictly earlier ones.
+
+    best: as `best_per_size` returned it. progress: is told each round.
+    """
+    law: pooled.PooledLaw | None = None
+    ordered = sorted(best["campaign"].unique(), key=round_key)
+    for campaign in sorted(rounds, key=round_key):
+        if progress is not None:
+            progress(campaign)
+        earlier = [name for name in ordered if round_key(name) < round_key(campaign)]
+        # Settings found on a shorter past are where the search begins: nothing later enters.
+        law = pooled.fit(best.filter(pl.col("campaign").is_in(earlier)), given_batch=given_batch, start=law)
+        yield campaign, law
 
 
 def _tasks(
@@ -202,28 +223,37 @@ def _record(
     *,
     with_interval: bool = False,
 ) -> Record:
-    pairs = [(one, value / one.actual_s) for one in held_out if (value := predicted_s(one)) is not None]
-    total = _errors([ratio for _, ratio in pairs])
-    held = [one.low_s <= one.actual_s <= one.high_s for one in held_out]
+    def errors(kept: Sequence[HeldOut]) -> Errors:
+        ratios = [value / one.actual_s for one in kept if (value := predicted_s(one)) is not None]
+        found = _errors(ratios)
+        if not (with_interval and kept):
+            return found
+        held = [one.low_s <= one.actual_s <= one.high_s for one in kept]
+        return replace(found, coverage=float(np.mean(held)))
+
+    total = errors(held_out)
     return Record(
         num_groups=total.num_groups,
         median_abs_error=total.median_abs_error or 0.0,
         mean_abs_error=total.mean_abs_error or 0.0,
         p90_abs_error=total.p90_abs_error or 0.0,
-        coverage=float(np.mean(held)) if with_interval else None,
-        by_workload=_by(pairs, lambda one: one.workload),
+        coverage=total.coverage,
+        by_workload=_by(held_out, lambda one: one.workload, errors),
         by_jump={
-            name: _errors([ratio for one, ratio in pairs if above < one.jump <= most])
-            for name, above, most in _JUMPS
+            name: errors([one for one in held_out if above < one.jump <= most]) for name, above, most in JUMPS
         },
-        by_round=_by(pairs, lambda one: one.round),
+        by_round=_by(held_out, lambda one: one.round, errors),
         by_cause=_by_cause(held_out) if with_interval else {},
     )
 
 
-def _by(pairs: Sequence[tuple[HeldOut, float]], key: Callable[[HeldOut], str]) -> dict[str, Errors]:
-    names = dict.fromkeys(key(one) for one, _ in pairs)
-    return {name: _errors([ratio for one, ratio in pairs if key(one) == name]) for name in names}
+def _by(
+    held_out: Sequence[HeldOut],
+    key: Callable[[HeldOut], str],
+    errors: Callable[[Sequence[HeldOut]], Errors],
+) -> dict[str, Errors]:
+    names = dict.fromkeys(key(one) for one in held_out)
+    return {name: errors([one for one in held_out if key(one) == name]) for name in names}
 
 
 def _by_cause(held_out: Sequence[HeldOut]) -> dict[str, Errors]:
@@ -241,11 +271,14 @@ def _by_cause(held_out: Sequence[HeldOut]) -> dict[str, Errors]:
 
 def _errors(ratios: Sequence[float]) -> Errors:
     if not ratios:
-        return Errors(num_groups=0, median_abs_error=None, mean_abs_error=None, p90_abs_error=None)
+        return Errors(
+            num_groups=0, median_abs_error=None, mean_abs_error=None, p90_abs_error=None, coverage=None
+        )
     sizes = np.abs(np.asarray(ratios) - 1.0)
     return Errors(
         num_groups=len(ratios),
         median_abs_error=float(np.median(sizes)),
         mean_abs_error=float(np.mean(sizes)),
         p90_abs_error=float(np.quantile(sizes, 0.9)),
+        coverage=None,
     )

@@ -2,44 +2,9 @@
 
 import pytest
 
-from equipoise.advice.forecast.record import _bins, shipped
+from equipoise.advice.forecast.record import shipped
 from equipoise.runs import embedded
-from equipoise.scaling.backtest import HeldOut
 from equipoise.scaling.pooled import fit
-
-
-def held_out(jump, predicted_s, *, low_s=90.0, high_s=110.0):
-    """One result that took 100 s."""
-    return HeldOut(
-        round="v4.1",
-        workload="bert",
-        accelerator="h100-sxm5-80gb",
-        num_accelerators=64,
-        jump=jump,
-        actual_s=100.0,
-        predicted_s=predicted_s,
-        low_s=low_s,
-        high_s=high_s,
-        actual_samples=None,
-        predicted_samples=None,
-        perfect_s=50.0,
-        power_law_s=None,
-    )
-
-
-def test_bins_by_hand():
-    results = [
-        held_out(1.5, 101.0),
-        held_out(2.0, 97.0),
-        held_out(2.0, 110.0, low_s=105.0),
-        held_out(16.0, 50.0),
-    ]
-    near, far = _bins(results, "largest", given_batch=False)
-    assert (near.above, near.most, near.num_held_out) == (0.0, 2.0, 3)
-    assert near.median_abs_error == pytest.approx(0.03)
-    assert near.coverage == pytest.approx(2 / 3)
-    assert (far.above, far.most, far.num_held_out) == (4.0, None, 1)
-    assert far.median_abs_error == pytest.approx(0.5)
 
 
 def test_what_ships_is_of_the_embedded_dataset():
@@ -58,12 +23,12 @@ def test_settings_that_ship_are_those_of_the_law(given_batch):
 @pytest.mark.parametrize(
     ("protocol", "given_batch"), [("largest", False), ("largest", True), ("new_round", False)]
 )
-def test_bins_hold_every_result_of_the_summary(protocol, given_batch):
-    found = shipped()
-    summary = found.summary(protocol, given_batch=given_batch)
-    bins = [each for each in found.bins if (each.protocol, each.given_batch) == (protocol, given_batch)]
-    assert sum(each.num_held_out for each in bins) == summary.ours.num_groups
-    held = sum(each.coverage * each.num_held_out for each in bins) / summary.ours.num_groups
+def test_jumps_hold_every_result_of_the_summary(protocol, given_batch):
+    summary = shipped().summary(protocol, given_batch=given_batch)
+    by_jump = summary.ours.by_jump
+    near, far = by_jump["up to 4x"], by_jump["beyond 4x"]
+    assert near.num_groups + far.num_groups == summary.ours.num_groups
+    held = sum(each.coverage * each.num_groups for each in (near, far)) / summary.ours.num_groups
     assert held == pytest.approx(summary.ours.coverage, abs=1e-4)
     assert "perfect" in summary.baselines
 

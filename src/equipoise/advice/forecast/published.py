@@ -161,7 +161,7 @@ def _by_pooled_law(
     measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
     domain = Domain(smallest=float(measured.min()), largest=min(float(measured.max()), _LARGEST_CURVE))
     energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
-    curves_s = _smooth_curves(law, levelled, questions[0], domain)
+    curves_s = smooth_curves(law, levelled, questions[0], domain)
     return Ground(
         law=LawUsed(
             name=POOLED,
@@ -208,7 +208,7 @@ def _times(interval: Interval, factor: float) -> Interval:
     )
 
 
-def _smooth_curves(
+def smooth_curves(
     law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
 ) -> Callable[[FloatArray], FloatArray]:
     """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when first asked.

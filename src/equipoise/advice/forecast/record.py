@@ -1,6 +1,6 @@
 """What ships with the package: settings of the pooled law, and how wrong it was on results held out.
 
-`python -m equipoise.advice.forecast.record` fits and backtests on the embedded data, writes data/forecast.json.
+`python -m equipoise.advice.forecast.record` fits and backtests on the embedded data: data/forecast.json.
 """
 
 import sys
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +20,14 @@ from equipoise.errors import DataError
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
-from equipoise.scaling.backtest import HeldOut, Protocol
+from equipoise.scaling.backtest import JUMPS, Protocol
 from equipoise.units import significant
 
 _NAME = "forecast.json"
 # As many as are the same whatever the order of sums inside a library: the file is then the same bytes.
 _NUM_DIGITS = 5
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
-_JUMPS = (0.0, 2.0, 4.0, float("inf"))
 _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the smallest size of a group"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """Errors of one protocol at held-out sizes more than `above` and up to `most` times the largest known.
-
-    most: None where there is no upper end.
-    """
-
-    protocol: Protocol
-    given_batch: bool
-    above: float
-    most: float | None
-    num_held_out: int
-    median_abs_error: float
-    p90_abs_error: float
-    coverage: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +46,6 @@ class Shipped:
 
     dataset: str
     by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
-    bins: tuple[Bin, ...]
     summaries: tuple[Summary, ...]
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
@@ -81,16 +61,17 @@ class Shipped:
 
     def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> Record | None:
         """The errors at sizes so many times the largest known; None where none was held out."""
-        for each in self.bins:
-            within = each.above < jump and (each.most is None or jump <= each.most)
-            if within and (each.protocol, each.given_batch) == (protocol, given_batch):
-                far = f"up to {each.most:g}" if each.most else f"more than {each.above:g}"
+        found = self.summary(protocol, given_batch=given_batch)
+        for name, above, most in JUMPS:
+            errors = found and found.ours.by_jump.get(name)
+            if errors and above < jump <= most and errors.coverage is not None:
+                far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
                 return Record(
                     of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
-                    num_held_out=each.num_held_out,
-                    median_abs_error=each.median_abs_error,
-                    p90_abs_error=each.p90_abs_error,
-                    coverage=each.coverage,
+                    num_held_out=errors.num_groups,
+                    median_abs_error=errors.median_abs_error or 0.0,
+                    p90_abs_error=errors.p90_abs_error,
+                    coverage=errors.coverage,
                 )
         return None
 
@@ -104,7 +85,6 @@ def shipped() -> Shipped:
         return Shipped(
             dataset=found["dataset"],
             by_batch={False: found["settings"], True: found["settings_given_batch"]},
-            bins=tuple(Bin(**each) for each in found["bins"]),
             summaries=tuple(_summary(each) for each in found["backtests"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as err:
@@ -133,35 +113,12 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
     return scaling.Record(**values)
 
 
-def _bins(held_out: Sequence[HeldOut], protocol: Protocol, *, given_batch: bool) -> list[Bin]:
-    bins = []
-    for above, most in pairwise(_JUMPS):
-        inside = [one for one in held_out if above < one.jump <= most]
-        errors = np.array([abs(one.predicted_s / one.actual_s - 1.0) for one in inside])
-        if inside:
-            bins.append(
-                Bin(
-                    protocol=protocol,
-                    given_batch=given_batch,
-                    above=above,
-                    most=None if np.isinf(most) else most,
-                    num_held_out=len(inside),
-                    median_abs_error=float(np.median(errors)),
-                    p90_abs_error=float(np.quantile(errors, 0.9)),
-                    coverage=float(np.mean([one.low_s <= one.actual_s <= one.high_s for one in inside])),
-                )
-            )
-    return bins
-
-
 def _document() -> dict[str, Any]:
     """Settings and record of the embedded data."""
     scores = embedded.load().scores
-    bins: list[Bin] = []
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
         result = scaling.backtest(scores, protocol=protocol, given_batch=given_batch)
-        bins += _bins(result.groups, protocol, given_batch=given_batch)
         summaries.append(
             Summary(protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines)
         )
@@ -169,7 +126,6 @@ def _document() -> dict[str, Any]:
         "dataset": embedded.version(),
         "settings": pooled.fit(scores).settings(),
         "settings_given_batch": pooled.fit(scores, given_batch=True).settings(),
-        "bins": [asdict(each) for each in bins],
         "backtests": [asdict(each) for each in summaries],
     }
 

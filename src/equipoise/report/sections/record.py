@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from equipoise.advice.forecast.record import Summary
+from equipoise.advice.forecast.record import Shipped, Summary
 from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Cell, Column, Span, Table, code, note, prose, strong
 from equipoise.report.section import Section
@@ -17,12 +17,17 @@ ALL: Final = "all"
 
 
 def _blocks(findings: Findings) -> tuple[Block, ...]:
-    record = findings.record
-    assert record is not None
+    assert findings.record is not None
+    curves = "The curves above come from one law that shares its shape across accelerators and rounds. "
+    return record_blocks(findings.record, curves)
+
+
+def record_blocks(record: Shipped, of: str) -> tuple[Block, ...]:
+    """How wrong forecasts were, in words and by jump. of: what they are, a sentence with its space."""
     rows = tuple(row for summary in record.summaries for row in _rows(summary))
     return (
         prose(
-            "The curves above come from one law that shares its shape across accelerators and rounds. ",
+            of,
             strong("Each result was held out and foretold from strictly earlier rounds"),
             " plus the smaller sizes of the same accelerator in the same round; nothing later entered. "
             "Errors are |predicted / actual - 1|.",
@@ -74,14 +79,12 @@ def _rows(summary: Summary) -> Iterator[tuple[Cell, ...]]:
     """All held-out results of one protocol, then by jump."""
     ours = summary.ours
     held_out = HELD_OUT[summary.protocol] + (", its batch given" if summary.given_batch else "")
-    yield _row(held_out, ALL, ours, summary, coverage=ours.coverage)
+    yield _row(held_out, ALL, ours, summary)
     for jump, errors in ours.by_jump.items():
-        yield _row(held_out, jump, errors, summary, coverage=None)
+        yield _row(held_out, jump, errors, summary)
 
 
-def _row(
-    held_out: str, jump: str, errors: Record | Errors, summary: Summary, *, coverage: float | None
-) -> tuple[Cell, ...]:
+def _row(held_out: str, jump: str, errors: Record | Errors, summary: Summary) -> tuple[Cell, ...]:
     baselines = [_of(summary.baselines.get(name), jump) for name in BASELINES]
     return (
         Cell(text=held_out, key=held_out),
@@ -90,7 +93,7 @@ def _row(
         _fraction(errors.median_abs_error),
         *map(_fraction, baselines),
         _fraction(errors.p90_abs_error),
-        _fraction(coverage),
+        _fraction(errors.coverage),
     )
 
 
