@@ -49,7 +49,7 @@ accuracy: $(VENV)/test.stamp ## hold the performance model against measurements:
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured; replan published trainings
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.profiles $(EQUIPOISE_DATA)/measured
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.fitted_profiles $(EQUIPOISE_DATA)/measured
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.plans.replanned
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there

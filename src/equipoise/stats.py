@@ -1,10 +1,10 @@
 """Statistics over plain arrays that several layers share. No frames, no files, no random numbers."""
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, betaincinv, stdtrit
 
 from equipoise.errors import EvidenceError
 
@@ -82,7 +82,7 @@ def median_interval(values: ArrayLike, *, level: float) -> Interval:
     tail = (1.0 - level) / 2.0
     # How many values may be left out on each side: P(at most so many draws fall below the median) <= tail.
     places = np.arange(len(ordered))
-    allowed = int(np.sum(bdtr(places, len(ordered), 0.5) <= tail + _ROUNDING))
+    allowed = int(np.sum(_special().bdtr(places, len(ordered), 0.5) <= tail + _ROUNDING))
     if not allowed:
         fewest = int(np.ceil(1.0 - np.log2(1.0 - level) - _ROUNDING))
         raise EvidenceError(
@@ -111,7 +111,7 @@ def log_t_interval(values: ArrayLike, *, level: float) -> Interval:
     logs = np.log(np.asarray(values, dtype=float))
     if len(logs) < 2:  # noqa: PLR2004 - no spread is known from one
         raise EvidenceError(f"{len(logs)} values have no spread", missing=("another value",))
-    half = stdtrit(len(logs) - 1, (1.0 + level) / 2.0) * logs.std(ddof=1) / np.sqrt(len(logs))
+    half = _special().stdtrit(len(logs) - 1, (1.0 + level) / 2.0) * logs.std(ddof=1) / np.sqrt(len(logs))
     centre = logs.mean()
     return Interval(
         value=float(np.exp(np.median(logs))),
@@ -143,7 +143,7 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike, *, level: flo
     half = 0.0
     if variance > 0:
         weights = (square**2 / (len(side) - 1) for square, side in zip(squares, sides, strict=True))
-        half = float(stdtrit(variance**2 / sum(weights), (1.0 + level) / 2.0) * np.sqrt(variance))
+        half = float(_special().stdtrit(variance**2 / sum(weights), (1.0 + level) / 2.0) * np.sqrt(variance))
     value = float(np.exp(np.median(sides[0]) - np.median(sides[1])))
     return Interval(
         value=value,
@@ -168,7 +168,14 @@ def proportion_interval(num_hits: int, num_trials: int, *, level: float) -> Inte
     missed = num_trials - num_hits
     return Interval(
         value=num_hits / num_trials,
-        low=float(betaincinv(num_hits, missed + 1, tail)) if num_hits else 0.0,
-        high=float(betaincinv(num_hits + 1, missed, 1.0 - tail)) if missed else 1.0,
+        low=float(_special().betaincinv(num_hits, missed + 1, tail)) if num_hits else 0.0,
+        high=float(_special().betaincinv(num_hits + 1, missed, 1.0 - tail)) if missed else 1.0,
         level=level,
     )
+
+
+def _special() -> ModuleType:
+    """Special functions, loaded when first needed: that takes longer than most answers, which need none."""
+    import scipy.special  # noqa: PLC0415 - loading it takes as long as a plan
+
+    return scipy.special

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
@@ -91,6 +90,8 @@ def calibrate(
     Source: maximum a posteriori with a soft L1 loss (Huber 1964), effects of campaigns as random ones (Laird
     and Ware 1982).
     """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
+
     if not len(measured_s):
         raise FitError("no measured step to calibrate on", missing=("rows of measurements",))
     of = np.zeros(len(measured_s), dtype=np.intp) if campaigns is None else campaigns

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
 
 from equipoise.errors import DataError, EvidenceError, FitError
 from equipoise.perfmodel.collective import (
@@ -137,6 +136,8 @@ def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectivePa
     Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior.
     Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
     """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
+
     _check_evidence(measured)
     names = [prior.name for prior in COLLECTIVE_PRIORS]
     medians = np.log([prior.median for prior in COLLECTIVE_PRIORS])

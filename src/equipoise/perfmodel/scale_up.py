@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.collective import Group, Wires, all_reduce_s
@@ -212,6 +211,8 @@ def fit_scale_up(
     Assumes errors of the logarithm have a Laplace distribution: many small, some huge.
     Source: maximum a posteriori; least absolute deviations, smoothed below the noise of measurement.
     """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
+
     if not len(slowdowns):
         raise FitError("no pair of sizes to calibrate on", missing=("rows of one set-up at two sizes",))
     medians = np.log([prior.median for prior in SCALE_UP_PRIORS])

@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import least_squares
 
 from equipoise.errors import DataError, FitError
 from equipoise.scaling.law import Domain, FloatArray, Law
@@ -264,6 +263,7 @@ def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> 
 
 def _least_squares(found: Posterior, used: Points) -> FloatArray:
     """The parameters of the curve nearest to the runs, started from the heaviest cell: (num_params,)."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
     def off(unit: FloatArray) -> FloatArray:
         return _residuals(found.law, found.law.at(unit[None, :], found.domain)[0], used)

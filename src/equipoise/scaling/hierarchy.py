@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from scipy.optimize import minimize
 
 from equipoise.scaling.covariance import (
     CENTRE_LOG2,
@@ -160,6 +159,8 @@ def prior_log_deviations(*, with_lever: bool) -> Floats:
 
 def _searched(start: Floats, prior: Floats, trend: Trend, system: _System) -> Floats:
     """The log deviations of highest posterior density near the start."""
+    from scipy.optimize import minimize  # noqa: PLC0415 - loading it takes as long as a plan
+
     found = minimize(
         _value_and_gradient,
         start,

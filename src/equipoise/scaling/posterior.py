@@ -7,11 +7,11 @@ data allow.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from equipoise.scaling.law import Domain, FloatArray, Law
 
@@ -117,7 +117,7 @@ def even_deviates(count: int, irrational: float) -> FloatArray:
 
     Source: the additive recurrence, Niederreiter 1992, chapter 3: multiples of an irrational number modulo 1.
     """
-    return np.asarray(ndtri((np.arange(1, count + 1) * irrational) % 1.0))
+    return np.array([NormalDist().inv_cdf(each * irrational % 1.0) for each in range(1, count + 1)])
 
 
 def law_noise(cluster: ArrayLike, weight: ArrayLike) -> Noise:

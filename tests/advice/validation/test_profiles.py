@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from equipoise.advice.validation import profiles as module
-from equipoise.advice.validation.profiles import RECIPES, main, profile, profile_for, profiles, read_profiles
+from equipoise.advice.validation.fitted_profiles import RECIPES, main
+from equipoise.advice.validation.profiles import profile, profile_for, profiles, read_profiles
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import grid

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student
 
 from equipoise.errors import EvidenceError
 from equipoise.stats import Interval
@@ -227,6 +226,8 @@ def _least(sums: Numbers) -> Numbers:
 
 def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, float, float]:
     """Standard errors of a line's start and slope, and the quantile of Student's t that makes an interval."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - loading it takes as long as a plan
+
     expected = _line_s(line, payload)
     one, wire = 1.0 / expected, payload / expected
     scale = wire.max()
@@ -242,7 +243,7 @@ def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, fl
         design = np.stack([one * expected.min(), wire / scale], axis=1)
         spread = np.linalg.inv(design.T @ design) * variance
         errors = (float(np.sqrt(spread[0, 0])) * float(expected.min()), float(np.sqrt(spread[1, 1])) / scale)
-    return *errors, float(student.ppf(0.5 + LEVEL / 2, max(free, 1)))
+    return *errors, float(stdtrit(max(free, 1), 0.5 + LEVEL / 2))
 
 
 def _latency(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:

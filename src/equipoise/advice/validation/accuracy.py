@@ -4,11 +4,10 @@ elsewhere.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
-from scipy.stats import t as student
 
 from equipoise.advice.validation.predictor import cluster_weights
 from equipoise.stats import conformal_half_width
@@ -88,7 +87,7 @@ def prior_half_width(log_sd: NDArray[np.float64], *, level: float) -> NDArray[np
 
     Assumes that the logarithm is normal. Source: the normal quantile.
     """
-    return np.asarray(norm.ppf((1 + level) / 2) * log_sd)
+    return np.asarray(NormalDist().inv_cdf((1 + level) / 2) * log_sd)
 
 
 def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, level: float) -> float:
@@ -104,6 +103,8 @@ def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, le
     num_clusters = len(np.unique(clusters))
     if num_clusters >= _FEWEST_FOR_QUANTILE:
         return conformal_half_width(residuals, clusters, level=level)
+    from scipy.special import stdtrit  # noqa: PLC0415 - loading it takes as long as a plan
+
     rms = np.sqrt(np.average(residuals**2, weights=weights))
     # A new cluster errs by as much again as those seen, and how much they err is known by so few.
-    return float(student.ppf((1 + level) / 2, num_clusters) * rms * np.sqrt(1 + 1 / num_clusters))
+    return float(stdtrit(num_clusters, (1 + level) / 2) * rms * np.sqrt(1 + 1 / num_clusters))

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from equipoise.advice.validation.accuracy import LEVEL
 from equipoise.advice.validation.predictor import (
@@ -179,7 +179,7 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
         seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
-        spread[mine] = basis.log_half_width / float(norm.ppf((1 + LEVEL) / 2))
+        spread[mine] = basis.log_half_width / NormalDist().inv_cdf((1 + LEVEL) / 2)
     return seconds, spread
 
 
