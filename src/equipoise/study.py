@@ -3,9 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -30,7 +28,7 @@ from equipoise.findings import (
 )
 from equipoise.perfmodel.parameters import PRIORS
 from equipoise.runs import embedded
-from equipoise.runs.store import Tables, merged, read_tables
+from equipoise.runs.chosen import Folders, paths, tables
 from equipoise.scaling.batches import BatchGrowth, batch_growth
 from equipoise.scaling.claims import claims_about
 from equipoise.scaling.decompose import losses, with_factors
@@ -48,19 +46,6 @@ from equipoise.spec.workload import workload_slug
 # Open entries may change the model and the target: they are listed, but no study compares them.
 DIVISION = "closed"
 MIN_ENTRIES = 3
-
-Folders = Path | str | Sequence[Path | str]
-
-
-def tables(*, data: Folders | None = None, also: Folders = ()) -> Tables:
-    """The tables `runs` and `scores` that everything here reads.
-
-    data: folders that `ingest --into` wrote, in place of the embedded dataset. also: such folders beside it;
-    where two hold the same entry, the later one's is taken.
-    """
-    folders = _folders(data) if data else ()
-    first = read_tables(folders[0]) if folders else embedded.load()
-    return reduce(merged, [read_tables(folder) for folder in (*folders[1:], *_folders(also))], first)
 
 
 def runs(*, data: Folders | None = None, also: Folders = ()) -> pl.DataFrame:
@@ -395,13 +380,9 @@ def round_order(name: str) -> tuple[tuple[int, ...], str]:
     return tuple(int(digits) for digits in re.findall(r"\d+", name)), name
 
 
-def _folders(given: Folders) -> tuple[Path, ...]:
-    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(each) for each in given)
-
-
 def _sources(data: Folders | None, also: Folders) -> str:
-    first = "the embedded dataset" if not data else ", ".join(str(each) for each in _folders(data))
-    beside = ", ".join(str(each) for each in _folders(also))
+    first = "the embedded dataset" if not data else ", ".join(str(each) for each in paths(data))
+    beside = ", ".join(str(each) for each in paths(also))
     return f"{first}, and beside it {beside}" if beside else first
 
 

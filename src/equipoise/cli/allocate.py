@@ -60,8 +60,8 @@ def allocate(
         from equipoise.cli.allocated import fields, text
         from equipoise.cli.asked import counted_name, sizes
         from equipoise.economics import rates
+        from equipoise.runs.chosen import tables
         from equipoise.spec.cluster import cluster as machines
-        from equipoise.study import tables
 
         file = read_jobs(jobs)
         prices = None if electricity_by_hour is None else read_prices(electricity_by_hour)

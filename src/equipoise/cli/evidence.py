@@ -157,7 +157,7 @@ def export(
     """Hand a whole table to a notebook or program."""
     with answering("export", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.tables import handed_out
-        from equipoise.study import tables
+        from equipoise.runs.chosen import tables
 
         if table == "steps":
             frame = _steps([folder for folder in (data, *(also or ())) if folder])

@@ -25,7 +25,7 @@ def list_(
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTINGS
         from equipoise.runs import embedded
-        from equipoise.study import tables
+        from equipoise.runs.chosen import tables
 
         listing = next(listing for listing in LISTINGS if listing.kind == kind)
         rows = listing.rows(tables(data=data, also=also or ()))

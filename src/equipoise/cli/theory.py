@@ -144,7 +144,7 @@ def plan(
         from equipoise.cli.asked import Asked, questions
         from equipoise.cli.plan_fields import fields
         from equipoise.cli.planned import text
-        from equipoise.study import tables
+        from equipoise.runs.chosen import tables
 
         asked = Asked(
             workload=workload,

@@ -62,8 +62,8 @@ def predict(
         from equipoise.advice.forecast.answer import Inquiry, Terms
         from equipoise.advice.forecast.forecast import forecast
         from equipoise.cli.foretold import fields, text
+        from equipoise.runs.chosen import tables
         from equipoise.runs.readers.measurements import read_measurements
-        from equipoise.study import tables
         from equipoise.units import HOUR_S
 
         inquiry = Inquiry(
@@ -117,8 +117,8 @@ def backtest(
 
         from equipoise.cli.backtested import fields, text
         from equipoise.cli.console import progress_bar
+        from equipoise.runs.chosen import tables
         from equipoise.scaling.backtest import backtest as hold_out
-        from equipoise.study import tables
 
         scores = tables(data=data, also=also or ()).scores
         held = sorted(scores["campaign"].drop_nulls().unique())
