@@ -15,7 +15,7 @@ _OWNERS = {
     "TrainerWatch": "equipoise.bench.watching.trainer",
     "ingest": "equipoise.runs.ingest",
     "scores": "equipoise.study",
-    "tables": "equipoise.study",
+    "tables": "equipoise.runs.chosen",
     "watch": "equipoise.bench.watching.watch",
     "watched": "equipoise.bench.watching.rows",
 }
