@@ -8,8 +8,11 @@ from equipoise.advice.answer.advice import Advice
 from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped
+from equipoise.advice.ledger import Running
+from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.advice.plans.sizing import Parts, Sized
+from equipoise.advice.validation.profiles import Profile
 from equipoise.economics import Bill
 from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.batches import BatchGrowth
@@ -135,12 +138,11 @@ class AccuracyFindings:
     """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
 
     forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
-    a kind of model each. advice: of advised numbers of accelerators, a kind each. own: of one's own ledger.
+    a kind of model each. own: of one's own ledger.
     """
 
     forecasts: Shipped | None
     profiles: tuple[Profile, ...]
     plans: tuple[PlanRecord, ...]
-    advice: tuple[AdviceRecord, ...]
     own: Running | None
     dataset: str

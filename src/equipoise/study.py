@@ -8,13 +8,17 @@ from typing import Any
 
 import polars as pl
 
+from equipoise.advice.answer.advice import Advice
 from equipoise.advice.answer.advised import advise
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.forecast import record
 from equipoise.advice.forecast.balance import Balances, Unanswered, balances
 from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
+from equipoise.advice.ledger import running
 from equipoise.advice.plans import sizing
+from equipoise.advice.plans.plan_record import plan_records
 from equipoise.advice.plans.planned import Comparison
+from equipoise.advice.validation.profiles import profiles
 from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
 from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
@@ -222,8 +226,23 @@ def advice(request: Request, *, data: Folders | None = None, also: Folders = ())
 
     Raises EvidenceError, naming what is missing, where nothing tells how long it takes.
     """
-    found = advise(request, scores=tables(data=data, also=also).scores)
+    return advice_findings(advise(request, scores=tables(data=data, also=also).scores))
+
+
+def advice_findings(found: Advice) -> AdviceFindings:
+    """What a page shows of an advice."""
     return AdviceFindings(advice=found, dataset=embedded.version())
+
+
+def accuracy() -> AccuracyFindings:
+    """How wrong every kind of answer was on what was held out, and one's own ledger of predictions."""
+    return AccuracyFindings(
+        forecasts=_record(),
+        profiles=profiles(),
+        plans=plan_records(),
+        own=running(),
+        dataset=embedded.version(),
+    )
 
 
 def round_name(name: str) -> str:

@@ -1,14 +1,21 @@
-"""Every kind of page there is: the study of a round, a plan, and a topology."""
+"""Every kind of page there is: the study of a round, a plan, a topology, a sweep of one's own."""
 
 from typing import Final
 
 from equipoise.advice.links.links import Meaning
-from equipoise.findings import Findings, PlanFindings
+from equipoise.advice.measured.sweep_now import SweepNow
+from equipoise.findings import AccuracyFindings, ComparedFindings, Findings, PlanFindings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
+from equipoise.report.sections.accuracy import SECTIONS as ACCURACY_SECTIONS
+from equipoise.report.sections.accuracy import head as accuracy
+from equipoise.report.sections.compare import SECTIONS as COMPARED_SECTIONS
+from equipoise.report.sections.compare import side
 from equipoise.report.sections.method import NOT_VERIFIED
 from equipoise.report.sections.plan import SECTIONS as PLAN_SECTIONS
 from equipoise.report.sections.plan import answer
+from equipoise.report.sections.sweep import SECTIONS as SWEEP_SECTIONS
+from equipoise.report.sections.sweep import head as sweep
 from equipoise.report.sections.topology import SECTIONS as TOPOLOGY_SECTIONS
 from equipoise.report.sections.topology import matrix
 from equipoise.report.words import printable, sentence
@@ -53,4 +60,34 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
         "Read from what tools say; rates are those of like machines, not measured here.",
         f"Origin: {printable(found.topology.origin)}.",
     ),
+)
+
+SWEEP: Final[Page[SweepNow]] = Page(
+    title=lambda now: f"Sweep: {printable(now.swept.name)}",
+    about=sweep.about,
+    headline=sweep.headline,
+    summary=sweep.summary,
+    sections=SWEEP_SECTIONS,
+    closing=sweep.closing,
+)
+
+COMPARED: Final[Page[ComparedFindings]] = Page(
+    title=lambda findings: f"Side by side: {printable(findings.name)}",
+    about=side.about,
+    headline=side.headline,
+    summary=side.summary,
+    sections=COMPARED_SECTIONS,
+    closing=lambda findings: (
+        NOT_VERIFIED,
+        f"Dataset {printable(findings.dataset)}. {sentence(findings.sources)}",
+    ),
+)
+
+ACCURACY: Final[Page[AccuracyFindings]] = Page(
+    title=lambda _: "How wrong answers were",
+    about=lambda _: "The record of every kind of answer",
+    headline=accuracy.headline,
+    summary=accuracy.summary,
+    sections=ACCURACY_SECTIONS,
+    closing=lambda findings: (f"Dataset {printable(findings.dataset)}.",),
 )

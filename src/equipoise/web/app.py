@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -12,19 +14,29 @@ from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
 from equipoise.errors import EvidenceError, InputError
+from equipoise.report.markup import Html, element
 from equipoise.report.words import printable
 from equipoise.web import frames
-from equipoise.web.answer import Answer
+from equipoise.web.answer import OK, Answer
 from equipoise.web.answers import Answers, BusyError
-from equipoise.web.asked import Asked, AskedStudy
+from equipoise.web.asked import (
+    Asked,
+    AskedCompare,
+    AskedLive,
+    AskedNothing,
+    AskedPlan,
+    AskedRuns,
+    AskedStudy,
+)
 from equipoise.web.screen import Screen
-from equipoise.web.screens import SCREENS, study
+from equipoise.web.screens import SCREENS, accuracy, compare, plan, runs, study
 from equipoise.web.sources import Sources
 from equipoise.web.trouble import refused, unanswered
 
 NUM_WORKERS = 2
 _YEAR_S = 31_536_000
 _BUSY_S = 2
+_LIVE_S = 2
 _BUSY, _ABSENT = 503, 404
 _THEMES = ("dark", "light")
 
@@ -40,29 +52,52 @@ class Dashboard:
 
     async def show(self, request: Request, screen: Screen, asked: Asked) -> Response:
         """The page of a query."""
-        key = f"{screen.path}?{asked.model_dump_json()}#{screen.stamp(asked, self.sources)}"
+        key = f"{screen.path}?{asked.model_dump_json()}#{self._state(screen, asked)}"
         try:
             answer = await self.answers.find(key, partial(_answered, screen, asked, self.sources))
         except BusyError:
             words = "More is asked than this machine can answer now. Ask again in a moment."
-            return self.page(request, screen, refused(screen.title, words, status=_BUSY))
-        return self.page(request, screen, answer)
+            answer = refused(screen.title, words, status=_BUSY)
+        return self.page(request, screen, answer, live=self._live(screen, asked))
 
-    def page(self, request: Request, screen: Screen, answer: Answer) -> Response:
+    def page(self, request: Request, screen: Screen, answer: Answer, *, live: Html | None = None) -> Response:
         """An answer in its frame, or alone where an open page asked for it."""
         given: dict[str, list[str]] = {}
         for name, value in request.query_params.multi_items():
             given.setdefault(name, []).append(value)
-        fields = screen.fields(given, self.sources)
+        frame = frames.Frame(
+            screen=screen, screens=SCREENS, fields=screen.fields(given, self.sources), live=live
+        )
         headers = request.headers
         if headers.get("hx-request") == "true" and "hx-history-restore-request" not in headers:
-            content = frames.alone(answer, tuple(each for each in fields if each.name in screen.depends))
+            content = frames.alone(answer, frame)
         else:
             theme = request.cookies.get("theme", "")
-            content = frames.whole(answer, screen, SCREENS, fields, theme=theme if theme in _THEMES else "")
-        status = answer.status
-        extra = {"retry-after": str(_BUSY_S)} if status == _BUSY else {}
-        return _html(content, status, extra)
+            content = frames.whole(answer, frame, theme=theme if theme in _THEMES else "")
+        extra = {"retry-after": str(_BUSY_S)} if answer.status == _BUSY else {}
+        return _html(content, answer.status, extra)
+
+    def _live(self, screen: Screen, asked: Asked) -> Html | None:
+        """What changes by itself, in an element that asks for it again and again."""
+        told = None if screen.live is None else screen.live(asked, self.sources)
+        if told is None:
+            return None
+        query = urlencode({**asked.model_dump(exclude_none=True), "seen": self._state(screen, asked)})
+        address = f"{screen.path}/live?{query}"
+        return element("div", told, id="live", hx_get=address, hx_trigger=f"every {_LIVE_S}s")
+
+    def live(self, screen: Screen, asked: Asked, seen: str | None) -> Response:
+        """The same without its element; where more has changed, a sign to ask for the whole answer.
+
+        seen: the state that the page shows.
+        """
+        told = None if screen.live is None else screen.live(asked, self.sources)
+        changed = told is None or seen != self._state(screen, asked)
+        return _html((told or "").encode(), OK, {"hx-trigger": "answer-changed"} if changed else {})
+
+    def _state(self, screen: Screen, asked: Asked) -> str:
+        """What changes when the answer does; a digest, for it may hold paths."""
+        return sha256(screen.stamp(asked, self.sources).encode()).hexdigest()[:16]
 
 
 def _answered(screen: Screen, asked: Asked, sources: Sources) -> Answer:
@@ -97,9 +132,7 @@ def application(sources: Sources) -> FastAPI:
     async def first() -> Response:
         return RedirectResponse(SCREENS[0].path, status_code=303)
 
-    @app.get("/study")
-    async def study_(request: Request, asked: Annotated[AskedStudy, Query()]) -> Response:
-        return await dashboard.show(request, study.SCREEN, asked)
+    _show_screens(app, dashboard)
 
     @app.get("/assets/{stamp}/{name}")
     async def asset(stamp: str, name: str) -> Response:
@@ -113,6 +146,34 @@ def application(sources: Sources) -> FastAPI:
 
     _say_troubles(app, dashboard)
     return app
+
+
+def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
+    """One route a page: what its address may say, and the page."""
+
+    @app.get(study.SCREEN.path)
+    async def studied(request: Request, asked: Annotated[AskedStudy, Query()]) -> Response:
+        return await dashboard.show(request, study.SCREEN, asked)
+
+    @app.get(compare.SCREEN.path)
+    async def compared(request: Request, asked: Annotated[AskedCompare, Query()]) -> Response:
+        return await dashboard.show(request, compare.SCREEN, asked)
+
+    @app.get(plan.SCREEN.path)
+    async def planned(request: Request, asked: Annotated[AskedPlan, Query()]) -> Response:
+        return await dashboard.show(request, plan.SCREEN, asked)
+
+    @app.get(runs.SCREEN.path)
+    async def run(request: Request, asked: Annotated[AskedRuns, Query()]) -> Response:
+        return await dashboard.show(request, runs.SCREEN, asked)
+
+    @app.get(f"{runs.SCREEN.path}/live")
+    async def live(asked: Annotated[AskedLive, Query()]) -> Response:
+        return dashboard.live(runs.SCREEN, AskedRuns(sweep=asked.sweep), asked.seen)
+
+    @app.get(accuracy.SCREEN.path)
+    async def accurate(request: Request, asked: Annotated[AskedNothing, Query()]) -> Response:
+        return await dashboard.show(request, accuracy.SCREEN, asked)
 
 
 def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:

@@ -1,8 +1,11 @@
 """What the query of a URL may say: one model a page, every value bounded. Nothing is looked up here."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from equipoise.advice.plans.planned import ObjectiveName
+from equipoise.economics import DEFAULT_GRID, PriceTerms
 
 LONGEST_NAME = 160
 MOST_NAMES = 24
@@ -21,6 +24,7 @@ _BLANK = BeforeValidator(_without_blanks)
 Name: TypeAlias = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
 OptionalName: TypeAlias = Annotated[Name | None, _BLANK]
 Names: TypeAlias = Annotated[list[Name], _BLANK, Field(max_length=MOST_NAMES)]
+Precision: TypeAlias = Literal["bf16", "bf16,fp8", "fp8", "fp16", "fp32"]
 Amount: TypeAlias = Annotated[float | None, _BLANK, Field(gt=0, le=1e15, allow_inf_nan=False)]
 
 
@@ -35,3 +39,51 @@ class AskedStudy(Asked):
 
     round: OptionalName = None
     workload: Names = []
+
+
+class AskedCompare(Asked):
+    """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
+
+    round: OptionalName = None
+    workload: OptionalName = None
+    entry: Annotated[list[Name], _BLANK, Field(max_length=MOST_SYSTEMS)] = []
+
+
+class AskedPlan(Asked):
+    """A training and the machines to choose from. other: a second kind to compare with."""
+
+    workload: Name = "llama2_70b_lora"
+    accelerator: Name = "dgx-h100"
+    other: OptionalName = None
+    most: Annotated[int, Field(ge=1, le=MOST_ACCELERATORS)] = 64
+    objective: ObjectiveName = "balance"
+    global_batch: Annotated[int | None, _BLANK, Field(ge=1, le=10**9)] = None
+    tokens: Amount = None
+    deadline: Amount = None
+    budget: Amount = None
+    price: Amount = None
+    terms: PriceTerms = "on_demand"
+    region: Name = DEFAULT_GRID
+    precision: Precision = "bf16"
+
+
+class AskedAdvice(AskedPlan):
+    """The same for an advice, which joins what was published and the user's own runs. runs: one by name."""
+
+    runs: OptionalName = None
+
+
+class AskedRuns(Asked):
+    """One of the sweeps that the dashboard was given, by its name."""
+
+    sweep: OptionalName = None
+
+
+class AskedLive(AskedRuns):
+    """What of a sweep changes by itself. seen: the state that the page shows."""
+
+    seen: OptionalName = None
+
+
+class AskedNothing(Asked):
+    """A page without a form."""

@@ -14,21 +14,35 @@ def first(given: Given, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One thing to choose. value: as in the address. label: for people."""
+    """One thing to choose. value: as in the address. label: for people.
+
+    holds: what may stay chosen in the fields that the choice clears.
+    """
 
     value: str
     label: str
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Choices under a title; those without one come first."""
+
+    title: str
+    choices: tuple[Choice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """One of a few."""
+    """One of a few, or of many in groups. clears: names of the fields that hang on it."""
 
     kind: ClassVar[str] = "select"
     name: str
     label: str
     choices: tuple[Choice, ...]
     value: str
+    groups: tuple[Group, ...] = ()
+    clears: tuple[str, ...] = ()
     hint: str = ""
 
 
@@ -46,11 +60,12 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slider:
-    """The ends of a slider beside a number; a log one moves by doublings."""
+    """The ends of a slider beside a number; a log one moves by doublings. rest: where it is when unset."""
 
     low: float
     high: float
     step: float
+    rest: float | None = None
     scale: Literal["linear", "doublings"] = "linear"
 
 

@@ -3,7 +3,7 @@ open already.
 """
 
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise import __version__
+from equipoise.report.markup import Html
 from equipoise.runs import embedded
 from equipoise.web.answer import Answer
 from equipoise.web.fields import Field
@@ -70,16 +71,25 @@ def _templates() -> Environment:
     )
 
 
-def whole(
-    answer: Answer, screen: Screen, screens: tuple[Screen, ...], fields: tuple[Field, ...], *, theme: str
-) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What is around an answer. live: what changes by itself, and where to ask for it again."""
+
+    screen: Screen
+    screens: tuple[Screen, ...]
+    fields: tuple[Field, ...]
+    live: Html | None = None
+
+
+def whole(answer: Answer, frame: Frame, *, theme: str) -> bytes:
     """The whole page. theme: dark, light, or empty for that of the system."""
     return _drawn(
         "frame.html",
         answer,
-        screen=screen,
-        screens=screens,
-        fields=fields,
+        screen=frame.screen,
+        screens=frame.screens,
+        fields=frame.fields,
+        live=_safe(frame.live),
         assets=addresses(),
         dark_media=_MEDIA.get(theme, _MEDIA[""]),
         htmx_config=json.dumps(_HTMX),
@@ -88,9 +98,15 @@ def whole(
     )
 
 
-def alone(answer: Answer, changed: tuple[Field, ...]) -> bytes:
+def alone(answer: Answer, frame: Frame) -> bytes:
     """The answer for a page that is open, with the fields whose choices changed."""
-    return _drawn("fragment.html", answer, changed=changed)
+    changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
+    return _drawn("fragment.html", answer, changed=changed, live=_safe(frame.live))
+
+
+def _safe(html: Html | None) -> Markup | None:
+    """HTML that escaped itself, for a template."""
+    return None if html is None else Markup(html)  # noqa: S704 - only report.markup makes it
 
 
 _BODY: Final = "\0body\0"
@@ -101,6 +117,3 @@ def _drawn(name: str, answer: Answer, **values: Any) -> bytes:  # noqa: ANN401 -
     text: str = _templates().get_template(name).render(answer=answer, body=Markup(_BODY), **values)  # noqa: S704 - a constant
     before, _, after = text.partition(_BODY)
     return b"".join((before.encode("utf-8", "replace"), answer.body, after.encode("utf-8", "replace")))
-
-
-Frame = Callable[[Answer], bytes]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from equipoise.report.markup import Html
 from equipoise.web.answer import Answer
 from equipoise.web.fields import Field, Given
 from equipoise.web.sources import Sources
@@ -15,7 +16,8 @@ class Screen:
 
     fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
-    hang on other fields. verb: of the button. is_slid: its state changes too often for the history.
+    hang on other fields. verb: of the button. live: what changes by itself, to be asked again and again; None
+    where nothing does any more. is_transient: its state changes too often for the history.
     """
 
     path: str
@@ -26,7 +28,8 @@ class Screen:
     answer: Callable[[Any, Sources], Answer]
     stamp: Callable[[Any, Sources], str] = lambda _, sources: sources.stamp()
     depends: tuple[str, ...] = ()
-    is_slid: bool = False
+    live: Callable[[Any, Sources], Html | None] | None = None
+    is_transient: bool = False
 
     @property
     def form_label(self) -> str:

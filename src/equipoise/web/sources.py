@@ -8,6 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
+from equipoise.advice.forecast.answer import Terms
+from equipoise.advice.plans.plan import plan
+from equipoise.advice.plans.planned import Plan, Question
 from equipoise.runs.store import Tables
 from equipoise.scaling.metrics import COMPARABLE
 from equipoise.study import DIVISION, MIN_ENTRIES, default_round, round_order, tables
@@ -32,16 +35,17 @@ class Sources:
         return default_round(self.tables.scores.rename({"campaign": "round"}))
 
     @cached_property
+    def scored(self) -> pl.DataFrame:
+        """The closed entries with a score, as the table `scores` has them."""
+        named = pl.col("campaign").is_not_null() & pl.col("workload").is_not_null()
+        return self.tables.scores.filter((pl.col("division") == DIVISION) & named & COMPARABLE)
+
+    @cached_property
     def studied(self) -> dict[str, dict[str, int]]:
         """Rounds, the latest first, and in each the workloads of enough scored entries with their number."""
-        closed = self.tables.scores.filter(
-            (pl.col("division") == DIVISION)
-            & pl.col("campaign").is_not_null()
-            & pl.col("workload").is_not_null()
-        )
         counts = (
-            closed.group_by("campaign", "workload")
-            .agg(num=COMPARABLE.sum())
+            self.scored.group_by("campaign", "workload")
+            .agg(num=pl.len())
             .filter(pl.col("num") >= MIN_ENTRIES)
             .sort("workload")
         )
@@ -49,6 +53,10 @@ class Sources:
         return {
             name: dict(counts.filter(campaign=name).select("workload", "num").iter_rows()) for name in rounds
         }
+
+    def planned(self, question: Question, terms: Terms) -> Plan:
+        """The plan that answers a question of the catalogue."""
+        return plan(question, terms=terms, scores=self.tables.scores)
 
     def stamp(self) -> str:
         """What changes when a file below the folders of data does: answers made before are then stale."""

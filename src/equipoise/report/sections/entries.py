@@ -50,7 +50,8 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
 
 def _fold(workload: WorkloadFindings) -> Fold:
     name = printable(workload.name)
-    rows = tuple(_row(row) for row in workload.entries.iter_rows(named=True) if row["score_s"] is not None)
+    entries = workload.entries.iter_rows(named=True)
+    rows = tuple(entry_row(row) for row in entries if row["score_s"] is not None)
     table = Table(
         name=f"{workload.workload}-entries", caption=f"{name}: scored entries", columns=COLUMNS, rows=rows
     )
@@ -58,7 +59,8 @@ def _fold(workload: WorkloadFindings) -> Fold:
     return Fold(name=f"entries-{workload.workload}", title=title, badges=(), blocks=(table,), is_long=True)
 
 
-def _row(row: Row) -> tuple[Cell, ...]:
+def entry_row(row: Row) -> tuple[Cell, ...]:
+    """The cells of one entry, a column of COLUMNS each."""
     name = entry_name(row["submitter"], row["system"])
     baseline = row["like_for_like_baseline"]
     each = row["samples_per_s_per_accelerator"]

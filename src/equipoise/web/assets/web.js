@@ -22,7 +22,9 @@
     const asked = event.detail.formData;
     for (const [name, value] of [...asked.entries()]) if (value === "") asked.delete(name);
   });
-  document.addEventListener("htmx:beforeRequest", () => answer.setAttribute("aria-busy", "true"));
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.elt === form) answer.setAttribute("aria-busy", "true");
+  });
   document.addEventListener("htmx:afterRequest", () => answer.removeAttribute("aria-busy"));
   const lost = () => {
     document.getElementById("said").textContent = "The server does not answer. Is it still running?";
@@ -64,10 +66,24 @@
   };
   form.querySelectorAll(".slider").forEach(ready);
 
+  // What hangs on a choice is chosen anew, but for what the new choice holds too.
+  const clear = (select) => {
+    const held = (select.selectedOptions[0]?.dataset.holds ?? "").split(" ");
+    for (const name of (select.dataset.clears ?? "").split(" ").filter(Boolean)) {
+      for (const each of form.querySelectorAll(`[name="${name}"]`)) {
+        if (held.includes(each.value)) continue;
+        if (each.type === "checkbox") each.checked = false;
+        else each.value = "";
+      }
+    }
+  };
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
+    if (event.target.matches("select")) clear(event.target);
     ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
   });
+  // A sweep that runs has told more than what the page shows.
+  document.addEventListener("answer-changed", () => ask(0));
   // Back and forward bring a form that fits the address.
   addEventListener("popstate", () => location.reload());
 })();

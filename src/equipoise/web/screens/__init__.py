@@ -3,6 +3,12 @@
 from typing import Final
 
 from equipoise.web.screen import Screen
-from equipoise.web.screens import study
+from equipoise.web.screens import accuracy, compare, plan, runs, study
 
-SCREENS: Final[tuple[Screen, ...]] = (study.SCREEN,)
+SCREENS: Final[tuple[Screen, ...]] = (
+    study.SCREEN,
+    compare.SCREEN,
+    plan.SCREEN,
+    runs.SCREEN,
+    accuracy.SCREEN,
+)

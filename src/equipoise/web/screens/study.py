@@ -13,6 +13,14 @@ from equipoise.web.screen import Screen
 from equipoise.web.sources import Sources
 
 
+def round_choices(sources: Sources) -> tuple[Choice, ...]:
+    """The rounds that can be studied, each with its workloads."""
+    return tuple(
+        Choice(value=name, label=printable(name), holds=tuple(workloads))
+        for name, workloads in sources.studied.items()
+    )
+
+
 def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
     named = round_name(first(given, "round"))
     chosen = named if named in sources.studied else sources.default_round
@@ -20,8 +28,9 @@ def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
         Select(
             name="round",
             label="Round of MLPerf Training",
-            choices=tuple(Choice(value=name, label=printable(name)) for name in sources.studied),
+            choices=round_choices(sources),
             value=chosen,
+            clears=("workload",),
         ),
         Checks(
             name="workload",

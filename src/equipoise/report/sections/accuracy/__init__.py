@@ -1,0 +1,14 @@
+"""How wrong every kind of answer was: a section a kind. A new one is a file here and a line in SECTIONS."""
+
+from typing import Final
+
+from equipoise.findings import AccuracyFindings
+from equipoise.report.section import Section
+from equipoise.report.sections.accuracy import forecasts, own, plans, steps
+
+SECTIONS: Final[tuple[Section[AccuracyFindings], ...]] = (
+    forecasts.SECTION,
+    steps.SECTION,
+    plans.SECTION,
+    own.SECTION,
+)
