@@ -33,7 +33,7 @@ _WHY_TOKENS = (
     "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
     "trained on more: --tokens-per-param"
 )
-_SAME_BATCH = "every token costs the same time; whether so many are needed or enough is not asked"
+_ALIKE = "all cost the same time; whether so many are needed, or enough, is not asked"
 # The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
 _AS_GOOD = 0.02
 # Where so little of money and time is used up at the largest model found, they are not what ends it.
@@ -137,7 +137,7 @@ def _tokens(question: Question, ground: Setting) -> Reach:
         by_size=tuple(
             replace(each, option=_stretched(each.option, each.amount.value / unit)) for each in within
         ),
-        assumes=(_SAME_BATCH,),
+        assumes=(_ALIKE,),
     )
 
 

@@ -91,7 +91,7 @@ def _answer(found: Reach) -> str:
         f"{_range(option.time, format_duration)}",
         "costs": "no price is known: give --price"
         if option.bill.money is None
-        else f"{_range(option.bill.money, _short)} USD",
+        else _costs(option.bill.money),
         "batch": counted(batch, "sample", "samples"),
         "strategy": option.strategy.text(),
         "ends at": {
@@ -112,6 +112,13 @@ def _there_is(found: Reach) -> str:
     if found.question.deadline_s < float("inf"):
         told.append(format_duration(found.question.deadline_s))
     return " and ".join(told)
+
+
+def _costs(money: Interval) -> str:
+    """The money, and what it may be where the training is carried through whatever it costs."""
+    level = format_percent(money.level)
+    ends = f"; {_short(money.low)} to {_short(money.high)} to carry it through, {level}"
+    return f"{_short(money.value)} USD{'' if money.low == money.high else ends}"
 
 
 def _range(amount: Interval, form: Callable[[float], str]) -> str:
