@@ -68,6 +68,7 @@ def printed(command: str, *, folder: Path) -> str:
     """What a command prints, both streams together, at 80 columns and without colour, run in `folder`."""
     folders = (str(Path(sys.executable).parent), os.environ["PATH"])
     surroundings = {**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80", "NO_COLOR": "1"}
+    surroundings["EQUIPOISE_LEDGER"] = "ledger.jsonl"  # of the page's folder, never one's own
     ended = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
         cwd=folder,
@@ -97,7 +98,10 @@ def rewritten(page: Path, *, folder: Path) -> str:
 def document(arguments: str, *, folder: Path) -> str:
     """The JSON document a command prints, indented, every list cut to its first item."""
     command = [sys.executable, "-m", "equipoise", *arguments.split()]
-    ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    surroundings = {**os.environ, "EQUIPOISE_LEDGER": "ledger.jsonl"}
+    ended = subprocess.run(
+        command, cwd=folder, env=surroundings, stdout=subprocess.PIPE, text=True, check=True
+    )
     return json.dumps(first_items(json.loads(ended.stdout)), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -116,7 +120,7 @@ def furnish(folder: Path) -> None:
         if example.name.endswith(_SWEEP):
             with tarfile.open(example) as sweep:
                 sweep.extractall(folder, filter="data")
-        elif example.suffix in {".gz", ".csv", ".txt"}:
+        elif example.suffix in {".gz", ".csv", ".txt", ".toml", ".jsonl"}:
             shutil.copy(example, folder)
 
 

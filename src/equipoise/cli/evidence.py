@@ -9,6 +9,7 @@ from equipoise.cli.options import (
     Accelerator,
     Also,
     AsJson,
+    Columns,
     Data,
     Hardware,
     JsonOut,
@@ -29,27 +30,47 @@ def ingest(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", help="Checkout, archive (.tar, .gz, .xz, .zst), git repository or log."
+            metavar="PATH...",
+            help="Checkout, archive (.tar, .gz, .xz, .zst), git repository or log; or a tracker's export.",
         ),
     ],
     *,
     into: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet there.")
     ] = None,
+    column: Columns = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Of the runs of an export that has no such column.")
+    ] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Likewise.")] = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Read MLPerf Training results; say what was refused."""
+    """Read MLPerf Training results, or runs exported by trackers."""
     extend_catalogue(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.console import progress_bar
         from equipoise.cli.ingested import fields, text
+        from equipoise.runs.imported import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
+        from equipoise.runs.readers.exports import columns_of
 
-        with progress_bar() as progress:
-            report = read(paths, into=into, progress=progress)
+        exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+        if exports and len(exports) < len(paths):
+            raise UsageError(
+                f"{exports[0].name} is an export, {len(paths) - len(exports)} others are not; call twice"
+            )
+        constants = {"workload": workload, "accelerator": accelerator}
+        if exports:
+            stated = {name: value for name, value in constants.items() if value is not None}
+            report = import_runs(paths, into=into, columns=columns_of(column or ()), constants=stated)
+        elif column or any(constants.values()):
+            raise UsageError("--column, --workload and --accelerator are of exports: .csv, .parquet, .jsonl")
+        else:
+            with progress_bar() as progress:
+                report = read(paths, into=into, progress=progress)
         answer.give(lambda: fields(report), lambda: text(report, into))
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
@@ -146,7 +167,10 @@ def export(
     ],
     *,
     format_: Annotated[
-        str | None, typer.Option("--format", help="csv, jsonl or parquet; by FILE's name, else csv.")
+        str | None,
+        typer.Option(
+            "--format", help="csv, parquet, jsonl, extra-p or prometheus; by FILE's name, else csv."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
     data: Data = None,

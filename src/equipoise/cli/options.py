@@ -83,6 +83,12 @@ Workloads = Annotated[
 ]
 
 
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="OURS=THEIRS", help="What a column of FILE is, as num_accelerators=world_size."
+    ),
+]
 Recorded = Annotated[
     bool,
     typer.Option("--record", help="Keep it in your ledger, for `record` to hold against what is measured."),

@@ -87,8 +87,8 @@ def ingest(
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results)
     report = IngestReport(
-        runs=_frame([row for reading in readings for row in reading.runs], RUNS),
-        scores=_frame([row for reading in readings for row in reading.scores], SCORES),
+        runs=frame([row for reading in readings for row in reading.runs], RUNS),
+        scores=frame([row for reading in readings for row in reading.scores], SCORES),
         num_runs_rejected=sum(reading.num_runs_rejected for reading in readings),
         rejected=rejected,
         unknown_names=tuple(name for reading in readings for name in reading.unknown_names),
@@ -245,7 +245,7 @@ def _polars() -> object:
     return polars
 
 
-def _frame(rows: Sequence[Row], table: Table) -> "pl.DataFrame":
+def frame(rows: Sequence[Row], table: Table) -> "pl.DataFrame":
     """Rows as a table, sorted by its key."""
     import polars as pl  # noqa: PLC0415 - Polars only where tables are made
 

@@ -5,6 +5,7 @@ import io
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,15 @@ def rows_of(path: Path) -> tuple[list[str], Iterator[Row]]:
 
     Raises DataError naming the file and row, what was found and what was expected.
     """
-    return _table(_text(path), path.name)
+    return table(text_of(path), path.name)
 
 
-def _table(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
-    """The names of the columns in lower case, and the rows that are not blank."""
+def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str], Iterator[Row]]:
+    """The names of the columns in lower case, and the rows that are not blank.
+
+    may_repeat: whether two columns may have one name, as exports of other tools have; the later is `NAME#2`.
+    Raises DataError as rows_of.
+    """
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -63,8 +68,13 @@ def _table(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
     if len(header) > MAX_COLUMNS:
         raise DataError(f"{where}: {len(header)} columns; at most {MAX_COLUMNS} are read")
     twice = next((name for name in header if name and header.count(name) > 1), None)
-    if twice:
+    if twice and not may_repeat:
         raise DataError(f"{where}: two columns are named {echo(twice)}; expected one")
+    if may_repeat:
+        seen: Counter[str] = Counter()
+        for place, name in enumerate(header):
+            seen[name] += 1
+            header[place] = name if seen[name] == 1 else f"{name}#{seen[name]}"
     return header, _rows(lines, header, where)
 
 
@@ -89,11 +99,14 @@ def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iter
         yield Row(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
 
 
-def _text(path: Path) -> str:
-    """The file as CSV text. Raises DataError when it is absent, no regular file, too large or not text."""
+def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
+    """The file as text: of a Parquet file the CSV of its columns that have a meaning, and of `also`.
+
+    Raises DataError when it is absent, no regular file, too large or not text.
+    """
     data = _content(path)
     if data.startswith(_PARQUET_MAGIC):
-        return _parquet_as_csv(data, path.name)
+        return _parquet_as_csv(data, path.name, also)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path.name}: UTF-16 text; expected UTF-8: save it as `CSV UTF-8`")
     try:
@@ -123,11 +136,11 @@ def _content(path: Path) -> bytes:
         raise DataError(f"{path}: {reason}; expected a CSV or Parquet file") from err
 
 
-def _parquet_as_csv(data: bytes, where: str) -> str:
+def _parquet_as_csv(data: bytes, where: str, also: Sequence[str]) -> str:
     """A Parquet file as CSV text, by another process: a damaged one can end the process that reads it."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "equipoise.runs.readers.parquet_text"],
+            [sys.executable, "-P", "-m", "equipoise.runs.readers.parquet_text", *also],
             input=data,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

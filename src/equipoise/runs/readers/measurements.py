@@ -4,7 +4,6 @@ Units are told by the column's name. Nothing is guessed: what cannot be read is 
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, echo, listed, rows_of
+from equipoise.runs.readers.cells import MAX_TEXT, Row, echo, listed
+from equipoise.runs.readers.columns import BATCH, ENTRY, SIZE, STATUS, STRATEGY, TIMED, UNIT_S
+from equipoise.runs.readers.exports import exported
+from equipoise.runs.readers.numbers import amount, count
 from equipoise.spec.hardware import accelerator_slug
 from equipoise.spec.workload import workload_slug
-from equipoise.units import DAY_S, HOUR_S, MILLISECOND_S, MINUTE_S
 
-MAX_ACCELERATORS = 1_000_000_000
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
 
-_SIZE = "num_accelerators"
-_BATCH = "global_batch_samples"
-_STATUS = "status"
-_STRATEGY = "strategy"
-_ENTRY = ("entry", "label", "entry_id")
 _SUCCESS = frozenset({"", "success", "ok"})
 
-_UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
-_TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(_UNIT_S)})|(samples)_per_(s|min|h)")
-_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 # Samples whose time stands for a throughput: enough for people to read it in seconds.
 _WORK_SAMPLES = 1_000_000.0
@@ -40,7 +32,7 @@ _WORK_SAMPLES = 1_000_000.0
 _SERIES: Mapping[str, Callable[[str], str | None]] = {
     "workload": lambda raw: workload_slug(raw, None),
     "accelerator": accelerator_slug,
-    _STRATEGY: str,
+    STRATEGY: str,
 }
 # Preferred in this order, where a file has several: the first includes all that training takes.
 _QUANTITIES = ("time_to_train", "samples", "step")
@@ -81,38 +73,38 @@ class _Timed:
 
 
 def read_measurements(
-    path: Path, *, workload: str | None = None, accelerator: str | None = None, strategy: str | None = None
+    path: Path,
+    *,
+    workload: str | None = None,
+    accelerator: str | None = None,
+    strategy: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Measurements:
     """The measurements of a file, of one workload on one accelerator with one strategy.
 
     workload, accelerator, strategy: which to take where the file has such a column. Rows without a strategy,
-    as those on one accelerator, belong to every strategy.
+    as those on one accelerator, belong to every strategy. columns: our names of columns -> theirs.
     Raises DataError naming the file, row and column, what was found and what was expected.
     Assumes the global batch, where the file gives seconds a step and no batch, is the same at every size.
     """
-    header, rows = rows_of(path)
-    kept = list(rows)
+    found = exported(path, columns)
+    header, kept = found.header, list(found.rows)
     filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
     timed, notes = _timed_column(filled, path.name)
-    if _SIZE not in header:
+    notes = [*found.notes, *notes]
+    if SIZE not in header:
         raise DataError(
-            f"{path.name}: no column {_SIZE}; found {listed(header)}; name the column of the sizes so"
+            f"{path.name}: no column {SIZE}; found {listed(header)}; name the column of the sizes so"
         )
-    for column, wanted in (("workload", workload), ("accelerator", accelerator), (_STRATEGY, strategy)):
+    for column, wanted in (("workload", workload), ("accelerator", accelerator), (STRATEGY, strategy)):
         if column in header:
             kept = _of_series(kept, column, wanted, path.name)
-    usable = [row for row in kept if row.cells.get(_STATUS, "").strip().lower() in _SUCCESS]
+    usable = [row for row in kept if row.cells.get(STATUS, "").strip().lower() in _SUCCESS]
     if len(usable) < len(kept):
-        notes.append(f"{len(kept) - len(usable)} rows whose {_STATUS} is not `success` were left out.")
+        notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were left out.")
     if not usable:
         raise DataError(f"{path.name}: no row with a measurement; expected a header and one row a run")
     return _measurements(usable, timed, header, path.name, notes)
-
-
-def wanted_column(name: str) -> bool:
-    """Whether a column, by its name in lower case, has a meaning here."""
-    named = (_SIZE, _BATCH, _STATUS, *_ENTRY, *_SERIES)
-    return name in named or _TIMED.fullmatch(name) is not None
 
 
 def _measurements(
@@ -128,15 +120,15 @@ def _measurements(
         time_s, work, work_samples = _at_fixed_samples(rows, time_s, batch, timed)
         if not np.isfinite(batch).any():
             notes.append(
-                f"{where} states no {_BATCH}: the batch is taken to be the same at every size, so that a "
+                f"{where} states no {BATCH}: the batch is taken to be the same at every size, so that a "
                 "step is the same work."
             )
-    label = next((name for name in _ENTRY if name in header), None)
+    label = next((name for name in ENTRY if name in header), None)
     return Measurements(
         where=where,
         work=work,
         is_time_to_train=timed.quantity == "time_to_train",
-        num_accelerators=np.array([_size(row) for row in rows]),
+        num_accelerators=np.array([float(count(row, SIZE)) for row in rows]),
         time_s=time_s,
         entry=None if label is None else tuple(row.cells[label][:MAX_TEXT] for row in rows),
         global_batch_samples=batch,
@@ -145,28 +137,12 @@ def _measurements(
     )
 
 
-def _size(row: Row) -> float:
-    value = _number(row, _SIZE)
-    if not value.is_integer() or value > MAX_ACCELERATORS:
-        raise row.refusal(_SIZE, f"a whole number from 1 to {MAX_ACCELERATORS:,}")
-    return value
-
-
-def _number(row: Row, column: str) -> float:
-    """A cell as a number above 0. Raises DataError for anything else."""
-    text = row.cells[column].strip()
-    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
-    if not 0.0 < value < math.inf:
-        raise row.refusal(column, "a finite number above 0, with a decimal point")
-    return value
-
-
 def _batch(row: Row) -> float:
-    return _number(row, _BATCH) if row.cells.get(_BATCH, "").strip() else math.nan
+    return amount(row, BATCH) if row.cells.get(BATCH, "").strip() else math.nan
 
 
 def _time_s(row: Row, timed: _Timed) -> float:
-    seconds = timed.seconds(_number(row, timed.name))
+    seconds = timed.seconds(amount(row, timed.name))
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise row.refusal(timed.name, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
     return seconds
@@ -182,7 +158,7 @@ def _at_fixed_samples(
     if not stated.all():
         row = rows[int(np.argmin(stated))]
         raise DataError(
-            f"{row.place}, column {_BATCH}: empty, while other rows state it; a step ({timed.name}) is only "
+            f"{row.place}, column {BATCH}: empty, while other rows state it; a step ({timed.name}) is only "
             "the same work at the same batch. State it in every row or in none"
         )
     if np.all(batch == batch[0]):
@@ -194,7 +170,7 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
     """The column to take the times from, and a note where there was a choice."""
     found: dict[str, _Timed] = {}
     for name in header:
-        match = _TIMED.fullmatch(name)
+        match = TIMED.fullmatch(name)
         if match is None:
             continue
         quantity, unit = match[1] or match[3], match[2] or match[4]
@@ -202,7 +178,7 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
             raise DataError(
                 f"{where}: columns {found[quantity].name} and {name} hold the same quantity; keep one"
             )
-        found[quantity] = _Timed(name=name, quantity=quantity, unit_s=_UNIT_S[unit])
+        found[quantity] = _Timed(name=name, quantity=quantity, unit_s=UNIT_S[unit])
     if not found:
         raise DataError(
             f"{where}: no column of times; found {listed(header)}; expected time_to_train_s, step_s or "
@@ -217,7 +193,7 @@ def _of_series(rows: Sequence[Row], column: str, wanted: str | None, where: str)
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
     spelt = _SERIES[column]
     names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
-    everywhere = {""} & set(names) if column == _STRATEGY else set()
+    everywhere = {""} & set(names) if column == STRATEGY else set()
     names = {raw: name for raw, name in names.items() if raw not in everywhere}
     if wanted is not None:
         aim = spelt(wanted) or wanted

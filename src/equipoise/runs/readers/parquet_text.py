@@ -6,22 +6,27 @@ A damaged Parquet file can end the process that reads it, and no `except` helps 
 import io
 import resource
 import sys
+from collections.abc import Sequence
 
 import polars as pl
 
 from equipoise.runs.probe import EXIT_REFUSED, MAX_MEMORY_BYTES
 from equipoise.runs.readers.cells import MAX_ROWS, MAX_TEXT, column_name
-from equipoise.runs.readers.measurements import wanted_column
+from equipoise.runs.readers.columns import wanted_column
 
 
-def csv_text(data: bytes) -> str:
-    """The columns that have a meaning, as CSV; one row more than are read, so that too many are noticed.
+def csv_text(data: bytes, also: Sequence[str] = ()) -> str:
+    """The columns that have a meaning or are in `also`, as CSV.
+
+    One row more than are read is converted, so that too many are noticed.
 
     Raises what Polars raises for anything that is no Parquet table of plain columns.
     """
     schema = pl.read_parquet_schema(io.BytesIO(data))
     names = [
-        name for name, dtype in schema.items() if wanted_column(column_name(name)) and not dtype.is_nested()
+        name
+        for name, dtype in schema.items()
+        if (wanted_column(column_name(name)) or column_name(name) in also) and not dtype.is_nested()
     ]
     if not names:
         return f"{','.join(column_name(name) for name in list(schema)[:MAX_TEXT])}\n"
@@ -35,7 +40,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     try:
-        text = csv_text(sys.stdin.buffer.read())
+        text = csv_text(sys.stdin.buffer.read(), sys.argv[1:])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as err:
         sys.stdout.write(str(err)[:MAX_TEXT])
         return EXIT_REFUSED

@@ -1,0 +1,168 @@
+"""Runs that other tools recorded, as rows of the tables: origin `imported`, never scored."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import DataError
+from equipoise.runs.reader import Rejection, Row, Tally, UnknownName
+from equipoise.runs.readers.cells import Row as Cells
+from equipoise.runs.readers.columns import BATCH, SIZE, TIMED, UNIT_S
+from equipoise.runs.readers.exports import exported
+from equipoise.runs.readers.numbers import amount, count
+from equipoise.runs.schema import RUNS, SCORES
+from equipoise.spec.hardware import accelerator_slug
+from equipoise.spec.workload import workload_slug
+
+if TYPE_CHECKING:
+    from equipoise.runs.ingest import IngestReport
+
+SUFFIXES = frozenset({".csv", ".parquet", ".jsonl", ".extra-p"})
+ORIGIN = "imported"
+# A score is the official time to a stated target.
+NO_SCORE = "imported runs; no official score"
+_TEXTS = ("system", "submitter", "precision", "framework")
+_CONFIGURATION = (
+    "campaign",
+    "system",
+    "workload",
+    "accelerator",
+    SIZE,
+    "num_nodes",
+    "precision",
+    "strategy",
+    BATCH,
+)
+
+
+def import_runs(
+    paths: Sequence[Path],
+    *,
+    columns: Mapping[str, str],
+    constants: Mapping[str, str],
+    into: Path | None = None,
+) -> "IngestReport":
+    """The runs of exported files as the two tables, written into a folder where one is named.
+
+    columns: our names -> theirs. constants: workload and accelerator of files that have no such column.
+    Raises DataError naming the file, row and column, what was found and what was expected.
+    """
+    from equipoise.runs.ingest import IngestReport, frame  # noqa: PLC0415 - Polars only where tables are made
+    from equipoise.runs.store import Tables, write_tables  # noqa: PLC0415 - likewise
+
+    runs: list[Row] = []
+    rejected = Tally()
+    for path in paths:
+        found = exported(path, columns)
+        campaign = path.name.removesuffix(path.suffix) or path.name
+        if not found.rows:
+            raise DataError(f"{path.name}: no run; expected a header and one row a run that finished")
+        runs += [
+            _run(cells, number, campaign, path.name, constants) for number, cells in enumerate(found.rows, 1)
+        ]
+        for note in found.notes:
+            rejected.add(Rejection(kind="import_note", where=path.name, detail=note))
+    report = IngestReport(
+        runs=frame(runs, RUNS),
+        scores=frame(_entries(runs), SCORES),
+        num_runs_rejected=0,
+        rejected=rejected,
+        unknown_names=_unknown(runs),
+    )
+    if into is not None:
+        write_tables(Tables(runs=report.runs, scores=report.scores), into)
+    return report
+
+
+def _run(row: Cells, number: int, campaign: str, file: str, constants: Mapping[str, str]) -> dict[str, Any]:
+    """One row of `runs`. Raises DataError for a cell that is not what its column says."""
+    if SIZE not in row.cells:
+        raise DataError(f"{row.place}: no column {SIZE}; name it with --column {SIZE}=NAME")
+    facts: dict[str, Any] = dict.fromkeys(RUNS.names)
+    size = count(row, SIZE)
+    facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
+    facts |= {
+        "run_id": f"{campaign}/{number}",
+        "origin": ORIGIN,
+        "campaign": campaign,
+        "workload": _slug(row, "workload", constants),
+        "accelerator": _slug(row, "accelerator", constants),
+        "strategy": row.cells.get("strategy", "").strip() or None,
+        SIZE: size,
+        "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
+        BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else None,
+        "status": row.cells.get("status", "").strip().lower() or "success",
+        "energy_j": amount(row, "energy_j") if row.cells.get("energy_j", "").strip() else None,
+        "source_uri": file,
+        "source_line": number,
+    }
+    return facts | _timed(row, facts[BATCH])
+
+
+def _timed(row: Cells, batch: int | None) -> dict[str, float]:
+    """Seconds to train and samples a second, from the columns that state either or seconds of a step."""
+    found: dict[str, float] = {}
+    for name in row.cells:
+        told = TIMED.fullmatch(name)
+        if told is None or not row.cells[name].strip():
+            continue
+        value = amount(row, name)
+        if told[3]:
+            found["samples_per_s"] = value / UNIT_S[told[4]]
+        elif told[1] == "time_to_train":
+            found["time_to_train_s"] = value * UNIT_S[told[2]]
+        elif batch is not None:
+            found.setdefault("samples_per_s", batch / (value * UNIT_S[told[2]]))
+    if not found:
+        raise DataError(
+            f"{row.place}: no time; expected time_to_train_s, samples_per_s, or step_s and {BATCH}: name a "
+            "column with --column samples_per_s=NAME"
+        )
+    return found
+
+
+def _slug(row: Cells, name: str, constants: Mapping[str, str]) -> str | None:
+    """A workload or accelerator as the catalogue spells it; its raw name where that does not have it."""
+    raw = row.cells.get(name, "").strip() or constants.get(name)
+    if not raw:
+        return None
+    return (workload_slug(raw, None) if name == "workload" else accelerator_slug(raw)) or raw
+
+
+def _entries(runs: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row of `scores` for each configuration, without a score."""
+
+    def configuration(row: Row) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in _CONFIGURATION)
+
+    entries = []
+    for number, (_, group) in enumerate(groupby(sorted(runs, key=configuration), configuration), 1):
+        same = list(group)
+        facts: dict[str, Any] = dict.fromkeys(SCORES.names)
+        facts |= {name: same[0][name] for name in (*_CONFIGURATION, "origin", "submitter", "framework")}
+        facts |= {
+            "entry_id": f"{same[0]['campaign']}/entry {number}",
+            "reason": NO_SCORE,
+            "num_runs": len(same),
+            "num_failed": sum(row["status"] != "success" for row in same),
+            "num_missing": 0,
+            "source_uri": same[0]["source_uri"],
+        }
+        entries.append(facts)
+    return entries
+
+
+def _unknown(runs: Sequence[Row]) -> tuple[UnknownName, ...]:
+    """Names that no catalogue has, kept raw."""
+    files = {"workload": "workloads.toml: --workloads FILE", "accelerator": "hardware.toml: --hardware FILE"}
+    found: dict[tuple[str, str], int] = {}
+    for row in runs:
+        for kind in files:
+            raw = row[kind]
+            slug = workload_slug if kind == "workload" else accelerator_slug
+            if raw is not None and slug(raw) is None:
+                found[kind, raw] = found.get((kind, raw), 0) + 1
+    return tuple(
+        UnknownName(kind=kind, raw=raw, count=count, edit=files[kind]) for (kind, raw), count in found.items()
+    )

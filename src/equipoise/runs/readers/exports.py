@@ -1,0 +1,276 @@
+"""Files that other tools export, read as rows under the names used here.
+
+Weights & Biases (table of runs, CSV), MLflow (`mlflow experiments csv`, or the table of runs), Extra-P (JSON
+lines), and plain CSV or Parquet. Columns are told by exact names; any other is named by the user.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import DataError
+from equipoise.runs.readers.cells import (
+    MAX_COLUMNS,
+    MAX_ROWS,
+    MAX_TEXT,
+    Row,
+    column_name,
+    echo,
+    listed,
+    table,
+    text_of,
+)
+from equipoise.runs.readers.columns import ENTRY, SIZE, STATUS, TIMED, wanted_column
+from equipoise.units import duration_s
+
+# Names that mean one thing wherever they occur, after the prefixes that trackers put before them.
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "num_accelerators": ("num_gpus", "n_gpus", "world_size", "num_devices", "num_processes"),
+    "global_batch_samples": ("global_batch_size",),
+    "samples_per_s": ("samples_per_second", "train_samples_per_second"),
+}
+# Extra-P's documents name the number of processes so.
+_EXTRAP_SIZES = ("p", "n", "processes", "ranks")
+_PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
+_WANDB = frozenset({"name", "state", "created", "runtime"})
+_MLFLOW = frozenset({"run_id", "experiment_id", "status"})
+_MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
+_FINISHED = frozenset({"finished", "success", "ok"})
+_DURATION = "duration"
+_LINE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """Rows under our names. tool: whose export it is; None for a file of the user's own making."""
+
+    tool: str | None
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
+    """The rows of a file, each under our names.
+
+    columns: our name -> theirs, for columns whose names are not known here.
+    Raises DataError naming the file and row, what was found and what was expected.
+    """
+    stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
+    text = text_of(path, also=tuple(stated.values()))
+    if text.lstrip()[:1] == "{":
+        return _of_json_lines(text, path.name, stated)
+    header, rows = table(text, path.name, may_repeat=True)
+    tool = _tool(set(header))
+    if tool is None:
+        header, rows = table(text, path.name)
+        return _renamed(None, header, list(rows), stated, path.name)
+    return _of_tracker(tool, header, list(rows), stated, path.name)
+
+
+def _tool(header: set[str]) -> str | None:
+    if header >= _MLFLOW_PAGE or header >= _MLFLOW:
+        return "MLflow"
+    return "Weights & Biases" if header >= _WANDB else None
+
+
+def _of_tracker(
+    tool: str, header: Sequence[str], rows: Sequence[Row], stated: Mapping[str, str], where: str
+) -> Exported:
+    """The runs of a tracker that finished; how long each took is offered as the column `duration`."""
+    status = "state" if tool == "Weights & Biases" else "status"
+    if _DURATION not in header:
+        rows = [_with_duration(row) for row in rows]
+        header = [*header, _DURATION]
+    found = _renamed(tool, header, rows, {STATUS: status, **stated}, where)
+    timed = [name for name in found.header if TIMED.fullmatch(name)]
+    kept = tuple(
+        row
+        for row in found.rows
+        if row.cells[STATUS].strip().lower() in _FINISHED
+        and all(row.cells[name].strip() for name in (SIZE, *stated) if name in row.cells)
+        and (not timed or any(row.cells[name].strip() for name in timed))
+    )
+    notes = [*found.notes]
+    left_out = len(rows) - len(kept)
+    if left_out:
+        notes.append(f"Runs of {where} left out, for they did not finish or lack a value: {left_out}.")
+    plain = tuple(Row(place=row.place, cells={**row.cells, STATUS: "success"}) for row in kept)
+    return Exported(tool=tool, header=found.header, rows=plain, notes=tuple(notes))
+
+
+def _with_duration(row: Row) -> Row:
+    """A row with the seconds from its start to its end, where it states either way."""
+    cells = dict(row.cells)
+    seconds = cells.get("runtime", "")
+    if not seconds:
+        try:
+            start, end = (_moment(cells.get(name, "")) for name in ("start_time", "end_time"))
+            seconds = repr((end - start).total_seconds())
+        except ValueError:
+            seconds = ""
+    return Row(place=row.place, cells={**cells, _DURATION: seconds})
+
+
+def _moment(text: str) -> datetime:
+    """A moment as trackers write it. Raises ValueError for any other text."""
+    found = datetime.fromisoformat(text.strip()[:MAX_TEXT])
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _renamed(
+    tool: str | None, header: Sequence[str], rows: Sequence[Row], stated: Mapping[str, str], where: str
+) -> Exported:
+    """The rows with our names for the columns that the user states or that have a known alias."""
+    sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
+    if tool is not None:
+        sources = _known(header, sources, where) | sources
+    taken = set(sources.values())
+    kept = [name for name in header if name not in taken and name not in sources]
+    renamed = tuple(
+        Row(
+            place=row.place,
+            cells={name: row.cells[name] for name in kept}
+            | {ours: _in_unit(ours, row.cells[theirs]) for ours, theirs in sources.items()},
+        )
+        for row in rows
+    )
+    aliased = [
+        f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
+    ]
+    notes = (f"{tool}: read {', '.join(aliased)}.",) if aliased else ()
+    return Exported(tool=tool, header=(*kept, *sources), rows=renamed, notes=notes)
+
+
+def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
+    """The column of the file that the user's word stands for: its name, or its name after the prefixes."""
+    found = [name for name in header if theirs in {name, _bare(name)}]
+    exact = [name for name in found if name == theirs] or found
+    if len(exact) != 1:
+        what = f"{listed(exact)} have that name" if exact else f"it has {listed(header)}"
+        raise DataError(f"{where}: --column {ours}={theirs}: {what}; expected the name of one column")
+    return exact[0]
+
+
+def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, str]:
+    """The columns that are named as here after their prefixes, or by a known alias."""
+    found: dict[str, str] = {}
+    wanted = {alias: ours for ours, aliases in _ALIASES.items() for alias in (ours, *aliases)}
+    for name in header:
+        ours = wanted.get(_bare(name)) or (_bare(name) if _is_ours(_bare(name)) else None)
+        if ours is None or ours in stated:
+            continue
+        if ours in found:
+            raise DataError(
+                f"{where}: columns {echo(found[ours])} and {echo(name)} both look like {ours}; "
+                f"choose one with --column {ours}=NAME"
+            )
+        found[ours] = name
+    return found
+
+
+def _is_ours(name: str) -> bool:
+    return wanted_column(name) and name not in {STATUS, *ENTRY}
+
+
+def _bare(name: str) -> str:
+    """A tracker's column without what it puts before the name that was logged."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.rpartition("/")[2]
+
+
+def _in_unit(ours: str, cell: str) -> str:
+    """A cell; a duration with its unit, as `1.2h`, in the unit that the column's name ends in."""
+    if not ours.startswith(("time_to_train_", "step_")):
+        return cell
+    seconds = duration_s(cell) if len(cell) <= MAX_TEXT else None
+    unit = duration_s(f"1 {ours.rpartition('_')[2]}")
+    return cell if seconds is None or unit is None else repr(seconds / unit)
+
+
+def _of_json_lines(text: str, where: str, stated: Mapping[str, str]) -> Exported:
+    """Extra-P's JSON lines as rows: one for each point and repetition, its metrics side by side."""
+    points: dict[tuple[str, tuple[tuple[str, float], ...]], list[dict[str, str]]] = {}
+    names: set[str] = set()
+    places: dict[int, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{where}: line {number}"
+        callpath, params, metric, values = _point(line, place)
+        repetitions = points.setdefault((callpath, params), [])
+        names |= {metric, *(name for name, _ in params)}
+        for value in values:
+            row = next((each for each in repetitions if metric not in each), None)
+            if row is None:
+                row = {name: repr(number) for name, number in params} | _of_callpath(callpath)
+                repetitions.append(row)
+                places[id(row)] = place
+            row[metric] = repr(value)
+        if sum(map(len, points.values())) > MAX_ROWS or len(names) > MAX_COLUMNS:
+            raise DataError(f"{place}: more than {MAX_ROWS} measurements or {MAX_COLUMNS} names")
+    every = [row for rows in points.values() for row in rows]
+    header = list(dict.fromkeys(name for row in every for name in row))
+    sizes = [name for name in header if name in (SIZE, *_EXTRAP_SIZES)]
+    named = dict(stated)
+    if SIZE not in {*stated, *header} and len(sizes) == 1:
+        named[SIZE] = sizes[0]
+    rows = [Row(place=places[id(row)], cells={name: row.get(name, "") for name in header}) for row in every]
+    found = _renamed("Extra-P", header, rows, named, where)
+    note = () if SIZE in {*stated, *header} else tuple(f"Extra-P: read {name} as {SIZE}." for name in sizes)
+    return Exported(tool="Extra-P", header=found.header, rows=found.rows, notes=(*found.notes, *note))
+
+
+def _of_callpath(callpath: str) -> dict[str, str]:
+    """What a call path says: of those that `export` writes, workload, accelerator and label of the entry."""
+    parts = callpath.split("->", 2) if callpath else []
+    return dict(zip(("workload", "accelerator", "label"), parts, strict=False))
+
+
+def _point(line: str, place: str) -> tuple[str, tuple[tuple[str, float], ...], str, list[float]]:
+    """Call path, parameters, metric and values of a line. Raises DataError for what is no measurement."""
+    expected = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
+    try:
+        found: Any = json.loads(line) if len(line) <= _LINE_BYTES else None
+    except (ValueError, RecursionError) as err:
+        raise DataError(f"{place}: no JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
+    params = found.get("params") if isinstance(found, dict) else None
+    if not isinstance(params, dict) or not params or len(params) > MAX_COLUMNS:
+        raise DataError(f"{place}: no params; {expected}")
+    values = found.get("value")
+    numbers = values if isinstance(values, list) else [values]
+    texts = [found.get("callpath", ""), found.get("metric", "value"), *params]
+    if not all(isinstance(each, str) and len(each) <= MAX_TEXT for each in texts):
+        raise DataError(f"{place}: names that are no texts; {expected}")
+    points = tuple((column_name(name), _number(value, place, expected)) for name, value in params.items())
+    right = [_number(value, place, expected) for value in numbers[: MAX_ROWS + 1]]
+    return str(texts[0]), points, column_name(str(texts[1])), right
+
+
+def _number(value: object, place: str, expected: str) -> float:
+    if not isinstance(value, bool) and isinstance(value, int | float):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise DataError(f"{place}: found {echo(str(value)[:MAX_TEXT])}; {expected}")
+
+
+def columns_of(texts: Sequence[str]) -> dict[str, str]:
+    """Our names and theirs from texts such as `num_accelerators=world_size`. Raises DataError for others."""
+    found: dict[str, str] = {}
+    for text in texts:
+        ours, equals, theirs = (part.strip() for part in text.partition("="))
+        if not equals or not ours or not theirs or ours in found:
+            raise DataError(
+                f"--column {echo(text)}; expected OURS=THEIRS once, as num_accelerators=world_size"
+            )
+        found[column_name(ours)] = theirs
+    return found

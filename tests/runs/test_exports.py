@@ -1,0 +1,198 @@
+"""Exports of trackers and Extra-P: the shipped examples, the columns they name, and what is no export."""
+
+import json
+import subprocess
+from os import environ
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from equipoise.errors import DataError
+from equipoise.runs import embedded
+from equipoise.runs.imported import import_runs
+from equipoise.runs.readers.exports import columns_of, exported
+from equipoise.runs.readers.measurements import read_measurements
+from equipoise.runs.writers import WRITERS
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+SIZES = [1, 1, 2, 2, 4, 4, 8, 8]
+RATES = [412.0, 418.5, 790.2, 801.1, 1490.7, 1512.3, 2688.4, 2731.9]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("wandb-runs.csv", {}),
+        ("mlflow-runs.csv", {"num_accelerators": "gpus"}),
+        ("mlflow-runs.csv", {"num_accelerators": "params.gpus", "samples_per_s": "samples_per_second"}),
+    ],
+)
+def test_examples_of_trackers_give_their_runs(name, columns):
+    found = read_measurements(EXAMPLES / name, columns=columns)
+    assert found.num_accelerators.tolist() == SIZES
+    # By hand: a million samples at 412 a second take 2427.18 s.
+    assert found.time_s[0] == pytest.approx(2427.18, abs=0.01)
+    assert np.allclose(1e6 / found.time_s, RATES)
+    assert any(note.endswith("lack a value: 1.") for note in found.notes)
+
+
+def test_the_time_a_run_took_is_a_time_to_train_where_the_user_says_so():
+    found = read_measurements(
+        EXAMPLES / "mlflow-runs.csv",
+        columns={"num_accelerators": "gpus", "time_to_train_s": "duration"},
+    )
+    assert found.is_time_to_train
+    assert found.time_s[0] == pytest.approx(900_000 / 412, abs=1)
+
+
+def test_weights_and_biases_runtime_is_one_too():
+    found = read_measurements(EXAMPLES / "wandb-runs.csv", columns={"time_to_train_s": "Runtime"})
+    assert found.time_s[0] == 2225.0
+
+
+def test_the_page_of_mlflow_writes_durations_with_units(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "Start Time,Duration,Run ID,Name,Source Type,Source Name,User,Status,num_gpus\n"
+        "2026-03-01 08:00:00,1.5h,aa,a,LOCAL,t.py,u,FINISHED,8\n"
+        "2026-03-01 10:00:00,45.0min,bb,b,LOCAL,t.py,u,FINISHED,16\n"
+        "2026-03-01 10:00:00,3ms,cc,c,LOCAL,t.py,u,FAILED,32\n"
+    )
+    found = read_measurements(path, columns={"time_to_train_s": "Duration"})
+    assert found.time_s.tolist() == [5400.0, 2700.0]
+
+
+def test_extra_p_lines_give_their_repetitions():
+    found = read_measurements(EXAMPLES / "extra-p.jsonl", columns={"time_to_train_s": "time"})
+    assert found.num_accelerators.tolist() == SIZES
+    assert np.allclose(found.time_s, np.round(900_000 / np.array(RATES), 1))
+
+
+def test_two_columns_that_look_alike_are_not_chosen_between(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "Name,State,Created,Runtime,num_gpus,world_size,samples_per_second\na,finished,x,1,8,8,100\n"
+    )
+    with pytest.raises(DataError, match="both look like num_accelerators; choose one with --column"):
+        exported(path)
+    assert exported(path, {"num_accelerators": "world_size"}).rows[0].cells["num_accelerators"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"params": {"p": 8}}', "expected"),
+        ('{"params": {}, "value": 1}', "no params"),
+        ('{"params": {"p": "8"}, "value": 1}', "found '8'"),
+        ('{"params": {"p": 8}, "value": [1, null]}', "found 'None'"),
+        ('{"params": {"p": 8}, "value": 1e999}', "found 'inf'"),
+        ('{"params": {"p": 8}, "value": 1, "metric": 3}', "no texts"),
+        ('{"params": ' + "[" * 5000, "no JSON"),
+        ("{]", "no JSON"),
+    ],
+)
+def test_lines_that_are_no_measurement_are_refused_with_their_place(tmp_path, line, words):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(f'{{"params": {{"p": 4}}, "value": 2}}\n{line}\n')
+    with pytest.raises(DataError, match=r"mine\.jsonl: line 2") as caught:
+        exported(path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a", "=b", "a=", "a=b,a=c"])
+def test_columns_are_stated_as_ours_and_theirs(text):
+    with pytest.raises(DataError, match="expected OURS=THEIRS once"):
+        columns_of(text.split(","))
+
+
+def test_runs_are_imported_as_rows_of_the_tables(tmp_path):
+    report = import_runs(
+        [EXAMPLES / "wandb-runs.csv"],
+        columns={},
+        constants={"workload": "resnet", "accelerator": "NVIDIA A100-SXM4-80GB"},
+        into=tmp_path,
+    )
+    runs = pl.read_parquet(tmp_path / "runs.parquet")
+    assert runs["num_accelerators"].to_list() == SIZES
+    assert runs["samples_per_s"].to_list() == RATES
+    assert set(runs["accelerator"]) == {"a100-sxm4-80gb"}
+    assert set(runs["origin"]) == {"imported"}
+    assert runs["global_batch_samples"].to_list() == [256] * 8
+    assert report.scores["score_s"].null_count() == len(report.scores) == 4
+
+
+def written(name, frame, path):
+    with path.open("wb") as file:
+        next(each for each in WRITERS if each.name == name).write(frame, file)
+    return path
+
+
+FRAME = pl.DataFrame(
+    {
+        "run_id": ["a", "b", "c"],
+        "campaign": ["v4.1"] * 3,
+        "submitter": ['a "quoted"\\ name\nin two lines', "b", None],
+        "system": ["s->t", "s", "s"],
+        "workload": ["bert"] * 3,
+        "accelerator": ["h100-sxm5-80gb"] * 3,
+        "num_accelerators": [8, 16, None],
+        "time_to_train_s": [300.5, 160.25, 1.0],
+        "energy_j": [None, 2e6, float("nan")],
+    },
+    schema_overrides={"num_accelerators": pl.Int64},
+)
+
+
+def test_what_is_written_for_extra_p_is_read_back(tmp_path):
+    path = written("extra-p", FRAME, tmp_path / "runs.jsonl")
+    found = read_measurements(path, workload="bert")
+    assert found.num_accelerators.tolist() == [8.0, 16.0]
+    assert found.time_s.tolist() == [300.5, 160.25]
+
+
+def test_extra_p_itself_reads_what_is_written(tmp_path):
+    """Needs Extra-P 4.2 in an interpreter of its own, for it wants NumPy 1: docs/interop.md."""
+    python = environ.get("EQUIPOISE_EXTRAP_PYTHON")
+    if not python:
+        pytest.skip("Extra-P is not at hand: EQUIPOISE_EXTRAP_PYTHON names an interpreter that has it")
+    path = written("extra-p", FRAME, tmp_path / "runs.jsonl")
+    probe = (
+        "import sys, json\n"
+        "from extrap.fileio.file_reader.jsonlines_file_reader import read_jsonlines_file as read\n"
+        "found = read(sys.argv[1])\n"
+        "told = [[str(path), str(metric), sorted((tuple(map(float, m.coordinate._values)), m.median) for m in each)]\n"
+        "        for (path, metric), each in found.measurements.items()]\n"
+        "print(json.dumps(told))\n"
+    )
+    done = subprocess.run([python, "-c", probe, path], capture_output=True, text=True, check=True)
+    told = {metric: points for _, metric, points in json.loads(done.stdout.splitlines()[-1])}
+    assert [[8.0], 300.5] in told["time_to_train_s"]
+
+
+def test_prometheus_reads_what_is_written(tmp_path):
+    parser = pytest.importorskip("prometheus_client.parser")
+    text = written("prometheus", FRAME, tmp_path / "runs.prom").read_text()
+    families = {each.name: each for each in parser.text_string_to_metric_families(text)}
+    assert set(families) == {"equipoise_time_to_train_seconds", "equipoise_energy_joules"}
+    times = families["equipoise_time_to_train_seconds"]
+    assert times.type == "gauge"
+    assert times.documentation.startswith("official clock")
+    assert [sample.value for sample in times.samples] == [300.5, 160.25, 1.0]
+    assert times.samples[0].labels["submitter"] == 'a "quoted"\\ name\nin two lines'
+    assert "num_accelerators" not in times.samples[2].labels
+
+
+def test_prometheus_text_of_the_embedded_runs_is_read_whole(tmp_path):
+    parser = pytest.importorskip("prometheus_client.parser")
+    runs = embedded.load().runs.head(300)
+    text = written("prometheus", runs, tmp_path / "runs.prom").read_text()
+    samples = {
+        (sample.name, sample.labels["run_id"]): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    for row in runs.iter_rows(named=True):
+        expected = row["time_to_train_s"]
+        assert samples.get(("equipoise_time_to_train_seconds", row["run_id"])) == expected
