@@ -1,0 +1,146 @@
+"""How fast the dashboard answers, how much memory it holds: 50 clients at once, and one who moves sliders.
+
+Starts a dashboard of its own on a free port of loopback. Beside it: the same clients and pages through
+Python's own http.server over files, which neither computes nor checks anything.
+"""
+
+import argparse
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+from threading import Thread
+
+PAGES = ("/study", "/compare", "/accuracy", "/study?round=v4.0", "/plan?workload=bert&accelerator=dgx-h100")
+SLIDES = [
+    f"/plan?workload=llama2_70b_lora&accelerator=dgx-h100&most={most}&objective={objective}&price={price}"
+    for price, objective, most in product((2, 3, 4), ("balance", "time", "cost"), (16, 32, 64, 128, 256))
+]
+LIMIT_S = 120
+
+
+async def fetched(port: int, path: str, *, alone: bool = False) -> tuple[float, int, bytes]:
+    """Seconds, status and body of one page."""
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    own = "HX-Request: true\r\n" if alone else ""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{own}Connection: close\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), LIMIT_S)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    promised = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    assert promised is not None
+    assert len(body) == int(promised[1]), "an answer was cut"
+    return time.perf_counter() - began, int(head.split()[1]), body
+
+
+async def clients(port: int, paths: tuple[str, ...], *, num_clients: int, num_each: int) -> list[float]:
+    """Seconds of every page that every client asked for, one after the other; all clients at once."""
+
+    async def one(number: int) -> list[float]:
+        took = []
+        for turn in range(num_each):
+            seconds, status, _ = await fetched(port, paths[(number + turn) % len(paths)])
+            assert status == 200, status  # noqa: PLR2004 - of HTTP
+            took.append(seconds)
+        return took
+
+    return [each for many in await asyncio.gather(*map(one, range(num_clients))) for each in many]
+
+
+def told(what: str, took: list[float]) -> float:
+    """Print median, 95th percentile and the slowest; the 95th percentile in seconds."""
+    ordered = sorted(took)
+    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    print(
+        f"{what}: {len(took)} pages, median {ordered[len(ordered) // 2] * 1e3:.0f} ms, "
+        f"95 % below {p95 * 1e3:.0f} ms, slowest {ordered[-1] * 1e3:.0f} ms"
+    )
+    return p95
+
+
+def memory_mib(process_id: int) -> tuple[float, float]:
+    """Resident memory of a process now, and at its highest."""
+    text = Path(f"/proc/{process_id}/status").read_text(encoding="ascii")
+    now, most = (int(re.search(rf"{name}:\s+(\d+) kB", text)[1]) / 1024 for name in ("VmRSS", "VmHWM"))
+    return now, most
+
+
+def plain(folder: Path) -> ThreadingHTTPServer:
+    """Python's own server of files, in threads of this process."""
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+    server.request_queue_size = 256
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+async def measure(port: int, process_id: int, *, num_clients: int) -> None:
+    """Everything, printed."""
+    took = [await fetched(port, path) for path in PAGES]
+    told("first time, one after the other", [seconds for seconds, _, _ in took])
+    before, _ = memory_mib(process_id)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (_, _, body) in enumerate(took):
+            (Path(folder) / f"{number}.html").write_bytes(body)
+        server = plain(Path(folder))
+        names = tuple(f"/{number}.html" for number in range(len(PAGES)))
+        files = told(
+            f"files through http.server, {num_clients} clients",
+            await clients(server.server_address[1], names, num_clients=num_clients, num_each=10),
+        )
+        server.shutdown()
+    p95 = told(
+        f"cached pages, {num_clients} clients at once",
+        await clients(port, PAGES, num_clients=num_clients, num_each=10),
+    )
+    print(f"  of http.server: {p95 / files:.2f}")
+    fresh = tuple(
+        f"/plan?workload=bert&accelerator=dgx-a100&price={1 + number / 100}" for number in range(60)
+    )
+    busy = asyncio.gather(*(fetched(port, path) for path in fresh))
+    told(
+        f"cached pages, {num_clients} clients, while {len(fresh)} plans are made",
+        await clients(port, PAGES, num_clients=num_clients, num_each=4),
+    )
+    await busy
+    same = await asyncio.gather(*(fetched(port, "/study?round=v3.1") for _ in range(num_clients)))
+    told(f"one new study, asked by {num_clients} at once", [seconds for seconds, _, _ in same])
+    assert len({body for _, _, body in same}) == 1
+    slides = [(await fetched(port, path, alone=True))[0] for path in SLIDES]
+    told("a slider moved: plans of one training, one after the other", slides[1:])
+    now, most = memory_mib(process_id)
+    print(f"memory: {before:.0f} MiB after the first pages, {now:.0f} MiB at the end, {most:.0f} MiB at most")
+
+
+def main() -> None:
+    """Start a dashboard, ask it, stop it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=50)
+    chosen = parser.parse_args()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "equipoise", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r":(\d+)/", process.stdout.readline())
+        assert found is not None
+        asyncio.run(measure(int(found[1]), process.pid, num_clients=chosen.clients))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Answers are computed once, kept by bytes, and refused before they pile up."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from equipoise.web.answer import Answer
+from equipoise.web.answers import Answers, BusyError
+
+
+def answer(size=10):
+    return Answer(title="t", said="s", body=b"x" * size)
+
+
+def run(told, *, num_workers=2, **limits):
+    """Run a coroutine over answers of its own."""
+    with ThreadPoolExecutor(num_workers) as workers:
+
+        async def main():
+            return await told(Answers(workers, **limits))
+
+        return asyncio.run(main())
+
+
+def test_equal_questions_wait_for_one_computation():
+    begun, go = [], threading.Event()
+
+    def make():
+        begun.append(1)
+        assert go.wait(10)
+        return answer()
+
+    async def told(answers):
+        asked = [asyncio.create_task(answers.find("k", make)) for _ in range(50)]
+        await asyncio.sleep(0)
+        go.set()
+        found = await asyncio.gather(*asked)
+        assert all(each is found[0] for each in found)
+        assert await answers.find("k", make) is found[0]
+
+    run(told)
+    assert begun == [1]
+
+
+def test_the_oldest_answers_make_room_by_bytes():
+    async def told(answers):
+        for key in "abc":
+            await answers.find(key, lambda: answer(40))
+        await answers.find("a", lambda: pytest.fail("it was kept"))
+        await answers.find("d", lambda: answer(40))
+        assert answers.num_bytes == 120
+        await answers.find("a", lambda: pytest.fail("it was used last"))
+        await answers.find("b", lambda: answer(40))
+        assert answers.num_computed == 5
+
+    run(told, most_bytes=120)
+
+
+def test_an_answer_too_large_to_keep_is_given_all_the_same():
+    async def told(answers):
+        assert len((await answers.find("k", lambda: answer(200))).body) == 200
+        assert answers.num_bytes == 0
+
+    run(told, most_bytes=120)
+
+
+def test_what_failed_is_told_to_all_and_computed_anew():
+    calls = []
+
+    def make():
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("once")
+        return answer()
+
+    async def told(answers):
+        with pytest.raises(ValueError, match="once"):
+            await answers.find("k", make)
+        assert (await answers.find("k", make)).title == "t"
+
+    run(told)
+
+
+def test_too_many_different_questions_are_refused_and_slow_ones_let_go():
+    go = threading.Event()
+
+    def make():
+        assert go.wait(10)
+        return answer()
+
+    async def told(answers):
+        first = asyncio.create_task(answers.find("a", make))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await answers.find("a", make, limit_s=0.01)
+        with pytest.raises(BusyError):
+            await answers.find("b", make)
+        go.set()
+        assert (await first).title == "t"
+        assert (await answers.find("b", make)).title == "t"
+
+    run(told, most_waiting=1)
+
+
+def test_who_leaves_does_not_stop_what_others_wait_for():
+    go = threading.Event()
+
+    def make():
+        assert go.wait(10)
+        return answer()
+
+    async def told(answers):
+        leaving = asyncio.create_task(answers.find("k", make))
+        staying = asyncio.create_task(answers.find("k", make))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        assert (await staying).title == "t"
+
+    run(told)

@@ -1,0 +1,149 @@
+"""The dashboard in a real headless Chromium: forms ask as they change, names run nothing, keys are enough."""
+
+import re
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser, dashboard):
+    @contextmanager
+    def opened_page(path, **options):
+        """A page of its own; nothing may be logged, asked of another server, or shown as a dialog."""
+        context = browser.new_context(**options)
+        context.set_default_timeout(20_000)
+        page = context.new_page()
+        troubles, requests = [], []
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: troubles.append(dialog.message))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(dashboard.url + path)
+        page.locator(".theme").wait_for()
+        yield page
+        assert [each for each in troubles if "status of 422" not in each] == []
+        own = (dashboard.url, "data:", "blob:")
+        assert [url for url in requests if not url.startswith(own)] == []
+        context.close()
+
+    return opened_page
+
+
+def test_hostile_names_are_shown_and_never_run(opened, hostile):
+    with opened("/study") as page:
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
+        page.locator(".plot .main-svg").first.wait_for(state="attached")
+        assert page.locator("img").count() == 0
+        assert page.title() == "Training at scale: MLPerf v4.1 · Equipoise"
+        assert hostile[:30] in page.locator("main").inner_text()
+    with opened("/runs") as page:
+        assert page.locator("img").count() == 0
+        assert "owned" not in page.title()
+        assert "<script>" in page.locator("#failures").inner_text()
+
+
+def test_a_change_asks_at_once_and_the_address_follows(opened):
+    with opened("/plan?workload=bert&accelerator=dgx-a100&most=8") as page:
+        first = page.locator("h1").inner_text()
+        page.get_by_label("What counts").select_option("time")
+        page.wait_for_url("**objective=time**")
+        slider = page.get_by_label("Accelerators, at most, by slider")
+        slider.focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url("**most=16**")
+        page.locator("h1", has_text="16").wait_for()
+        assert page.locator("h1").inner_text() != first
+        assert page.locator("#said").inner_text() == page.locator("h1").inner_text()
+        assert slider.get_attribute("aria-valuetext") == "16"
+        assert "global_batch" not in page.url
+        page.reload()
+        assert page.get_by_label("Accelerators, at most", exact=True).input_value() == "16"
+        page.locator(".plot .main-svg").first.wait_for(state="attached")
+
+
+def test_another_workload_brings_its_own_systems_and_back_leads_back(opened):
+    with opened("/compare?workload=bert") as page:
+        page.get_by_role("checkbox").first.check()
+        page.wait_for_url("**entry=**")
+        page.get_by_label("Workload").select_option("retinanet")
+        page.locator("h1", has_text="RetinaNet").wait_for()
+        assert "entry=" not in page.url
+        assert page.get_by_role("checkbox").first.is_checked() is False
+        page.go_back()
+        page.locator("h1", has_text="BERT").wait_for()
+        assert page.get_by_label("Workload").input_value() == "bert"
+
+
+def test_what_cannot_be_asked_is_said_in_the_page(opened):
+    with opened("/plan?workload=bert&accelerator=dgx-a100&most=8") as page:
+        page.get_by_label("Deadline, hours", exact=True).fill("-3")
+        page.locator("h1", has_text="That cannot be answered").wait_for()
+        assert "greater than 0" in page.locator("main").inner_text()
+        page.get_by_label("Deadline, hours", exact=True).fill("")
+        page.locator("h1", has_text="BERT").wait_for()
+
+
+def test_the_keyboard_reaches_everything_in_order(opened):
+    with opened("/plan?workload=bert&accelerator=dgx-a100&most=8") as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the answer"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "answer"
+        page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
+        page.locator(".brand").focus()
+        reached = []
+        for _ in range(10):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.textContent.trim().slice(0, 12)"))
+        assert reached[:2] == ["Study", "Compare"]
+        assert any("theme" in each for each in reached)
+        roles = page.locator("body").aria_snapshot()
+        for landmark in ("banner", "main", 'navigation "Pages"', "contentinfo", "form"):
+            assert landmark in roles, landmark
+
+
+def test_the_theme_stays_while_pages_change(opened):
+    with opened("/accuracy", color_scheme="light") as page:
+        page.get_by_role("button", name="Dark theme").click()
+        page.get_by_role("link", name="Compare", exact=True).click()
+        page.get_by_role("button", name="Light theme").wait_for()
+        ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert sum(map(int, re.findall(r"\d+", ground)[:3])) < 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/study", "/compare", "/plan?workload=bert&accelerator=dgx-a100&most=8", "/runs"]
+)
+def test_a_phone_never_scrolls_sideways(opened, path):
+    with opened(path, viewport={"width": 390, "height": 800}, is_mobile=True) as page:
+        page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_without_javascript_forms_ask_and_answers_come(browser, dashboard):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{dashboard.url}/compare")
+    page.get_by_label("Workload").select_option("retinanet")
+    page.get_by_role("button", name="Compare").click()
+    assert "RetinaNet" in page.locator("h1").inner_text()
+    assert "workload=retinanet" in page.url
+    context.close()

@@ -1,0 +1,147 @@
+"""Every page of a real server: status, words, escaping. What is asked wrongly is a sentence, never a trace."""
+
+import pytest
+
+TAGS = (
+    "html head meta title link script body a header div nav ul ol li button main form label select option "
+    "optgroup fieldset legend input p span h1 h2 h3 h4 section table thead tbody tr th td details summary "
+    "figure figcaption svg path code strong noscript footer progress"
+)
+PAGES = ("/study", "/compare", "/plan", "/runs", "/accuracy", "/advice")
+WRONG = (
+    ("/study?round=v9.9", "round 'v9.9' is not in the data"),
+    ("/study?workload=nonsense", "workload 'nonsense' is not in"),
+    ("/study?rund=v4.1", "rund='v4.1': is no field of this page"),
+    (f"/study?round={'x' * 161}", "at most 160 characters"),
+    (f"/study?{'&'.join(['workload=bert'] * 25)}", "has too many values"),
+    ("/compare?entry=nothing", "entry 'nothing' has no score"),
+    (f"/compare?{'&'.join(['entry=a'] * 7)}", "has too many values"),
+    ("/plan?most=0", "most='0': input should be greater than or equal to 1"),
+    ("/plan?most=1e9", "most='1e9'"),
+    ("/plan?most=99999", "less than or equal to 16384"),
+    ("/plan?deadline=-1", "deadline='-1': input should be greater than 0"),
+    ("/plan?price=nan", "price='nan'"),
+    ("/plan?budget=inf", "budget='inf'"),
+    ("/plan?objective=fun", "objective='fun'"),
+    ("/plan?workload=os:getcwd", "workload 'os:getcwd' is not known"),
+    ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is not known"),
+    ("/plan?region=atlantis", "region 'atlantis' is not known"),
+    ("/runs?sweep=../../etc", "sweep '../../etc' is not known"),
+    ("/accuracy?x=1", "x='1': is no field of this page"),
+)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_answers_in_a_frame(dashboard, path):
+    status, page = dashboard.page(path)
+    assert status == 200
+    assert "Traceback" not in page.text
+    assert [each["href"] for each in page.all("a") if each.get("aria-current")] == [path]
+    assert len(page.all("h1")) == len(page.all("main")) == 1
+    assert not [
+        each for each in page.all("script") if "src" not in each and each["type"] != "application/json"
+    ]
+
+
+@pytest.mark.parametrize(("path", "words"), WRONG)
+def test_what_cannot_be_asked_is_a_sentence(dashboard, path, words):
+    status, page = dashboard.page(path)
+    assert status == 422
+    assert words in page.text
+    assert "Traceback" not in page.text
+
+
+def test_thin_evidence_says_what_is_missing(dashboard):
+    status, page = dashboard.page("/plan?workload=rgat")
+    assert status == 200
+    assert "Not enough evidence" in page.text
+    assert "What is missing" in page.text
+
+
+def test_addresses_without_a_page_say_so(dashboard):
+    assert dashboard.page("/nothing")[0] == 404
+    assert dashboard.page("/assets/0000000000000000/page.js")[0] == 404
+    assert dashboard.page("/assets/x/..%2f..%2fpyproject.toml")[0] == 404
+    status, page = dashboard.page("/docs")
+    assert (status, "There is no such page." in page.text) == (404, True)
+
+
+def test_the_first_page_is_the_study(dashboard):
+    status, headers, _ = dashboard.asked("/")
+    assert (status, headers["location"]) == (303, "/study")
+
+
+def test_hostile_names_are_text_on_every_page(dashboard, hostile):
+    for path in ("/study", "/compare", "/runs", f"/study?round={'%3Cb%3E'}"):
+        _, page = dashboard.page(path)
+        assert {tag for tag, _ in page.elements} <= set(TAGS.split())
+        handlers = [name for _, each in page.elements for name in each if name.startswith("on")]
+        assert handlers == []
+    _, page = dashboard.page("/study")
+    assert " ".join(hostile.split())[:40] in page.text
+    _, page = dashboard.page("/runs")
+    assert "<script>document.title='owned'</script> {{7*7}} \\x1b[2J\\u202e" in page.text
+
+
+def test_every_field_has_a_name_for_who_listens(dashboard):
+    for path in PAGES:
+        _, page = dashboard.page(path)
+        labelled = {each["for"] for each in page.all("label") if "for" in each}
+        fields = [each for tag in ("input", "select") for each in page.all(tag)]
+        for each in fields:
+            wrapped = each.get("type") == "checkbox"
+            assert wrapped or each.get("id") in labelled or each.get("aria-label"), each
+        identifiers = [each["id"] for _, each in page.elements if "id" in each]
+        assert len(identifiers) == len(set(identifiers)), path
+        described = {each["aria-describedby"] for _, each in page.elements if "aria-describedby" in each}
+        assert described <= set(identifiers)
+
+
+def test_the_address_holds_the_state(dashboard):
+    _, page = dashboard.page("/plan?workload=bert&accelerator=dgx-a100&most=32&objective=time&price=2.5")
+    chosen = [each["value"] for each in page.all("option") if "selected" in each]
+    assert chosen[:2] == ["bert", "dgx-a100"]
+    held = {each["name"]: each["value"] for each in page.all("input") if "name" in each}
+    assert (held["most"], held["price"], held["budget"]) == ("32", "2.5", "")
+    assert "BERT" in page.text
+
+
+def test_an_open_page_gets_the_answer_alone(dashboard):
+    status, headers, text = dashboard.asked("/study", hx_request="true")
+    assert status == 200
+    assert "<!DOCTYPE" not in text
+    assert 'id="at-workload" hx-swap-oob="innerHTML"' in text
+    assert "HX-Request" in headers["vary"]
+    assert headers["cache-control"] == "no-store"
+
+
+def test_the_theme_is_taken_from_the_cookie_and_from_nothing_else(dashboard):
+    for cookie, media in (("theme=dark", "screen"), ("theme=light", "not all"), ('theme="x>"', "screen and")):
+        _, page = dashboard.page("/accuracy", cookie=cookie)
+        dark = next(each for each in page.all("link") if each.get("id") == "dark")
+        assert dark["media"].startswith(media)
+
+
+def test_assets_may_be_kept_and_are_what_they_say(dashboard):
+    _, page = dashboard.page("/accuracy")
+    for address in [each["src"] for each in page.all("script") if "src" in each]:
+        status, headers, _ = dashboard.asked(address)
+        assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+        assert "immutable" in headers["cache-control"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_without_runs_the_page_says_how_to_name_them(start):
+    _, page = start().page("/runs")
+    assert "equipoise serve --runs DIR" in page.text
+
+
+def test_a_sweep_that_grows_is_told_anew(start, tmp_path, make_sweep):
+    folder = tmp_path / "mine"
+    make_sweep(folder, num_finished=2)
+    (folder / "running-x").mkdir()
+    started = start("--runs", tmp_path)
+    # Nobody holds the sweep: its folder of a running cell was left behind.
+    _, page = started.page("/runs")
+    assert "mine: 2 of 6 runs; it stands still" in page.text
+    assert started.asked("/runs/live?sweep=x")[1]["hx-trigger"] == "answer-changed"
