@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from equipoise.perfmodel.collective import Group, all_reduce_s
+from equipoise.perfmodel.collective import Group, Wires, all_reduce_s
+from equipoise.perfmodel.collective_parameters import CollectiveParameters
 from equipoise.perfmodel.compute import layer_time, soft_maximum
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import Grid, Numbers
@@ -30,18 +31,27 @@ GRADIENT_BYTES = 4.0
 _TENSORS_PER_CONVOLUTION, _BUFFERS_PER_CONVOLUTION = 3.0, 3.0
 # Of a layer of a transformer: four matrices of attention, two of the rest, norms, and their biases.
 _TENSORS_PER_BLOCK = 12.0
+# Networks of images have most of their weights in their last layers: 0.1 to 0.3, counted by
+# `spec.torch_model` on ResNets and MobileNetV2.
+_HALF_READY_OF_CONVOLUTIONS = 0.2
+_EVENLY = 0.5
 # Statistics of a channel, over its weights: networks of images have 50 to 500 weights a channel of a norm.
 _STATISTICS_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a replica exchanges: tensors with gradients, buffers that rank 0 sends, and bytes of both."""
+    """What a replica exchanges: tensors with gradients, buffers that rank 0 sends, and bytes of both.
+
+    half_ready: share of the backward pass after which half of the gradients' bytes exist: 0.5 where weights
+    are spread evenly, less where the last layers have most.
+    """
 
     num_tensors: Floats
     gradient_bytes: Floats
     num_buffers: Floats
     buffer_bytes: Floats
+    half_ready: Floats = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +91,7 @@ def held(load: Load) -> Held:
         gradient_bytes=params * GRADIENT_BYTES,
         num_buffers=load.layers * np.where(is_transformer, 0.0, _BUFFERS_PER_CONVOLUTION),
         buffer_bytes=np.where(is_transformer, 0.0, _STATISTICS_SHARE * params * GRADIENT_BYTES),
+        half_ready=np.where(is_transformer, _EVENLY, _HALF_READY_OF_CONVOLUTIONS),
     )
 
 
@@ -90,8 +101,7 @@ def replica_seconds(
     """Seconds of one step of data-parallel replicas; with one rank, the step of the model and nothing else.
 
     grid: strategies of the data axis alone; microbatch_samples is of a rank. holds: where it was counted.
-    Assumes weights spread evenly over the backward pass, buckets of alike size that travel one after the
-    other, and messages that slow no computing.
+    Assumes buckets of alike size that travel one after the other, and messages that slow no computing.
     Source: Li et al. 2020, sections 3.2 and 4.2; torch/csrc/distributed/c10d/reducer.cpp: a copy of each
     gradient into its bucket and one back, a copy of each buffer (broadcast_buffers).
     """
@@ -114,7 +124,9 @@ def replica_seconds(
         all_reduce_s(holds.buffer_bytes, group, machine.wires, parameters.collective),
         0.0,
     )
-    exposed_s = exchanged * _exposed_s(holds.gradient_bytes, busy.backward_s, group, machine, parameters)
+    exposed_s = exchanged * bare_buckets_s(
+        holds, busy.backward_s, group, machine.wires, parameters.collective
+    )
     waiting_s = share_s * parameters.rank_jitter * np.sqrt(2 * np.log(ranks))
     return ReplicaSeconds(
         share=share_s,
@@ -152,20 +164,30 @@ def _launching(load: Load, machine: Machine, grid: Grid, parameters: Parameters,
     )
 
 
-def _exposed_s(
-    gradient_bytes: Floats, backward_s: Numbers, group: Group, machine: Machine, parameters: Parameters
+def bare_buckets_s(
+    holds: Held,
+    backward_s: Floats,
+    group: Group,
+    wires: Wires,
+    links: CollectiveParameters,
 ) -> Numbers:
     """Seconds from the end of a backward pass to the arrival of its last bucket.
 
-    Buckets are ready evenly over the pass. Either the last one begins when it is ready, or all travel without
-    a pause from the moment the first is.
+    Assumes buckets alike but for the first; bytes that are ready grow as a power of the share of the pass. The
+    last bucket begins when it is ready, or all travel without a pause from the moment the first is, or the
+    second.
+    Source: Li et al. 2020, section 3.2.3.
     """
-    first = np.minimum(gradient_bytes, _FIRST_BUCKET_BYTES)
-    rest = gradient_bytes - first
+    first = np.minimum(holds.gradient_bytes, _FIRST_BUCKET_BYTES)
+    rest = holds.gradient_bytes - first
     count = np.ceil(rest / _BUCKET_BYTES)
-    links = parameters.collective
-    first_s = all_reduce_s(first, group, machine.wires, links)
-    each_s = all_reduce_s(rest / np.maximum(count, 1.0), group, machine.wires, links)
+    first_s = all_reduce_s(first, group, wires, links)
+    each_s = all_reduce_s(rest / np.maximum(count, 1.0), group, wires, links)
     last_s = np.where(count > 0, each_s, first_s)
-    begun_s = backward_s * first / np.maximum(gradient_bytes, 1.0)
-    return np.asarray(np.maximum(last_s, begun_s + first_s + count * each_s - backward_s))
+    all_bytes = np.maximum(holds.gradient_bytes, 1.0)
+    power = np.log(np.minimum(holds.half_ready, _EVENLY)) / np.log(_EVENLY)
+    begun = (first / all_bytes) ** power
+    from_first_s = backward_s * (begun - 1.0) + first_s + count * each_s
+    second = ((first + rest / np.maximum(count, 1.0)) / all_bytes) ** power
+    from_second_s = np.where(count > 0, backward_s * (second - 1.0) + count * each_s, 0.0)
+    return np.asarray(np.maximum(last_s, np.maximum(from_first_s, from_second_s)))

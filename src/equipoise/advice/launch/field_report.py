@@ -141,6 +141,7 @@ def _reported(block: Mapping[str, Any]) -> Reported:
             gradient_bytes=params * GRADIENT_BYTES,
             num_buffers=float(block["num_buffers"]),
             buffer_bytes=float(block["buffer_bytes"]),
+            half_ready=float(block["half_ready"]),
         ),
     )
 
