@@ -9,6 +9,7 @@ import typer
 from equipoise.cli.options import (
     Also,
     AsJson,
+    Columns,
     Data,
     Hardware,
     JsonOut,
@@ -33,9 +34,12 @@ def predict(
     from_: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="Your own times (CSV, Parquet), alone or beside results."
+            "--from",
+            metavar="FILE",
+            help="Your own times (CSV, Parquet, exports: docs/interop.md), alone or beside results.",
         ),
     ] = None,
+    column: Columns = None,
     global_batch: Annotated[float | None, typer.Option(help="Samples a step over all accelerators.")] = None,
     law: Annotated[str | None, typer.Option(help="One law alone, e.g. amdahl; `pooled` for results.")] = None,
     strategy: Annotated[
@@ -63,6 +67,7 @@ def predict(
         from equipoise.advice.forecast.forecast import forecast
         from equipoise.cli.foretold import fields, text
         from equipoise.runs.chosen import tables
+        from equipoise.runs.readers.exports import columns_of
         from equipoise.runs.readers.measurements import read_measurements
         from equipoise.units import HOUR_S
 
@@ -82,7 +87,13 @@ def predict(
         )
         own = None
         if from_ is not None:
-            own = read_measurements(from_, workload=workload, accelerator=accelerator, strategy=strategy)
+            own = read_measurements(
+                from_,
+                workload=workload,
+                accelerator=accelerator,
+                strategy=strategy,
+                columns=columns_of(column or ()),
+            )
         found = forecast(tables(data=data, also=also or ()).scores, inquiry, own=own, terms=terms)
         if recorded:
             from equipoise.advice.ledger import add_predictions, ledger_path
@@ -103,6 +114,9 @@ def backtest(
     new_round: Annotated[
         bool, typer.Option("--new-round", help="Hold out all sizes but a group's smallest, not the largest.")
     ] = False,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Test the advised number of accelerators, not the times.")
+    ] = False,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -111,11 +125,17 @@ def backtest(
     json_out: JsonOut = None,
 ) -> None:
     """Foretell past results from earlier ones; say how wrong."""
+    if advice and (given or new_round):
+        raise UsageError(
+            f"--advice with {'--given' if given else '--new-round'}: advice knows no batch and holds out "
+            "sizes in its own ways; leave one of the two away"
+        )
     extend_catalogue(hardware, workloads)
     with answering("backtest", as_json=as_json, json_out=json_out) as answer:
         from threadpoolctl import threadpool_limits
 
-        from equipoise.cli.backtested import fields, text
+        from equipoise.advice.forecast.held_out_advice import held_out_advice
+        from equipoise.cli import backtested, backtested_advice
         from equipoise.cli.console import progress_bar
         from equipoise.runs.chosen import tables
         from equipoise.scaling.backtest import backtest as hold_out
@@ -132,6 +152,12 @@ def backtest(
                 if progress is not None:
                     progress(round_, len(told) - 1, len(chosen or held))
 
+            if advice:
+                advised = held_out_advice(scores, rounds=chosen, progress=show)
+                answer.give(
+                    lambda: backtested_advice.fields(advised), lambda: backtested_advice.text(advised)
+                )
+                return
             result = hold_out(
                 scores,
                 protocol="new_round" if new_round else "largest",
@@ -139,7 +165,7 @@ def backtest(
                 given_batch=given == "batch",
                 progress=show,
             )
-        answer.give(lambda: fields(result), lambda: text(result))
+        answer.give(lambda: backtested.fields(result), lambda: backtested.text(result))
 
 
 def _sizes(listed: str | None) -> tuple[int, ...]:

@@ -1,0 +1,53 @@
+"""How right the advised number of accelerators was, beside simple rules, as ratios of what each loses.
+
+Run: PYTHONPATH=src python benchmarks/advice.py [FOLDER with scores.parquet]; else the embedded data.
+
+Every group is asked where to stop without its largest size, and without its larger half.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+
+from equipoise.advice.forecast.advice_record import AdviceErrors, advice_errors
+from equipoise.advice.forecast.held_out_advice import OURS, held_out_advice
+from equipoise.runs import embedded
+
+
+def show(each: AdviceErrors) -> None:
+    """Print the errors of one objective and one way to hold out."""
+    print(
+        f"{each.objective}, {each.held_out} held out, jumps {each.jump}: {each.num_groups} groups, "
+        f"{each.num_compared} compared; beyond the sizes: both {each.num_both_beyond}, advised "
+        f"{each.num_advised_beyond}, found {each.num_found_beyond}; 90 % interval held {each.coverage:.1%}"
+    )
+    ours = each.ways[OURS]
+    for name, way in each.ways.items():
+        if way.within_doubling is None or way.median_regret is None or way.p90_regret is None:
+            continue
+        print(
+            f"  {name:14} within a doubling {way.within_doubling:6.1%}   regret median "
+            f"{way.median_regret:6.1%} p90 {way.p90_regret:6.1%}",
+            end="",
+        )
+        if way.mean_measured_regret is None or not ours.mean_measured_regret:
+            print()
+            continue
+        ratio = way.mean_measured_regret / ours.mean_measured_regret
+        print(f"   lost, measured {way.mean_measured_regret:6.1%}: {ratio:.2f} times ours")
+
+
+def main() -> None:
+    """Hold sizes out of every group."""
+    scores = pl.read_parquet(Path(sys.argv[1]) / "scores.parquet") if sys.argv[1:] else embedded.load().scores
+    start = time.perf_counter()
+    errors = advice_errors(held_out_advice(scores))
+    print(f"{time.perf_counter() - start:.1f} s")
+    for each in errors:
+        show(each)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""How right the advised number of accelerators was: asked of the past, about sizes held out.
+
+Each group is asked where to stop up to its largest size: of what was known before, and of all its sizes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.advice.forecast.published import smooth_curves
+from equipoise.errors import EvidenceError
+from equipoise.scaling.backtest import past_laws
+from equipoise.scaling.equilibrium import (
+    BALANCE,
+    FLOOR,
+    MARGINAL,
+    Equilibrium,
+    cheapest,
+    default_answer,
+    equilibria,
+)
+from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.points import GROUP, best_per_size
+from equipoise.scaling.pooled import PooledLaw, Question
+
+HeldOutPart: TypeAlias = Literal["largest", "half"]
+Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
+Curves: TypeAlias = Callable[[FloatArray], FloatArray]
+
+OBJECTIVES: Final[Mapping[Objective, str]] = {
+    "answer": "the default answer: the smallest of balance, marginal and floor",
+    "balance": BALANCE.title,
+    "marginal": "the last size from which doubling gains half of ideal",
+    "floor": FLOOR.title,
+    "cost": "least cost within three quarters of the fastest time known",
+}
+OURS: Final = "ours"
+LARGEST_KNOWN: Final = "largest_known"
+# Met inside the known sizes, a deadline would ask for no forecast.
+_DEADLINE_FACTOR = 0.75
+# A curve through the known sizes has two parameters; `half` differs from `largest` from four sizes on.
+_FEWEST_SIZES: Mapping[HeldOutPart, int] = {"largest": 3, "half": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a number loses, as fractions.
+
+    curve: against the number found, on the curve of all sizes: of efficiency times speedup (its difference,
+    either way); for `cost`, what it costs too much or misses the deadline by.
+    measured: of efficiency times speedup against the best size measured, at the measured size nearest to the
+    number; for `balance` only.
+    """
+
+    num_accelerators: int
+    curve: float
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutAdvice:
+    """The number advised to one group for one objective, and the number found when its sizes were known.
+
+    largest_known, largest: the group's largest size before and after; both were asked up to the latter.
+    losses: of the number advised (OURS) and of each simple rule.
+    """
+
+    round: str
+    workload: str
+    accelerator: str
+    held_out: HeldOutPart
+    objective: Objective
+    largest_known: int
+    largest: int
+    advised: Equilibrium
+    found: Equilibrium
+    losses: Mapping[str, Loss]
+
+    @property
+    def jump(self) -> float:
+        """The largest size asked about over the largest that was known."""
+        return self.largest / self.largest_known
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both numbers lie inside the sizes, so that one can be held against the other."""
+        return self.advised.bound == self.found.bound == "at"
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the interval of the advice holds what was found, as far as that is known."""
+        low, high = self.advised.low or 0, self.advised.high or np.inf
+        found = self.found.num_accelerators
+        if self.found.bound == "at":
+            return low <= found <= high
+        return high >= found if self.found.censored else low <= found
+
+    def num_doublings(self, way: str = OURS) -> float:
+        """How far the number of a way lies from the one found, in doublings."""
+        return float(abs(np.log2(self.losses[way].num_accelerators / self.found.num_accelerators)))
+
+
+def held_out_advice(
+    scores: pl.DataFrame,
+    *,
+    rounds: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[HeldOutAdvice, ...]:
+    """Every number advised from strictly earlier rounds and a group's smaller sizes, beside the one found.
+
+    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is told each
+    round.
+    A group is asked twice, if it has the sizes: without its largest, and without its larger half.
+    Raises EvidenceError if no group has three sizes.
+    """
+    best = best_per_size(scores)
+    groups: dict[str, list[pl.DataFrame]] = {}
+    for (campaign, *_), rows in best.group_by(*GROUP, maintain_order=True):
+        if len(rows) >= _FEWEST_SIZES["largest"] and (rounds is None or campaign in rounds):
+            groups.setdefault(str(campaign), []).append(rows)
+    if not groups:
+        raise EvidenceError(
+            "no group has enough sizes to hold one out",
+            missing=(f"a round with a group of {_FEWEST_SIZES['largest']} sizes of one accelerator",),
+        )
+    found: list[HeldOutAdvice] = []
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        for campaign, law in past_laws(best, tuple(groups), progress=progress):
+            for rows in groups[campaign]:
+                found += _of_group(law, rows)
+    return tuple(found)
+
+
+def _of_group(law: PooledLaw, rows: pl.DataFrame) -> Iterator[HeldOutAdvice]:
+    """rows: one group, in order of size."""
+    sizes = rows["num_accelerators"].to_numpy().astype(float)
+    domain = Domain(smallest=float(sizes[0]), largest=float(sizes[-1]))
+    all_known = _curves(law, rows, domain)
+    for part, fewest in _FEWEST_SIZES.items():
+        if len(rows) < fewest:
+            continue
+        known = rows[: -1 if part == "largest" else len(rows) - len(rows) // 2]
+        deadline_s = _DEADLINE_FACTOR * float(known["score_s"].to_numpy().min())
+        found = _located(all_known, domain, deadline_s)
+        advised = _located(_curves(law, known, domain), domain, deadline_s)
+        by_rule = {name: _located(rule, domain, deadline_s) for name, rule in _rules(known).items()}
+        for objective in OBJECTIVES:
+            numbers = {OURS: advised[objective].num_accelerators}
+            numbers[LARGEST_KNOWN] = int(known["num_accelerators"][-1])
+            numbers |= {name: points[objective].num_accelerators for name, points in by_rule.items()}
+            judge = _Judge(
+                objective=objective,
+                found=found[objective].num_accelerators,
+                curves_s=all_known,
+                sizes=sizes,
+                time_s=rows["score_s"].to_numpy(),
+                deadline_s=deadline_s,
+            )
+            yield HeldOutAdvice(
+                round=rows["campaign"][0],
+                workload=rows["workload"][0],
+                accelerator=rows["accelerator"][0],
+                held_out=part,
+                objective=objective,
+                largest_known=numbers[LARGEST_KNOWN],
+                largest=int(sizes[-1]),
+                advised=advised[objective],
+                found=found[objective],
+                losses={name: judge.loss(number) for name, number in numbers.items()},
+            )
+
+
+def _curves(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Curves:
+    """What the forecast draws from some of a group's rows."""
+    first = known.row(0, named=True)
+    question = Question(workload=first["workload"], accelerator=first["accelerator"], num_accelerators=1)
+    return smooth_curves(law, known, question, domain)
+
+
+def _located(curves_s: Curves, domain: Domain, deadline_s: float) -> dict[Objective, Equilibrium]:
+    """The number of each objective. Money and energy go as accelerator-hours: their least is one number."""
+    cost = cheapest("cost", per_accelerator=1.0, deadline_s=deadline_s)
+    balance, marginal, floor, least = equilibria(curves_s, domain, kinds=(BALANCE, MARGINAL, FLOOR, cost))
+    return {
+        "answer": default_answer((balance, marginal, floor)),
+        "balance": balance,
+        "marginal": marginal,
+        "floor": floor,
+        "cost": least,
+    }
+
+
+def _rules(known: pl.DataFrame) -> dict[str, Curves]:
+    """The curves of who has no law: perfect scaling from the largest size, and a line through the logs."""
+    sizes = known["num_accelerators"].to_numpy().astype(float)
+    times_s = known["score_s"].to_numpy()
+    slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
+    return {
+        # A hair less than perfect: else every size costs the same, and rounding would choose.
+        "perfect": lambda at: np.atleast_2d(times_s[-1] * (sizes[-1] / at) ** (1.0 - 1e-9)),
+        "power_law": lambda at: np.atleast_2d(np.exp(level + slope * np.log(at))),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judge:
+    """What numbers lose for one objective. curves_s: of all sizes; sizes, time_s: those measured."""
+
+    objective: Objective
+    found: int
+    curves_s: Curves
+    sizes: FloatArray
+    time_s: FloatArray
+    deadline_s: float
+
+    def loss(self, number: int) -> Loss:
+        ours_s, found_s = np.median(self.curves_s(np.array([number, self.found], dtype=float)), axis=0)
+        if self.objective == "cost":
+            # What it costs too much, or how far it misses the deadline, whichever is the worse.
+            excess = float(number * ours_s / (self.found * found_s) - 1.0)
+            late = float(ours_s / max(self.deadline_s, found_s) - 1.0)
+            return Loss(num_accelerators=number, curve=max(excess, late), measured=None)
+        lost = abs(float(1.0 - self.found * found_s**2 / (number * ours_s**2)))
+        nearest = int(np.argmin(np.abs(np.log(self.sizes / number))))
+        worth = 1.0 / (self.sizes * self.time_s**2)  # efficiency times speedup, but for a constant
+        return Loss(
+            num_accelerators=number,
+            curve=lost,
+            measured=float(1.0 - worth[nearest] / worth.max()) if self.objective == "balance" else None,
+        )
