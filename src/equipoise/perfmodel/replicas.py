@@ -173,9 +173,9 @@ def bare_buckets_s(
 ) -> Numbers:
     """Seconds from the end of a backward pass to the arrival of its last bucket.
 
-    Assumes buckets alike but for the first; bytes that are ready grow as a power of the share of the pass. The
-    last bucket begins when it is ready, or all travel without a pause from the moment the first is, or the
-    second.
+    Assumes buckets alike but for the first; bytes that are ready grow as a power of the share of the pass.
+    The last bucket begins when it is ready, or all travel without a pause from the moment the first is, or
+    the second.
     Source: Li et al. 2020, section 3.2.3.
     """
     first = np.minimum(holds.gradient_bytes, _FIRST_BUCKET_BYTES)

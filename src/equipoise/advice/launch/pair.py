@@ -53,6 +53,20 @@ class Pair:
             latency_s=link.latency_s,
         )
 
+    def machine(self) -> Machine:
+        """Its rates. Raises SpecError where the table lacks what an estimate needs of the accelerator."""
+        return machine(
+            cluster(
+                self.accelerator.slug,
+                node_size=2,
+                num_accelerators=2,
+                intra_byte_per_s=self.byte_per_s,
+                intra_latency_s=self.latency_s,
+                topology="switch",
+                switch_reduces=False,
+            )
+        )
+
 
 def pair(accelerator: Accelerator, link_class: str = "PHB", *, has_peers: bool | None = None) -> Pair:
     """Two accelerators over a class of link. Raises SpecError where they have no such link."""
@@ -70,10 +84,14 @@ class Subjects:
     @classmethod
     def of(cls, workloads: Sequence[Workload], holds: Sequence[Held] | None = None) -> "Subjects":
         """These workloads; holds: where it was counted. Raises SpecError where their work is not known."""
-        loads = [workload_load(each) for each in workloads]
+        return cls.of_loads([workload_load(each) for each in workloads], holds)
+
+    @classmethod
+    def of_loads(cls, loads: Sequence[Load], holds: Sequence[Held] | None = None) -> "Subjects":
+        """Models that are known by their loads alone."""
         exchanged = [held(each) for each in loads] if holds is None else list(holds)
         return cls(
-            load=stacked(loads),
+            load=stacked(list(loads)),
             holds=Held(
                 **{
                     each.name: np.array([getattr(item, each.name) for item in exchanged], dtype=float)
@@ -95,15 +113,18 @@ class Cases:
     grid: Grid
 
 
-def cases(pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int]) -> Cases:
+def cases(
+    pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int], *, with_autocast: bool = False
+) -> Cases:
     """All cases, as torch trains unless told otherwise: eager, in fp32, batches shared between two.
 
-    batches: samples of a step over both; odd ones are made even for two.
-    Assumes convolutions run in tf32 where the accelerator has it (cuDNN's default in torch), products of
-    transformers in fp32.
+    batches: samples of a step over both; odd ones are made even for two. with_autocast: products in bf16
+    where the accelerator has it, else fp16; weights and gradients stay in fp32.
+    Assumes convolutions without it run in tf32 where the accelerator has it (cuDNN's default in torch),
+    products of transformers in fp32.
     Raises SpecError where the table lacks what an estimate needs of an accelerator.
     """
-    machines = stacked_machines([_joined(each) for each in pairs])
+    machines = stacked_machines([each.machine() for each in pairs])
     shape = (-1, 1, 1, 1)
     peaks = tuple(np.reshape(peak, shape) for peak in machines.peak_flop_per_s)
     rates = {
@@ -118,22 +139,11 @@ def cases(pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int]) -> 
         load=_shaped(subjects.load, along),
         holds=_shaped(subjects.holds, along),
         grid=replace(
-            _shares(batches), precision=_precisions(peaks, np.reshape(subjects.are_transformers, along))
+            _shares(batches),
+            precision=_narrowest(peaks)
+            if with_autocast
+            else _precisions(peaks, np.reshape(subjects.are_transformers, along)),
         ),
-    )
-
-
-def _joined(each: Pair) -> Machine:
-    return machine(
-        cluster(
-            each.accelerator.slug,
-            node_size=2,
-            num_accelerators=2,
-            intra_byte_per_s=each.byte_per_s,
-            intra_latency_s=each.latency_s,
-            topology="switch",
-            switch_reduces=False,
-        )
     )
 
 
@@ -172,6 +182,15 @@ def _precisions(
     lacks = np.isnan(peaks[wide])
     # A chip whose table has no fp32 runs it at the rate of what is nearest.
     return np.where(lacks | (are_transformers & ~np.isnan(peaks[plain])), plain, wide).astype(np.intp)
+
+
+def _narrowest(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
+    """bf16 where the accelerator has it, else fp16, else fp32; as codes."""
+    names = CODES["precision"]
+    codes = np.full(peaks[0].shape, names.index("fp32"), dtype=np.intp)
+    for name in ("fp16", "bf16"):
+        codes = np.where(np.isnan(peaks[names.index(name)]), codes, names.index(name))
+    return codes
 
 
 def seconds(found: Cases, parameters: Parameters | None = None) -> ReplicaSeconds:

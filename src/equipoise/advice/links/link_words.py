@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from equipoise.advice.launch.field_report import report
 from equipoise.advice.links.links import FAMILY, LEVEL, ClassReach, Crossover, Gain, Meaning, named_chips
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.link_class import PEER_WORDS, Reach, kind, number, rank
@@ -30,8 +31,9 @@ def basis(found: Meaning) -> str:
     count = len(found.candidates)
     who = found.candidates[0].title if count == 1 else f"any of {count} accelerators"
     return (
-        f"Predicted, not measured, for {who}: {format_percent(LEVEL)} ranges hold what the model's priors "
-        f"and the rates of the links leave open{'' if count == 1 else ', and which it is'}."
+        f"Predicted, not measured, for {who} under torch's DistributedDataParallel with autocast: "
+        f"{format_percent(LEVEL)} ranges hold what the model's priors and the rates of the links leave "
+        f"open{'' if count == 1 else ', and which it is'}."
     )
 
 
@@ -192,6 +194,21 @@ def _models(found: Meaning) -> Iterator[str]:
     for crossover in found.crossovers:
         if crossover.link_class == classes[-1]:
             yield _family(crossover, found.batch)
+    if any("staged" in each.reach.path and each.link_class == classes[-1] for each in found.reached):
+        yield _elsewhere()
+
+
+def _elsewhere() -> str:
+    """What others measured on a pair without peer access."""
+    models = report().models
+    told = ", ".join(
+        f"{each.speedup:.2f}x with {each.workload.title} ({_two_digits(float(each.workload.params or 0))})"
+        for each in models[1:4]
+    )
+    return (
+        f"A field report measured two cards without peer access: {told}; a rule by parameters alone holds "
+        "for its link and batch."
+    )
 
 
 def ends(classes: Sequence[str]) -> list[str]:

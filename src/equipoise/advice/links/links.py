@@ -5,29 +5,21 @@ Sentences for people are in `link_words.py`.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.plans.modelled import prior_model
+from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL, Pair, Subjects, cases, speedups
 from equipoise.bench.topology.groups import BestGroup, Islands, best_groups, islands
 from equipoise.bench.topology.topology import Link, Topology
 from equipoise.errors import SpecError
-from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import CODES, Grid, grid
-from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
-from equipoise.perfmodel.machine import Machine, machine
-from equipoise.perfmodel.machine import stacked as stacked_machines
-from equipoise.perfmodel.parameters import Parameters
-from equipoise.spec.cluster import cluster
+from equipoise.perfmodel.load import Load, transformer_load, workload_load
 from equipoise.spec.hardware import Accelerator, accelerator_alias, accelerators
 from equipoise.spec.hardware import accelerator as known_accelerator
 from equipoise.spec.link_class import Reach, kind, number, nvlink_candidates, rank, reach
-from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload, workload
 
-LEVEL = 0.9
 USUAL_BATCH = 32
 # From small to large; the first five are those of a field report on two GPUs behind a host bridge.
 MODELS = ("small_cnn", "mobilenet_v2", "resnet50", "resnet152", "vit_large", "bert", "gpt2_medium")
@@ -36,10 +28,6 @@ FAMILY = "vision transformers of 12 layers"
 _FAMILY_OF = "vit_base"
 _WIDTHS = tuple(range(64, 2048 + 1, 64))
 _HEAD = 64
-# Below this, what two gain over one is not worth a second accelerator's trouble.
-LEAST_GAIN = 1.05
-_TWO_SIDED = 1.645  # standard deviations that hold 90 % of a normal distribution
-_SEED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +100,9 @@ def meaning(topology: Topology, *, chip: Accelerator | None = None, batch: int =
     """What the links of a topology mean for training with data parallelism.
 
     chip: of all its devices; by their titles unless given. batch: samples of a step.
-    Assumes two accelerators alone on their links, an input that keeps up, and gradients that travel once a
-    step.
-    Source: rates of links.toml; steps of `perfmodel.estimate` over draws of all its priors.
+    Assumes two accelerators alone on their links, an input that keeps up, and torch's
+    DistributedDataParallel with autocast: fp32 gradients that travel once a step.
+    Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
     chip = chip or (named_chips(topology)[0] if len(named_chips(topology)) == 1 else None)
     links = [link for link in topology.between_devices if link.link_class is not None]
@@ -175,17 +163,6 @@ def _candidates(classes: Sequence[str], topology: Topology) -> tuple[Accelerator
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cases:
-    """Machines of two accelerators by class and chip, flat; models along the next axis, one and two last."""
-
-    machines: Machine
-    reaches: tuple[Reach, ...]
-    grid: Grid
-    loads: Load
-    num_models: int
-
-
 def _predicted(
     reached: Sequence[ClassReach],
     candidates: Sequence[Accelerator],
@@ -204,33 +181,26 @@ def _predicted(
         pairs = _pairs_of(each.link_class, candidates, links, topology)
         if not pairs:
             continue
-        cases = _cases(pairs, [*map(workload_load, known), *family], batch)
-        speedups = _speedups(cases)
-        gains += [_gain(each.link_class, model, speedups[..., place]) for place, model in enumerate(known)]
-        crossovers.append(_crossover(each.link_class, speedups[..., len(known) :], sizes))
+        loads = [*map(workload_load, known), *family]
+        speedup = speedups(cases(pairs, Subjects.of_loads(loads), [batch], with_autocast=True))
+        flat = np.reshape(speedup, (-1, len(loads)))  # a draw of each pair is one more
+        gains += [_gain(each.link_class, model, flat[..., place]) for place, model in enumerate(known)]
+        crossovers.append(_crossover(each.link_class, flat[..., len(known) :], sizes))
     return tuple(gains), tuple(crossovers)
 
 
 def _pairs_of(
     name: str, candidates: Sequence[Accelerator], links: Sequence[Link], topology: Topology
-) -> list[tuple[Machine, Reach]]:
+) -> list[Pair]:
     """Two of each candidate joined by a link of a class; those the model knows too little of are left out."""
     found = []
     for chip in candidates:
         try:
-            rate = _reach(name, chip, links, topology=topology)
-            pair = cluster(
-                chip.slug,
-                node_size=2,
-                num_accelerators=2,
-                intra_byte_per_s=rate.byte_per_s,
-                intra_latency_s=rate.latency_s,
-                topology="switch",
-                switch_reduces=False,
-            )
-            found.append((machine(pair), rate))
+            each = Pair.over(chip, _reach(name, chip, links, topology=topology))
+            each.machine()
         except SpecError:
             continue
+        found.append(each)
     return found
 
 
@@ -251,67 +221,6 @@ def _family() -> tuple[list[Load], NDArray[np.float64]]:
     ]
     loads = [transformer_load(each, sequence=model.sequence_tokens) for each in wide]
     return loads, np.array([each.params for each in wide], dtype=float)
-
-
-def _cases(pairs: Sequence[tuple[Machine, Reach]], loads: Sequence[Load], batch: int) -> _Cases:
-    machines = stacked_machines([pair for pair, _ in pairs])
-    shaped = {
-        field.name: np.reshape(getattr(machines, field.name), (-1, 1, 1))
-        for field in fields(Machine)
-        if field.name != "peak_flop_per_s"
-    }
-    peaks = tuple(np.reshape(peak, (-1, 1, 1)) for peak in machines.peak_flop_per_s)
-    together = stacked(list(loads))
-    shares = [
-        Strategy(
-            dp=ranks, microbatch_samples=-(-batch // ranks), global_batch_samples=-(-batch // ranks) * ranks
-        )
-        for ranks in (1, 2)
-    ]
-    return _Cases(
-        machines=Machine(peak_flop_per_s=peaks, **shaped),
-        reaches=tuple(rate for _, rate in pairs),
-        grid=replace(grid(shares), precision=_precisions(peaks)),
-        loads=Load(
-            **{field.name: np.reshape(getattr(together, field.name), (1, -1, 1)) for field in fields(Load)}
-        ),
-        num_models=len(loads),
-    )
-
-
-def _precisions(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
-    """bf16 where the accelerator has it, else fp16, else fp32; as codes."""
-    names = CODES["precision"]
-    codes = np.full(peaks[0].shape, names.index("fp32"), dtype=np.intp)
-    for name in ("fp16", "bf16"):
-        codes = np.where(np.isnan(peaks[names.index(name)]), codes, names.index(name))
-    return codes
-
-
-def _speedups(cases: _Cases) -> NDArray[np.float64]:
-    """Seconds of one over seconds of two, shape (n_draws * n_machines, n_models).
-
-    Every draw has its own parameters and its own rate for each machine's link.
-    """
-    rng = np.random.default_rng(_SEED)
-    low, middle, high = (
-        np.array([getattr(rate, name) for rate in cases.reaches]) for name in ("low", "byte_per_s", "high")
-    )
-    spread = np.log(high / low) / (2 * _TWO_SIDED)
-    found = []
-    for parameters in prior_model().draws:
-        rates = np.clip(middle * np.exp(spread * rng.standard_normal(len(middle))), low, high)
-        found.append(_ratio(cases, parameters, rates))
-    return np.concatenate(found)
-
-
-def _ratio(cases: _Cases, parameters: Parameters, byte_per_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    # What is drawn is what transfers reach; the model takes a stated rate and multiplies it by this share.
-    stated = byte_per_s / parameters.value("collective.intra_fraction")
-    machines = replace(cases.machines, intra_byte_per_s=np.reshape(stated, (-1, 1, 1)))
-    step_s = estimate(cases.loads, machines, cases.grid, parameters).step_s
-    step_s = np.broadcast_to(step_s, (len(byte_per_s), cases.num_models, 2))
-    return np.asarray(step_s[..., 0] / step_s[..., 1])
 
 
 def _gain(link_class: str, model: Workload, speedups: NDArray[np.float64]) -> Gain:
