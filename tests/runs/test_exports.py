@@ -162,13 +162,13 @@ def test_extra_p_itself_reads_what_is_written(tmp_path):
         "import sys, json\n"
         "from extrap.fileio.file_reader.jsonlines_file_reader import read_jsonlines_file as read\n"
         "found = read(sys.argv[1])\n"
-        "told = [[str(path), str(metric), sorted((tuple(map(float, m.coordinate._values)), m.median) for m in each)]\n"
-        "        for (path, metric), each in found.measurements.items()]\n"
+        "told = {str(metric): [[str(one.coordinate), one.median] for one in each]\n"
+        "        for (_, metric), each in found.measurements.items()}\n"
         "print(json.dumps(told))\n"
     )
     done = subprocess.run([python, "-c", probe, path], capture_output=True, text=True, check=True)
-    told = {metric: points for _, metric, points in json.loads(done.stdout.splitlines()[-1])}
-    assert [[8.0], 300.5] in told["time_to_train_s"]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["time_to_train_s"] == [["(8,)", 300.5], ["(16,)", 160.25]]
 
 
 def test_prometheus_reads_what_is_written(tmp_path):
