@@ -33,6 +33,7 @@ check: lint ## run what CI runs: ruff, mypy --strict, doctests, tests
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python -m equipoise.runs.embedded
 	$(BIN)/python -m equipoise.advice.forecast.record
+	$(BIN)/python -m equipoise.advice.forecast.advice_record
 
 bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
