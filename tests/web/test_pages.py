@@ -24,7 +24,7 @@ WRONG = (
     ("/plan?budget=inf", "budget='inf'"),
     ("/plan?objective=fun", "objective='fun'"),
     ("/plan?workload=os:getcwd", "workload 'os:getcwd' is not known"),
-    ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is not known"),
+    ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is no known system or accelerator"),
     ("/plan?region=atlantis", "region 'atlantis' is not known"),
     ("/runs?sweep=../../etc", "sweep '../../etc' is not known"),
     ("/accuracy?x=1", "x='1': is no field of this page"),
@@ -52,7 +52,7 @@ def test_what_cannot_be_asked_is_a_sentence(dashboard, path, words):
 
 
 def test_thin_evidence_says_what_is_missing(dashboard):
-    status, page = dashboard.page("/plan?workload=rgat")
+    status, page = dashboard.page("/plan?workload=vgg16")
     assert status == 200
     assert "Not enough evidence" in page.text
     assert "What is missing" in page.text

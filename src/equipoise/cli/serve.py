@@ -1,5 +1,6 @@
 """The verb `serve`: the dashboard in a browser on this machine."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from equipoise.cli.output import write
 from equipoise.errors import UsageError
 
 _PORT = 8731
+_NEEDED = ("fastapi", "jinja2", "uvicorn")
 
 
 def serve(
@@ -37,15 +39,10 @@ def serve(
 ) -> None:
     """Open the dashboard to a browser on this machine."""
     extend_catalogue(hardware, workloads)
-    try:
-        import fastapi  # noqa: F401 - whether it is there
-        import jinja2  # noqa: F401 - likewise
-        import uvicorn  # noqa: F401 - likewise
-    except ImportError as err:
-        raise UsageError(f"serve needs {err.name}: pip install 'equipoise[web]'") from err
-    from equipoise.web.server import Place, listening, token_for
-    from equipoise.web.server import serve as answer
-    from equipoise.web.sources import Sources
+    missing = [library for library in _NEEDED if find_spec(library) is None]
+    if missing:
+        raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
+    from equipoise.web.place import Place, listening, token_for
 
     for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
         if not folder.is_dir():
@@ -53,6 +50,9 @@ def serve(
     asked_token = token_for(host, token)
     opened = listening(host, port)
     place = Place(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))
-    sources = Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ()))
     write(f"The dashboard is at {place.url}\nCtrl-C stops it.\n")
-    answer(opened, place, sources)
+    # A browser that asks already waits on the socket until the rest is loaded.
+    from equipoise.web.server import serve as answer
+    from equipoise.web.sources import Sources
+
+    answer(opened, place, Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ())))

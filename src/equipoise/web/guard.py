@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,6 +22,7 @@ MOST_QUERY_BYTES: Final = 4096
 MOST_PATH_BYTES: Final = 256
 TOKEN_FIELD: Final = "token"  # noqa: S105 - the name of a field
 _BEARER: Final = "bearer "
+_HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{1,5})?", re.ASCII)
 
 # Scripts only as files of this server; Plotly sets styles of the elements it draws.
 POLICY: Final = (
@@ -120,14 +122,10 @@ class Guard:
         """Whether exactly one host is named, and it is one of this server's: against DNS rebinding."""
         if len(hosts) != 1:
             return False
-        name = hosts[0].decode("latin-1").strip().lower()
-        if name.startswith("["):
-            name, _, rest = name[1:].partition("]")
-            port = rest.removeprefix(":")
-        else:
-            name, _, port = name.partition(":")
-        if port and not (port.isascii() and port.isdigit()):
+        found = _HOST.fullmatch(hosts[0].decode("latin-1").strip().lower())
+        if found is None:
             return False
+        name = found["address"] or found["name"]
         if name in self.names:
             return True
         return self.any_address and _is_address(name)

@@ -1,93 +1,29 @@
-"""Runs the dashboard: a socket on this machine, who may ask, and a clean end."""
+"""Runs the dashboard on a socket that listens, behind its guard, to a clean end."""
 
-import secrets
 import socket
-from dataclasses import dataclass, field
 from typing import Final
 
 import uvicorn
 from threadpoolctl import threadpool_limits
 
-from equipoise.errors import UsageError
 from equipoise.web.app import application
-from equipoise.web.guard import LOOPBACK_NAMES, TOKEN_FIELD, Guard, is_loopback
+from equipoise.web.guard import LOOPBACK_NAMES, Guard
+from equipoise.web.place import Place
 from equipoise.web.sources import Sources
 
-SHORTEST_TOKEN: Final = 16
 _MOST_CONNECTIONS: Final = 512
 _MOST_HEADER_BYTES: Final = 16_384
-_BACKLOG: Final = 512
 _IDLE_S: Final = 15
 _END_S: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the dashboard listens. token: what a visitor must know; names: further ones of the machine."""
-
-    host: str
-    port: int
-    token: str | None = field(default=None, repr=False)
-    names: tuple[str, ...] = ()
-
-    @property
-    def url(self) -> str:
-        """The address to open, its token in it."""
-        is_any = self.host in {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not bound
-        host = socket.gethostname() if is_any else self.host
-        shown = f"[{host}]" if ":" in host else host
-        token = "" if self.token is None else f"?{TOKEN_FIELD}={self.token}"
-        return f"http://{shown}:{self.port}/{token}"
-
-
-def token_for(host: str, given: str | None) -> str | None:
-    """The token to ask for: the one given, a new one where others can reach the host, else None.
-
-    Raises UsageError for one that can be guessed.
-    """
-    if given is None:
-        return None if is_loopback(host) else secrets.token_urlsafe(24)
-    if len(given) < SHORTEST_TOKEN or not (given.isascii() and given.isprintable()) or " " in given:
-        raise UsageError(
-            f"the token has {len(given)} characters; expected at least {SHORTEST_TOKEN} of ASCII without "
-            "spaces, or none for one that is made"
-        )
-    return given
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free. Raises UsageError where it cannot."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as err:
-        raise UsageError(
-            f"--host {host!r}: {_reason(err)}; expected a name or address of this machine"
-        ) from err
-    family, kind, protocol, _, address = found[0]
-    opened = socket.socket(family, kind, protocol)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
-        opened.listen(_BACKLOG)
-    except OSError as err:
-        opened.close()
-        remedy = "stop what uses it, or take another --port"
-        raise UsageError(f"port {port} of {host}: {_reason(err).lower()}; {remedy}") from err
-    return opened
-
-
-def _reason(err: OSError | UnicodeError) -> str:
-    return (err.strerror if isinstance(err, OSError) else None) or str(err)
-
-
 def serve(opened: socket.socket, place: Place, sources: Sources) -> None:
     """Answer until interrupted; then KeyboardInterrupt is raised."""
-    is_any = place.host in {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not bound
-    own = {place.host, *place.names} | ({socket.gethostname()} if is_any else set())
+    own = {place.host, *place.names} | ({socket.gethostname()} if place.is_any else set())
     guard = Guard(
         app=application(sources),
         names=LOOPBACK_NAMES | {name.lower() for name in own if name},
-        any_address=is_any,
+        any_address=place.is_any,
         token=place.token,
         cookie=f"equipoise-{place.port}",
     )

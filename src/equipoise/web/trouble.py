@@ -1,5 +1,6 @@
 """Pages that say why there is no answer: what was asked cannot be, or the evidence is too thin."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +36,30 @@ PAGE: Final[Page[Trouble]] = Page(
 )
 
 
+# What complaints call by the options of the command line, by the label of its field.
+FIELDS: Final = {
+    "accelerator": "On",
+    "accelerators": "Accelerators, at most",
+    "max-accelerators": "Accelerators, at most",
+    "global-batch": "Global batch",
+    "deadline": "Deadline",
+    "budget": "Budget",
+    "price": "US dollars an accelerator-hour",
+    "tokens": "Tokens to train on",
+    "precision": "Precision",
+}
+_OPTION: Final = re.compile(rf"--({'|'.join(sorted(FIELDS, key=len, reverse=True))})(?![\w-])(?: [A-Z]+\b)?")
+
+
+def _in_form(text: str) -> str:
+    """A complaint in the words of the form.
+
+    >>> _in_form("give --price or --global-batch N")
+    'give “US dollars an accelerator-hour” or “Global batch”'
+    """
+    return _OPTION.sub(lambda found: f"“{FIELDS[found[1]]}”", text)
+
+
 def refused(about: str, *reasons: str, status: int = REFUSED) -> Answer:
     """The page for what cannot be asked."""
     found = Trouble(about=about, headline="That cannot be answered", reasons=reasons)
@@ -44,11 +69,11 @@ def refused(about: str, *reasons: str, status: int = REFUSED) -> Answer:
 def unanswered(about: str, err: InputError | EvidenceError) -> Answer:
     """The page for an error of what was given, or for evidence that is too thin."""
     if isinstance(err, InputError):
-        return refused(about, str(err))
+        return refused(about, _in_form(str(err)))
     found = Trouble(
         about=about,
         headline="Not enough evidence",
-        reasons=(str(err),),
-        missing=err.missing,
+        reasons=(_in_form(str(err)),),
+        missing=tuple(map(_in_form, err.missing)),
     )
     return shown(PAGE, found, status=OK)
