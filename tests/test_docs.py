@@ -82,7 +82,7 @@ def test_tables_page_equals_the_schema(table):
     assert f"Key: {', '.join(f'`{name}`' for name in table.key)}." in section.group(1)
 
 
-WITH_EXAMPLES = [DOCS / "python.md", *sorted((DOCS / "tutorials").glob("*.md"))]
+WITH_EXAMPLES = [DOCS / "python.md", DOCS / "launch.md", *sorted((DOCS / "tutorials").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
