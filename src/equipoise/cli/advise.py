@@ -72,6 +72,25 @@ def advise(
     precision: Annotated[
         str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
     ] = None,
+    ask: Annotated[
+        Literal["tokens", "model"] | None,
+        typer.Option(help="Rather: how many tokens, or how large a model, --budget and --deadline allow."),
+    ] = None,
+    tokens_per_param: Annotated[
+        float, typer.Option(help="Tokens a parameter of the model that is asked for.")
+    ] = 20.0,
+    queue: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Until the accelerators are there.")
+    ] = None,
+    buy: Annotated[bool, typer.Option("--buy", help="Compare renting with buying.")] = False,
+    purchase: Annotated[
+        float | None,
+        typer.Option(metavar="USD", help="What one accelerator costs with its share of host and network."),
+    ] = None,
+    utilisation: Annotated[
+        float | None, typer.Option(metavar="0..1", help="Share of all hours that an own machine works.")
+    ] = None,
+    horizon: Annotated[float, typer.Option(metavar="MONTHS", help="By when owning has to pay.")] = 36.0,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
     ] = None,
@@ -86,10 +105,16 @@ def advise(
     """Weigh all evidence: how many, how, and why."""
     extend_catalogue(hardware, workloads)
     with answering("advise", as_json=as_json, json_out=json_out) as answer:
+        from equipoise.advice.answer.about import subject_of
+        from equipoise.advice.answer.advised import advise as best_advice
+        from equipoise.advice.priced import Wishes, priced, reaches
         from equipoise.cli.advise_fields import fields
         from equipoise.cli.advised import text
         from equipoise.cli.asked_advice import Asked, asked, request
-        from equipoise.study import advice
+        from equipoise.cli.priced import priced_fields, priced_text
+        from equipoise.cli.reached import reaches_fields, reaches_text
+        from equipoise.runs.chosen import tables
+        from equipoise.units import HOUR_S
 
         given = Asked(
             workload=workload,
@@ -111,16 +136,33 @@ def advise(
             precision=precision,
         )
         with answers_only():
-            found = advice(request(asked(given)), data=data, also=also or ())
+            wanted = request(asked(given))
+            scores = tables(data=data, also=also or ()).scores
+            if ask is not None:
+                reached = reaches(wanted, ask, scores=scores, tokens_per_param=tokens_per_param)
+                answer.give(lambda: reaches_fields(reached), lambda: reaches_text(reached))
+                return
+            found = best_advice(wanted, scores=scores)
+        wishes = Wishes(
+            queue_s=None if queue is None else queue * HOUR_S,
+            buys=buy or purchase is not None or utilisation is not None,
+            purchase_usd=purchase,
+            utilisation=utilisation,
+            horizon_months=horizon,
+        )
         if recorded:
             from equipoise.advice.answer.predictions import of_advice
             from equipoise.advice.ledger import add_predictions, ledger_path
 
-            add_predictions(ledger_path(), of_advice(found.advice))
+            add_predictions(ledger_path(), of_advice(found))
         if html:
             from equipoise.report.html import render
             from equipoise.report.pages import ADVICE
+            from equipoise.study import advice_findings
 
             with written_aside(html) as file:
-                file.write(render(ADVICE, found).encode())
-        answer.give(lambda: fields(found.advice), lambda: text(found.advice))
+                file.write(render(ADVICE, advice_findings(found)).encode())
+        money = priced(found, subject_of(wanted.workload).workload, wishes)
+        answer.give(
+            lambda: fields(found) | priced_fields(money), lambda: f"{text(found)}\n{priced_text(money)}"
+        )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.evidence import Evidence, Source
+from equipoise.advice.answer.own_runs import OwnRun
 from equipoise.advice.forecast.answer import Forecast
 from equipoise.advice.plans.planned import Length, Option, Plan
 from equipoise.economics import Bill, Rates
@@ -17,14 +18,16 @@ from equipoise.stats import Interval
 class Choice:
     """So many accelerators: the joint time with all its evidence, its bill, and the strategy to train with.
 
-    option: the best strategy of the performance model at this size; None where it has none. disagreement: the
-    factor by which the time's interval was widened because the evidence differs; 1 where it does not.
-    chance_in_time: that the deadline is kept; None without one.
+    option: the best strategy of the performance model at this size; None where it has none. run: the user's
+    own fastest set-up of this very size; None where none was measured. disagreement: the factor by
+    which the time's interval was widened because the evidence differs; 1 where it does not. chance_in_time:
+    that the deadline is kept; None without one.
     """
 
     accelerator: str
     num_accelerators: int
     option: Option | None
+    run: OwnRun | None
     time: Interval
     evidence: tuple[Evidence, ...]
     disagreement: float

@@ -1,21 +1,24 @@
 """The advice: machines looked over, evidence weighed, the choice with its reasons and what would beat it."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from equipoise.advice.answer.about import Subject, subject_of
 from equipoise.advice.answer.advice import Advice, Standing
 from equipoise.advice.answer.alternatives import alternatives
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.chosen import worth
+from equipoise.advice.answer.machines import Machine, machines
 from equipoise.advice.answer.next_doubling import next_doubling
-from equipoise.advice.answer.own_runs import own_runs
+from equipoise.advice.answer.own_runs import OwnRuns, own_runs
+from equipoise.advice.answer.own_standing import own_standing
 from equipoise.advice.answer.reasons import reasons
 from equipoise.advice.answer.records import records
-from equipoise.advice.answer.standing import Subject, standing
+from equipoise.advice.answer.standing import standing
 from equipoise.advice.answer.to_measure import to_measure
-from equipoise.advice.plans.subject import subject
 from equipoise.errors import EvidenceError
 from equipoise.spec.cluster import cluster
 
@@ -32,14 +35,15 @@ def advise(request: Request, *, scores: pl.DataFrame | None) -> Advice:
 
 
 def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
-    about = Subject(workload=subject(request.workload), global_batch_samples=None)
-    slugs = [cluster(name).accelerator.slug for name in request.accelerators]
+    about = subject_of(request.workload)
+    known = machines(request)
+    slugs = [cluster(each.name).accelerator.slug if each.is_known else each.name for each in known]
     own = None if request.runs is None else own_runs(request.runs, about.workload.slug, slugs)
     found: list[Standing] = []
     refused: list[EvidenceError] = []
-    for name in request.accelerators:
+    for each in known:
         try:
-            found.append(standing(request, about, name, scores=scores, own=own))
+            found.append(_standing(request, about, each, scores=scores, own=own))
         except EvidenceError as err:
             refused.append(err)
     if not found:
@@ -71,6 +75,15 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
     )
 
 
+def _standing(
+    request: Request, about: Subject, machine: Machine, *, scores: pl.DataFrame | None, own: OwnRuns | None
+) -> Standing:
+    """By all evidence; by the user's own runs alone where ranks are cores, or nothing is known of it."""
+    if machine.is_known and not (machine.is_cpu and own is not None):
+        return standing(request, about, machine, scores=scores, own=own)
+    return own_standing(request, about, machine, scores=scores, own=own)
+
+
 def _best(request: Request, found: Sequence[Standing]) -> Standing:
     """The machine whose choice serves the objective best; the first where none has one.
 
@@ -91,7 +104,7 @@ def _best(request: Request, found: Sequence[Standing]) -> Standing:
     return min(able, key=value)
 
 
-def _refuse(refused: Sequence[EvidenceError]) -> None:
+def _refuse(refused: Sequence[EvidenceError]) -> NoReturn:
     if len(refused) == 1:
         raise refused[0]
     raise EvidenceError(

@@ -31,13 +31,16 @@ class Source:
 class Witness:
     """One kind of evidence: the time of the training at each size that it can tell, and why so sure.
 
-    name: as in "published says ...". times: by number of accelerators. why: what its width rests on, in
-    words, by size. curves_s: equally likely curves of time over `domain`; None where it tells no curve.
+    name: as in "published says ...". times: by number of accelerators, as the witness states them. log_sds:
+    how wrong such times were, by size: the standard deviation of the logarithm; it decides the weight. why:
+    what it rests on, in words, by size. curves_s: equally likely curves of time over
+    `domain`; None where it tells no curve.
     """
 
     kind: EvidenceKind
     name: str
     times: Mapping[int, Interval]
+    log_sds: Mapping[int, float]
     why: Mapping[int, str]
     sources: tuple[Source, ...]
     curves_s: Curves | None = None

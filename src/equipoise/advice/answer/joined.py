@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from equipoise.advice.answer.evidence import Curves, Witness
-from equipoise.advice.answer.weighed import log_sd, shares
+from equipoise.advice.answer.weighed import shares
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.stats import Interval
 
@@ -46,7 +46,7 @@ def joined_curves(witnesses: Sequence[Witness], level: Interval, at: int) -> tup
 
 
 def _mean_log_sd(witness: Witness) -> float:
-    return float(np.mean([log_sd(each) for each in witness.times.values()]))
+    return float(np.mean([*witness.log_sds.values()]))
 
 
 def _grid(domain: Domain) -> FloatArray:
@@ -67,7 +67,7 @@ def _log_sds(witness: Witness, grid_log2: FloatArray) -> FloatArray:
     """How sure the witness is between grid points: (n - 1,); infinite where it is silent."""
     sizes = sorted(witness.times)
     middles = (grid_log2[1:] + grid_log2[:-1]) / 2.0
-    known = np.interp(middles, np.log2(sizes), [log_sd(witness.times[size]) for size in sizes])
+    known = np.interp(middles, np.log2(sizes), [witness.log_sds[size] for size in sizes])
     return np.where(_is_told(witness, grid_log2), known, np.inf)
 
 

@@ -1,13 +1,15 @@
 """What the user's own steps say: of the sizes they ran on, and of larger ones by what more ranks add."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 
-from equipoise.advice.answer.evidence import Source, Witness
+from equipoise.advice.answer.evidence import Curves, Source, Witness
+from equipoise.advice.answer.joined import straight_between
 from equipoise.advice.answer.own_runs import OwnRun
-from equipoise.advice.answer.weighed import LEAST_LOG_SD
+from equipoise.advice.answer.weighed import LEAST_LOG_SD, log_sd
 from equipoise.advice.answer.witnesses import with_log_sd
 from equipoise.advice.measured.scaled import HALF_WIDTH_LOG, SmallRun, scaled
 from equipoise.advice.plans.length import DEVIATE
@@ -15,14 +17,17 @@ from equipoise.advice.plans.planned import Length
 from equipoise.bench.methods import method
 from equipoise.errors import InputError
 from equipoise.perfmodel.goodput import goodput_fraction
+from equipoise.scaling.law import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
+from equipoise.stats import Interval
 from equipoise.units import format_count
 
 # Errors of steps foretold from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
 # and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
 _FULL_AFTER_DOUBLINGS = 3.0
 _LOG_SD_A_DOUBLING = 0.06
+_NUM_DRAWS, _SEED = 64, 1
 _DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
 
@@ -36,7 +41,8 @@ def measured_witness(
 ) -> Witness | None:
     """What the user's runs say of sizes; None where they say nothing of any.
 
-    length: of the training. cluster: None where the catalogue lacks it: then sizes that ran are told alone.
+    Where several sizes were measured, their times make a curve. length: of the training. cluster: None where
+    the catalogue lacks it: then sizes that ran are told alone.
     """
     times, why, sources = {}, {}, {}
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
@@ -56,6 +62,7 @@ def measured_witness(
         kind="measured",
         name="your runs",
         times=times,
+        log_sds={size: log_sd(time) for size, time in times.items()},
         why=why,
         sources=tuple(
             Source(
@@ -66,7 +73,29 @@ def measured_witness(
             )
             for each in sources
         ),
+        **_curve({size: times[size] for size in {each.num_accelerators for each in runs} & set(times)}),
     )
+
+
+class _Curve(TypedDict):
+    """The fields of a witness that make its curve."""
+
+    curves_s: Curves | None
+    domain: Domain | None
+
+
+def _curve(measured: Mapping[int, Interval]) -> _Curve:
+    """Curves through the times of measured sizes, and the sizes whose double was measured too."""
+    sizes = sorted(measured)
+    if not sizes or sizes[-1] / 2.0 <= sizes[0]:
+        return {"curves_s": None, "domain": None}
+    deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(sizes)))
+    logs = np.log([measured[size].value for size in sizes])
+    drawn_s = np.exp(logs + deviates * [log_sd(measured[size]) for size in sizes])
+    return {
+        "curves_s": straight_between(sizes, drawn_s),
+        "domain": Domain(smallest=float(sizes[0]), largest=sizes[-1] / 2.0),
+    }
 
 
 def distance_log_sd(num_doublings: float) -> float:

@@ -101,6 +101,7 @@ def calibrated_witness(witness: Witness, plan: Plan, level: OwnLevel) -> Witness
         witness,
         name="the model, at the level of your runs",
         times=times,
+        log_sds={size: log_sd(time) for size, time in times.items()},
         why=dict.fromkeys(
             times, f"your {level.num_set_ups} set-ups take {level.factor:.2f} times what it says of them"
         ),

@@ -2,20 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import polars as pl
 
+from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.advice import Choice, Standing
 from equipoise.advice.answer.asked import USUAL_MOST, Request
 from equipoise.advice.answer.chosen import chosen, kept, obstacle
 from equipoise.advice.answer.evidence import Evidence, Witness
 from equipoise.advice.answer.joined import joined_curves
+from equipoise.advice.answer.machines import Machine
 from equipoise.advice.answer.measured_witness import measured_witness
 from equipoise.advice.answer.own_level import calibrated_witness, own_level
-from equipoise.advice.answer.own_runs import OwnRuns
+from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.weighed import chance_within, weighed
-from equipoise.advice.answer.witnesses import modelled_witness, published_witness, without_beyond
+from equipoise.advice.answer.witnesses import carried, modelled_witness, published_witness, without_beyond
 from equipoise.advice.forecast.answer import LEVEL, MAX_SIZES, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
@@ -35,15 +38,6 @@ _NUM_LAYOUTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is trained, once for all machines. global_batch_samples: that a user's function shows, if any."""
-
-    workload: Workload
-    global_batch_samples: int | None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
     """All that witnesses are made of."""
 
@@ -59,32 +53,28 @@ class _Ground:
 def standing(
     request: Request,
     about: Subject,
-    accelerator: str,
+    machine: Machine,
     *,
     scores: pl.DataFrame | None,
     own: OwnRuns | None,
-    most_here: int | None = None,
 ) -> Standing:
     """What is known of a machine for a request, and the size to take of it.
 
-    accelerator: as the user names it. most_here: how many there are, where the machine was looked over.
     Raises EvidenceError, naming what is missing, where nothing tells any time.
     """
-    nodes = cluster(accelerator)
+    nodes = cluster(machine.name, **machine.node)
     chip = nodes.accelerator
     published = _published_sizes(scores, about.workload, chip) if _is_to_target(request) else ()
-    most = request.most or most_here or max((USUAL_MOST, *published))
+    most = request.most or machine.most or max((USUAL_MOST, *published))
     sizes = _sizes(nodes, most, published)
-    ground = _ground(request, about, accelerator, nodes=nodes, sizes=sizes, scores=scores, own=own)
+    ground = _ground(request, about, machine, nodes=nodes, sizes=sizes, scores=scores, own=own)
     witnesses = _witnesses(ground, about, sizes, own=own, most=most)
     prices = rates(chip, request.terms)
     _refuse_budget_without_price(request, prices, chip)
-    if not witnesses:
-        _refuse(ground, about, chip)
-    choices = _choices(request, ground, witnesses, prices)
+    choices = _choices(request, ground, witnesses, prices=prices, own=own)
     able = [each for each in choices if each.num_accelerators <= most]
     if not able:
-        _refuse(ground, about, chip)
+        _refuse(ground, about, machine)
     points = _points(witnesses, able)
     answer = default_answer(points) if points else None
     best = chosen(request, able, answer)
@@ -104,7 +94,7 @@ def standing(
         obstacle=None if kept(request, able) else obstacle(request, able, [*beyond.values()]),
         points=points,
         answer=answer,
-        notes=ground.notes,
+        notes=(*machine.notes, *ground.notes),
     )
 
 
@@ -145,7 +135,7 @@ def _sizes(nodes: Cluster, most: int, published: Sequence[int]) -> tuple[int, ..
 def _ground(
     request: Request,
     about: Subject,
-    accelerator: str,
+    machine: Machine,
     *,
     nodes: Cluster,
     sizes: Sequence[int],
@@ -159,7 +149,7 @@ def _ground(
     flat: Landscape | None = None
     told: Forecast | None = None
     try:
-        question = _question(request, about, accelerator, sizes)
+        question = _question(request, about, machine, sizes)
         flat = landscape(question, scores=scores)
         flat = surveyed(flat, tried(question, flat.ground))
         planned = answered(flat, question, terms=request.terms, scores=scores)
@@ -172,7 +162,7 @@ def _ground(
             told = _forecast(request, about, nodes.accelerator.slug, sizes, scores=scores, own=own)
         except EvidenceError as err:
             missing += err.missing
-    length = planned.length if planned is not None else _length(request, about, scores)
+    length = planned.length if planned is not None else length_of(request, about, scores)
     return _Ground(
         nodes=nodes,
         length=length,
@@ -184,11 +174,12 @@ def _ground(
     )
 
 
-def _question(request: Request, about: Subject, accelerator: str, sizes: Sequence[int]) -> Question:
+def _question(request: Request, about: Subject, machine: Machine, sizes: Sequence[int]) -> Question:
     """What the model is asked: every size; deadline and budget are held to the joint times."""
     return Question(
         workload=request.workload,
-        accelerator=accelerator,
+        accelerator=machine.name,
+        node=machine.node,
         fewest=sizes[0],
         most=sizes[-1],
         sizes=tuple(sizes) if len(sizes) > 1 else (),
@@ -222,7 +213,8 @@ def _forecast(
     return forecast(scores, inquiry, own=trainings, terms=Terms())
 
 
-def _length(request: Request, about: Subject, scores: pl.DataFrame | None) -> Length:
+def length_of(request: Request, about: Subject, scores: pl.DataFrame | None) -> Length:
+    """How many samples the training takes."""
     stated = stated_length(about.workload, samples=request.training_samples, tokens=request.training_tokens)
     return training_length(about.workload, scores, stated_samples=stated)
 
@@ -243,10 +235,10 @@ def _witnesses(
                 workload=about.workload,
             )
         )
-    if ground.forecast is not None:
-        found.append(published_witness(ground.forecast))
+    published = None if ground.forecast is None else published_witness(ground.forecast)
+    modelled = None if ground.plan is None else modelled_witness(ground.plan)
+    found.append(published if published is None or modelled is None else carried(published, modelled))
     if ground.plan is not None:
-        modelled = modelled_witness(ground.plan)
         level = own_level(runs, ground.plan) if runs and modelled is not None else None
         if modelled is not None and level is not None:
             modelled = calibrated_witness(modelled, ground.plan, level)
@@ -254,33 +246,51 @@ def _witnesses(
     return [without_beyond(each, most) for each in found if each is not None]
 
 
-def _choices(request: Request, ground: _Ground, witnesses: Sequence[Witness], prices: Rates) -> list[Choice]:
+def _choices(
+    request: Request,
+    ground: _Ground,
+    witnesses: Sequence[Witness],
+    *,
+    prices: Rates,
+    own: OwnRuns | None,
+) -> list[Choice]:
     """Every size that somebody tells of, from the smallest."""
     options = {} if ground.plan is None else {each.num_accelerators: each for each in ground.plan.by_size}
+    slug = ground.nodes.accelerator.slug
+    runs = () if own is None else own.on(slug)
     sizes = sorted({size for each in witnesses for size in each.times})
     return [
-        _choice(request, ground, witnesses, prices, size=size, option=options.get(size)) for size in sizes
+        replace(
+            joint_choice(request, slug, witnesses, prices, size=size, run=fastest_of(runs, size)),
+            option=options.get(size),
+        )
+        for size in sizes
     ]
 
 
-def _choice(
+def joint_choice(
     request: Request,
-    ground: _Ground,
+    accelerator: str,
     witnesses: Sequence[Witness],
     prices: Rates,
     *,
     size: int,
-    option: Option | None,
+    run: OwnRun | None,
 ) -> Choice:
+    """So many accelerators, with what all witnesses say of them joined.
+
+    run: the user's own set-up of the size, if any.
+    """
     told = [each for each in witnesses if size in each.times]
-    joint = weighed([each.times[size] for each in told])
+    joint = weighed([each.times[size] for each in told], [each.log_sds[size] for each in told])
     chance = None
     if not math.isinf(request.deadline_s):
         chance = chance_within(joint.time, request.deadline_s)
     return Choice(
-        accelerator=ground.nodes.accelerator.slug,
+        accelerator=accelerator,
         num_accelerators=size,
-        option=option,
+        option=None,
+        run=run,
         time=joint.time,
         evidence=tuple(
             Evidence(
@@ -297,6 +307,12 @@ def _choice(
         bill=bill(size, joint.time, prices),
         chance_in_time=chance,
     )
+
+
+def fastest_of(runs: Sequence[OwnRun], size: int) -> OwnRun | None:
+    """The set-up of most samples a second among those measured on so many."""
+    here = [each for each in runs if each.num_accelerators == size]
+    return max(here, key=lambda each: each.samples_per_s, default=None)
 
 
 def _points(witnesses: Sequence[Witness], able: Sequence[Choice]) -> tuple[Equilibrium, ...]:
@@ -321,15 +337,15 @@ def _refuse_budget_without_price(request: Request, prices: Rates, chip: Accelera
         raise UsageError(f"--budget needs a price of {chip.slug}: give --price")
 
 
-def _refuse(ground: _Ground, about: Subject, chip: Accelerator) -> None:
+def _refuse(ground: _Ground, about: Subject, machine: Machine) -> NoReturn:
     """Say what is missing, where nobody can tell a time."""
     if ground.plan is not None and ground.plan.remedy is not None:
         raise EvidenceError(
-            f"{about.workload.title} on {chip.title}: no size fits: it {ground.plan.remedy}",
+            f"{about.workload.title} on {machine.title}: no size fits: it {ground.plan.remedy}",
             missing=("more accelerators, or a way to train that needs less memory",),
         )
     raise EvidenceError(
-        f"nothing tells how long {about.workload.title} takes on {chip.title}",
+        f"nothing tells how long {about.workload.title} takes on {machine.title}",
         missing=ground.missing
         or (f"a measured step: equipoise bench {about.workload.slug} --out DIR, then --runs DIR",),
     )

@@ -13,9 +13,9 @@ import numpy as np
 from equipoise.scaling.law import FloatArray
 from equipoise.stats import Interval
 
-# Errors of the kinds of evidence go together: they share the samples to target, the year's software, the
-# submitters. Half is more than was seen (docs/experiments/0018-joined-evidence.md), to be safe.
-CORRELATION = 0.5
+# Errors of the kinds of evidence may go together: they share the samples to target, the year's software, the
+# submitters. More than was seen on results held out (about 0: data/joined.json), to be safe.
+CORRELATION = 0.2
 # Nothing is surer than two submissions of one system differ: 3.3 % (median log-sd of replicates).
 LEAST_LOG_SD = 0.033
 
@@ -60,28 +60,29 @@ def shares(log_sds: FloatArray) -> FloatArray:
     return np.asarray(precisions / precisions.sum(axis=0))
 
 
-def weighed(times: Sequence[Interval]) -> Weighed:
+def weighed(times: Sequence[Interval], log_sds: Sequence[float]) -> Weighed:
     """The joint estimate of the same time by several pieces of evidence.
 
-    times: at least one; positive, all at one level.
+    times: at least one; positive, all at one level. log_sds: how wrong such evidence was, as the standard
+    deviation of the logarithm. A single one is told as it is.
     The interval is that of a weighted mean of errors that go together by CORRELATION, widened where the
     estimates differ by more than their widths explain, and never beyond the widest ends of them all.
-    Assumes log-normal errors, each as large as its interval says.
+    Assumes log-normal errors, each as large as its log_sd says.
     Source: Bates and Granger 1969 for the weights; Birge 1932 for the widening, as the Particle Data Group
     applies it (S^2 = chi^2 / (n - 1), where above 1).
     """
+    if len(times) == 1:
+        return Weighed(time=times[0], weights=(1.0,), disagreement=1.0)
     level = times[0].level
     logs = np.log([each.value for each in times])
-    spreads = np.maximum([log_sd(each) for each in times], LEAST_LOG_SD)
+    spreads = np.maximum(np.asarray(log_sds, dtype=float), LEAST_LOG_SD)
     weights = shares(spreads)
     mean = float(weights @ logs)
     together = np.full((len(times), len(times)), CORRELATION)
     np.fill_diagonal(together, 1.0)
     variance = float((weights * spreads) @ together @ (weights * spreads))
-    widening = 1.0
-    if len(times) > 1:
-        chi_square = float((((logs - mean) / spreads) ** 2).sum())
-        widening = max(1.0, math.sqrt(chi_square / (len(times) - 1)))
+    chi_square = float((((logs - mean) / spreads) ** 2).sum())
+    widening = max(1.0, math.sqrt(chi_square / (len(times) - 1)))
     half = NormalDist().inv_cdf((1.0 + level) / 2.0) * math.sqrt(variance) * widening
     return Weighed(
         time=Interval(

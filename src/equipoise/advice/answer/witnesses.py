@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from equipoise.advice.answer.evidence import Source, Witness
 from equipoise.advice.answer.joined import straight_between
+from equipoise.advice.answer.joined_record import joined_record
 from equipoise.advice.answer.weighed import log_sd
 from equipoise.advice.forecast.answer import LEVEL, Forecast, Foretold
 from equipoise.advice.plans.length import DEVIATE
 from equipoise.advice.plans.planned import Option, Plan
 from equipoise.scaling.law import Domain
 from equipoise.stats import Interval
-from equipoise.units import format_percent
+from equipoise.units import format_count, format_percent
 
 
 def with_log_sd(value: float, spread: float) -> Interval:
@@ -24,17 +25,19 @@ def with_log_sd(value: float, spread: float) -> Interval:
 def published_witness(found: Forecast) -> Witness | None:
     """What published results say, by the pooled law; None where no size has a record.
 
-    Times are at least as wide as errors at results held out so far from a group's own sizes were.
+    Its errors are as large as its intervals were too wide on results held out.
     """
     told = [each for each in found.ground.foretold if each.record is not None]
     if not told:
         return None
     ground = found.ground
+    scale = joined_record().published_scale
     has_own = any(each.kind == "measured" for each in ground.evidence)
     return Witness(
         kind="measured" if has_own else "published",
         name="your own trainings, beside published ones" if has_own else "published results",
-        times={each.num_accelerators: _at_least_as_wide(each) for each in told},
+        times={each.num_accelerators: each.time for each in told},
+        log_sds={each.num_accelerators: scale * log_sd(each.time) for each in told},
         why={each.num_accelerators: _published_why(each) for each in told},
         sources=tuple(
             Source(
@@ -51,14 +54,6 @@ def published_witness(found: Forecast) -> Witness | None:
         curves_s=ground.curves_s,
         domain=ground.domain if ground.domain.smallest < ground.domain.largest else None,
     )
-
-
-def _at_least_as_wide(each: Foretold) -> Interval:
-    most = each.record.p90_abs_error if each.record is not None else None
-    if most is None:
-        return each.time
-    wanted = math.log1p(most) / DEVIATE
-    return each.time if log_sd(each.time) >= wanted else with_log_sd(each.time.value, wanted)
 
 
 def _published_why(each: Foretold) -> str:
@@ -86,6 +81,7 @@ def modelled_witness(plan: Plan) -> Witness | None:
         kind="modelled",
         name=f"the model ({plan.basis.name})",
         times={each.num_accelerators: each.time for each in plan.by_size},
+        log_sds={each.num_accelerators: _modelled_log_sd(plan, each) for each in plan.by_size},
         why=dict.fromkeys(sizes, why),
         sources=(
             Source(
@@ -96,6 +92,36 @@ def modelled_witness(plan: Plan) -> Witness | None:
         curves_s=straight_between([each.num_accelerators for each in fastest], plan.drawn_s[:, places]),
         domain=_domain(plan, fastest),
     )
+
+
+def _modelled_log_sd(plan: Plan, option: Option) -> float:
+    """How wrong the model was: of published trainings, whose length it does not know, else as it states."""
+    stated = log_sd(option.time)
+    if plan.length.batches is None:
+        return stated
+    return max(stated, joined_record().modelled_log_sd[plan.record.kind])
+
+
+def carried(published: Witness, modelled: Witness) -> Witness:
+    """The published witness, with the sizes it cannot tell: its nearest time, carried there by the model.
+
+    Source: T(N) = T_model(N) T(M) / T_model(M), M the nearest size; errors as in data/joined.json.
+    """
+    times, log_sds, why = dict(published.times), dict(published.log_sds), dict(published.why)
+    shared = sorted(set(published.times) & set(modelled.times))
+    for size in sorted(set(modelled.times) - set(published.times)):
+        if not shared:
+            break
+        nearest = min(shared, key=lambda each: abs(math.log2(each / size)))
+        doublings = abs(math.log2(nearest / size))
+        value = modelled.times[size].value * published.times[nearest].value / modelled.times[nearest].value
+        log_sds[size] = math.hypot(published.log_sds[nearest], joined_record().carried(doublings))
+        times[size] = with_log_sd(value, log_sds[size])
+        why[size] = (
+            f"published results at {format_count(nearest)}, carried on by the model: off by "
+            f"{format_percent(round(log_sds[size], 2))} (standard deviation)"
+        )
+    return replace(published, times=times, log_sds=log_sds, why=why)
 
 
 def _ever_faster(best: Sequence[Option]) -> list[Option]:

@@ -38,13 +38,18 @@ class PlanRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A published training beside its plan at the same batch; planned_s: None where there is none."""
+    """A published training beside its plan at the same batch; planned_s: None where there is none.
+
+    group: round, workload and accelerator.
+    """
 
     entry: str
     workload: str
     kind: ModelKind
     published_s: float
     planned_s: float | None
+    group: tuple[str, ...] = ()
+    num_accelerators: int = 1
 
 
 @cache

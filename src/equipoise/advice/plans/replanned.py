@@ -61,6 +61,8 @@ def planned(scores: pl.DataFrame) -> Iterator[Planned]:
             kind=kind_of(row["workload"]),
             published_s=row["score_s"],
             planned_s=_planned_s(row, scores),
+            group=(row["campaign"], row["workload"], row["accelerator"]),
+            num_accelerators=row["num_accelerators"],
         )
 
 

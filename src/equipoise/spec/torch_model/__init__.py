@@ -1,5 +1,6 @@
 """A `Workload`'s figures from a torch model and an example batch, without memory for either."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import UsageError
@@ -49,9 +50,13 @@ def count_function(reference: str, *, allocate: bool = False, num_samples: int |
     """The figures of `module:function`, a user's function that returns model, batch and perhaps a loss.
 
     allocate: let the function take real memory, for one that needs the values of tensors.
-    Raises SpecError, UsageError as `count` does.
+    Raises SpecError, UsageError as `count` does. The same function is counted once a process.
     """
-    factory = load_factory(reference)
+    return _counted(load_factory(reference), allocate=allocate, num_samples=num_samples)
+
+
+@lru_cache(maxsize=16)
+def _counted(factory: Factory, *, allocate: bool, num_samples: int | None) -> Counted:
     counted: Counted = _counting().count_factory(factory, allocate=allocate, num_samples=num_samples)
     return counted
 
