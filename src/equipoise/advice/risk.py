@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,22 @@ class Risk:
     assumes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undertaking:
+    """A training to rent accelerators for.
+
+    work: the time of steps alone. trained_params: of which checkpoints are written; None where not known.
+    price: of the rates it was planned by; the user's own one takes the place of all others.
+    """
+
+    accelerator: str
+    num_accelerators: int
+    node_size: int
+    work: Interval
+    trained_params: float | None
+    price: Price | None
+
+
 def risks(
     option: Option,
     plan: Plan,
@@ -54,7 +70,26 @@ def risks(
     deadline_s: float | None = None,
     usual: Hazards | None = None,
 ) -> tuple[Risk, ...]:
-    """The expected time and money of an option on each terms that have a price; on demand where none has.
+    """The expected time and money of an option of a plan, as `risks_of`."""
+    found = Undertaking(
+        accelerator=option.accelerator,
+        num_accelerators=option.num_accelerators,
+        node_size=plan.cluster.node_size,
+        work=product(option.time, exact(option.goodput)),
+        trained_params=plan.workload.trained_params,
+        price=plan.rates.price,
+    )
+    return risks_of(found, queue_s=queue_s, deadline_s=deadline_s, usual=usual)
+
+
+def risks_of(
+    found: Undertaking,
+    *,
+    queue_s: Interval | None = None,
+    deadline_s: float | None = None,
+    usual: Hazards | None = None,
+) -> tuple[Risk, ...]:
+    """The expected time and money of a training on each terms that have a price; on demand where none has.
 
     queue_s: from asking for the accelerators until they are there. usual: rates of failure in place of those
     published. Raises UsageError for a queue or deadline that is none.
@@ -67,49 +102,37 @@ def risks(
     if deadline_s is not None and not deadline_s > 0.0:
         raise UsageError(f"--deadline is {deadline_s / HOUR_S:g} hours; expected hours above 0")
     rates = usual or hazards()
-    told = _prices(option, plan)
+    written = found.trained_params
     run = _Run(
-        num_accelerators=option.num_accelerators,
-        num_nodes=math.ceil(option.num_accelerators / plan.cluster.node_size),
-        checkpoint_bytes=_checkpoint_bytes(plan, rates),
+        num_accelerators=found.num_accelerators,
+        num_nodes=math.ceil(found.num_accelerators / found.node_size),
+        checkpoint_bytes=None if written is None else rates.checkpoint_bytes_per_param * written,
         is_spot=False,
     )
-    work = product(option.time, exact(option.goodput))
     return tuple(
         _risk(
-            _Run(
-                num_accelerators=run.num_accelerators,
-                num_nodes=run.num_nodes,
-                checkpoint_bytes=run.checkpoint_bytes,
-                is_spot=terms == "spot",
-            ),
+            replace(run, is_spot=terms == "spot"),
             terms,
             paid,
-            work=work,
+            work=found.work,
             rates=rates,
             queue_s=queue_s,
             deadline_s=deadline_s,
         )
-        for terms, paid in told.items()
+        for terms, paid in _prices(found).items()
     )
 
 
-def _prices(option: Option, plan: Plan) -> dict[PriceTerms, Price | None]:
+def _prices(training: Undertaking) -> dict[PriceTerms, Price | None]:
     """The price on each terms; the user's own alone where it was given."""
-    own = plan.rates.price
+    own = training.price
     if own is not None and not own.log_half_width:
         return {own.terms: own}
-    known = {terms: price(option.accelerator, terms=terms) for terms in TERMS}
+    known = {terms: price(training.accelerator, terms=terms) for terms in TERMS}
     if own is not None:
         known[own.terms] = own
     found: dict[PriceTerms, Price | None] = {terms: each for terms, each in known.items() if each is not None}
     return found or {"on_demand": None}
-
-
-def _checkpoint_bytes(plan: Plan, rates: Hazards) -> float | None:
-    """Bytes of a checkpoint: of the trained weights, in mixed precision with Adam."""
-    trained = plan.workload.trained_params
-    return None if trained is None else rates.checkpoint_bytes_per_param * trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

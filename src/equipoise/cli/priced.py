@@ -5,6 +5,7 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import Any
 
+from equipoise.advice.priced import Priced
 from equipoise.advice.risk import Risk
 from equipoise.cli.output import printable, table_text, width_columns
 from equipoise.economics.owning import Ownership
@@ -18,6 +19,25 @@ _NEVER_S = 100 * 365 * DAY_S
 _NEVER_MONTHS = 1200
 _NEVER = "never"
 _MOST_BARS = 4
+
+
+def priced_text(found: Priced) -> str:
+    """Terms side by side, then buying beside renting."""
+    parts = (
+        f"Rented, with what fails on the way:\n{risk_text(found.risks)}" if found.risks else "",
+        "" if found.ownership is None else ownership_text(found.ownership),
+        "".join(_paragraph(each) for each in found.notes),
+    )
+    return "\n".join(part for part in parts if part)
+
+
+def priced_fields(found: Priced) -> dict[str, Any]:
+    """The fields beside those of the advice."""
+    owned = found.ownership
+    return {
+        "risks": [risk_fields(each) for each in found.risks],
+        "ownership": None if owned is None else ownership_fields(owned),
+    }
 
 
 def risk_text(found: Sequence[Risk]) -> str:

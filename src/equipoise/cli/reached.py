@@ -6,6 +6,7 @@ from textwrap import fill
 from typing import Any
 
 from equipoise.advice.plans.planned import Option
+from equipoise.advice.priced import Reaches
 from equipoise.advice.reach import Reach
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.economics import bill_fields
@@ -13,8 +14,32 @@ from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
 
+def reaches_fields(found: Reaches) -> dict[str, Any]:
+    """The fields of the document: of the machine that reaches furthest, and of all where several compete."""
+    whole = fields(found.best) | {"notes": list(found.notes)}
+    if found.others:
+        whole["compared"] = [fields(each) for each in (found.best, *found.others)]
+    return whole
+
+
+def reaches_text(found: Reaches) -> str:
+    """The same for people."""
+    others = [
+        f"{each.cluster.accelerator.title}: {_range(_size(each), _short)} "
+        f"{'parameters' if each.asked == 'model' else 'tokens' if each.has_tokens else 'samples'}"
+        for each in found.others
+    ]
+    lines = [*(f"- {each}" for each in others), *found.notes]
+    more = "".join(_paragraph(line) for line in lines)
+    return text(found.best) + (f"\nOthers reach less:\n{more}" if others else more)
+
+
+def _size(found: Reach) -> Interval:
+    return found.params if found.asked == "model" and found.params is not None else found.tokens
+
+
 def fields(found: Reach) -> dict[str, Any]:
-    """The fields of the document."""
+    """The fields of one answer."""
     shape = found.shape
     whole = {
         "asked": found.asked,

@@ -33,7 +33,7 @@ _RESIDUAL_MONTHS = 36
 _MOST_USD = 1e8
 _MOST_MONTHS = 240
 # Of all hours, where the user does not say: between a lab and a queue that never empties. An assumption.
-_USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
+USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def ownership(
     bought: Purchase,
     rates: Rates,
     *,
-    utilisation: Interval = _USUAL_UTILISATION,
+    utilisation: Interval = USUAL_UTILISATION,
     horizon_months: float = 36.0,
     speed_error: Interval | None = None,
 ) -> Ownership:
