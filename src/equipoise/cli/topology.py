@@ -5,8 +5,9 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from equipoise.advice.launch.pair import LEVEL
 from equipoise.advice.links.link_words import basis, ends, gaps, sentences
-from equipoise.advice.links.links import FAMILY, LEVEL, Meaning
+from equipoise.advice.links.links import FAMILY, Meaning
 from equipoise.bench.topology.topology import Device, Nic, Topology
 from equipoise.cli.console import drawn
 from equipoise.cli.output import counted, printable, table_text, width_columns

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from equipoise.advice.launch.field_report import report
-from equipoise.advice.links.links import FAMILY, LEVEL, ClassReach, Crossover, Gain, Meaning, named_chips
+from equipoise.advice.launch.pair import LEVEL
+from equipoise.advice.links.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.link_class import PEER_WORDS, Reach, kind, number, rank
 from equipoise.spec.link_class import meaning as what_lies_between
