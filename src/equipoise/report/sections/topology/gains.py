@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from equipoise.advice.links.link_words import basis
 from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL
+from equipoise.advice.links.link_words import basis
 from equipoise.advice.links.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.report.blocks import Badge, Block, Cell, Column, Table, Tone, note, prose
 from equipoise.report.section import Section
