@@ -7,9 +7,10 @@ memory it takes also fits, nothing else of its place is worked out; elsewhere on
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import CODES, Codes, Numbers
@@ -31,9 +32,11 @@ from equipoise.perfmodel.space import (
 )
 from equipoise.spec.strategy import Strategy
 
+Mask: TypeAlias = NDArray[np.bool_]
+
 _MESH_ELEMENTS = 2**17
 # Places worked out in full at first; twice as many each time after.
-_FIRST_ROUND = 256
+_FIRST_ROUND = 4096
 # Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
 # shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
 _WHOLE_WEIGHTS = (1, 2, 0)
@@ -63,8 +66,8 @@ def fastest(job: Job, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Se
     Source: branch and bound (Land and Doig 1960): what a place's knobs can at best reach bounds it.
     """
     groups, faults = grouped(spaces, limits(job.load, job.machine))
-    census = _census(job, groups, len(spaces))
-    field = _led(job, groups)
+    census, fitting = _census(job, groups, len(spaces))
+    field = _led(job, groups, fitting)
     if field is None:
         best: list[tuple[Found, ...]] = [()] * len(spaces)
     else:
@@ -138,23 +141,28 @@ class _Field:
         )
 
 
-def _led(job: Job, groups: Sequence[Alike]) -> _Field | None:
-    """Every place with the fastest of its knobs, whatever they hold; None without places."""
+def _led(job: Job, groups: Sequence[Alike], fitting: Sequence[Mask]) -> _Field | None:
+    """Every place with the fastest of its knobs, whatever they hold; None without places.
+
+    fitting: by group, which places have a strategy that fits.
+    """
     found = []
     for number, group in enumerate(groups):
-        worked = _worked(job, group, _fastest_layers(group), _fastest_states(group))
-        found.append((np.full(len(group.places), number), group.places, worked))
+        able = replace(group, places=group.places.taken(np.flatnonzero(fitting[number])))
+        if len(able.places):
+            worked = _worked(job, able, _fastest_layers(group, job), _fastest_states(group))
+            found.append((number, np.flatnonzero(fitting[number]), able.places, worked))
     if not found:
         return None
     return _Field(
-        group=np.concatenate([number for number, _, _ in found]),
-        place=np.concatenate([np.arange(len(places)) for _, places, _ in found]),
-        space=np.concatenate([places.space for _, places, _ in found]),
-        layout=np.concatenate([places.layout for _, places, _ in found]),
-        lower_s=np.concatenate([worked.lower_s for _, _, worked in found]),
-        value_s=np.concatenate([worked.value_s for _, _, worked in found]),
-        layer=np.concatenate([worked.layer for _, _, worked in found]),
-        state=np.concatenate([worked.state for _, _, worked in found]),
+        group=np.concatenate([np.full(len(place), number) for number, place, _, _ in found]),
+        place=np.concatenate([place for _, place, _, _ in found]),
+        space=np.concatenate([places.space for _, _, places, _ in found]),
+        layout=np.concatenate([places.layout for _, _, places, _ in found]),
+        lower_s=np.concatenate([worked.lower_s for *_, worked in found]),
+        value_s=np.concatenate([worked.value_s for *_, worked in found]),
+        layer=np.concatenate([worked.layer for *_, worked in found]),
+        state=np.concatenate([worked.state for *_, worked in found]),
     )
 
 
@@ -170,7 +178,7 @@ def _settle(job: Job, groups: Sequence[Alike], field: _Field, num_best: int) -> 
         for number in np.unique(field.group[left]).tolist():
             mine, group = left[field.group[left] == number], groups[number]
             part = replace(group, places=group.places.taken(field.place[mine]))
-            worked = _worked(job, part, _unbeaten_layers(group), _unbeaten_states(group))
+            worked = _worked(job, part, _unbeaten_layers(group, job), _unbeaten_states(group))
             field.value_s[mine], field.lower_s[mine] = worked.value_s, np.inf
             field.layer[mine], field.state[mine] = worked.layer, worked.state
         size *= 2
@@ -214,24 +222,29 @@ def _worked(job: Job, group: Alike, layers: Sequence[int], states: Sequence[int]
     )
 
 
-def _fastest_layers(group: Alike) -> tuple[int, ...]:
+def _fastest_layers(group: Alike, job: Job) -> tuple[int, ...]:
     """The numbers of layer knobs that no others alike but for recomputation and overlap are faster than."""
     return _firsts(
         LAYER_KNOBS,
         group.layers,
-        kind=lambda told: told | {"recompute": None, "tp_overlap": None},
+        kind=lambda told: told | {"recompute": None, "tp_overlap": _overlap_kind(told, job)},
         rank=lambda told: (CODES["recompute"].index(told["recompute"]), not told["tp_overlap"]),
     )
 
 
-def _unbeaten_layers(group: Alike) -> tuple[int, ...]:
+def _unbeaten_layers(group: Alike, job: Job) -> tuple[int, ...]:
     """The numbers of layer knobs that none alike but for overlap are faster than."""
     return _firsts(
         LAYER_KNOBS,
         group.layers,
-        kind=lambda told: told | {"tp_overlap": None},
+        kind=lambda told: told | {"tp_overlap": _overlap_kind(told, job)},
         rank=lambda told: (not told["tp_overlap"],),
     )
+
+
+def _overlap_kind(told: dict[str, Any], job: Job) -> bool | None:
+    """None where overlap leaves no more of the traffic than there is; a calibration may say otherwise."""
+    return None if job.parameters.tp_overlap <= 1 else told["tp_overlap"]
 
 
 def _fastest_states(group: Alike) -> tuple[int, ...]:
@@ -295,10 +308,12 @@ class _Census:
         )
 
 
-def _census(job: Job, groups: Sequence[Alike], num_spaces: int) -> list[_Census]:
-    """What the strategies of each space need of an accelerator's memory, by nothing but that."""
+def _census(job: Job, groups: Sequence[Alike], num_spaces: int) -> tuple[list[_Census], list[Mask]]:
+    """What the strategies of each space need of an accelerator's memory; where some fit, by group."""
     found = [_Census() for _ in range(num_spaces)]
+    fitting = []
     for group in groups:
+        able = np.zeros(len(group.places), dtype=bool)
         layers, num_layers = _by_memory(LAYER_KNOBS, group.layers)
         states, num_states = _by_memory(STATE_KNOBS, group.states)
         cut = replace(
@@ -306,26 +321,28 @@ def _census(job: Job, groups: Sequence[Alike], num_spaces: int) -> list[_Census]
             layers=tuple(group.layers[each] for each in layers),
             states=tuple(group.states[each] for each in states),
         )
-        times = np.outer(num_layers, num_states).ravel()
+        # As floats the counts are summed many times as fast; they stay exact to 2**53.
+        times = np.outer(num_layers, num_states).ravel().astype(float)
         for start, places, mesh in cut.meshes(_MESH_ELEMENTS):
             needed = np.broadcast_to(memory(job.load, mesh, job.parameters).needed, mesh.shape)
             needed = needed.reshape(len(places), -1)
             fits = needed <= job.machine.memory_bytes
-            counts = fits @ times
+            counts = fits.astype(float) @ times
+            able[start : start + len(places)] = counts > 0
+            least = needed.min(axis=1)
             nearest = np.where(fits, np.inf, needed).min(axis=1)
-            leanest = needed.argmin(axis=1)
-            least = needed[np.arange(len(places)), leanest]
             for space in np.unique(places.space).tolist():
                 mine = np.flatnonzero(places.space == space)
-                told, at = found[space], mine[np.argmin(least[mine])]
+                told, at = found[space], int(mine[np.argmin(least[mine])])
                 told.num_legal += len(mine) * group.num_each
                 told.num_fitting += int(counts[mine].sum())
                 told.nearest_bytes = min(told.nearest_bytes, float(nearest[mine].min()))
                 if least[at] < told.least_bytes:
-                    layer, state = divmod(int(leanest[at]), len(states))
+                    layer, state = divmod(int(needed[at].argmin()), len(states))
                     told.least_bytes = float(least[at])
-                    told.leanest = (group, start + int(at), layers[layer], states[state])
-    return found
+                    told.leanest = (group, start + at, layers[layer], states[state])
+        fitting.append(able)
+    return found, fitting
 
 
 def _by_memory(names: tuple[str, ...], combinations: Combinations) -> tuple[list[int], list[int]]:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count, product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -206,7 +206,7 @@ def grouped(spaces: Sequence[Space], limits: Limits) -> tuple[tuple[Alike, ...],
     ), faults
 
 
-@cache
+@lru_cache(maxsize=2**16)
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, from 1 up."""
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]

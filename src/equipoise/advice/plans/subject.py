@@ -1,5 +1,7 @@
 """What is to be trained: a workload of the catalogue, or a torch model counted on the spot."""
 
+from functools import lru_cache
+
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.torch_model import count_function
@@ -18,6 +20,12 @@ def subject(name: str) -> Workload:
     """
     if ":" not in name:
         return workload(name)
+    return _counted(name)
+
+
+@lru_cache(maxsize=8)
+def _counted(name: str) -> Workload:
+    """The workload of a function's model, counted once: that takes seconds, and all of an answer needs it."""
     return count_function(name).workload(name, name)
 
 
