@@ -193,6 +193,7 @@ def test_what_a_file_holds_does_not_reach_the_terminal_raw(name, mine):
         ["backtest", "--rounds", "v0.6"],
         ["backtest", "--rounds", "0.5,v0.6", "--new-round"],
         ["backtest", "--rounds", "v0.6", "--given", "batch"],
+        ["backtest", "--rounds", "v0.6", "--advice"],
     ],
     ids=" ".join,
 )
@@ -238,6 +239,22 @@ def test_backtest_errors_are_those_of_its_groups():
     assert found["ours"]["median_abs_error"] == pytest.approx(median, rel=1e-3)
     held = [each["low_s"] <= each["actual_s"] <= each["high_s"] for each in found["groups"]]
     assert found["ours"]["coverage"] == pytest.approx(sum(held) / len(held), rel=1e-5)
+
+
+def test_backtest_of_advice_holds_numbers_against_those_found():
+    found = document(equipoise("backtest", "--rounds", "v0.5", "--advice", "--json"))
+    assert (found["schema"], found["protocol"]) == ("equipoise.backtest/1", "advice")
+    objectives = {"answer", "balance", "marginal", "floor", "cost"}
+    assert {each["objective"] for each in found["errors"]} == objectives
+    assert set(found["errors"][0]["ways"]) == {"ours", "largest_known", "perfect", "power_law"}
+    # v0.5 has one group of three sizes: 4, 16 and 256 accelerators.
+    assert {(each["largest_known"], each["largest"]) for each in found["groups"]} == {(16, 256)}
+
+
+def test_advice_knows_no_batch():
+    ended = equipoise("backtest", "--advice", "--given", "batch")
+    assert ended.returncode == 2
+    assert "--advice with --given" in ended.stderr
 
 
 def test_backtest_of_an_unknown_round_names_those_there_are():

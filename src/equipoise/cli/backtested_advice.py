@@ -19,8 +19,8 @@ _WAYS = {
     LARGEST_KNOWN: "largest known size",
 }
 _RULES_HEAD = (
-    "Lost: efficiency times speedup at the measured size nearest to the number, against\n"
-    "the best measured size, in all groups.\n"
+    "Lost: efficiency times speedup at the measured size nearest to the number,\n"
+    "against the best measured size, in all groups.\n"
 )
 _WORST_HEAD = "Balances that lose most; + is at that size or beyond, - there or below.\n"
 _BOUNDS = {"at": "", "at_least": "+", "at_most": "-"}
@@ -67,6 +67,7 @@ def text(results: Sequence[HeldOutAdvice]) -> str:
         "against those found with all its sizes; both up to the group's largest size.",
         "Compared: where both lie inside the sizes. Regret: what the advice loses in",
         "efficiency times speedup (cost: in money, or late by), on the curve of all.",
+        "p90: nine of ten lose less.",
     )
     legend = [f"{name}: {words}" for name, words in OBJECTIVES.items()]
     return "\n".join(
@@ -95,7 +96,7 @@ def _objectives(errors: Sequence[AdviceErrors]) -> str:
         )
         for each in errors
     ]
-    head = ("", "held out", "groups", "compared", "within 2x", "regret", "90 %", "range held")
+    head = ("", "held out", "groups", "compared", "within 2x", "regret", "p90", "range held")
     return table_text(head, rows, align="<<>>>>>>")
 
 
@@ -129,7 +130,7 @@ def _rules(errors: Sequence[AdviceErrors]) -> str:
         for each in errors
         for name, title in _WAYS.items()
     ]
-    head = ("balance by", "held out", "within 2x", "regret", "mean lost", "90 %")
+    head = ("balance by", "held out", "within 2x", "regret", "mean lost", "p90")
     return table_text(head, rows, align="<<>>>>")
 
 
