@@ -37,8 +37,25 @@ def test_torch_is_not_loaded_to_say_so():
     assert "torch" not in sys.modules
 
 
+def test_without_torch_the_text_says_what_each_extra_would_add(monkeypatch):
+    from importlib import metadata  # noqa: PLC0415 - what is replaced
+
+    installed = metadata.version
+
+    def without(name):
+        if name in {"torch", "submitit"}:
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    shown = text(checks(), equipment())
+    assert "Everything works." not in shown
+    for extra in ("torch", "bench", "zoo", "slurm", "ray"):
+        assert f"pip install 'equipoise[{extra}]'" in shown
+
+
 def test_missing_equipment_does_not_spoil_the_verdict():
     shown = text(checks(), [{**equipment()[0], "works": False, "found": None, "install": "buy one"}])
-    assert "Everything works." in shown
+    assert "need a hand" not in shown
     assert "0 of 1 can be used" in shown
     assert "buy one" in shown

@@ -22,6 +22,14 @@ _LIBRARIES = (
     ("typer", "the command line"),
     ("zstandard", "archives ending in .zst"),
 )
+# What pip installs beyond the core, by the name of the extra: the libraries that tell whether it is there.
+_EXTRAS = (
+    ("torch", ("torch",), "counts models of your own"),
+    ("bench", ("torch", "nvidia-ml-py"), "trains and times on this machine"),
+    ("zoo", ("torch", "transformers"), "has the larger models by name"),
+    ("slurm", ("torch", "submitit"), "trains on nodes of Slurm"),
+    ("ray", ("torch", "ray"), "trains on nodes of Ray"),
+)
 _PROGRAMS = (("git", "ingest of bare repositories", "install git"),)
 
 
@@ -51,19 +59,27 @@ def _terminal() -> str:
 def text(found: list[dict[str, Any]], equipment: list[dict[str, Any]]) -> str:
     """The checks, one a line, how many do not work, and what there is to measure with."""
     failing = sum(not one["works"] for one in found)
-    verdict = "Everything works." if not failing else f"{failing} of {len(found)} checks need a hand."
+    added = [_extra(name, what) for name, needed, what in _EXTRAS if not all(map(version, needed))]
+    works = "The core works; extras that would add to it:" if added else "Everything works."
+    verdict = works if not failing else f"{failing} of {len(found)} checks need a hand."
     usable = sum(one["works"] for one in equipment)
     widest = max(len(one["name"]) for one in (*found, *equipment))
     lines = [
         *(_line(one, widest) for one in found),
         "",
         verdict,
+        *added,
         "",
         f"Measuring here (bench, collectives): {usable} of {len(equipment)} can be used.",
         "",
         *(_line(one, widest) for one in equipment),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _extra(name: str, what: str) -> str:
+    """What an extra that is not there would add."""
+    return clipped(f"pip install 'equipoise[{name}]': {what}")
 
 
 def _line(one: dict[str, Any], widest: int) -> str:
