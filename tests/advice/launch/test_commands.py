@@ -84,7 +84,7 @@ def test_scripts_train_on_two_ranks(text, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert [line.split(":")[0] for line in ran.stdout.splitlines()] == ["step 0", "step 1"]
@@ -99,6 +99,11 @@ def test_one_accelerator_needs_no_launcher():
     found = snippets("microbatch=4 global_batch=8", script="mine.py")
     assert found[0].code == "python mine.py\n"
     assert "init_process_group" not in codes(found)
+
+
+def test_names_of_scripts_are_quoted():
+    found = snippets("dp=2 microbatch=1 global_batch=2", script="my train.py; rm -rf .")
+    assert found[0].code.endswith("'my train.py; rm -rf .'\n")
 
 
 def test_hosts_meet_at_one_of_them():

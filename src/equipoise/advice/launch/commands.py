@@ -1,5 +1,7 @@
 """The commands and the code that run one option of a plan: torchrun, Slurm, environment, training script."""
 
+from shlex import quote
+
 from equipoise.advice.launch.frameworks import (
     MEGATRON_PAGE,
     TORCHTITAN_PAGE,
@@ -46,7 +48,7 @@ def launch_snippets(option: Option, cluster: Cluster, *, script: str = "train.py
     share = option.memory_bytes / chip.memory_bytes if chip.memory_bytes else None
     settings = runtime_settings(cluster, plan, memory_share=share)
     return (
-        *_commands(plan, ranks_per_host(cluster, plan), script, kind=chip.kind),
+        *_commands(plan, ranks_per_host(cluster, plan), quote(script), kind=chip.kind),
         *_environment(settings),
         *_code(plan, script),
         *_extras(plan),
