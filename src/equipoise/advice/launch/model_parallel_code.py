@@ -95,9 +95,10 @@ def tensor_script(plan: Strategy) -> str:
         f"{_loss(plan)}"
         "        (loss / NUM_MICROBATCHES).backward()\n"
         "    optimizer.step()\n"
+        "    value = loss.item()  # waits for the device\n"
         "    took_s = time.perf_counter() - begun\n"
         "    if dist.get_rank() == 0:\n"
-        '        print(f"step {step}: loss {loss.item():.3f}, {took_s:.4f} s")\n'
+        '        print(f"step {step}: loss {value:.3f}, {took_s:.4f} s")\n'
         "dist.destroy_process_group()\n"
     )
     constants = (
@@ -208,10 +209,10 @@ def pipeline_script(plan: Strategy) -> str:
         "            dist.all_reduce(weight.grad, group=copies.get_group())\n"
         "            weight.grad /= DP\n"
         "    optimizer.step()\n"
-        "    took_s = time.perf_counter() - begun\n"
         "    if rank == PP - 1 and copies.get_local_rank() == 0:\n"
-        "        loss = torch.stack(losses).mean().item()\n"
-        '        print(f"step {step}: loss {loss:.3f}, {took_s:.4f} s")\n'
+        "        value = torch.stack(losses).mean().item()  # waits for the device\n"
+        "        took_s = time.perf_counter() - begun\n"
+        '        print(f"step {step}: loss {value:.3f}, {took_s:.4f} s")\n'
         "dist.destroy_process_group()\n"
     )
     constants = (

@@ -305,8 +305,9 @@ def _loop(plan: Strategy, *, alone: bool) -> str:
     lines += _update(plan)
     if plan.sync_period > 1 and not alone:
         lines.append("    averager.average_parameters(model.parameters())")
+    lines.append("    value = loss.item()  # waits for the device")
     lines.append("    took_s = time.perf_counter() - begun")
-    show = 'print(f"step {step}: loss {loss.item():.3f}, {took_s:.4f} s")'
+    show = 'print(f"step {step}: loss {value:.3f}, {took_s:.4f} s")'
     lines += [f"    {show}"] if alone else ["    if dist.get_rank() == 0:", f"        {show}"]
     return "\n".join(lines) + "\n"
 
