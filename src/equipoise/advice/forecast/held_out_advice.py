@@ -201,7 +201,7 @@ def _rules(known: pl.DataFrame) -> dict[str, Curves]:
     slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
     return {
         # A hair less than perfect: else every size costs the same, and rounding would choose.
-        "perfect": lambda at: np.atleast_2d(times_s[-1] * (sizes[-1] / at) ** (1.0 - 1e-9)),
+        "perfect": lambda at: np.atleast_2d(times_s[-1] * (sizes[-1] / at) ** 0.999999),
         "power_law": lambda at: np.atleast_2d(np.exp(level + slope * np.log(at))),
     }
 
