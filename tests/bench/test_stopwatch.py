@@ -110,6 +110,22 @@ def test_passes_that_only_add_up_gradients_communicate_nothing():
     assert [split[EXPOSED] > 0 for split in found] == [False, False, True] * 2
 
 
+@pytest.mark.usefixtures("alone")
+def test_of_short_steps_few_are_marked_and_the_others_are_timed_as_a_whole():
+    watch, _ = stepping(Branches(), num_accumulated=2)
+    watch.laps(4)
+    watch.settle()
+    timed = watch.read(watch.run(14, every=3, period=2))
+    assert [lap.is_marked for lap in timed] == ([True] * 2 + [False] * 4) * 2 + [True] * 2
+    assert [len(lap.ready) for lap in timed if not lap.is_marked] == [0] * 8
+    watch.observe_all()
+    found = watch.with_communication(timed, watch.laps(2), Profiled(communication_s=1e-4, exposed_s=0.0))
+    for lap, split in zip(timed, found, strict=True):
+        assert split[STEP] == pytest.approx(lap.host_s)
+        assert (set(split) == {STEP}) != lap.is_marked
+    assert largest_gap([split for split in found if len(split) > 1]) < 1e-6
+
+
 def test_a_bare_model_exchanges_apart_from_its_passes():
     watch, step = stepping(Branches(), wrapped=False)
     assert exchanges(step, 2) == APART

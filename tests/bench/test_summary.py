@@ -8,7 +8,7 @@ import pytest
 from equipoise.advice.measured.sweep_words import meanings, swept
 from equipoise.advice.measured.swept import called_different, false_differences, judged, lost_s
 from equipoise.bench.cell import Cell
-from equipoise.bench.phases import EXPOSED, PARTS
+from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.store import Finished
 from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries
 from equipoise.bench.timed_run import timed_run
@@ -30,10 +30,10 @@ def split(step_s, exposed=0.0):
     }
 
 
-def run(step_s=0.01, *, reason=None, conditions=None, steps=None, exposed=0.0, **changes):
+def run(step_s=0.01, *, reason=None, conditions=None, steps=None, exposed=0.0, period=1, **changes):
     cell = Cell(**{"workload": "mlp", "method": "ddp", "num_ranks": 2, "batch_samples": 32, **changes})
     steps = steps or [split(step_s, exposed)] * 4
-    result = {"steps": steps, "steady": True, "num_warm_up": 12, "memory_bytes": [5, 7]}
+    result = {"steps": steps, "steady": True, "num_warm_up": 12, "memory_bytes": [5, 7], "period": period}
     return Finished(
         cell=cell,
         status="failed" if reason else "success",
@@ -103,9 +103,16 @@ def test_an_a_a_sweep_tells_its_own_rate():
     assert false_differences(summaries(few)) is None
 
 
+def test_steps_that_were_timed_as_a_whole_count_for_the_step_and_not_for_its_phases():
+    found = timed_run(run(steps=[split(0.05, exposed=0.01), {STEP: 0.04}, {STEP: 0.04}]))
+    assert (found.step_s, found.num_steps) == (0.04, 3)
+    assert found.shares[EXPOSED] == pytest.approx(0.2)
+    assert sum(found.shares[name] for name in PARTS) == pytest.approx(1.0)
+
+
 def test_the_median_step_of_a_method_with_cycles_is_of_whole_cycles():
     cheap, dear = split(0.01), split(0.05, exposed=0.04)
-    found = timed_run(run(steps=[cheap, cheap, cheap, dear] * 3, method="localsgd:4"))
+    found = timed_run(run(steps=[cheap, cheap, cheap, dear] * 3, method="localsgd:4", period=4))
     assert found.step_s == pytest.approx(0.02)
     assert found.shares[EXPOSED] == pytest.approx(0.5)
     assert timed_run(run(steps=[cheap, cheap, cheap, dear] * 3)).step_s == pytest.approx(0.01)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -22,17 +24,28 @@ from equipoise.bench.phases import (
     without_exposed,
 )
 from equipoise.bench.profiled import Profiled
+from equipoise.units import MICROSECOND_S
 
 # Where a method's backward pass exchanges: nowhere, in itself (gradients), or throughout (weights too).
 APART, BACKWARDS, THROUGHOUT = "apart", "backwards", "throughout"
 
-# A step as it was run: stamps of its start and end, the host's seconds, how many marks and gradients by then.
+# A step as it was run: stamps of its start and end (none where nothing in it was marked), the host's seconds,
+# how many marks and gradients by then.
 Raw = tuple[Any, Any, float, int, int]
+
+# What marks cost a short step, mostly by what they push out of caches (docs/phases.md); what they may cost.
+_MARKS_S = 40 * MICROSECOND_S
+_SHARE_OF_MARKS = 0.003
+# Phases of fewer cycles would be those of chance.
+_FEWEST_MARKED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lap:
-    """One step as it was marked: names and stamps, stamps of gradients, its end, and the host's seconds."""
+    """One step as it was marked: names and stamps, stamps of gradients, its end, and the host's seconds.
+
+    Without names it was timed as a whole.
+    """
 
     names: tuple[str, ...]
     stamps: Sequence[Any]
@@ -45,6 +58,24 @@ class Lap:
         """What it did: steps of one kind are alike, others of the same method are not."""
         return self.names
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether it can be split."""
+        return bool(self.names)
+
+
+def marked_every(step_s: float, num_steps: int, period: int) -> int:
+    """Of every so many cycles one is marked, so that marks cost no more than 0.3 %.
+
+    step_s: a step of this kind. period: steps of a cycle. At least four cycles are marked where there are.
+    Source: docs/phases.md, what it costs.
+
+    >>> marked_every(0.001, 400, 1), marked_every(0.001, 20, 1), marked_every(0.02, 20, 1)
+    (14, 5, 1)
+    """
+    wanted = ceil(_MARKS_S / (_SHARE_OF_MARKS * step_s))
+    return max(1, min(wanted, num_steps // period // _FEWEST_MARKED))
+
 
 class Stopwatch:
     """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
@@ -56,6 +87,7 @@ class Stopwatch:
         self.exchanges = exchanges(step, num_ranks)
         self._parameters = [each for each in subject.model.parameters() if each.requires_grad]
         self._hooks: list[Any] = []
+        self._observed: tuple[Sequence[Any], Callable[[Any], None]] = ((), lambda _parameter: None)
         self._last: dict[int, Any] = {}
         self._settled: set[int] = set()
         # Filled while steps run, and emptied after: what is done then is left undone while they do.
@@ -69,8 +101,10 @@ class Stopwatch:
             name_it(name)
             stamp_it(now())
 
+        self._marks, self._mark = step.marks, mark
         step.marks.append(mark)
         self._once = self._stepping(step.run, subject.batches)
+        self._whole = self._stepping_over(step.run, subject.batches)
         self.observe_all()
 
     def _stepping(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[], Raw]:
@@ -85,6 +119,20 @@ class Stopwatch:
             return start, end, perf_counter() - start_s, len(names), len(ready)
 
         return once
+
+    def _stepping_over(self, run: Callable[[Any], Any], batches: Iterator[Any]) -> Callable[[int], list[Raw]]:
+        """So many steps in which nothing is marked, each run to its end."""
+        names, ready, synchronise = self._names, self._ready, self._on.synchronise
+
+        def whole(num_steps: int) -> list[Raw]:
+            ends = [perf_counter()]
+            for _ in range(num_steps):
+                run(next(batches))
+                synchronise()
+                ends.append(perf_counter())
+            return [(None, None, end - start, len(names), len(ready)) for start, end in pairwise(ends)]
+
+        return whole
 
     def observe_all(self) -> None:
         """From now on look at every gradient, and at which it is."""
@@ -107,10 +155,15 @@ class Stopwatch:
         self._observe((), lambda _parameter: None)
 
     def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
+        self._observed = (parameters if self.exchanges == BACKWARDS else (), hook)
+        self._look(looking=True)
+
+    def _look(self, *, looking: bool) -> None:
+        """Whether what is observed is looked at."""
         for held in self._hooks:
             held.remove()
-        watched = parameters if self.exchanges == BACKWARDS else ()
-        self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in watched]
+        parameters, hook = self._observed
+        self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in parameters if looking]
 
     def laps(self, num_steps: int) -> list[Lap]:
         """So many steps, one after the other."""
@@ -121,10 +174,11 @@ class Stopwatch:
         found = []
         first, first_ready = 0, 0
         for start, end, host_s, num_marks, num_ready in run:
+            begun = () if end is None else ((INPUT, start),)
             found.append(
                 Lap(
-                    names=(INPUT, *self._names[first:num_marks]),
-                    stamps=[start, *self._stamps[first:num_marks]],
+                    names=(*(name for name, _ in begun), *self._names[first:num_marks]),
+                    stamps=[*(stamp for _, stamp in begun), *self._stamps[first:num_marks]],
                     ready=self._ready[first_ready:num_ready],
                     end=end,
                     host_s=host_s,
@@ -137,16 +191,29 @@ class Stopwatch:
             each.clear()
         return found
 
-    def run(self, num_steps: int) -> list[Raw]:
-        """So many steps, not read yet."""
-        once = self._once
-        return [once() for _ in range(num_steps)]
+    def run(self, num_steps: int, *, every: int = 1, period: int = 1) -> list[Raw]:
+        """So many steps, not read yet; marked in the first of every so many cycles of so many steps."""
+        if every == 1:
+            return [self._once() for _ in range(num_steps)]
+        found: list[Raw] = []
+        group = every * period
+        for first in range(0, num_steps, group):
+            num_marked = min(period, num_steps - first)
+            found += [self._once() for _ in range(num_marked)]
+            self._marks.remove(self._mark)
+            self._look(looking=False)
+            found += self._whole(min(group, num_steps - first) - num_marked)
+            self._marks.append(self._mark)
+            self._look(looking=True)
+        return found
 
     def split(self, lap: Lap) -> dict[str, float]:
-        """Seconds of a step by phase; they sum to it.
+        """Seconds of a step by phase, which sum to it; of one that was not marked, only its own.
 
         The step ends where the host has seen the device end it: what follows the last mark is rest.
         """
+        if not lap.is_marked:
+            return {STEP: lap.host_s}
         moments = self._clock.moments([*lap.stamps, *lap.ready, lap.end])
         marks = list(zip(lap.names, moments, strict=False))
         # Passes that only add up gradients exchange nothing: what follows their last gradient is computing.
@@ -180,6 +247,9 @@ class Stopwatch:
         profiled_s = sum(self.split(lap)[STEP] for lap in profiled if self.exchanged(lap)) or 1.0
         found = []
         for lap, split in zip(timed, self._with_exposed(timed, profiled, seen), strict=True):
+            if not lap.is_marked:
+                found.append(split)
+                continue
             total_s = seen.communication_s if self.exchanged(lap) and self.exchanges != APART else 0.0
             found.append(with_total(split, total_s=total_s, step_s=profiled_s))
         return found
@@ -196,9 +266,9 @@ class Stopwatch:
         if self.exchanges == THROUGHOUT:
             passes = [self.split(lap) for lap in profiled]
             share = min(1.0, seen.exposed_s / sum(each[FORWARD] + each[BACKWARD] for each in passes))
-            return [with_share_exposed(each, share) for each in split]
+            return [with_share_exposed(each, share) if FORWARD in each else each for each in split]
         if self.exchanges == BACKWARDS and set(self._last) != self._settled:
-            return [without_exposed(each) for each in split]
+            return [without_exposed(each) if BACKWARD in each else each for each in split]
         return split
 
 

@@ -6,23 +6,19 @@ from math import fsum, inf
 from statistics import median
 from typing import Any
 
-from equipoise.bench.methods import method
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
 from equipoise.bench.steady import outliers
 from equipoise.bench.store import SUCCESS, Finished
 from equipoise.errors import DataError
-
-# Ways to train whose steps are unlike within a cycle of so many: one of them exchanges or updates.
-_CYCLED = ("accumulate", "localsgd", "diloco")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRun:
     """One run of timed steps; None is not measured.
 
-    step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of all timed time;
-    the parts sum to 1. parts_sum: whether they do so in each single step, within 5 %. memory_bytes: of the
-    rank that took most. energy_j: of one step, on all nodes.
+    step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of the time of all
+    marked steps; the parts sum to 1. parts_sum: whether they do so in each of them, within 5 %.
+    memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
     """
 
     step_s: float
@@ -65,17 +61,18 @@ def timed_run(finished: Finished) -> TimedRun | None:
             f"cells/{finished.cell.cell_id}.json: steps that are no positive seconds by phase; "
             "delete it to measure the cell again"
         )
-    period = _period(finished)
+    period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
     cycle_s = [fsum(step[STEP] for step in cycle) / len(cycle) for cycle in cycles or [steps]]
-    whole_s = fsum(step[STEP] for step in steps)
-    named = [name for name in (*PARTS, TOTAL, OVERLAPPED) if all(name in step for step in steps)]
+    marked = [step for step in steps if len(step) > 1]  # the others were timed as a whole
+    whole_s = fsum(step[STEP] for step in marked)
+    named = [name for name in (*PARTS, TOTAL, OVERLAPPED) if all(name in step for step in marked)]
     use: Mapping[str, Any] = finished.result.get("utilisation") or {}
     energy: Mapping[str, Any] = finished.result.get("energy") or {}
     energy_j = energy.get("energy_j")
     return TimedRun(
         step_s=median(cycle_s),
-        shares={name: fsum(step[name] for step in steps) / whole_s for name in named},
+        shares={name: fsum(step[name] for step in marked) / whole_s for name in named if marked},
         num_steps=len(steps),
         num_outliers=sum(outliers(cycle_s)),
         num_warm_up=finished.result.get("num_warm_up"),
@@ -111,12 +108,3 @@ def trained_run(finished: Finished) -> TrainedRun | None:
         loss=last["loss"],
         accuracy=last.get("accuracy"),
     )
-
-
-def _period(finished: Finished) -> int:
-    """How many steps are a cycle, after which the next is like it."""
-    told = finished.result.get("period")
-    if isinstance(told, int):
-        return max(1, told)
-    found, argument = method(finished.cell.method)
-    return int(argument) if found.name.startswith(_CYCLED) and argument else 1

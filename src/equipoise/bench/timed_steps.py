@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.phases import STEP, largest_gap
 from equipoise.bench.profiled import Profiled, profile_of
 from equipoise.bench.steady import WINDOW_STEPS, is_steady
-from equipoise.bench.stopwatch import Lap, Stopwatch
+from equipoise.bench.stopwatch import Lap, Stopwatch, marked_every
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,14 +81,15 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     start = begun(cell, rank, on, place)
     subject, step = start.subject, start.step
     watch = Stopwatch(step, subject, on, num_ranks=cell.num_ranks)
-    num_warm_up, steady = _warm_up(watch, step.period)
+    warm_up_s, steady = _warm_up(watch, step.period)
     watch.settle()
     num_steps = _whole_cycles(cell.num_steps, step.period)  # parts of a cycle are unlike
+    every = marked_every(median(warm_up_s[-WINDOW_STEPS:]), num_steps, step.period)
     gc.collect()
     with Metering(on, place, memory_before=start.memory_before) as meter:
         dist.barrier()
         begun_s = perf_counter()
-        ends = watch.run(num_steps)
+        ends = watch.run(num_steps, every=every, period=step.period)
         whole_s = perf_counter() - begun_s
     laps = watch.read(ends)
     seen, profiled = _profiled(watch, on, step.period)
@@ -102,7 +104,8 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     return {
         "steps": [max(ranks, key=lambda split: split[STEP]) for ranks in by_step],
         "period": step.period,
-        "num_warm_up": num_warm_up,
+        "marked_every": every,
+        "num_warm_up": len(warm_up_s),
         "steady": steady,
         **_sums(everyone),
         **used,
@@ -114,8 +117,8 @@ def _whole_cycles(num_steps: int, period: int) -> int:
     return -(-num_steps // period) * period
 
 
-def _warm_up(watch: Stopwatch, period: int) -> tuple[int, bool]:
-    """How many steps were run before they were steady, and whether they came to be.
+def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
+    """Seconds of the steps that were run before they were steady, and whether they came to be.
 
     All ranks judge the same series, that of the slowest of them: each by itself would find a trend where
     there is none once in so many times, and all would have to wait for the unluckiest.
@@ -128,9 +131,9 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[int, bool]:
         step_s += watch.slowest_s(laps)
         kinds += [lap.kind for lap in laps]
         if is_steady(step_s, kinds):
-            return len(step_s), True
+            return step_s, True
         num_next = _ASKED_EVERY
-    return len(step_s), False
+    return step_s, False
 
 
 def _profiled(watch: Stopwatch, on: Device, period: int) -> tuple[Profiled, list[Lap]]:
@@ -143,7 +146,8 @@ def _profiled(watch: Stopwatch, on: Device, period: int) -> tuple[Profiled, list
 
 def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:
     """Whether parts sum to their steps and steps to the time they took together, on every rank."""
-    parts_gap = max(largest_gap(one["steps"]) for one in everyone)
+    marked = [split for one in everyone for split in one["steps"] if len(split) > 1]
+    parts_gap = largest_gap(marked)
     steps_gap = max(1 - sum(split[STEP] for split in one["steps"]) / one["whole_s"] for one in everyone)
     return {
         "sums": {

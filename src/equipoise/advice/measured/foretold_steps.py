@@ -141,7 +141,8 @@ def one_device(cells: Iterable[Finished]) -> OneDevice:
 
 
 def _medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: median(step[name] for step in steps) for name in steps[0]}
+    named = dict.fromkeys(name for step in steps for name in step)  # steps timed as a whole have no phases
+    return {name: median(step[name] for step in steps if name in step) for name in named}
 
 
 def foretold(
