@@ -42,7 +42,7 @@ def trained(
     step.marks.append(phases.append)
     losses = []
     for _ in range(num_runs):
-        losses.append(float(step.run(next(subject.batches))))
+        losses.append(float(step.run(next(subject.batches)).detach()))
         if after is not None:
             after(step)
     step.close()

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from equipoise.bench.methods.localsgd import average, average_changes, drifting
+from equipoise.bench.methods.localsgd import Averaging
 from equipoise.bench.methods.method import Argument, OptimizerSettings
 from equipoise.bench.methods.training import TrainingStep, optimizer, start_equal
 from equipoise.bench.models import Trainee
@@ -16,30 +16,24 @@ OUTER_MOMENTUM = 0.9
 class OuterStep:
     """Moves the weights all ranks agree on by the mean of what each rank changed."""
 
-    def __init__(self, model: nn.Module, world_size: int, *, in_float16: bool) -> None:
-        """The weights as they are now are the first that all ranks agree on; in_float16: what is sent."""
-        self._drifting = drifting(model)
-        self._since = [each.clone() for each in self._drifting] if in_float16 else []
+    def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
+        """The weights as they are now are the first that all ranks agree on."""
+        self._averaging = Averaging(name, model, world_size)
         self._trained = [each.data for each in model.parameters() if each.requires_grad]
         self._agreed = [each.clone() for each in self._trained]
-        self._world_size = world_size
         self._optimizer = torch.optim.SGD(
             self._agreed, lr=OUTER_LEARNING_RATE, momentum=OUTER_MOMENTUM, nesterov=True
         )
 
     def run(self) -> None:
         """One outer step; every rank then goes on from the same weights."""
-        if self._since:
-            average_changes(self._drifting, self._since, self._world_size)
-        else:
-            average(self._drifting, self._world_size)
+        self._averaging.run()
         for agreed, mean in zip(self._agreed, self._trained, strict=True):
             agreed.grad = agreed - mean
         self._optimizer.step()
         for agreed, weight in zip(self._agreed, self._trained, strict=True):
             weight.copy_(agreed)
-        for old, now in zip(self._since, self._drifting, strict=False):
-            old.copy_(now)
+        self._averaging.restart()
 
 
 def begin(
@@ -54,7 +48,7 @@ def begin(
     """Steps of which every `argument`-th ends with an outer step; the optimizer given is the inner one."""
     del rank
     start_equal(trainee.model)
-    outer = OuterStep(trainee.model, world_size, in_float16=name == "diloco_fp16")
+    outer = OuterStep(name, trainee.model, world_size)
     return TrainingStep(
         trainee,
         trainee.model,

@@ -44,6 +44,28 @@ def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tens
         tensor.copy_(old.add_(mean.view_as(old)))
 
 
+class Averaging:
+    """Averages what differs between ranks that train alone; sends float16 where the method's name says so."""
+
+    def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
+        """What the model is now, all ranks agree on."""
+        self.tensors = drifting(model)
+        self._world_size = world_size
+        self._agreed = [each.clone() for each in self.tensors] if name.endswith("_fp16") else []
+
+    def run(self) -> None:
+        """Replaces the tensors by their mean."""
+        if self._agreed:
+            average_changes(self.tensors, self._agreed, self._world_size)
+        else:
+            average(self.tensors, self._world_size)
+
+    def restart(self) -> None:
+        """From now on, all ranks agree on what the tensors are now."""
+        for old, now in zip(self._agreed, self.tensors, strict=False):
+            old.copy_(now)
+
+
 def begin(
     name: str,
     trainee: Trainee,
@@ -56,19 +78,10 @@ def begin(
     """Steps of which every `argument`-th ends with an average of weights; momentum stays with its rank."""
     del rank
     start_equal(trainee.model)
-    tensors = drifting(trainee.model)
-    agreed = [each.clone() for each in tensors] if name == "localsgd_fp16" else []
-
-    def exchange() -> None:
-        if agreed:
-            average_changes(tensors, agreed, world_size)
-        else:
-            average(tensors, world_size)
-
     return TrainingStep(
         trainee,
         trainee.model,
         optimizer(settings, trainee.model.parameters()),
-        exchange=exchange,
+        exchange=Averaging(name, trainee.model, world_size).run,
         exchange_every=int(argument or 1),
     )
