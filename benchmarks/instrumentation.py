@@ -20,7 +20,9 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -29,7 +31,9 @@ from types import FunctionType
 import numpy as np
 
 from equipoise.bench.cell import Cell
-from equipoise.bench.devices import device
+from equipoise.bench.devices import Device, device
+from equipoise.bench.methods import Step
+from equipoise.bench.models import Trainee
 from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.units import MICROSECOND_S
 
@@ -37,26 +41,38 @@ BATCH_SAMPLES = 64
 # A block takes about this long, or one step: what else the machine does then falls on few blocks of many.
 BLOCK_S = 0.01
 NUM_WARM_UP = 30
+# As many as a run times for phases to be marked as seldom as short steps want it.
+NUM_STEPS = 400
 NUM_RESAMPLES = 2000
 TARGET = 0.01
 
 
 def main() -> None:
     """Run every workload on every number of ranks; print one line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    asked(__file__, __doc__, one_rank)
+
+
+def asked(script: str, told_of: str | None, one_rank: Callable[["Rank", int], None]) -> None:
+    """Do what the options say: time each workload on each number of ranks, or be one rank of one of them.
+
+    script, told_of: what a rank is started with, and its account of itself. one_rank: of a rank that has
+    joined and the number of pairs.
+    """
+    parser = argparse.ArgumentParser(description=told_of, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--workloads", default="mlp@64,small_cnn@16")
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--meeting", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.meeting:
-        one_rank(given.workloads, given.meeting, given.pairs)
+        with joined(given.workloads, given.meeting) as rank:
+            one_rank(rank, given.pairs)
         return
     columns = "   cost, 95 %                 bare against bare"
-    print(f"{'workload':14}{'ranks':>6}{'step ms':>10}{'cost us':>9}{columns}")
+    print(f"{'workload':14}{'ranks':>6}{'step ms':>10}{'cost us':>9}{columns}", flush=True)
     for num_ranks in map(int, given.ranks.split(",")):
         for workload in given.workloads.split(","):
-            started(workload, num_ranks, given.pairs)
+            started(workload, num_ranks, given.pairs, script=script)
 
 
 def started(workload: str, num_ranks: int, num_pairs: int, *, script: str = __file__) -> None:
@@ -81,14 +97,26 @@ def started(workload: str, num_ranks: int, num_pairs: int, *, script: str = __fi
             sys.exit(1)
 
 
-def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
-    """Time pairs of blocks on this rank; rank 0 prints what they cost."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A rank that has joined: what it trains, on what, and how."""
+
+    number: int
+    num_ranks: int
+    workload: str
+    device: Device
+    subject: Trainee
+    step: Step
+
+
+@contextmanager
+def joined(workload: str, meeting: str) -> Iterator[Rank]:
+    """This process as a rank of its workload, on a core of its own."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     import torch  # noqa: PLC0415 - after the cores are set
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.stopwatch import Stopwatch  # noqa: PLC0415 - likewise
     from equipoise.bench.timed_steps import begun  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(1)
@@ -102,8 +130,26 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
     )
     on = device("cpu")
     start = begun(cell, rank, on, on.bind(rank))
-    subject, step = start.subject, start.step
-    watch = Stopwatch(step, subject, on, num_ranks=num_ranks)
+    yield Rank(
+        number=rank,
+        num_ranks=num_ranks,
+        workload=workload,
+        device=on,
+        subject=start.subject,
+        step=start.step,
+    )
+    dist.destroy_process_group()
+
+
+def one_rank(rank: Rank, num_pairs: int) -> None:
+    """Time pairs of blocks on this rank; rank 0 prints what they cost."""
+    import torch  # noqa: PLC0415 - loaded by now
+    import torch.distributed as dist  # noqa: PLC0415 - likewise
+
+    from equipoise.bench.stopwatch import Stopwatch, marked_every  # noqa: PLC0415 - likewise
+
+    subject, step, num_ranks = rank.subject, rank.step, rank.num_ranks
+    watch = Stopwatch(step, subject, rank.device, num_ranks=num_ranks)
     watch.laps(NUM_WARM_UP)
     module, optimizer, batches, loss_of = step.module, step.optimizer, subject.batches, subject.loss
 
@@ -114,10 +160,14 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
+    def instrumented(num_steps: int) -> None:
+        watch.run(num_steps, every=every)
+
+    every = 1
     now = process_time if num_ranks == 1 else perf_counter
 
     def block_s(run: Callable[[int], object], num_steps: int) -> float:
-        (watch.settle if run == watch.run else watch.release)()
+        (watch.settle if run == instrumented else watch.release)()
         dist.barrier()
         run(1)  # the first step of a block finds another arm's code in the caches
         watch.read(())
@@ -128,27 +178,29 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
         dist.all_reduce(taken, op=dist.ReduceOp.MAX)
         return float(taken) / num_steps
 
-    num_steps = max(1, round(BLOCK_S / median(block_s(bare, 3) for _ in range(5))))
+    step_s = median(block_s(bare, 3) for _ in range(5))
+    every = marked_every(step_s, NUM_STEPS, 1)
+    # Whole groups of a marked step and those between, and about a block's time.
+    num_steps = every * max(1, round(BLOCK_S / step_s / every))
     # With code of its own, as the instrumented arm has: an arm that runs twice as often would be warmer.
     again = FunctionType(bare.__code__.replace(), bare.__globals__, "again", None, bare.__closure__)
-    arms = {"bare": bare, "again": again, "instrumented": watch.run}
+    arms = {"bare": bare, "again": again, "instrumented": instrumented}
     order, seen = random.Random(1), {name: [] for name in arms}  # noqa: S311 - an order, no secret
     for _ in range(num_pairs):
         for name in order.sample(sorted(arms), len(arms)):
             seen[name].append(block_s(arms[name], num_steps))
-    if rank == 0:
-        told(workload, num_ranks, seen)
-    dist.destroy_process_group()
+    if rank.number == 0:
+        told(rank, seen)
 
 
-def told(workload: str, num_ranks: int, seen: dict[str, list[float]]) -> None:
+def told(rank: Rank, seen: dict[str, list[float]]) -> None:
     """Print one line."""
     bare = median(seen["bare"])
     cost = median(np.subtract(seen["instrumented"], seen["bare"])) / MICROSECOND_S
     low, middle, high = interval(seen["instrumented"], seen["bare"])
     verdict = "" if high <= TARGET else "  not shown" if low <= TARGET else "  over 1 %"
     print(
-        f"{workload:14}{num_ranks:6}{1000 * bare:10.3f}{cost:9.1f}   "
+        f"{rank.workload:14}{rank.num_ranks:6}{1000 * bare:10.3f}{cost:9.1f}   "
         f"{percent(middle)} ({percent(low)} to {percent(high)})   "
         "{1} ({0} to {2})".format(*map(percent, interval(seen["again"], seen["bare"])))
         + verdict,

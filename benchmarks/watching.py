@@ -1,19 +1,16 @@
 """What `equipoise.watch` costs a training loop: watched against bare steps, in interleaved pairs.
 
-    python benchmarks/watching.py [--workloads mlp,small_cnn] [--ranks 1,2] [--pairs 200]
+    python benchmarks/watching.py [--workloads mlp@64,small_cnn@16] [--ranks 1,2] [--pairs 400]
 
 As benchmarks/instrumentation.py, of which it is a variant: the same blocks, order and interval, another arm.
 Hooks are put on before a watched block and taken off after it, outside of its time; what a watch does once
 (its begin, the profiled steps, its end) is not in it. Run it on a quiet machine: it takes one core a rank.
 """
 
-import argparse
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -21,8 +18,6 @@ from typing import Any
 import instrumentation as pairs
 
 import equipoise
-from equipoise.bench.cell import Cell
-from equipoise.bench.devices import device
 
 # As many as a watch takes.
 NUM_STEPS = 100_000
@@ -30,42 +25,15 @@ NUM_STEPS = 100_000
 
 def main() -> None:
     """Run every workload on every number of ranks; print one line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workloads", default="mlp,small_cnn")
-    parser.add_argument("--ranks", default="1,2")
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--meeting", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.meeting:
-        one_rank(given.workloads, given.meeting, given.pairs)
-        return
-    columns = f"{'workload':14}{'ranks':>6}{'step ms':>10}{'cost us':>9}   {'cost, 95 %':27}bare against bare"
-    print(columns, flush=True)
-    for num_ranks in map(int, given.ranks.split(",")):
-        for workload in given.workloads.split(","):
-            pairs.started(workload, num_ranks, given.pairs, script=__file__)
+    pairs.asked(__file__, __doc__, one_rank)
 
 
-def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
+def one_rank(rank: pairs.Rank, num_pairs: int) -> None:
     """Time blocks on this rank; rank 0 prints what watching them costs."""
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     import torch  # noqa: PLC0415 - after the cores are set
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.timed_steps import begun  # noqa: PLC0415 - likewise
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=num_ranks)
-    cell = Cell(
-        workload=workload,
-        method="single" if num_ranks == 1 else "ddp",
-        num_ranks=num_ranks,
-        batch_samples=pairs.BATCH_SAMPLES * num_ranks,
-    )
-    on = device("cpu")
-    start = begun(cell, rank, on, on.bind(rank))
-    subject, step = start.subject, start.step
+    subject, step = rank.subject, rank.step
 
     def run(batches: Iterator[Any], num_steps: int) -> None:
         for batch in islice(batches, num_steps):
@@ -95,9 +63,8 @@ def one_rank(workload: str, meeting: str, num_pairs: int) -> None:
             return float(taken) / num_steps
 
         found = in_pairs(block_s, sorted(arms), num_pairs)
-    if rank == 0:
-        pairs.told(workload, num_ranks, found)
-    dist.destroy_process_group()
+    if rank.number == 0:
+        pairs.told(rank, found)
 
 
 def in_pairs(block_s: Callable[[str, int], float], arms: list[str], num_pairs: int) -> dict[str, list[float]]:
