@@ -31,7 +31,7 @@ from equipoise.bench.timed_run import timed_run
 from equipoise.errors import UsageError
 
 RATES = ("1gbit", "10gbit")
-METHODS = ("ddp", "static_graph", "fsdp", "fp16", "accumulate:4", "localsgd:8")
+METHODS = ("ddp", "static_graph", "fsdp", "fp16", "accumulate:2", "localsgd:8")
 # Parameters of each, and the batches that two ranks share.
 MODELS = {
     "mlp": (85_002, (64, 256)),

@@ -1,6 +1,6 @@
 """Steps of two devices as foretold from those of one, held against those measured by two_hosts.py.
 
-    python experiments/foretold.py [--out DIR] [--parts family,held_out,zoo] [--detail] [--write]
+    python experiments/foretold.py [--out DIR] [--parts family,held_out,images,zoo] [--detail] [--write]
 
 Nothing is fitted to a step of two devices. --write puts every step into 0012-foretold.csv, and its tables
 into docs/experiments/0012-foretold-steps.md.
@@ -25,7 +25,7 @@ from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import summaries
 
 RATES = ("1gbit", "10gbit")
-PARTS = ("family", "held_out", "zoo")
+PARTS = ("family", "held_out", "images", "zoo")
 NEAR = 0.2
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"
 PAGE, DATA = DOCS / "0012-foretold-steps.md", DOCS / "data" / "0012-foretold.csv"

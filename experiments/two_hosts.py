@@ -1,6 +1,6 @@
 """One device against two emulated hosts of one core each: steps by model, batch and rate of the link.
 
-    python experiments/two_hosts.py [--out DIR] [--quick] [--minutes M] [--parts links,family,held_out,zoo]
+    python experiments/two_hosts.py [--out DIR] [--quick] [--minutes M] [--parts links,family,...]
 
 Needs root, ip, tc and two idle cores. All of it takes about half an hour, --quick five minutes;
 --minutes stops earlier, between two cells, and the same command goes on from there.
@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
@@ -36,8 +36,8 @@ from equipoise.errors import UsageError
 
 LINK_BIT_PER_S = {"1gbit": 1e9, "10gbit": 1e10}
 RATES = tuple(LINK_BIT_PER_S)
-PARTS = ("family", "held_out", "zoo")
-NUM_REPETITIONS = 3
+PARTS = ("family", "held_out", "images", "zoo")
+NUM_REPETITIONS = 5
 LIMIT_S = 300.0
 _RANK = str(Path(__file__).with_name("two_hosts_rank.py"))
 
@@ -49,11 +49,13 @@ LARGE_BATCHES, LARGE_BATCH_WIDTHS = (1024, 2048), (72, 140, 341, 688)
 SWEPT_WIDTHS, SWEPT_BATCHES = (341, 1839), (8, 32, 128)
 # Chosen before any of them was measured, between and beyond what is above.
 HELD_OUT = ((210, 32), (210, 256), (480, 64), (480, 512), (890, 32), (890, 256), (1560, 64), (1560, 192))
+# Of the family whose work grows as the square of its parameters: where it crosses over is well determined.
+IMAGE_WIDTHS, IMAGE_BATCH = (128, 192, 256, 320, 384, 448, 512), 32
 # Name, batch, steps, repetitions: a step of the large ones takes seconds.
 ZOO = (("small_cnn", 64, 20, 3), ("mobilenet_v2", 8, 8, 1), ("resnet50", 4, 4, 1))
 REPETITIONS_UP_TO = ((1500, NUM_REPETITIONS), (3000, 2))
-# Steps of wide ones take so long that few must do.
-MOST_STEPS, FEWEST_STEPS, STEPS_BY_WIDTH = 20, 5, 20_000
+# Steps of wide ones take so long that few must do; of short ones some wait for a tick of the clock.
+MOST_STEPS, FEWEST_STEPS, STEPS_BY_WIDTH = 60, 5, 20_000
 # Of a quick run: width x width x batch below this takes little time.
 QUICK_WORK = 2e8
 
@@ -89,6 +91,11 @@ def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
         return tuple(
             Asking(workload=name, batch_samples=batch, num_steps=steps, num_repetitions=repetitions)
             for name, batch, steps, repetitions in kept
+        )
+    if part == "images":
+        return tuple(
+            Asking(workload=f"growing:image_{width}", batch_samples=IMAGE_BATCH, num_steps=num_steps(width))
+            for width in IMAGE_WIDTHS
         )
     if part == "held_out":
         pairs = list(HELD_OUT)
@@ -224,6 +231,7 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
 def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: bool, end_s: float) -> bool:
     """All parts; repetition by repetition through all folders, so that drifts fall on all alike."""
     for repetition, part in product(range(1, NUM_REPETITIONS + 1), parts):
+        _interferences(out, repetition, cores, end_s=end_s)
         asked = askings(part, is_quick=is_quick)
         for name, rate, num_ranks in (("single", RATES[0], 1), *((rate, rate, 2) for rate in RATES)):
             store = Store(out / part / name)
@@ -235,22 +243,35 @@ def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: 
     return True
 
 
-def _links(out: Path, what: str, cores: Sequence[int], *, end_s: float) -> None:
-    """All-reduces over each link, or what messages and computing cost each other, once a rate."""
-    os.sched_setaffinity(0, cores)
+def _interferences(out: Path, repetition: int, cores: Sequence[int], *, end_s: float) -> None:
+    """What messages and computing cost each other, in every repetition anew: they drift as steps do."""
+    asked = Rivals(methods=("ddp",), operations=("all_reduce",))
+    for rate in RATES:
+        path = out / f"interference-{rate}-{repetition}.json"
+        _kept(path, cores, lambda rate=rate: interference(asked, launcher(f"emulated:{rate}")), end_s=end_s)
+
+
+def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
+    """All-reduces over each link."""
     asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
     for rate in RATES:
         by = launcher(f"emulated:{rate}")
-        path = out / f"{what}-{rate}.json"
-        if path.exists() or time.monotonic() > end_s:
-            continue
-        began_s = time.monotonic()
-        if what == "interference":
-            document = interference(Rivals(methods=("ddp",)), by)
-        else:
-            document = timed_document(asked, by, num_starts=NUM_STARTS)
-        write_whole(path, json.dumps(document, indent=1).encode())
-        print(f"{path.name}: {time.monotonic() - began_s:.0f} s", flush=True)
+        _kept(
+            out / f"all_reduce-{rate}.json",
+            cores,
+            lambda by=by: timed_document(asked, by, num_starts=NUM_STARTS),
+            end_s=end_s,
+        )
+
+
+def _kept(path: Path, cores: Sequence[int], document: Callable[[], object], *, end_s: float) -> None:
+    """A document measured and written, where it is not there and time is not over."""
+    if path.exists() or time.monotonic() > end_s:
+        return
+    began_s = time.monotonic()
+    os.sched_setaffinity(0, cores)
+    write_whole(path, json.dumps(document(), indent=1).encode())
+    print(f"{path.name}: {time.monotonic() - began_s:.0f} s", flush=True)
 
 
 def main() -> None:
@@ -270,12 +291,10 @@ def main() -> None:
     parts = chosen.parts.split(",")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if "links" in parts:
-            _links(out, "interference", cores, end_s=end_s)
         swept = [each for each in PARTS if each in parts]
         is_done = _sweeps(out, swept, cores, is_quick=chosen.quick, end_s=end_s)
         if "links" in parts:
-            _links(out, "all_reduce", cores, end_s=end_s)
+            _links(out, cores, end_s=end_s)
     except UsageError as err:
         sys.exit(f"two_hosts: {err}")
     print("measured" if is_done else "not finished: the same command goes on")

@@ -7,7 +7,7 @@ from math import ceil, floor, log10
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 170, 20, 50
 # Okabe and Ito 2008: told apart by people who see colours differently.
-_COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#000000")
+_COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#999999")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from foretold import compared
 from growing import num_params
-from two_hosts import PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH
+from two_hosts import IMAGE_BATCH, PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH
 from two_hosts_figure import Line, svg
 
 from equipoise.bench.models import ZOO
@@ -40,6 +40,7 @@ NUM_DRAWS = 2000
 # A crossover that so many draws do not have is not certain to be there.
 FEWEST_WITH = 0.95
 ALONE = "single"
+MLP, IMAGES = "growing:mlp_", "growing:image_"
 FIELD_REPORT = ((1.2e6, 0.66), (3.5e6, 0.80), (25e6, 1.18), (60e6, 1.60), (307e6, 1.71))
 MS = 1e3
 
@@ -170,12 +171,16 @@ def ratio(table: Table, link: str, workload: str, batch: int) -> str:
     return f"{found.value:.2f} ({found.low:.2f}-{found.high:.2f})"
 
 
-def sized(table: Table, batch: int) -> list[str]:
-    """The family's workloads that two devices trained at a batch, by size."""
-    found = {
-        name for link, name, at in table if at == batch and link == RATES[0] and name.startswith("growing:")
-    }
+def sized(table: Table, batch: int, kind: str = MLP) -> list[str]:
+    """The workloads of a family that devices trained at a batch, alone and over both links, by size."""
+    trained = [{name for at, name, of in table if (at, of) == (link, batch)} for link in (ALONE, *RATES)]
+    found = {name for name in set.intersection(*trained) if name.startswith(kind)}
     return sorted(found, key=params_of)
+
+
+def milliseconds(seconds: float) -> str:
+    """With three digits, or all before the point."""
+    return f"{seconds * MS:.3g}" if seconds < 1 else f"{seconds * MS:,.0f}"
 
 
 def speedups(table: Table, asked: Iterable[tuple[str, int]], *, with_batch: bool) -> str:
@@ -188,10 +193,10 @@ def speedups(table: Table, asked: Iterable[tuple[str, int]], *, with_batch: bool
     for workload, batch in asked:
         cells = [workload.removeprefix("growing:"), f"{params_of(workload) / 1e6:.3g} M"]
         cells += [str(batch)] * with_batch
-        cells.append(f"{step_s(table[ALONE, workload, batch]) * MS:.3g}")
+        cells.append(milliseconds(step_s(table[ALONE, workload, batch])))
         for rate in RATES:
             cells += [
-                f"{step_s(table[rate, workload, batch]) * MS:.3g}",
+                milliseconds(step_s(table[rate, workload, batch])),
                 ratio(table, rate, workload, batch),
             ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -250,12 +255,12 @@ def crossings(points: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]:
 
 
 def curve(
-    table: Table, link: str, batch: int, middle: Callable[[Sequence[Timed]], float]
+    table: Table, link: str, batch: int, middle: Callable[[Sequence[Timed]], float], kind: str = MLP
 ) -> list[tuple[int, float]]:
-    """Speedup by parameters of the family at a batch."""
+    """Speedup by parameters of a family at a batch."""
     return [
         (params_of(name), middle(table[ALONE, name, batch]) / middle(table[link, name, batch]))
-        for name in sized(table, batch)
+        for name in sized(table, batch, kind)
     ]
 
 
@@ -266,9 +271,9 @@ def without(points: Points) -> str:
     return f"{where}: {low:.2f} to {high:.2f} at all sizes"
 
 
-def crossover(table: Table, link: str, batch: int) -> tuple[float | None, str]:
+def crossover(table: Table, link: str, batch: int, kind: str) -> tuple[float | None, str]:
     """The lowest upward crossing, and in words with its interval over draws of repetitions."""
-    points = curve(table, link, batch, step_s)
+    points = curve(table, link, batch, step_s, kind)
     up = [size for size, is_up in crossings(points) if is_up]
     if not up:
         return None, without(points)
@@ -279,7 +284,7 @@ def crossover(table: Table, link: str, batch: int) -> tuple[float | None, str]:
 
     sizes = []
     for _ in range(NUM_DRAWS):
-        also = [size for size, is_up in crossings(curve(table, link, batch, drawn)) if is_up]
+        also = [size for size, is_up in crossings(curve(table, link, batch, drawn, kind)) if is_up]
         if also:
             sizes.append(min(also, key=lambda size: abs(log(size / up[0]))))
     sizes.sort()
@@ -290,15 +295,18 @@ def crossover(table: Table, link: str, batch: int) -> tuple[float | None, str]:
     return up[0], f"{words} ({low / 1e6:.3g}-{high / 1e6:.3g})"
 
 
-def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[int]) -> str:
-    """Crossovers measured, and foretold from the link and one device."""
-    lines = ["| link | batch | measured (90 %) | foretold | off by |", "|---|---|---|---|---|"]
-    for rate in RATES:
-        for batch in asked:
-            found, words = crossover(table, rate, batch)
+def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[tuple[str, int]]) -> str:
+    """Crossovers measured, and foretold from the link and one device, by family and batch."""
+    lines = [
+        "| family | batch | link | measured (90 %) | foretold | off by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, batch in asked:
+        for rate in RATES:
+            found, words = crossover(table, rate, batch, kind)
             points = [
                 (params_of(name), step_s(table[ALONE, name, batch]) / said[rate, name, batch])
-                for name in sized(table, batch)
+                for name in sized(table, batch, kind)
                 if (rate, name, batch) in said
             ]
             up = [size for size, is_up in crossings(points) if is_up]
@@ -309,7 +317,8 @@ def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[int]) ->
             else:
                 foretold = "not foretold"
             off = f"{up[0] / found - 1:+.0%}" if found and up else ""
-            lines.append(f"| {rate} | {batch} | {words} | {foretold} | {off} |")
+            family = kind.removeprefix("growing:").rstrip("_")
+            lines.append(f"| {family} | {batch} | {rate} | {words} | {foretold} | {off} |")
     return "\n".join(lines)
 
 
@@ -318,6 +327,10 @@ def figure(table: Table, asked: Sequence[int]) -> str:
     lines = [
         Line(name=f"batch {batch}, {rate}", points=tuple(curve(table, rate, batch, step_s)))
         for batch in asked
+        for rate in RATES
+    ]
+    lines += [
+        Line(name=f"images, {rate}", points=tuple(curve(table, rate, IMAGE_BATCH, step_s, IMAGES)))
         for rate in RATES
     ]
     lines.append(Line(name="field report", points=FIELD_REPORT, is_dashed=True))
@@ -346,7 +359,7 @@ def main() -> None:
     rows = kept(CELLS, Timed, measured(chosen.out))
     said = kept(FORETOLD, Foretold, foretold_rows(chosen.out))
     table = by_key(rows)
-    family = by_key(row for row in rows if row.part == "family")
+    family = by_key(row for row in rows if row.part in {"family", "images"})
     two = [
         key
         for key in table
@@ -361,13 +374,18 @@ def main() -> None:
         f"speedups {batch}": speedups(family, ((n, batch) for n in sized(family, batch)), with_batch=False)
         for batch in asked
     }
+    blocks["speedups images"] = speedups(
+        family, ((n, IMAGE_BATCH) for n in sized(family, IMAGE_BATCH, IMAGES)), with_batch=False
+    )
     if zoo:
         blocks["zoo"] = speedups(table, zoo, with_batch=True)
     shared = [batch for batch in SWEPT_BATCHES if all((RATES[0], name, batch) in two for name in swept)]
     blocks["batches"] = batches(family, swept, shared)
     blocks["phases"] = phases(table, [*((name, TABLE_BATCH) for name in sized(family, TABLE_BATCH)), *zoo])
     blocks["crossovers"] = crossovers(
-        family, {(each.link, each.workload, each.batch_samples): each.foretold_s for each in said}, asked
+        family,
+        {(each.link, each.workload, each.batch_samples): each.foretold_s for each in said},
+        [*((MLP, batch) for batch in asked), (IMAGES, IMAGE_BATCH)],
     )
     FIGURE.write_text(figure(family, asked))
     PAGE.write_text(with_blocks(PAGE.read_text(), blocks))

@@ -71,18 +71,13 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
 def _round(start: Callable[[], Any], matrix: torch.Tensor, on: Device) -> tuple[float, float, float]:
     """Seconds alone, seconds beside computing, share of the core that it took meanwhile."""
     dist.barrier()
+    _piece_s(matrix, on, _LEAST_WINDOW_S)  # gradients, too, come after computing, which fills the caches
     begun = perf_counter()
     start().wait()
     on.synchronise()
     alone_s = perf_counter() - begun
-    window_s = min(max(alone_s, _LEAST_WINDOW_S), _MOST_WINDOW_S)
     dist.barrier()
-    begun, num_pieces = perf_counter(), 0
-    while perf_counter() - begun < window_s:
-        torch.mm(matrix, matrix)
-        on.synchronise()
-        num_pieces += 1
-    piece_s = (perf_counter() - begun) / num_pieces
+    piece_s = _piece_s(matrix, on, min(max(alone_s, _LEAST_WINDOW_S), _MOST_WINDOW_S))
     dist.barrier()
     begun, num_pieces = perf_counter(), 0
     message = start()
@@ -93,6 +88,16 @@ def _round(start: Callable[[], Any], matrix: torch.Tensor, on: Device) -> tuple[
     beside_s = perf_counter() - begun
     message.wait()
     return alone_s, beside_s, max(0.0, 1.0 - num_pieces * piece_s / beside_s)
+
+
+def _piece_s(matrix: torch.Tensor, on: Device, window_s: float) -> float:
+    """Seconds of a piece of computing, over pieces that fill a window."""
+    begun, num_pieces = perf_counter(), 0
+    while perf_counter() - begun < window_s:
+        torch.mm(matrix, matrix)
+        on.synchronise()
+        num_pieces += 1
+    return (perf_counter() - begun) / num_pieces
 
 
 def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
