@@ -31,7 +31,7 @@ _EFFECTS = {
 }
 # Searched unless others are named: what is exact, and what was seen to reach the same loss.
 EXACT_METHODS = ("ddp", "ddp:1", "static_graph", "fsdp")
-EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:4", "localsgd:8")
+EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp16:32")
 EVIDENCE = "docs/experiments/0013-convergence.md"
 # Once a method was measured at one batch, others of it are foretold by that error, within this factor.
 _SEEN_HALF_LOG = 0.12
