@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.interpolate import CubicSpline
 
 from equipoise.advice.forecast import record
 from equipoise.advice.forecast.answer import Evidence, Foretold, Ground, Inquiry, LawUsed, Record
@@ -21,6 +20,7 @@ from equipoise.scaling.fit import points
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.scaling.points import best_per_size, round_key
 from equipoise.scaling.posterior import PUBLISHED_NOISE
+from equipoise.scaling.spline import cubic_spline
 from equipoise.spec.workload import workload_slug
 from equipoise.stats import Interval
 from equipoise.units import format_count
@@ -217,12 +217,12 @@ def smooth_curves(
     """
 
     @cache
-    def spline() -> CubicSpline:
+    def spline() -> Callable[[FloatArray], FloatArray]:
         first = math.floor(math.log2(domain.smallest))
         last = math.ceil(math.log2(2.0 * domain.largest))
         knots_log2 = np.arange(first, last + _KNOT_LOG2 / 2.0, _KNOT_LOG2)
         log_times = np.log(law.curves_s(known, question, 2.0**knots_log2))
-        return CubicSpline(knots_log2, log_times, axis=1)
+        return cubic_spline(float(first), _KNOT_LOG2, log_times)
 
     def curves_s(at: FloatArray) -> FloatArray:
         return np.asarray(np.exp(spline()(np.log2(at))))
