@@ -8,7 +8,7 @@ from equipoise.spec.cluster import systems
 from equipoise.spec.hardware import accelerators
 from equipoise.spec.workload import workload, workloads
 from equipoise.web.asked import MOST_ACCELERATORS, AskedPlan
-from equipoise.web.fields import Choice, Field, Given, Group, Number, Select, Slider, first
+from equipoise.web.fields import Choice, Field, Given, Group, More, Number, Select, Slider, first
 
 OTHERS = "Other accelerators"
 KINDS = {"gpu": "GPUs", "tpu": "TPUs", "npu": OTHERS, "ipu": OTHERS, "cpu": "CPUs"}
@@ -20,10 +20,10 @@ SLIDERS = {
     "price": Slider(low=0.25, high=16, step=0.25, rest=2),
 }
 OBJECTIVES = (
-    Choice(value="balance", label="Balance: stop where more stop paying"),
-    Choice(value="time", label="Time: the fastest"),
-    Choice(value="cost", label="Cost: the cheapest"),
-    Choice(value="energy", label="Energy: the least"),
+    Choice(value="balance", label="The balance point"),
+    Choice(value="time", label="The shortest time"),
+    Choice(value="cost", label="The least money"),
+    Choice(value="energy", label="The least energy"),
 )
 TERMS = (
     Choice(value="on_demand", label="On demand"),
@@ -77,8 +77,11 @@ def regions() -> tuple[Choice, ...]:
     return tuple(Choice(value=name, label=name.replace("_", " ").capitalize()) for name in known)
 
 
-def plan_fields(given: Given) -> tuple[Field, ...]:
-    """The fields of a plan as the address fills them, else as a plan is asked without them."""
+def plan_fields(given: Given, *more: Field) -> tuple[Field, ...]:
+    """The fields of a plan as the address fills them, else as a plan is asked without them.
+
+    more: further ones of a page, at the end.
+    """
 
     def held(name: str) -> str:
         if name in given:
@@ -107,21 +110,28 @@ def plan_fields(given: Given) -> tuple[Field, ...]:
         Select(
             name="accelerator", label="On", choices=(), groups=machine_groups(), value=held("accelerator")
         ),
-        Select(
-            name="other",
-            label="Compared with",
-            choices=(Choice(value="", label="nothing else"),),
-            groups=machine_groups(),
-            value=held("other"),
-        ),
         Select(name="objective", label="What counts", choices=OBJECTIVES, value=held("objective")),
         number("most", "Accelerators, at most", (1, MOST_ACCELERATORS), whole=True),
-        number("global_batch", "Global batch, samples", (1, 1e9), unset="chosen", whole=True),
-        number("deadline", "Deadline, hours", (0.001, 1e6), unset="none"),
-        number("budget", "Budget, US dollars", (0.01, 1e12), unset="none"),
-        number("price", "US dollars an accelerator-hour", (0.001, 1e4), unset="of the price table"),
-        Select(name="terms", label="Rented", choices=TERMS, value=held("terms")),
-        Select(name="precision", label="Precision", choices=PRECISIONS, value=held("precision")),
-        Select(name="region", label="Electricity of", choices=regions(), value=held("region")),
-        number("tokens", "Tokens to train on", (1, 1e15), unset="to the target"),
+        More(
+            name="more",
+            label="Limits, money and more",
+            fields=(
+                number("deadline", "Deadline, hours", (0.001, 1e6), unset="none"),
+                number("budget", "Budget, USD", (0.01, 1e12), unset="none"),
+                number("price", "USD an accelerator-hour", (0.001, 1e4), unset="price table"),
+                Select(name="terms", label="Rented", choices=TERMS, value=held("terms")),
+                number("global_batch", "Global batch, samples", (1, 1e9), unset="chosen", whole=True),
+                Select(name="precision", label="Precision", choices=PRECISIONS, value=held("precision")),
+                number("tokens", "Tokens to train on", (1, 1e15), unset="to the target"),
+                Select(name="region", label="Electricity of", choices=regions(), value=held("region")),
+                Select(
+                    name="other",
+                    label="Compared with",
+                    choices=(Choice(value="", label="nothing else"),),
+                    groups=machine_groups(),
+                    value=held("other"),
+                ),
+                *more,
+            ),
+        ),
     )

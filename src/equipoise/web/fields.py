@@ -85,4 +85,14 @@ class Number:
     hint: str = ""
 
 
-Field: TypeAlias = Select | Checks | Number
+@dataclass(frozen=True, slots=True, kw_only=True)
+class More:
+    """Fields that most questions do without, behind their label."""
+
+    kind: ClassVar[str] = "more"
+    name: str
+    label: str
+    fields: "tuple[Field, ...]"
+
+
+Field: TypeAlias = Select | Checks | Number | More

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from equipoise.advice.forecast.answer import Terms
-from equipoise.advice.plans.plan import plan
+from equipoise.advice.plans.landscapes import Landscapes
 from equipoise.advice.plans.planned import Plan, Question
 from equipoise.runs.store import Tables
 from equipoise.scaling.metrics import COMPARABLE
@@ -54,9 +54,14 @@ class Sources:
             name: dict(counts.filter(campaign=name).select("workload", "num").iter_rows()) for name in rounds
         }
 
+    @cached_property
+    def landscapes(self) -> Landscapes:
+        """What was searched for plans so far: other money, deadlines and sizes are answered from it."""
+        return Landscapes()
+
     def planned(self, question: Question, terms: Terms) -> Plan:
         """The plan that answers a question of the catalogue."""
-        return plan(question, terms=terms, scores=self.tables.scores)
+        return self.landscapes.plan(question, terms=terms, scores=self.tables.scores)
 
     def stamp(self) -> str:
         """What changes when a file below the folders of data does: answers made before are then stale."""

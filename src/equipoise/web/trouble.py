@@ -44,7 +44,7 @@ FIELDS: Final = {
     "global-batch": "Global batch",
     "deadline": "Deadline",
     "budget": "Budget",
-    "price": "US dollars an accelerator-hour",
+    "price": "USD an accelerator-hour",
     "tokens": "Tokens to train on",
     "precision": "Precision",
 }
@@ -55,7 +55,7 @@ def _in_form(text: str) -> str:
     """A complaint in the words of the form.
 
     >>> _in_form("give --price or --global-batch N")
-    'give “US dollars an accelerator-hour” or “Global batch”'
+    'give “USD an accelerator-hour” or “Global batch”'
     """
     return _OPTION.sub(lambda found: f"“{FIELDS[found[1]]}”", text)
 

@@ -66,6 +66,14 @@
   };
   form.querySelectorAll(".slider").forEach(ready);
 
+  // On a phone what is seldom asked makes room for the answer, unless something is asked there.
+  const isNarrow = matchMedia("(max-width: 40rem)").matches;
+  for (const more of form.querySelectorAll("details.more")) {
+    const own = [...more.querySelectorAll("[name]")].map((field) => field.name);
+    const asked = new URLSearchParams(location.search);
+    if (isNarrow && !own.some((name) => asked.has(name))) more.open = false;
+  }
+
   // What hangs on a choice is chosen anew, but for what the new choice holds too.
   const clear = (select) => {
     const held = (select.selectedOptions[0]?.dataset.holds ?? "").split(" ");
@@ -84,6 +92,4 @@
   });
   // A sweep that runs has told more than what the page shows.
   document.addEventListener("answer-changed", () => ask(0));
-  // Back and forward bring a form that fits the address.
-  addEventListener("popstate", () => location.reload());
 })();

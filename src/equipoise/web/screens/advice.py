@@ -31,7 +31,7 @@ def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
         ),
         value=first(given, "runs"),
     )
-    return (*plan_fields(given), own)
+    return plan_fields(given, own)
 
 
 def _answer(asked: AskedAdvice, sources: Sources) -> Answer:

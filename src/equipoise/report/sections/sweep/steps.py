@@ -100,7 +100,7 @@ def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Char
         _series(method, [each for each in several if each.summary.cell.method == method], mark)
         for method, mark in marks.items()
     )
-    if not series:
+    if len({each.summary.cell.num_ranks for each in several}) < FEWEST_SIZES:
         return ()
     words = "; ".join(f"{way(each.summary.cell)}: {_speedup(each)} of one" for each in several)
     return (
@@ -109,7 +109,7 @@ def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Char
             title="Speed against one device",
             subtitle="samples per second of all ranks over those of one",
             alternative=sentence(f"{name}. {words}."),
-            x=Axis(title="ranks", is_log=len({each.summary.cell.num_ranks for each in several}) > 1),
+            x=Axis(title="ranks", is_log=True),
             y=Axis(title="times one device", starts_at_zero=True),
             series=series,
             level=Level(y=1.0, text="one device"),
