@@ -27,6 +27,10 @@ def topology(
     batch: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="Samples of a step, shared by two accelerators.")
     ] = 32,
+    fp32: Annotated[
+        bool,
+        typer.Option("--fp32", help="Predict for fp32, as torch trains unless told, not autocast."),
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
     ] = None,
@@ -47,7 +51,7 @@ def topology(
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
         told = here() if file is None else read(_content(file), where=_name(file))
-        found = meaning(told, chip=chip, batch=batch)
+        found = meaning(told, chip=chip, batch=batch, with_autocast=not fp32)
         if html:
             from equipoise.report.html import render
             from equipoise.report.pages import TOPOLOGY

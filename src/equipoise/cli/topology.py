@@ -140,6 +140,17 @@ def _predictions(found: Meaning) -> dict[str, Any]:
             }
             for each in found.crossovers
         ],
+        "parts": [
+            {
+                "class": each.link_class,
+                "workload": each.workload,
+                "one_s": each.one_s,
+                "share_s": each.share_s,
+                "launching_s": each.launching_s,
+                "exchange_s": each.exchange_s,
+            }
+            for each in found.parts
+        ],
     }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.advice.launch.pair import LEAST_GAIN
 from equipoise.advice.links.link_words import gaps, named, sentences
 from equipoise.advice.links.links import MODELS, meaning, named_chips
 from equipoise.bench.topology import read
@@ -51,6 +52,29 @@ def test_the_field_report_is_met_where_it_says_enough(behind_a_host_bridge):
     assert found["small_cnn"].verdict == "slower"
     # Its MobileNetV2 lost a fifth, on images whose size it does not state; at 224 pixels ours gains.
     assert found["mobilenet_v2"].low > reported["mobilenet_v2"]
+
+
+@pytest.mark.truth
+def test_choices_of_the_field_report_come_out_on_a_card_like_its_own():
+    found = meaning(two("PHB"), chip=accelerator("rtx-2080-ti-pcie-11gb"), batch=8, with_autocast=False)
+    chosen = {slug: gain.speedup >= LEAST_GAIN for slug, gain in gains(found).items()}
+    reported = TRUTH["field_report_speedup"]
+    assert {slug: chosen[slug] for slug in reported} == {
+        slug: speedup >= LEAST_GAIN for slug, speedup in reported.items()
+    }
+    said = "\n".join(sentences(found))
+    assert "A field report measured two cards without peer access: 0.80x with MobileNetV2" in said
+
+
+def test_why_is_said_by_the_parts_of_a_step():
+    chip = accelerator("rtx-2080-ti-pcie-11gb")
+    (slow,), (fast,) = (meaning(two(name), chip=chip).parts for name in ("PHB", "NV2"))
+    assert fast.exchange_s < slow.exchange_s / 3
+    assert fast.launching_s == pytest.approx(slow.launching_s)
+    assert slow.share_s > slow.one_s / 2
+    said = "\n".join(sentences(meaning(two("NV2"), chip=chip)))
+    assert "Why: ResNet-50 takes" in said
+    assert "field report" not in said
 
 
 def test_better_links_never_slow_a_model():

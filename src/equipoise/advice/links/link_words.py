@@ -9,7 +9,7 @@ from equipoise.advice.links.links import FAMILY, ClassReach, Crossover, Gain, Me
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.link_class import PEER_WORDS, Reach, kind, number, rank
 from equipoise.spec.link_class import meaning as what_lies_between
-from equipoise.units import format_count, format_percent, format_si
+from equipoise.units import MILLISECOND_S, format_count, format_percent, format_si
 
 _MOST_NAMED = 4
 
@@ -32,7 +32,8 @@ def basis(found: Meaning) -> str:
     count = len(found.candidates)
     who = found.candidates[0].title if count == 1 else f"any of {count} accelerators"
     return (
-        f"Predicted, not measured, for {who} under torch's DistributedDataParallel with autocast: "
+        f"Predicted, not measured, for {who} under torch's DistributedDataParallel "
+        f"{'with autocast' if found.with_autocast else 'in fp32'}: "
         f"{format_percent(LEVEL)} ranges hold what the model's priors and the rates of the links leave "
         f"open{'' if count == 1 else ', and which it is'}."
     )
@@ -195,8 +196,27 @@ def _models(found: Meaning) -> Iterator[str]:
     for crossover in found.crossovers:
         if crossover.link_class == classes[-1]:
             yield _family(crossover, found.batch)
+    yield from _why(found, classes)
     if any("staged" in each.reach.path and each.link_class == classes[-1] for each in found.reached):
         yield _elsewhere()
+
+
+def _why(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
+    """Where a step on two goes, over the weakest link and over the best."""
+    of = {each.link_class: each for each in found.parts}
+    shown = [of[name] for name in reversed(classes) if name in of]
+    if not shown:
+        return
+    told = "; ".join(
+        f"over {each.link_class} on two {_ms(each.share_s)} of its half, {_ms(each.launching_s)} of launches "
+        f"and copies that halving does not halve, {_ms(each.exchange_s)} of exchange that nothing hides"
+        for each in shown
+    )
+    yield f"Why: {shown[0].title} takes {_ms(shown[0].one_s)} on one; {told}."
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds / MILLISECOND_S:.3g} ms"
 
 
 def _elsewhere() -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL, Pair, Subjects, cases, speedups
+from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
 from equipoise.bench.topology.groups import BestGroup, Islands, best_groups, islands
 from equipoise.bench.topology.topology import Link, Topology
 from equipoise.errors import SpecError
@@ -23,6 +23,8 @@ from equipoise.spec.workload import Workload, workload
 USUAL_BATCH = 32
 # From small to large; the first five are those of a field report on two GPUs behind a host bridge.
 MODELS = ("small_cnn", "mobilenet_v2", "resnet50", "resnet152", "vit_large", "bert", "gpt2_medium")
+# The model whose step is taken apart: between those that lose and those that gain.
+EXAMPLE = "resnet50"
 # A family that differs in width alone: vision transformers of 12 layers, heads of 64.
 FAMILY = "vision transformers of 12 layers"
 _FAMILY_OF = "vit_base"
@@ -78,30 +80,65 @@ class Crossover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Why EXAMPLE gains or does not: where a step goes on two accelerators, at the medians of all priors.
+
+    share_s: of half the batch. launching_s: launches and copies of the exchange. exchange_s: messages that
+    nothing hides, and waiting for the slower of two.
+    """
+
+    link_class: str
+    workload: str
+    title: str
+    one_s: float
+    share_s: float
+    launching_s: float
+    exchange_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
     """What the links of a topology mean.
 
     chip: of all devices; None where not known. candidates: those the predictions stand for. batch: samples of
-    a step, over all accelerators.
+    a step, over all accelerators. with_autocast: whether products run in fewer than 32 bits.
     """
 
     topology: Topology
     chip: Accelerator | None
     candidates: tuple[Accelerator, ...]
     batch: int
+    with_autocast: bool
     islands: Islands
     groups: tuple[BestGroup, ...]
     reached: tuple[ClassReach, ...]
     gains: tuple[Gain, ...]
     crossovers: tuple[Crossover, ...]
+    parts: tuple[Parts, ...]
 
 
-def meaning(topology: Topology, *, chip: Accelerator | None = None, batch: int = USUAL_BATCH) -> Meaning:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What predictions are asked for: links, samples of a step, and whether products are narrowed."""
+
+    topology: Topology
+    batch: int
+    with_autocast: bool
+
+
+def meaning(
+    topology: Topology,
+    *,
+    chip: Accelerator | None = None,
+    batch: int = USUAL_BATCH,
+    with_autocast: bool = True,
+) -> Meaning:
     """What the links of a topology mean for training with data parallelism.
 
-    chip: of all its devices; by their titles unless given. batch: samples of a step.
+    chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
+    in bf16 or fp16; else all in fp32, as torch trains unless told otherwise.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
-    DistributedDataParallel with autocast: fp32 gradients that travel once a step.
+    DistributedDataParallel: fp32 gradients that travel once a step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
     chip = chip or (named_chips(topology)[0] if len(named_chips(topology)) == 1 else None)
@@ -116,17 +153,20 @@ def meaning(topology: Topology, *, chip: Accelerator | None = None, batch: int =
         for name in (classes if has_accelerators else ())
     )
     candidates = (chip,) if chip else named_chips(topology) or _candidates(classes, topology)
-    gains, crossovers = _predicted(reached, candidates, links, topology=topology, batch=batch)
+    setting = Setting(topology=topology, batch=batch, with_autocast=with_autocast)
+    gains, crossovers, parts = _predicted(reached, candidates, links, setting)
     return Meaning(
         topology=topology,
         chip=chip,
         candidates=candidates,
         batch=batch,
+        with_autocast=with_autocast,
         islands=islands(topology),
         groups=best_groups(topology),
         reached=reached,
         gains=gains,
         crossovers=crossovers,
+        parts=parts,
     )
 
 
@@ -167,26 +207,50 @@ def _predicted(
     reached: Sequence[ClassReach],
     candidates: Sequence[Accelerator],
     links: Sequence[Link],
-    *,
-    topology: Topology,
-    batch: int,
-) -> tuple[tuple[Gain, ...], tuple[Crossover, ...]]:
-    if not reached or not candidates or batch < 2:  # noqa: PLR2004 - two share a batch
-        return (), ()
+    setting: Setting,
+) -> tuple[tuple[Gain, ...], tuple[Crossover, ...], tuple[Parts, ...]]:
+    if not reached or not candidates or setting.batch < 2:  # noqa: PLR2004 - two share a batch
+        return (), (), ()
     known = [workload(name) for name in MODELS]
     family, sizes = _family()
     gains: list[Gain] = []
     crossovers: list[Crossover] = []
+    parts: list[Parts] = []
     for each in reached:
-        pairs = _pairs_of(each.link_class, candidates, links, topology)
+        pairs = _pairs_of(each.link_class, candidates, links, setting.topology)
         if not pairs:
             continue
         loads = [*map(workload_load, known), *family]
-        speedup = speedups(cases(pairs, Subjects.of_loads(loads), [batch], with_autocast=True))
-        flat = np.reshape(speedup, (-1, len(loads)))  # a draw of each pair is one more
+        subjects = Subjects.of_loads(loads)
+        tried = cases(pairs, subjects, [setting.batch], with_autocast=setting.with_autocast)
+        flat = np.reshape(speedups(tried), (-1, len(loads)))  # a draw of each pair is one more
         gains += [_gain(each.link_class, model, flat[..., place]) for place, model in enumerate(known)]
         crossovers.append(_crossover(each.link_class, flat[..., len(known) :], sizes))
-    return tuple(gains), tuple(crossovers)
+        parts.append(_parts(each.link_class, tried, known))
+    return tuple(gains), tuple(crossovers), tuple(parts)
+
+
+def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
+    """Where the example's step goes, on the pair whose speed-up is the middle one."""
+    found = seconds(tried)
+    place = next(index for index, model in enumerate(known) if model.slug == EXAMPLE)
+    whole = np.broadcast_to(found.step, found.share.shape)[:, place, 0]
+    ratios = whole[:, 0] / whole[:, 1]
+    middle = int(np.argsort(ratios)[len(ratios) // 2])
+
+    def part_s(*names: str) -> float:
+        values = (np.broadcast_to(getattr(found, name), found.share.shape) for name in names)
+        return float(sum(value[middle, place, 0, 1] for value in values))
+
+    return Parts(
+        link_class=link_class,
+        workload=known[place].slug,
+        title=known[place].title,
+        one_s=float(whole[middle, 0]),
+        share_s=part_s("share"),
+        launching_s=part_s("launching", "copying"),
+        exchange_s=part_s("buffers", "exposed", "waiting"),
+    )
 
 
 def _pairs_of(
