@@ -21,6 +21,7 @@ from equipoise.web.answer import OK, Answer
 from equipoise.web.answers import Answers, BusyError
 from equipoise.web.asked import (
     Asked,
+    AskedAdvice,
     AskedCompare,
     AskedLive,
     AskedNothing,
@@ -29,7 +30,7 @@ from equipoise.web.asked import (
     AskedStudy,
 )
 from equipoise.web.screen import Screen
-from equipoise.web.screens import SCREENS, accuracy, compare, plan, runs, study
+from equipoise.web.screens import SCREENS, accuracy, advice, compare, plan, runs, study
 from equipoise.web.sources import Sources
 from equipoise.web.trouble import refused, unanswered
 
@@ -170,6 +171,10 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get(f"{runs.SCREEN.path}/live")
     async def live(asked: Annotated[AskedLive, Query()]) -> Response:
         return dashboard.live(runs.SCREEN, AskedRuns(sweep=asked.sweep), asked.seen)
+
+    @app.get(advice.SCREEN.path)
+    async def advised(request: Request, asked: Annotated[AskedAdvice, Query()]) -> Response:
+        return await dashboard.show(request, advice.SCREEN, asked)
 
     @app.get(accuracy.SCREEN.path)
     async def accurate(request: Request, asked: Annotated[AskedNothing, Query()]) -> Response:
