@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
@@ -115,44 +116,53 @@ def hostile_data(tmp_path_factory):
     return folder
 
 
-def sweep_into(folder: Path, *, num_finished: int = 6):
-    """A sweep of 6 runs, some of them on disk: one rank, and two in two ways, one of which failed once."""
-    cells = planned(
+def cells():
+    """The 6 runs of a sweep: one rank, and two ranks in two ways."""
+    found = planned(
         workloads=["small_mlp"], methods=["ddp", "fp16"], sizes=[1, 2], batches=[64], num_repetitions=2
     )
-    assert len(cells) == 6
-    store = Store(folder)
-    with store.opened(cells, resume=False, settings={"scaling": "strong", "note": HOSTILE}):
-        for number, cell in enumerate(cells[:num_finished]):
-            failed = cell.method == "fp16" and cell.repetition == 2
-            step_s = (0.004 if cell.num_ranks == 1 else 0.003) * (1 + 0.01 * number)
-            split = {
-                "input": 0.0,
-                "forward": 0.3,
-                "backward": 0.5,
-                "optimizer": 0.1,
-                "rest": 0.1,
-                "step": 1.0,
-            }
-            steps = [{name: share * step_s for name, share in split.items()}] * 20
-            store.add(
-                Finished(
-                    cell=cell,
-                    status="failed" if failed else "success",
-                    reason=HOSTILE_REASON if failed else None,
-                    conditions={"launcher": HOSTILE},
-                    result={} if failed else {"steps": steps, "steady": True},
-                )
-            )
-    return store, cells
+    assert len(found) == 6
+    return found
+
+
+def measured(cell, number):
+    """What a run of 4 ms a step on one rank and 3 ms on two leaves; one way fails once."""
+    failed = cell.method == "fp16" and cell.repetition == 2
+    step_s = (0.004 if cell.num_ranks == 1 else 0.003) * (1 + 0.01 * number)
+    split = {"input": 0.0, "forward": 0.3, "backward": 0.5, "optimizer": 0.1, "rest": 0.1, "step": 1.0}
+    steps = [{name: share * step_s for name, share in split.items()}] * 20
+    return Finished(
+        cell=cell,
+        status="failed" if failed else "success",
+        reason=HOSTILE_REASON if failed else None,
+        conditions={"launcher": HOSTILE},
+        result={} if failed else {"steps": steps, "steady": True},
+    )
+
+
+@contextmanager
+def sweep_in(folder: Path, *, num_finished: int = 6):
+    """A sweep that runs while it is held, so many of its runs on disk; adds the next when it is called."""
+    store, waiting = Store(folder), iter(list(enumerate(cells())))
+
+    def add():
+        number, cell = next(waiting)
+        store.add(measured(cell, number))
+
+    with store.opened(cells(), resume=False, settings={"scaling": "strong", "note": HOSTILE}):
+        for _ in range(num_finished):
+            add()
+        (folder / "running-1").mkdir()
+        yield add
+        (folder / "running-1").rmdir()
 
 
 @pytest.fixture(scope="session")
 def sweeps(tmp_path_factory):
     """A folder with a whole sweep in it, its name hostile too."""
     folder = tmp_path_factory.mktemp("sweeps")
-    sweep_into(folder / "<img src=x onerror=alert(1)>")
-    return folder
+    with sweep_in(folder / "<img src=x onerror=alert(1)>"):
+        return folder
 
 
 @pytest.fixture(scope="session")
@@ -162,9 +172,9 @@ def hostile():
 
 
 @pytest.fixture
-def make_sweep():
-    """Puts a sweep into a folder."""
-    return sweep_into
+def running_sweep():
+    """Holds a sweep in a folder."""
+    return sweep_in
 
 
 @pytest.fixture

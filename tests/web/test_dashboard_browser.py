@@ -144,6 +144,18 @@ def test_a_phone_never_scrolls_sideways(opened, path):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_running_sweep_is_live(browser, start, tmp_path, running_sweep):
+    started = start("--runs", tmp_path)
+    with running_sweep(tmp_path / "mine", num_finished=1) as add:
+        page = browser.new_page()
+        page.goto(f"{started.url}/runs")
+        assert page.get_by_role("progressbar").get_attribute("value") == "1"
+        add()
+        page.locator("h1", has_text="2 of 6 runs; it is running").wait_for(timeout=20_000)
+        assert page.locator("#steps tbody tr").count() == 2
+        page.close()
+
+
 def test_without_javascript_forms_ask_and_answers_come(browser, dashboard):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

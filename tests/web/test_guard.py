@@ -75,7 +75,7 @@ def test_a_server_on_all_addresses_goes_by_numbers_and_its_own_names_only():
     ]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS", "TRACE"])
 def test_nothing_but_reading(method):
     assert answered(Guard(app=_page), method=method)[0] == 405
 

@@ -136,12 +136,28 @@ def test_without_runs_the_page_says_how_to_name_them(start):
     assert "equipoise serve --runs DIR" in page.text
 
 
-def test_a_sweep_that_grows_is_told_anew(start, tmp_path, make_sweep):
-    folder = tmp_path / "mine"
-    make_sweep(folder, num_finished=2)
-    (folder / "running-x").mkdir()
+def test_a_sweep_is_told_as_it_runs_grows_and_stands_still(start, tmp_path, running_sweep):
     started = start("--runs", tmp_path)
-    # Nobody holds the sweep: its folder of a running cell was left behind.
+    with running_sweep(tmp_path / "mine", num_finished=2) as add:
+        _, page = started.page("/runs")
+        assert "mine: 2 of 6 runs; it is running" in page.text
+        (again,) = [each["hx-get"] for _, each in page.elements if each.get("id") == "live"]
+        status, headers, told = started.asked(again)
+        assert (status, "hx-trigger" in headers, "2 of 6 runs" in told) == (200, False, True)
+        add()
+        assert started.asked(again)[1]["hx-trigger"] == "answer-changed"
+        assert "mine: 3 of 6 runs; it is running" in started.page("/runs")[1].text
+    # Killed: nobody holds it, but the folder of its last run is still there.
+    (tmp_path / "mine" / "running-1").mkdir()
     _, page = started.page("/runs")
-    assert "mine: 2 of 6 runs; it stands still" in page.text
-    assert started.asked("/runs/live?sweep=x")[1]["hx-trigger"] == "answer-changed"
+    assert "mine: 3 of 6 runs; it stands still" in page.text
+    assert [each for _, each in page.elements if each.get("id") == "live"] == []
+
+
+def test_a_damaged_sweep_is_a_sentence(start, tmp_path, running_sweep):
+    with running_sweep(tmp_path / "mine"):
+        pass
+    next((tmp_path / "mine" / "cells").glob("*.json")).write_text("{")
+    status, page = start("--runs", tmp_path).page("/runs")
+    assert status == 422
+    assert "delete it to measure the cell again" in page.text

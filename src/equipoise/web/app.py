@@ -29,6 +29,7 @@ from equipoise.web.asked import (
     AskedRuns,
     AskedStudy,
 )
+from equipoise.web.fields import Field, Given
 from equipoise.web.screen import Screen
 from equipoise.web.screens import SCREENS, accuracy, advice, compare, plan, runs, study
 from equipoise.web.sources import Sources
@@ -66,9 +67,7 @@ class Dashboard:
         given: dict[str, list[str]] = {}
         for name, value in request.query_params.multi_items():
             given.setdefault(name, []).append(value)
-        frame = frames.Frame(
-            screen=screen, screens=SCREENS, fields=screen.fields(given, self.sources), live=live
-        )
+        frame = frames.Frame(screen=screen, screens=SCREENS, fields=self._fields(screen, given), live=live)
         headers = request.headers
         if headers.get("hx-request") == "true" and "hx-history-restore-request" not in headers:
             content = frames.alone(answer, frame)
@@ -77,6 +76,13 @@ class Dashboard:
             content = frames.whole(answer, frame, theme=theme if theme in _THEMES else "")
         extra = {"retry-after": str(_BUSY_S)} if answer.status == _BUSY else {}
         return _html(content, answer.status, extra)
+
+    def _fields(self, screen: Screen, given: Given) -> tuple[Field, ...]:
+        """The form; without data to choose from there is none, and the answer says why."""
+        try:
+            return screen.fields(given, self.sources)
+        except (InputError, EvidenceError):
+            return ()
 
     def _live(self, screen: Screen, asked: Asked) -> Html | None:
         """What changes by itself, in an element that asks for it again and again."""

@@ -96,7 +96,7 @@ class Guard:
         has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
         is_long = len(scope["query_string"]) > MOST_QUERY_BYTES or len(scope["raw_path"]) > MOST_PATH_BYTES
         reasons = (
-            (scope["method"] not in {"GET", "HEAD"}, 405, "Pages are only read here: GET and HEAD."),
+            (scope["method"] != "GET", 405, "Pages are only read here: ask with GET."),
             (
                 not self._is_own_name(_values(scope, b"host")),
                 421,

@@ -1,6 +1,7 @@
 """Where the dashboard's data come from: named when it begins, never by who asks. What they hold to choose."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -71,7 +72,7 @@ class Sources:
 
 def _stamps(*folders: Path | None) -> Iterator[str]:
     for folder in folders:
-        if folder is not None:
-            for path in sorted(folder.glob("*.parquet")):
+        for path in sorted(folder.glob("*.parquet")) if folder is not None else ():
+            with suppress(OSError):  # it is being replaced: its next state has another stamp
                 found = path.stat()
                 yield f"{path}:{found.st_mtime_ns}:{found.st_size};"
