@@ -1,6 +1,6 @@
 """Bills are checked by hand; the tables against their own rules."""
 
-import datetime as dt
+import math
 import tomllib
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from equipoise import economics
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec.hardware import accelerator
+from equipoise.stats import Interval
 
 SOURCE = Path(economics.__file__).parent
 
@@ -25,6 +26,31 @@ def test_a_bill_by_hand():
     assert bill.carbon_kg == pytest.approx(0.185024)
 
 
+def test_intervals_of_a_bill_by_hand():
+    # Time 1800 s within a factor of e**0.3, power within 1.18 to 1.39 above: sqrt(0.3**2 + ln(1.39/1.18)**2).
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), own_price=3.0, region="france")
+    time = Interval(value=1800.0, low=1800.0 * math.exp(-0.3), high=1800.0 * math.exp(0.3), level=0.9)
+    bill = economics.bill(8, time, rates)
+    assert bill.money is not None
+    assert bill.energy is not None
+    assert bill.carbon is not None
+    assert (bill.money.low, bill.money.high) == pytest.approx((12 * math.exp(-0.3), 12 * math.exp(0.3)))
+    upper = math.exp(math.hypot(0.3, math.log(1.39 / 1.18)))
+    assert bill.energy.high == pytest.approx(11.8944e6 * upper)
+    assert bill.carbon.high == pytest.approx(0.185024 * upper)
+
+
+def test_own_electricity_and_building_by_hand():
+    # 3.304 kWh x 1.5 for the building at 0.2 USD; carbon grows by the building, energy of the machines does not.
+    power = economics.electricity(usd_per_kwh=0.2, pue=1.5)
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), own_price=3.0, region="france", power=power)
+    bill = economics.bill(8, 1800, rates)
+    assert bill.electricity is not None
+    assert bill.electricity.value == pytest.approx(0.9912)
+    assert bill.carbon_kg == pytest.approx(1.5 * 0.185024)
+    assert bill.energy_j == pytest.approx(11.8944e6)
+
+
 def test_measured_energy_is_taken_as_it_is():
     rates = economics.rates(accelerator("h100-sxm5-80gb"), region="world")
     bill = economics.bill(8, 1800, rates, measured_energy_j=7.2e6)
@@ -33,30 +59,39 @@ def test_measured_energy_is_taken_as_it_is():
 
 
 def test_what_is_not_known_is_none_and_not_zero():
-    rates = economics.rates(accelerator("tpu-v2"))
+    rates = economics.rates(accelerator("gaudi2-oam-96gb"))
     bill = economics.bill(4, 3600, rates)
     assert rates.price is None
     assert bill.usd is None
     assert bill.accelerator_hours == pytest.approx(4.0)
+    assert economics.bill_fields(bill)["low_usd"] is None
 
 
-def test_several_offers_give_their_median_and_range():
-    offers = tomllib.loads((SOURCE / "prices.toml").read_text())["price"]
-    asked = sorted(
-        row["usd_per_accelerator_hour"] for row in offers if row["accelerator"] == "h100-sxm5-80gb"
-    )
-    found = economics.price("h100-sxm5-80gb")
-    assert len(asked) == 3
-    assert found is not None
-    assert (found.low, found.usd_per_accelerator_hour, found.high) == tuple(asked)
+def test_no_time_costs_nothing():
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), own_price=3.0)
+    assert economics.bill(8, 0.0, rates).usd == 0.0
 
 
-def test_every_price_names_a_known_accelerator_a_date_and_a_source():
-    for row in tomllib.loads((SOURCE / "prices.toml").read_text())["price"]:
-        assert accelerator(row["accelerator"]).slug == row["accelerator"]
-        assert isinstance(row["read"], dt.date)
-        assert row["source"].startswith("https://")
-        assert 0.05 < row["usd_per_accelerator_hour"] < 50
+@pytest.mark.law
+def test_a_higher_price_never_costs_less():
+    chip = accelerator("h100-sxm5-80gb")
+    paid = [economics.bill(8, 1800, economics.rates(chip, own_price=usd)).usd for usd in (0.5, 1.0, 2.0, 9.0)]
+    assert paid == sorted(paid)
+
+
+def test_the_document_has_both_ends_of_every_amount():
+    rates = economics.rates(accelerator("h100-sxm5-80gb"))
+    fields = economics.bill_fields(economics.bill(8, 1800, rates))
+    for name in ("usd", "energy_j", "carbon_kg"):
+        assert fields[f"low_{name}"] < fields[name] < fields[f"high_{name}"]
+    assert fields["electricity_usd"] is None
+
+
+def test_electricity_has_sources_and_ordered_ends():
+    row = tomllib.loads((SOURCE / "grids.toml").read_text())["electricity"]
+    for name in ("usd_per_kwh", "pue"):
+        assert row[name] == sorted(row[name])
+        assert "https://" in row[f"{name}_source"]
 
 
 def test_an_unknown_region_names_the_file_to_edit():
@@ -68,3 +103,9 @@ def test_an_unknown_region_names_the_file_to_edit():
 def test_a_price_that_is_none_is_refused(price):
     with pytest.raises(UsageError, match="expected US dollars per accelerator and hour"):
         economics.price("h100-sxm5-80gb", usd_per_accelerator_hour=price)
+
+
+@pytest.mark.parametrize(("usd", "pue"), [(0.0, None), (float("nan"), None), (99.0, None), (None, 0.9)])
+def test_electricity_that_is_none_is_refused(usd, pue):
+    with pytest.raises(UsageError, match=r"--electricity|--pue"):
+        economics.electricity(usd_per_kwh=usd, pue=pue)

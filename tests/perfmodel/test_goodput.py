@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.perfmodel.goodput import TYPICAL_FAILURES, Failures, checkpoint_interval_s, goodput_fraction
+from equipoise.perfmodel.goodput import (
+    TYPICAL_FAILURES,
+    Failures,
+    best_interval_s,
+    checkpoint_interval_s,
+    goodput_fraction,
+    stretch,
+)
 
 
 @pytest.mark.truth
@@ -40,3 +47,42 @@ def test_more_accelerators_never_lose_less(count, between_s, checkpoint_s, resta
 def test_nothing_fails_nothing_lost():
     never = Failures(mean_time_between_s=1e30, checkpoint_s=30.0, restart_s=600.0)
     assert goodput_fraction(1000, never) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize(("between_h", "best_min"), [(24.0, 117.0), (6.0, 57.0), (0.25, 9.1)])
+def test_the_best_intervals_daly_publishes(between_h, best_min):
+    # Daly 2006, figures 3 to 5: dumps of 5 minutes, restarts of 10.
+    found = best_interval_s(between_h * 3600, 300.0) / 60
+    assert found == pytest.approx(best_min, abs=0.05 if best_min < 10 else 0.5)
+
+
+@pytest.mark.law
+@given(st.floats(600.0, 1e7), st.floats(1.0, 100.0), st.floats(0.0, 600.0))
+def test_no_other_interval_loses_much_less_than_the_best(between_s, checkpoint_s, restart_s):
+    best = float(best_interval_s(between_s, checkpoint_s))
+    others = best * np.geomspace(0.25, 4.0, 41)
+    lost = stretch(others, between_s, checkpoint_s=checkpoint_s, restart_s=restart_s)
+    here = stretch(best, between_s, checkpoint_s=checkpoint_s, restart_s=restart_s)
+    assert here <= lost.min() * 1.001
+
+
+def test_what_is_lost_agrees_with_a_run_that_is_played_through():
+    # 300 h of work, a failure every 6 h, checkpoints of 5 and restarts of 10 minutes every 57 minutes of work.
+    between, interval, checkpoint, restart = 6 * 3600.0, 57 * 60.0, 300.0, 600.0
+    rng = np.random.default_rng(3)
+    spent = [_played(rng, between, interval, checkpoint=checkpoint, restart=restart) for _ in range(400)]
+    foretold = stretch(interval, between, checkpoint_s=checkpoint, restart_s=restart)
+    assert np.mean(spent) / (316 * interval) == pytest.approx(float(foretold), rel=0.01)
+
+
+def _played(rng, between, interval, *, checkpoint, restart, num_intervals=316):
+    """Seconds until so many intervals of work are checkpointed; failures may hit restarts too."""
+    spent, done = 0.0, 0
+    while done < num_intervals:
+        until = rng.exponential(between)
+        pause = restart if spent else 0.0
+        finished = min(num_intervals - done, int(max(0.0, until - pause) // (interval + checkpoint)))
+        done += finished
+        spent += pause + finished * (interval + checkpoint) if done == num_intervals else until
+    return spent

@@ -17,6 +17,9 @@ from equipoise.perfmodel.goodput import TYPICAL_FAILURES, best_interval_s, stret
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
+# A run that takes so many times its work does not end.
+_ENDLESS = 1e6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Risk:
@@ -166,9 +169,8 @@ class _Run:
         """Work and all that is lost."""
         interval = self.interval_s(at)
         written = np.where(interval < at["work"], self.checkpoint_s(at), 0.0)
-        return np.asarray(
-            at["work"] * stretch(interval, self.between_s(at), checkpoint_s=written, restart_s=at["restart"])
-        )
+        longer = stretch(interval, self.between_s(at), checkpoint_s=written, restart_s=at["restart"])
+        return np.asarray(at["work"] * np.where(longer > _ENDLESS, math.inf, longer))
 
     def elapsed_s(self, at: Values) -> NDArray[np.float64]:
         """From asking for the accelerators to the last step."""
