@@ -9,7 +9,7 @@ EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
 .DELETE_ON_ERROR:
-.PHONY: help report test lint check dataset bench experiments accuracy profiles docs clean
+.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs clean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,12 +46,16 @@ experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emu
 	$(BIN)/python experiments/convergence.py --minutes 90
 	$(BIN)/python experiments/kills.py
 
+fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each, guided by the branches it takes
+	$(BIN)/python fuzz/run.py --seconds $(or $(SECONDS),20)
+
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured; replan published trainings
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.fitted_profiles $(EQUIPOISE_DATA)/measured
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.plans.replanned
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.joined_record
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py
@@ -69,6 +73,10 @@ $(VENV)/core.stamp: pyproject.toml
 
 $(VENV)/test.stamp: $(VENV)/core.stamp
 	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(VENV)/fuzz.stamp: $(VENV)/test.stamp
+	@$(PIP) install --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/check.stamp: $(VENV)/test.stamp

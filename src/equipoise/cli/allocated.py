@@ -126,7 +126,7 @@ def _table(found: Allocation) -> str:
         ]
         if has_deadlines:
             row += [_deadline(found, each)]
-        rows.append((*row, _money(each), each.timed.words))
+        rows.append((*row, _money(each)))
     head = (
         "job",
         "N",
@@ -137,7 +137,7 @@ def _table(found: Allocation) -> str:
         "USD",
         "times from",
     )
-    return table_text(head, rows, align=f"<>>>>{'<' if has_deadlines else ''}><")
+    return table_text(head, rows, align=f"<>>>>{'<' if has_deadlines else ''}>")
 
 
 def _moment(found: Allocation, seconds: float) -> str:
@@ -184,8 +184,7 @@ def _sentences(found: Allocation) -> Iterator[str]:
     energy = f" and {math.fsum(energies) / KWH_J:.3g} kWh" if len(energies) == len(bills) else ""
     yield f"Together {hours:.3g} accelerator-hours{energy}; {_paid(found)}."
     for each in found.shares:
-        if each.strategy:
-            yield f"{each.job.name}: {each.strategy}"
+        yield f"{each.job.name}: by {each.timed.words}{f'; {each.strategy}' if each.strategy else ''}."
     yield from (f"Note: {note}" for note in found.notes)
 
 

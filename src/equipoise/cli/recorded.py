@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise.advice.ledger import Entry, Ledger, Prediction, Quantity, running_of
 from equipoise.cli.output import counted, printable, table_text, width_columns
-from equipoise.units import format_count, format_duration, format_percent, significant
+from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
 _MOST_SHOWN = 20
 
@@ -107,7 +107,7 @@ def _range(about: Prediction) -> str:
 
 
 def _amount(quantity: Quantity, value: float) -> str:
-    return f"{value:.3g}/s" if quantity == "samples_per_s" else format_duration(value)
+    return f"{format_si(value, '').strip()}/s" if quantity == "samples_per_s" else format_duration(value)
 
 
 def _running(shown: Shown) -> Iterator[str]:

@@ -223,9 +223,13 @@ def _of_forecast(job: AskedJob, found: Forecast) -> Timed | None:
 
 def _told(found: Forecast, sizes: Sequence[int], *, kind: PredictionKind, words: str) -> Timed:
     by_size = {each.num_accelerators: each for each in found.ground.foretold}
-    outside = [format_count(size) for size in sizes if not by_size[size].in_domain]
+    outside: dict[str, list[str]] = {}
+    for size in sizes:
+        why = by_size[size].outside
+        if why is not None:
+            outside.setdefault(why, []).append(format_count(size))
     name = found.workload or "a job"
-    notes = (f"{name}: {', '.join(outside)} lie outside of the sizes measured.",) if outside else ()
+    notes = tuple(f"{name} on {', '.join(at)}: {why}." for why, at in outside.items())
     return Timed(
         sizes=tuple(sizes),
         time=tuple(by_size[size].time for size in sizes),

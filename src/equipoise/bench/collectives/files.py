@@ -142,7 +142,7 @@ def _runs(table: Table, file: str, num_before: int, rejected: Tally, notes: list
     usable = [row for row in moved if not row.num_wrong and any(row.sides)]
     chains = copies(usable)
     num_copies = max(len(chains), 1 + (table.num_listed_again > 0))
-    if num_copies > 1:
+    if usable and num_copies > 1:
         notes.append(
             f"{file}:{usable[0].line}: {num_copies} copies of the program ran at once, each over its own "
             "ranks and in the way of the others: build nccl-tests with MPI=1"

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from equipoise.bench.phases import STEP
 from equipoise.bench.store import write_whole
 from equipoise.errors import DataError
 
 _SCHEMA = "equipoise.watched/1"
+_MOST_RANKS = 1_000_000
+_MOST = 1e300
+_ECHO = 40
 _FOLDER = "watched"
 
 
@@ -99,6 +103,9 @@ def rank_record(path: Path) -> RankRecord:
     found = [_parsed(path, number, line) for number, line in enumerate(lines[:-1], 1)]
     if not found or found[0].get("schema") != _SCHEMA:
         raise DataError(f"{path}: not a file of schema {_SCHEMA!r}; delete the run's folder")
+    for number, line in enumerate(found, 1):
+        _check(path, number, line)
+    _check_rank(path, found[0])
     end: Mapping[str, Any] = next((line["end"] for line in found if "end" in line), {})
     about = dict(found[0])
     for line in found:
@@ -109,11 +116,46 @@ def rank_record(path: Path) -> RankRecord:
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise DataError(f"{path}:{number}: no JSON ({err}); delete the run's folder") from err
     if not isinstance(found, dict):
         raise DataError(f"{path}:{number}: {type(found).__name__}; expected an object")
     return found
+
+
+def _check_rank(path: Path, first: Mapping[str, Any]) -> None:
+    """Refuse a file that does not say which rank of how many it is of, or under what conditions."""
+    rank, num_ranks = first.get("rank"), first.get("num_ranks")
+    if type(rank) is not int or type(num_ranks) is not int or not 0 <= rank < num_ranks <= _MOST_RANKS:
+        raise DataError(
+            f"{path}:1: rank={str(rank)[:_ECHO]!r}; expected a rank of so many; delete the run's folder"
+        )
+    if not isinstance(first.get("conditions"), dict):
+        raise DataError(f"{path}:1: conditions are no table; delete the run's folder")
+
+
+def _check(path: Path, number: int, line: Mapping[str, Any]) -> None:
+    """Refuse a line whose parts are not what this file's writer puts there."""
+    seconds = line.get("seconds")
+    right = all(isinstance(line.get(name, {}), dict) for name in ("told", "end"))
+    if seconds is not None:
+        right = right and isinstance(seconds, dict) and STEP in seconds
+        right = right and all(_is_finite(each) for each in seconds.values())
+        right = right and all(type(line.get(name)) is int for name in ("step", "batches", "samples"))
+        right = right and isinstance(line.get("profiled"), bool)
+    end = line.get("end", {})
+    if right and end:
+        exchanged = end.get("exchanged") or {}
+        right = isinstance(exchanged, dict) and all(map(_is_finite, exchanged.values()))
+        right = right and all(
+            end.get(name) is None or _is_finite(end[name]) for name in ("memory_bytes", "cpu_fraction")
+        )
+    if not right:
+        raise DataError(f"{path}:{number}: no line of a watched run; delete the run's folder")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
 
 
 def rank_records(folder: Path) -> list[RankRecord]:

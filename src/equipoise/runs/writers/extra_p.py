@@ -22,11 +22,9 @@ def _write(frame: pl.DataFrame, file: IO[bytes]) -> None:
         raise UsageError(f"extra-p: a table without {_SIZE} has no measurements against size; export runs")
     metrics = [name for name in _METRICS if name in frame.columns]
     for row in frame.filter(pl.col(_SIZE) > 0).iter_rows(named=True):
-        levels = (
-            row["workload"],
-            row["accelerator"],
-            f"{row['campaign']}/{row['submitter'] or row['system']}",
-        )
+        who = row["submitter"] or row["system"]
+        entry = row["campaign"] if who is None else f"{row['campaign']}/{who}"
+        levels = (row["workload"], row["accelerator"], entry)
         for metric in metrics:
             value = row[metric]
             if value is not None and 0.0 < value < float("inf"):

@@ -14,7 +14,7 @@ from equipoise.runs.writers.writer import Writer
 
 _PREFIX = "equipoise_"
 _UNITS = (("_per_s", "_per_second"), ("_s", "_seconds"), ("_j", "_joules"))
-_MEANINGS = {column.name: column.meaning for table in TABLES for column in table.columns}
+_MEANINGS = {column.name: column.meaning for table in reversed(TABLES) for column in table.columns}
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 

@@ -1,0 +1,88 @@
+"""Fuzz every reader, guided by the branches it takes, for a bounded time: `make fuzz`.
+
+Each target runs in a process of its own under a cap on memory; an input may take so many seconds. What is
+found is written to tests/findings, where the tests read it from then on.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FINDINGS = HERE.parent / "tests" / "findings"
+# Readers take a tenth of it; what asks for more must be refused before.
+MEMORY_BYTES = 6 * 2**30
+INPUT_S = 10
+MAX_INPUT_BYTES = 1 << 16
+
+
+def _child(name: str, seconds: int, corpus: Path) -> None:
+    """Fuzz one target in this process; never returns."""
+    import atheris  # noqa: PLC0415 - only here
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.path.insert(0, str(HERE))
+    with atheris.instrument_imports(include=["equipoise"]):
+        from targets import TARGETS  # noqa: PLC0415 - instrumented as it loads
+    target = next(each for each in TARGETS if each.name == name)
+    FINDINGS.mkdir(exist_ok=True)
+    for number, seed in enumerate(target.seeds()):
+        (corpus / f"seed-{number}").write_bytes(seed[:MAX_INPUT_BYTES])
+    options = [
+        f"-max_total_time={seconds}",
+        f"-timeout={INPUT_S}",
+        f"-max_len={MAX_INPUT_BYTES}",
+        "-rss_limit_mb=3000",
+        f"-artifact_prefix={FINDINGS}/{name}-",
+        "-print_final_stats=1",
+        "-verbosity=1",
+    ]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], target.survives)
+    atheris.Fuzz()
+
+
+def main() -> int:
+    """Fuzz the targets named, or all; 1 where something was found."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("targets", nargs="*", help="which; all unless given")
+    asked.add_argument("--seconds", type=int, default=20, help="for each target")
+    asked.add_argument("--child", help=argparse.SUPPRESS)
+    asked.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
+    given = asked.parse_args()
+    if given.child:
+        _child(given.child, given.seconds, given.corpus)
+    sys.path.insert(0, str(HERE))
+    from targets import TARGETS  # noqa: PLC0415 - not where a child loads it instrumented
+
+    names = given.targets or [each.name for each in TARGETS]
+    found = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as corpus:
+            command = [sys.executable, __file__, "--child", name, "--corpus", corpus]
+            done = subprocess.run(
+                [*command, "--seconds", str(given.seconds)], capture_output=True, text=True, check=False
+            )
+        told = done.stderr + done.stdout
+        runs = next(
+            (line.split()[-1] for line in told.splitlines() if "number_of_executed_units" in line), "?"
+        )
+        covered = next(
+            (line.split("cov: ")[1].split()[0] for line in reversed(told.splitlines()) if "cov: " in line),
+            "?",
+        )
+        verdict = "ok" if done.returncode == 0 else "FOUND"
+        print(f"{name:<16} {runs:>9} inputs  {covered:>6} branches  {verdict}", flush=True)
+        if done.returncode:
+            found.append(name)
+            print("\n".join(told.splitlines()[-25:]), flush=True)
+    if found:
+        print(f"Found: {', '.join(found)}. The inputs are in {FINDINGS.name}/: mend the reader, keep them.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Every reader of files that users bring: mangled examples, and all that fuzzing ever found."""
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parents[1]
+FINDINGS = ROOT / "tests" / "findings"
+FINDINGS = ROOT / "tests" / "findings"
+MOST_S = 5.0
+
+_spec = importlib.util.spec_from_file_location("targets", ROOT / "fuzz" / "targets.py")
+targets = importlib.util.module_from_spec(_spec)
+sys.modules["targets"] = targets
+_spec.loader.exec_module(targets)
+
+# What readers trip over: ends of numbers and nesting, encodings, and the marks of each format.
+PIECES = (
+    b"",
+    b"\0",
+    b"\xff\xfe",
+    b"\n",
+    b"\r\n",
+    b'"',
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"9" * 5000,
+    b"1e999",
+    b"-1",
+    b"nan",
+    b"null",
+    b"true",
+    b"[]",
+    b"{}",
+    b",",
+    b"=",
+    "ß\u202e\u0000\U0001d7d7".encode(),
+)
+EDITS = st.lists(
+    st.tuples(
+        st.floats(0, 1), st.integers(0, 40), st.one_of(st.sampled_from(PIECES), st.binary(max_size=12))
+    ),
+    max_size=6,
+)
+
+
+def mangled(data, edits):
+    """The data with pieces cut out and put in, at places given as shares of its length."""
+    for share, cut, piece in edits:
+        at = int(share * len(data))
+        data = data[:at] + piece + data[at + cut :]
+    return data
+
+
+@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.name)
+def test_seeds_are_read(target):
+    for seed in target.seeds():
+        target.read(seed)
+
+
+@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.name)
+def test_readers_refuse_or_read_whatever_they_are_given(target):
+    seeds = target.seeds()
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(seed=st.sampled_from(seeds), edits=EDITS, anything=st.one_of(st.none(), st.binary(max_size=200)))
+    def check(seed, edits, anything):
+        data = anything if anything is not None else mangled(seed, edits)
+        began = time.monotonic()
+        target.survives(data)
+        assert time.monotonic() - began < MOST_S
+
+    check()
+
+
+@pytest.mark.parametrize("path", sorted(FINDINGS.glob("*-*")), ids=lambda path: path.name)
+def test_what_fuzzing_found_stays_mended(path):
+    name = path.name.partition("-")[0]
+    target = next(each for each in targets.TARGETS if each.name == name)
+    target.survives(path.read_bytes())
