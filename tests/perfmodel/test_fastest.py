@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.fastest import Job, fastest
+from equipoise.perfmodel.fastest import fastest
 from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.job import Job
 from equipoise.perfmodel.legality import fault, limits
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
@@ -71,8 +72,22 @@ def both(model, nodes, sizes, batches, choices, *, parameters=None, memory_share
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_it_finds_what_the_exhaustive_search_finds(case):
     for quick, whole in both(*case):
-        assert quick == whole
+        agree(quick, whole)
+        assert [each.strategy for each in quick.best] == [each.strategy for each in whole.best]
+        assert quick.faults == whole.faults
         assert whole.num_legal > 10
+
+
+def agree(quick, whole):
+    """Counts and times are alike; memory is told of all where nothing fits, else of what does not."""
+    assert (quick.num_legal, quick.num_fitting) == (whole.num_legal, whole.num_fitting)
+    assert [each.worth[0] for each in quick.best] == pytest.approx([each.worth[0] for each in whole.best])
+    if not whole.num_fitting:
+        assert quick.memories == whole.memories
+    elif whole.num_fitting < whole.num_legal:
+        assert quick.memories.nearest_bytes == whole.memories.nearest_bytes
+    else:
+        assert quick.memories is None
 
 
 @settings(max_examples=12, deadline=None)
@@ -91,8 +106,7 @@ def test_it_does_so_whatever_the_calibration_and_the_memory(name, memory_share, 
     for quick, whole in both(
         model, nodes, sizes[:1], batches[:1], choices, parameters=parameters, memory_share=memory_share
     ):
-        assert [each.worth[0] for each in quick.best] == pytest.approx([each.worth[0] for each in whole.best])
-        assert (quick.num_fitting, quick.memories) == (whole.num_fitting, whole.memories)
+        agree(quick, whole)
 
 
 def test_a_space_without_legal_strategies_has_no_answer():
@@ -148,9 +162,11 @@ def test_what_is_taken_for_faster_is_never_slower(pair):
     found = estimate(load, rates, grid([slower, faster]), Parameters())
     slow_s, fast_s = np.broadcast_to(found.step_s, (2,))
     assert fast_s <= slow_s * (1 + 1e-12)
+    slow_bytes, fast_bytes = np.broadcast_to(found.memory.needed, (2,))
     if knob == "tp_overlap" or (knob, slower.shard_state) == ("shard_state", 0):
-        held = np.broadcast_to(found.memory.needed, (2,))
-        assert held[1] <= held[0]
+        assert fast_bytes <= slow_bytes
+    else:  # recomputed, or gradients sharded: slower or as fast, and never heavier
+        assert slow_bytes <= fast_bytes
 
 
 def test_many_calibrations_at_once_are_each_alone():

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, partial
 from itertools import count, product
 from typing import Any, NamedTuple, TypeAlias
@@ -144,6 +144,25 @@ class Alike:
         """Strategies of a place."""
         return len(self.layers) * len(self.states)
 
+    def only(self, layers: Sequence[int], states: Sequence[int]) -> "Alike":
+        """The same places with some combinations, by their numbers."""
+        return replace(
+            self,
+            layers=tuple(self.layers[each] for each in layers),
+            states=tuple(self.states[each] for each in states),
+        )
+
+    def at(self, which: Codes) -> "Alike":
+        """Some of the places with the same combinations."""
+        return replace(self, places=self.places.taken(which))
+
+    def strategy(self, place: int, layer: int, state: int) -> Strategy:
+        """The strategy of a place and combinations, by their numbers."""
+        sizes = {name: int(getattr(self.places, name)[place]) for name in PLACE_KNOBS}
+        layers = dict(zip(LAYER_KNOBS, self.layers[layer], strict=True))
+        states = dict(zip(STATE_KNOBS, self.states[state], strict=True))
+        return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]
+
     def meshes(self, most_elements: int) -> Iterator[tuple[int, Places, Grid]]:
         """The strategies as meshes of at most about `most_elements` each: first place, places and mesh."""
         each = max(1, most_elements // self.num_each)
@@ -262,6 +281,7 @@ def _blocks(
     if not experts:
         faults[f"ep asked for is not among {_short(shares)}, which divide the experts"] += 1
     batches = cache(partial(_batches, space))
+    by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp))
     number, layouts = first
     for dp, tp, pp, cp in _shares(space, limits, faults):
         ranks = dp * tp * cp
@@ -270,30 +290,37 @@ def _blocks(
             if wrong:
                 faults[wrong] += 1
                 continue
-            found, wrongs = batches(dp, pp)
-            for each, times in wrongs:
+            for each, times in batches(dp)[1]:
                 faults[each] += times
             layout = next(layouts)
-            for each in found:
+            for each in by_rounds(dp, pp):
                 yield _Block(dp, tp, pp, cp, ep, each, number, layout)
 
 
-def _batches(space: Space, dp: int, pp: int) -> tuple[tuple[_Batches, ...], tuple[tuple[str, int], ...]]:
-    """Global batches and micro-batches that so many data ranks can share, and what keeps others out."""
+def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[str, int], ...]]:
+    """Global batches and micro-batches that so many data ranks can share, a pair a row; what is left out."""
     pairs: list[tuple[int, int]] = []
     wrong: Counter[str] = Counter()
     for batch in space.global_batches:
         if batch % dp:
             wrong["dp does not divide the global batch"] += 1
             continue
-        sizes = [each for each in divisors(batch // dp) if space.allows("microbatch_samples", each)]
+        sizes = divisors(batch // dp)
+        if "microbatch_samples" in space.choices:
+            sizes = tuple(each for each in sizes if space.allows("microbatch_samples", each))
         if not sizes:
             wrong["microbatch asked for does not divide the samples of a data rank"] += 1
         pairs += [(batch, size) for size in sizes]
-    table = np.array(pairs, dtype=float).reshape(-1, 2)
-    whole = table[:, 0] / (dp * table[:, 1]) % pp == 0
-    parts = ((each, table[whole == each]) for each in (True, False))
-    return tuple(_Batches(each, *part.T) for each, part in parts if len(part)), tuple(wrong.items())
+    return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
+
+
+def _by_rounds(pairs: Numbers, dp: int, pp: int) -> tuple[_Batches, ...]:
+    """The pairs whose micro-batches are a multiple of the pipeline's stages, and the others."""
+    whole = pairs[:, 0] / (dp * pairs[:, 1]) % pp == 0
+    if whole.all():
+        return (_Batches(True, *pairs.T),) if len(pairs) else ()
+    parts = ((each, pairs[whole == each]) for each in (True, False))
+    return tuple(_Batches(each, *part.T) for each, part in parts if len(part))
 
 
 def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tuple[int, int, int, int]]:

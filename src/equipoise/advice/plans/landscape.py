@@ -7,7 +7,8 @@ deadline, budget or rates needs no new search.
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+
+import numpy as np
 
 from equipoise.advice.plans.planned import Option
 from equipoise.advice.plans.setting import Setting
@@ -17,15 +18,15 @@ from equipoise.scaling.law import FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """What a search at one size found: the best strategy first, then the best of the other layouts.
+    """What a search at one size found. best: the best strategy in full; None where nothing fits.
 
-    drawn_s: (n_draws,) equally likely times of the training by the best; None where nothing fits.
+    drawn_s: (n_draws,) equally likely times of the training by the best.
     """
 
     num_accelerators: int
     found: Searched
-    options: tuple[Option, ...]
-    drawn_s: FloatArray | None
+    best: Option | None
+    drawn_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +58,11 @@ def surveyed(landscape: Landscape, sizes: Collection[int]) -> Landscape:
 def _sized(ground: Setting, sizes: Sequence[int]) -> list[Sized]:
     """What a search finds at each size."""
     found = ground.surveyed(sizes)
-    timed = ground.timed([best.strategy for each in found for best in each.best])
-    options, drawn = iter(timed.options), iter(timed.drawn_s.T)
+    timed = ground.timed([each.best[0].strategy for each in found if each.best])
+    best = iter(zip(timed.options, timed.drawn_s.T, strict=True))
+    nothing = (None, np.empty(0))
     sized = []
     for size, each in zip(sizes, found, strict=True):
-        times_s = list(islice(drawn, len(each.best)))
-        sized.append(
-            Sized(
-                num_accelerators=size,
-                found=each,
-                options=tuple(islice(options, len(each.best))),
-                drawn_s=times_s[0] if times_s else None,
-            )
-        )
+        option, drawn_s = next(best) if each.best else nothing
+        sized.append(Sized(num_accelerators=size, found=each, best=option, drawn_s=drawn_s))
     return sized

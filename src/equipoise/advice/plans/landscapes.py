@@ -10,7 +10,7 @@ import polars as pl
 from equipoise.advice.forecast.answer import MAX_SIZES, Terms
 from equipoise.advice.plans.landscape import Landscape, surveyed
 from equipoise.advice.plans.plan import answered, landscape, refuse, tried
-from equipoise.advice.plans.planned import Plan, Question
+from equipoise.advice.plans.planned import Length, Plan, Question
 
 # Beyond so many sizes a landscape forgets those that the last question did not need.
 _MOST_SIZES = 2 * MAX_SIZES
@@ -32,6 +32,8 @@ class Landscapes:
         """most: how many to keep; about 0.3 MB each."""
         self._most = most
         self._kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
+        # With the table it is of, so that no other takes the number.
+        self._lengths: OrderedDict[tuple[Any, ...], tuple[pl.DataFrame | None, Length]] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -47,7 +49,7 @@ class Landscapes:
         """
         kept = self._of(question, scores)
         with kept.lock:
-            flat = kept.landscape or landscape(question, scores=scores)
+            flat = kept.landscape or self._flat(question, scores)
             refuse(question, flat.ground, terms or Terms())
             sizes = tried(question, flat.ground)
             found = surveyed(flat, sizes)
@@ -55,6 +57,18 @@ class Landscapes:
                 found = replace(found, sized=found.at(sizes))
             kept.landscape = found
         return answered(found, question, terms=terms, scores=scores)
+
+    def _flat(self, question: Question, scores: pl.DataFrame | None) -> Landscape:
+        """A landscape with nothing searched yet; the length of a training is that on any accelerator."""
+        key = (question.workload, question.training_samples, question.training_tokens, id(scores))
+        with self._lock:
+            _, length = self._lengths.get(key, (None, None))
+        found = landscape(question, scores=scores, length=length)
+        with self._lock:
+            self._lengths[key] = (scores, found.ground.length)
+            while len(self._lengths) > self._most:
+                self._lengths.popitem(last=False)
+        return found
 
     def _of(self, question: Question, scores: pl.DataFrame | None) -> _Kept:
         """What is kept of a question's workload and accelerator; the one used longest ago makes room."""

@@ -1,8 +1,8 @@
 """The calibration a plan rests on: parameters, equally likely others, and how wrong it was."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class Model:
     basis: Basis
 
 
+@lru_cache(maxsize=64)
 def model_for(accelerator: str, name: str | None = None) -> Model:
     """The calibration to plan with on an accelerator: the profile of a name, or one measured on this chip.
 
@@ -85,18 +86,9 @@ def _draws(values: Mapping[str, float], log_sd: Mapping[str, float]) -> tuple[Pa
     Assumes parameters are independent, which makes sums vary more than they do where fits trade them off.
     Source: each prior names its own.
     """
-    rng = np.random.default_rng(_SEED)
-    drawn = []
-    for _ in range(_NUM_DRAWS):
-        deviates = rng.standard_normal(len(PRIORS))
-        drawn.append(
-            {
-                each.name: min(
-                    each.largest,
-                    values.get(each.name, each.median)
-                    * math.exp(log_sd.get(each.name, each.log_sd) * deviate),
-                )
-                for each, deviate in zip(PRIORS, deviates, strict=True)
-            }
-        )
-    return tuple(Parameters().changed(each) for each in drawn)
+    deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(PRIORS)))
+    medians = np.array([values.get(each.name, each.median) for each in PRIORS])
+    spreads = np.array([log_sd.get(each.name, each.log_sd) for each in PRIORS])
+    drawn = np.minimum(medians * np.exp(spreads * deviates), [each.largest for each in PRIORS])
+    names = [each.name for each in PRIORS]
+    return tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist())

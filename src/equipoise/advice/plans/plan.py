@@ -13,7 +13,7 @@ from equipoise.advice.forecast.answer import LEVEL, Evidence, Terms
 from equipoise.advice.plans.landscape import Landscape, Sized, surveyed
 from equipoise.advice.plans.mixed import kinds, rates, speed_shares_gain
 from equipoise.advice.plans.modelled import Model
-from equipoise.advice.plans.planned import Option, Plan, Question, Rejection
+from equipoise.advice.plans.planned import Length, Option, Plan, Question, Rejection
 from equipoise.advice.plans.remedy import remedy
 from equipoise.advice.plans.seen import seen
 from equipoise.advice.plans.setting import Setting, setting
@@ -48,13 +48,17 @@ def plan(
 
 
 def landscape(
-    question: Question, *, scores: pl.DataFrame | None = None, model: Model | None = None
+    question: Question,
+    *,
+    scores: pl.DataFrame | None = None,
+    model: Model | None = None,
+    length: Length | None = None,
 ) -> Landscape:
     """The landscape of a question's workload and accelerator, with nothing searched yet.
 
-    Raises as `plan`.
+    length: of the training, where it is known from another question. Raises as `plan`.
     """
-    return Landscape(ground=setting(question, Terms(), scores, model))
+    return Landscape(ground=setting(question, Terms(), scores, model=model, length=length))
 
 
 def tried(question: Question, ground: Setting) -> frozenset[int]:
@@ -77,15 +81,17 @@ def answered(
     """
     ground = found.ground
     paid = refuse(question, ground, terms or Terms())
-    sized = [_priced(each, paid) for each in found.at(tried(question, ground))]
-    best = [each for each in sized if each.options]
-    drawn_s = np.array([each.drawn_s for each in best]).T
-    points = _equilibria([each.options[0] for each in best], drawn_s, sized[-1].num_accelerators)
+    sized = found.at(tried(question, ground))
+    fitting = [each for each in sized if each.best is not None]
+    by_size = _priced([each.best for each in fitting if each.best], paid)
+    drawn_s = np.array([each.drawn_s for each in fitting]).T
+    points = _equilibria(by_size, drawn_s, sized[-1].num_accelerators)
     answer = default_answer(points) if points else None
     asked = [each for each in sized if question.asks(each.num_accelerators)]
-    asked_best = [each for each in asked if each.options]
-    kept, refused = _kept(question, asked_best)
+    best = [each for each in by_size if question.asks(each.num_accelerators)]
+    kept, refused = _kept(question, best)
     chosen = _chosen(question, kept, answer)
+    others = _others(ground, sized, chosen, paid)
     return Plan(
         question=question,
         workload=ground.workload,
@@ -94,23 +100,23 @@ def answered(
         length=ground.length,
         basis=ground.model.basis,
         record=ground.record,
-        recommended=chosen.options[0] if chosen else None,
-        alternatives=chosen.options[1:] if chosen else (),
-        by_size=tuple(each.options[0] for each in best),
+        recommended=chosen,
+        alternatives=others,
+        by_size=by_size,
         drawn_s=drawn_s,
-        pareto=pareto([each.options[0] for each in asked_best]),
+        pareto=pareto(best),
         points=points,
         answer=answer,
         seen=_seen(ground, scores, chosen),
         rejected=(*refused, *_rejections(ground, asked)),
-        remedy=None if any(each.options for each in asked) else remedy(ground, question.most),
-        leanest=_leanest(ground, asked),
+        remedy=None if best else remedy(ground, question.most),
+        leanest=None if best else _leanest(ground, asked),
         parameters=ground.model.parameters,
         notes=(
             *ground.length.notes,
             *_notes(question, ground),
             *_mixed_notes(ground, question, chosen),
-            *_full_notes(ground, chosen),
+            *_full_notes(ground, chosen, others),
         ),
         num_considered=sum(each.found.num_legal for each in sized),
         num_fitting=sum(each.found.num_fitting for each in sized),
@@ -127,12 +133,21 @@ def refuse(question: Question, ground: Setting, terms: Terms) -> Rates:
     return paid
 
 
-def _priced(sized: Sized, paid: Rates) -> Sized:
+def _priced(options: Sequence[Option], paid: Rates) -> tuple[Option, ...]:
     """The options with their bills by these rates."""
-    options = tuple(
-        replace(each, bill=economics.bill(each.num_accelerators, each.time, paid)) for each in sized.options
+    return tuple(
+        replace(each, bill=economics.bill(each.num_accelerators, each.time, paid)) for each in options
     )
-    return replace(sized, options=options)
+
+
+def _others(
+    ground: Setting, sized: Sequence[Sized], chosen: Option | None, paid: Rates
+) -> tuple[Option, ...]:
+    """The best of the other layouts on as many accelerators as are recommended."""
+    if chosen is None:
+        return ()
+    found = next(each.found for each in sized if each.num_accelerators == chosen.num_accelerators)
+    return _priced(ground.timed([each.strategy for each in found.best[1:]]).options, paid)
 
 
 def _refuse_batches_beyond(question: Question, ground: Setting) -> None:
@@ -203,16 +218,15 @@ def _as_tried(point: Equilibrium) -> Equilibrium:
     return replace(point, next_doubling=replace(point.next_doubling, extrapolated=False))
 
 
-def _kept(question: Question, best: Sequence[Sized]) -> tuple[list[Sized], tuple[Rejection, ...]]:
+def _kept(question: Question, best: Sequence[Option]) -> tuple[list[Option], tuple[Rejection, ...]]:
     """The sizes that keep deadline and budget; what the others would have needed."""
-    kept: list[Sized] = []
+    kept: list[Option] = []
     late: list[float] = []
     dear: list[float] = []
     for each in best:
-        first = each.options[0]
-        usd = first.bill.usd
-        if first.time.value > question.deadline_s:
-            late.append(first.time.value)
+        usd = each.bill.usd
+        if each.time.value > question.deadline_s:
+            late.append(each.time.value)
         elif usd is not None and usd > question.budget_usd:
             dear.append(usd)
         else:
@@ -228,19 +242,19 @@ def _kept(question: Question, best: Sequence[Sized]) -> tuple[list[Sized], tuple
     return kept, tuple(refused)
 
 
-def _chosen(question: Question, kept: Sequence[Sized], answer: Equilibrium | None) -> Sized | None:
+def _chosen(question: Question, kept: Sequence[Option], answer: Equilibrium | None) -> Option | None:
     """The size that serves the objective best; fewer accelerators where two serve alike."""
     if not kept:
         return None
     if question.objective == "balance":
         limit = kept[0].num_accelerators if answer is None else answer.num_accelerators
         below = [each for each in kept if each.num_accelerators <= limit]
-        return min(below, key=lambda each: each.options[0].time.value) if below else kept[0]
+        return min(below, key=lambda each: each.time.value) if below else kept[0]
     if question.objective == "time":
-        return min(kept, key=lambda each: each.options[0].time.value)
+        return min(kept, key=lambda each: each.time.value)
     if question.objective == "cost":
-        return min(kept, key=lambda each: each.options[0].bill.accelerator_hours)
-    return min(kept, key=lambda each: each.options[0].bill.energy_j or each.options[0].bill.accelerator_hours)
+        return min(kept, key=lambda each: each.bill.accelerator_hours)
+    return min(kept, key=lambda each: each.bill.energy_j or each.bill.accelerator_hours)
 
 
 def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
@@ -267,7 +281,7 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def _leanest(ground: Setting, sized: Sequence[Sized]) -> Option | None:
     """Where nothing fits, what needs the least memory on the most accelerators; None if nothing is legal."""
     memories = sized[-1].found.memories
-    if memories is None or any(each.options for each in sized):
+    if memories is None:
         return None
     return ground.timed([memories.leanest]).options[0]
 
@@ -292,33 +306,31 @@ def _rejections(ground: Setting, sized: Sequence[Sized]) -> tuple[Rejection, ...
     return (*((memory,) if too_large else ()), *illegal)
 
 
-def _seen(ground: Setting, scores: pl.DataFrame | None, chosen: Sized | None) -> Evidence | None:
+def _seen(ground: Setting, scores: pl.DataFrame | None, chosen: Option | None) -> Evidence | None:
     """What was published of the recommended training; nothing where its length is not the published one."""
     if scores is None or chosen is None or ground.length.batches is None:
         return None
-    return seen(scores, ground.workload.slug, chosen.options[0])
+    return seen(scores, ground.workload.slug, chosen)
 
 
-def _mixed_notes(ground: Setting, question: Question, chosen: Sized | None) -> Iterator[str]:
+def _mixed_notes(ground: Setting, question: Question, chosen: Option | None) -> Iterator[str]:
     """Of unequal accelerators: what sharing out by speed would gain."""
     if chosen is None or len(kinds(ground.cluster.accelerator)) == 1:
         return
-    gain = speed_shares_gain(
-        question, ground.cluster, ground.load, ground.model.parameters, chosen.options[0]
-    )
+    gain = speed_shares_gain(question, ground.cluster, ground.load, ground.model.parameters, chosen)
     yield (
         "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
         f"step at most {format_percent(round(gain, 3))} shorter."
     )
 
 
-def _full_notes(ground: Setting, chosen: Sized | None) -> Iterator[str]:
+def _full_notes(ground: Setting, chosen: Option | None, others: Sequence[Option]) -> Iterator[str]:
     """Where the memory is all but full: what to take if the estimate of it is a little too low."""
     held = ground.cluster.accelerator.memory_bytes
-    if chosen is None or held is None or chosen.options[0].memory_bytes <= _NEARLY_FULL * held:
+    if chosen is None or held is None or chosen.memory_bytes <= _NEARLY_FULL * held:
         return
-    share = format_percent(round(chosen.options[0].memory_bytes / held, 3))
-    lean = [each for each in chosen.options if each.memory_bytes <= _NEARLY_FULL * held]
+    share = format_percent(round(chosen.memory_bytes / held, 3))
+    lean = [each for each in others if each.memory_bytes <= _NEARLY_FULL * held]
     instead = f"; else take {lean[0].strategy.text()!r}" if lean else ""
     yield f"It fills {share} of the memory, which estimates miss by some percent: try it first{instead}."
 

@@ -18,9 +18,10 @@ from equipoise.advice.plans.planned import Length, Option, Question
 from equipoise.advice.plans.subject import subject, usual_batch, usual_choices
 from equipoise.economics import Rates
 from equipoise.perfmodel.estimate import Estimates, Seconds, estimate
-from equipoise.perfmodel.fastest import Job, fastest
+from equipoise.perfmodel.fastest import fastest
 from equipoise.perfmodel.goodput import goodput_fraction
 from equipoise.perfmodel.grid import Grid, Numbers, grid
+from equipoise.perfmodel.job import Job
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import Memory
@@ -211,11 +212,17 @@ def _log_half_widths(drawn_s: FloatArray, step_s: Numbers, log_half_width: float
 
 
 def setting(
-    question: Question, terms: Terms, scores: pl.DataFrame | None, model: Model | None = None
+    question: Question,
+    terms: Terms,
+    scores: pl.DataFrame | None,
+    model: Model | None = None,
+    *,
+    length: Length | None = None,
 ) -> Setting:
     """All that a question needs to be answered.
 
-    scores: the table `scores`, for samples against batch. model: in place of the question's profile.
+    scores: the table `scores`, for samples against batch. model: in place of the question's profile. length:
+    of the training, where it is known from another question.
     Raises SpecError for names that are not known.
     """
     about = subject(question.workload)
@@ -227,18 +234,23 @@ def setting(
     )
     choices = usual_choices(dict(question.choices), about)
     choices.setdefault("precision", (_usual_precision(nodes),))
-    stated = stated_length(about, samples=question.training_samples, tokens=question.training_tokens)
     return Setting(
         workload=about,
         cluster=nodes,
         load=workload_load(about),
         rates=rates(nodes.accelerator, terms),
-        length=training_length(about, scores, stated_samples=stated),
+        length=length or length_of(question, about, scores),
         model=model or model_for(nodes.accelerator.slug, question.profile),
         choices=choices,
         global_batch_samples=question.global_batch_samples,
         num_best=question.num_best,
     )
+
+
+def length_of(question: Question, about: Workload, scores: pl.DataFrame | None) -> Length:
+    """How long the training of a question is. Raises UsageError for what is no length."""
+    stated = stated_length(about, samples=question.training_samples, tokens=question.training_tokens)
+    return training_length(about, scores, stated_samples=stated)
 
 
 def _usual_precision(nodes: Cluster) -> Precision:
