@@ -5,8 +5,9 @@ from textwrap import fill
 
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
+from equipoise.advice.plans.sizing import kinds_held
 from equipoise.cli.output import counted, printable, table_text, width_columns
-from equipoise.scaling.equilibrium import Equilibrium
+from equipoise.scaling.equilibrium import Equilibrium, doubling_words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
 
@@ -149,7 +150,7 @@ def _mass(mass_kg: float) -> str:
 def _memory(found: Plan, option: Option) -> str:
     """Memory by kind, the largest first."""
     whole = found.cluster.accelerator.memory_bytes
-    kinds = {kind: size for kind, size in option.memory.items() if kind != "reserved"}
+    kinds = kinds_held(option)
     parts = [
         f"{kind} {format_si(size, 'B')}"
         for kind, size in sorted(kinds.items(), key=lambda pair: -pair[1])
@@ -232,18 +233,13 @@ def _points(found: Plan) -> str:
 def _point(points: list[Equilibrium]) -> str:
     first = points[0]
     names = ", ".join(each.kind for each in points)
-    size, after = format_count(first.num_accelerators), first.next_doubling
+    size = format_count(first.num_accelerators)
     where = {
         "at": f"at {size}{_bounds(first)}",
         "at_least": f"at {size} or beyond, where the sizes tried end",
         "at_most": f"at {size} or below, where the sizes tried begin",
     }[first.bound]
-    change = f"{format_duration(abs(after.gain_s))} ({format_percent(abs(round(after.gain_fraction, 2)))})"
-    gain = f"saves {change}" if after.gain_s >= 0 else f"takes {change} longer"
-    return (
-        f"{names}: {where}; going to {format_count(2 * first.num_accelerators)} {gain} and costs "
-        f"{after.accelerator_hours_factor:.2f}x the accelerator-hours."
-    )
+    return f"{names}: {where}; {doubling_words(first, factor='.2f')}."
 
 
 def _bounds(point: Equilibrium) -> str:

@@ -255,18 +255,24 @@ def default_answer(found: tuple[Equilibrium, ...]) -> Equilibrium:
 
 def words(point: Equilibrium) -> str:
     """The equilibrium, and what going on would bring, in one sentence."""
-    size, after = format_count(point.num_accelerators), point.next_doubling
+    size = format_count(point.num_accelerators)
     place = {
         "at": f"at {size} you are at {point.title}{_range_words(point)}",
         "at_least": f"{point.title} lies at {size} or beyond, where the data end",
         "at_most": f"{point.title} lies at {size} or below, where the data begin",
     }[point.bound]
+    caveat = ", by extrapolation" if point.next_doubling.extrapolated else ""
+    return f"{place}; {doubling_words(point)}{caveat}"
+
+
+def doubling_words(point: Equilibrium, *, factor: str = ".2g") -> str:
+    """What going on to twice the accelerators would bring and cost. factor: how to write that of the cost."""
+    after = point.next_doubling
     change = f"{format_duration(abs(after.gain_s))} ({format_percent(abs(round(after.gain_fraction, 2)))})"
     gain = f"saves {change}" if after.gain_s >= 0.0 else f"takes {change} longer"
-    caveat = ", by extrapolation" if after.extrapolated else ""
     return (
-        f"{place}; going to {format_count(2 * point.num_accelerators)} {gain} and costs "
-        f"{after.accelerator_hours_factor:.2g}x the accelerator-hours{caveat}"
+        f"going to {format_count(2 * point.num_accelerators)} {gain} and costs "
+        f"{after.accelerator_hours_factor:{factor}}x the accelerator-hours"
     )
 
 

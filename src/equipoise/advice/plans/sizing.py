@@ -80,12 +80,14 @@ def spent(options: Sequence[Option]) -> Parts:
 
 
 def held(options: Sequence[Option]) -> Parts:
-    """Bytes of the fullest accelerator, by kind; `slack` is what the allocator holds beside."""
-    kinds = []
-    for each in options:
-        told = {kind: size for kind, size in each.memory.items() if kind != _SUM_OF_KINDS}
-        kinds.append(told | {"slack": each.memory_bytes - sum(told.values())})
-    return _parts(kinds)
+    """Bytes of the fullest accelerator, by kind."""
+    return _parts([kinds_held(each) for each in options])
+
+
+def kinds_held(option: Option) -> dict[str, float]:
+    """Bytes of the fullest accelerator by kind, to their sum; `slack` is what the allocator holds beside."""
+    told = {kind: size for kind, size in option.memory.items() if kind != _SUM_OF_KINDS}
+    return told | {"slack": option.memory_bytes - sum(told.values())}
 
 
 def _parts(wholes: Sequence[Mapping[str, float]]) -> Parts:
