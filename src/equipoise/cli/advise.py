@@ -7,11 +7,18 @@ import typer
 
 from equipoise.cli.options import (
     Also,
+    AsHtml,
     AsJson,
+    Budget,
     Data,
+    GlobalBatch,
     Hardware,
     JsonOut,
+    Precisions,
+    Price,
     Recorded,
+    Samples,
+    Tokens,
     Workloads,
     clusters_from,
     extend_catalogue,
@@ -49,8 +56,8 @@ def advise(
     deadline: Annotated[
         str | None, typer.Option(metavar="HOURS", help="What training may take: 12, 90min, 2d.")
     ] = None,
-    budget: Annotated[float | None, typer.Option(metavar="USD", help="What it may cost.")] = None,
-    price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
+    budget: Budget = None,
+    price: Price = None,
     terms: Annotated[
         Literal["on_demand", "reserved", "spot"] | None, typer.Option(help="How it is rented; on_demand.")
     ] = None,
@@ -64,14 +71,10 @@ def advise(
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Your own runs: of `bench --out`, or CSV files.")
     ] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Samples a step over all accelerators; chosen unless given.")
-    ] = None,
-    samples: Annotated[float | None, typer.Option(help="Samples to train on, not to the target.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, likewise.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
-    ] = None,
+    global_batch: GlobalBatch = None,
+    samples: Samples = None,
+    tokens: Tokens = None,
+    precision: Precisions = None,
     ask: Annotated[
         Literal["tokens", "model"] | None,
         typer.Option(help="Rather: how many tokens, or how large a model, --budget and --deadline allow."),
@@ -91,9 +94,7 @@ def advise(
         float | None, typer.Option(metavar="0..1", help="Share of all hours that an own machine works.")
     ] = None,
     horizon: Annotated[float, typer.Option(metavar="MONTHS", help="By when owning has to pay.")] = 36.0,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
-    ] = None,
+    html: AsHtml = None,
     recorded: Recorded = False,
     data: Data = None,
     also: Also = None,

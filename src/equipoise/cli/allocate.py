@@ -11,6 +11,8 @@ from equipoise.cli.options import (
     Data,
     Hardware,
     JsonOut,
+    Price,
+    Region,
     Workloads,
     clusters_from,
     extend_catalogue,
@@ -40,8 +42,8 @@ def allocate(
     begin: Annotated[
         str | None, typer.Option(metavar="HH:MM", help="Time of day at which the plan begins; 00:00.")
     ] = None,
-    price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
-    region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
+    price: Price = None,
+    region: Region = "world",
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,

@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import AsJson, Hardware, JsonOut, clusters_from, extend_catalogue
+from equipoise.cli.options import (
+    AsHtml,
+    AsJson,
+    Hardware,
+    JsonOut,
+    clusters_from,
+    extend_catalogue,
+)
 from equipoise.cli.output import answering, written_aside
 
 _STANDARD_INPUT = "-"
@@ -31,9 +38,7 @@ def topology(
         bool,
         typer.Option("--fp32", help="Predict for fp32, as torch trains unless told, not autocast."),
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
-    ] = None,
+    html: AsHtml = None,
     hardware: Hardware = None,
     as_json: AsJson = False,
     json_out: JsonOut = None,

@@ -81,8 +81,18 @@ Workloads = Annotated[
     list[Path] | None,
     typer.Option("--workloads", metavar="FILE", help="Add or override workloads from a TOML file."),
 ]
-
-
+Price = Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")]
+Region = Annotated[str, typer.Option(help="Whose electricity the carbon is of.")]
+Budget = Annotated[float | None, typer.Option(metavar="USD", help="What it may cost.")]
+GlobalBatch = Annotated[
+    int | None, typer.Option(help="Samples a step over all accelerators; chosen unless given.")
+]
+Samples = Annotated[float | None, typer.Option(help="Samples to train on, not to the target.")]
+Tokens = Annotated[float | None, typer.Option(help="Tokens to train on, likewise.")]
+Precisions = Annotated[
+    str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
+]
+AsHtml = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")]
 Columns = Annotated[
     list[str] | None,
     typer.Option(

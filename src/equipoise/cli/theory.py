@@ -7,11 +7,19 @@ import typer
 
 from equipoise.cli.options import (
     Also,
+    AsHtml,
     AsJson,
+    Budget,
     Data,
+    GlobalBatch,
     Hardware,
     JsonOut,
+    Precisions,
+    Price,
     Recorded,
+    Region,
+    Samples,
+    Tokens,
     Workloads,
     clusters_from,
     extend_catalogue,
@@ -96,19 +104,15 @@ def plan(
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes, instead.")] = None,
     node_size: Annotated[int | None, typer.Option(min=1, help="Accelerators of a node.")] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Samples a step over all accelerators; chosen unless given.")
-    ] = None,
-    samples: Annotated[float | None, typer.Option(help="Samples to train on, not to the target.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, likewise.")] = None,
+    global_batch: GlobalBatch = None,
+    samples: Samples = None,
+    tokens: Tokens = None,
     objective: Annotated[
         Literal["time", "cost", "energy", "balance"], typer.Option(help="What decides between sizes.")
     ] = "balance",
     deadline: Annotated[float | None, typer.Option(metavar="HOURS", help="What training may take.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="USD", help="What it may cost.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
-    ] = None,
+    budget: Budget = None,
+    precision: Precisions = None,
     fix: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,11 +126,9 @@ def plan(
         str | None, typer.Option(help="A calibration, or `priors`; that of the accelerator unless given.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = 10,
-    price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
-    region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")
-    ] = None,
+    price: Price = None,
+    region: Region = "world",
+    html: AsHtml = None,
     recorded: Recorded = False,
     data: Data = None,
     also: Also = None,

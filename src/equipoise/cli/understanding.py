@@ -13,7 +13,9 @@ from equipoise.cli.options import (
     Data,
     Hardware,
     JsonOut,
+    Price,
     Recorded,
+    Region,
     Workloads,
     extend_catalogue,
 )
@@ -48,8 +50,8 @@ def predict(
     round_: Annotated[
         str | None, typer.Option("--round", help="The round to start from; the accelerator's newest.")
     ] = None,
-    price: Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")] = None,
-    region: Annotated[str, typer.Option(help="Whose electricity the carbon is of.")] = "world",
+    price: Price = None,
+    region: Region = "world",
     hour_usd: Annotated[float | None, typer.Option(help="What an hour of waiting costs, US dollars.")] = None,
     deadline_h: Annotated[float | None, typer.Option(help="Hours that training may take at most.")] = None,
     recorded: Recorded = False,
