@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -99,7 +100,8 @@ def _value(path: Path, key: str, value: object) -> object:
         if isinstance(texts, list) and texts and all(isinstance(each, str) for each in texts):
             return tuple(texts)
     elif float in _TYPES[name] and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        with suppress(OverflowError):  # a whole number of more digits than any float has
+            return float(value)
     elif any(type(value) is each for each in _TYPES[name]):
         if name in _CHOICES and value not in _CHOICES[name]:
             raise DataError(f"{path}: {key} = {value!r}; expected one of {', '.join(_CHOICES[name])}")

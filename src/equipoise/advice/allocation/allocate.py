@@ -257,7 +257,7 @@ def _equal_shares(problem: Problem) -> float | None:
         fitting = [choice for choice, size in enumerate(job.sizes) if size <= share]
         if not fitting:
             return None
-        fastest = min(fitting, key=lambda choice, times=job.time_s: times[choice])
+        fastest = min(fitting, key=job.time_s.__getitem__)
         placed.append(Placed(job=index, choice=fastest, start_s=job.start_s))
     return problem.value(placed) if problem.is_feasible(placed) else None
 

@@ -1,12 +1,11 @@
 """The problem of sharing a pool: jobs with a time for each size, what to minimise, and what a solution is."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from equipoise.advice.allocation.tariff import Tariff
-from equipoise.units import HOUR_S
 
 ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
 # Sums of the same times in another order differ by less.
@@ -138,9 +137,6 @@ class Solved:
         return min(1.0, max(0.0, 1.0 - self.bound / self.value))
 
 
-Solver: TypeAlias = Callable[[Problem], Solved | None]
-
-
 def is_after(one_s: float, other_s: float) -> bool:
     """Whether one moment is later than another by more than rounding."""
     return one_s > other_s + ROUNDING * max(1.0, abs(other_s)) if math.isfinite(other_s) else False
@@ -157,8 +153,3 @@ def used_at(spans: Sequence[tuple[float, float, int]], moment_s: float) -> int:
         for start_s, end_s, size in spans
         if not is_after(start_s, moment_s) and is_after(end_s, moment_s)
     )
-
-
-def hours(seconds: float) -> float:
-    """Seconds as hours."""
-    return seconds / HOUR_S

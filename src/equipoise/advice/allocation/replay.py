@@ -27,9 +27,7 @@ def in_turn(problem: Problem) -> float | None:
 
     None where that misses a deadline.
     """
-    fastest = [
-        min(range(len(job.sizes)), key=lambda choice, job=job: job.time_s[choice]) for job in problem.jobs
-    ]
+    fastest = [min(range(len(job.sizes)), key=job.time_s.__getitem__) for job in problem.jobs]
     order = sorted(
         range(len(problem.jobs)),
         key=lambda index: problem.jobs[index].time_s[fastest[index]] / problem.jobs[index].weight,

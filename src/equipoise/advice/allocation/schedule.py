@@ -9,7 +9,7 @@ from equipoise.advice.allocation.split import split
 from equipoise.units import DAY_S
 
 # Places of jobs to look at before the best so far is taken: a few seconds.
-MOST_LOOKED = 300_000
+MOST_LOOKED = 200_000
 
 Span = tuple[float, float, int]
 

@@ -186,10 +186,10 @@ def _from_file(job: AskedJob, nodes: Cluster, scores: pl.DataFrame | None, terms
             f"{job.where}: {own.where} has times of {measured[0]} accelerators on; the pool has "
             f"{nodes.num_accelerators}"
         )
-    named = {} if job.workload is None else {"workload": job.workload, "accelerator": chip}
+    inquiry = Inquiry(workload=job.workload, accelerator=job.workload and chip, sizes=sizes)
     assert scores is not None
     try:
-        found = forecast(scores, Inquiry(sizes=sizes, **named), own=own, terms=terms)
+        found = forecast(scores, inquiry, own=own, terms=terms)
     except FitError:
         return _as_measured(job, own, sizes)
     return _told(found, sizes, kind="measured", words=f"{own.where}, law {found.ground.law.name}")

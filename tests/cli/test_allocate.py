@@ -1,0 +1,144 @@
+"""`allocate` as its users meet it: answers by hand, exit codes, files that are wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.advice.allocation.jobs import read_jobs, read_prices
+from equipoise.errors import DataError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+POOL = ("--cluster", "16x h100-sxm5-80gb")
+
+
+def equipoise(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "equipoise", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """A function that writes a file of jobs."""
+
+    def write(text):
+        path = tmp_path / "jobs.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+TWO = """
+[[job]]
+name = "a"
+times = { 8 = "2 h", 16 = "1 h" }
+[[job]]
+name = "b"
+times = { 8 = ["3 h", "3 h"], 16 = "2.5 h" }
+"""
+
+
+def test_the_least_total_time_by_hand(jobs):
+    # In turn on 16: a done at 1 h, b at 3.5 h: 4.5 h. Side by side on 8 each: 2 h + 3 h = 5 h.
+    ended = equipoise("allocate", jobs(TWO), *POOL, "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(ended.stdout)
+    assert found["schema"] == "equipoise.allocate/1"
+    assert found["value"]["value"] == 4.5 * 3600
+    assert [each["num_accelerators"] for each in found["jobs"]] == [16, 16]
+    assert found["proof"]["proved"]
+    assert [each["value"] for each in found["rivals"]] == [5 * 3600, 5 * 3600, 4.5 * 3600]
+
+
+def test_the_least_makespan_by_hand(jobs):
+    # Side by side: 3 h. In turn: 3.5 h.
+    found = json.loads(equipoise("allocate", jobs(TWO), *POOL, "--objective", "makespan", "--json").stdout)
+    assert found["value"]["value"] == 3 * 3600
+    assert found["side_by_side"]
+
+
+def test_deadlines_that_cannot_be_kept_are_an_answer(jobs):
+    path = jobs(TWO.replace('"1 h" }', '"1 h" }\ndeadline = "30 min"'))
+    ended = equipoise("allocate", path, *POOL)
+    assert ended.returncode == 0
+    assert "not all deadlines can be kept" in ended.stdout
+    assert "a is late by 30.0 min; even with the pool to itself" in " ".join(ended.stdout.split())
+    found = json.loads(equipoise("allocate", path, *POOL, "--json").stdout)
+    assert (found["feasible"], found["certain"]) == (False, True)
+    assert found["late"] == [{"name": "a", "deadline_s": 1800.0, "late_s": 1800.0}]
+
+
+def test_jobs_move_into_cheap_hours(jobs, tmp_path):
+    prices = tmp_path / "prices.csv"
+    prices.write_text("hour,usd_per_kwh\n" + "".join(f"{h},{0.1 if h == 3 else 0.3}\n" for h in range(24)))
+    path = jobs('[[job]]\nname = "a"\ntimes = { 8 = "1 h" }\ndeadline = "10 h"\n')
+    options = (*POOL, "--objective", "cost", "--electricity-by-hour", prices, "--json")
+    found = json.loads(equipoise("allocate", path, *options).stdout)
+    assert found["jobs"][0]["start_s"] == 3 * 3600
+    # 8 accelerators of 700 W, times 1.18 for the system, over an hour: 6.608 kWh at 0.1.
+    assert found["value"]["value"] == pytest.approx(0.6608)
+
+
+def test_a_training_of_unknown_length_is_too_little_evidence(jobs):
+    ended = equipoise("allocate", jobs('[[job]]\nworkload = "llama2_7b"\n'), *POOL, "--json")
+    assert ended.returncode == 3
+    found = json.loads(ended.stdout)
+    assert found["status"] == "not_enough_evidence"
+    assert any("--tokens" in each or "tokens" in each for each in found["missing"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"no \[\[job\]\]"),
+        ("job = 3", r"no \[\[job\]\]"),
+        ("[[job]]\n", "job 1: has nothing"),
+        ('[[job]]\nworkload = "bert"\ndeadlin = "3 h"\n', "did you mean deadline"),
+        ('[[job]]\nworkload = "bert"\ndeadline = 3\n', 'expected a time such as "8 h"'),
+        ('[[job]]\nworkload = "bert"\nstart = "3 h"\ndeadline = "2 h"\n', "after its start"),
+        ('[[job]]\ntimes = { 0 = "3 h" }\n', "expected a number of accelerators and"),
+        ('[[job]]\ntimes = { 8 = "soon" }\n', "a time above 0"),
+        ('[[job]]\ntimes = { 8 = "1 h" }\nfile = "a.csv"\n', "has times and file"),
+        ('[[job]]\nworkload = "bert"\nsizes = [0]\n', "whole numbers of accelerators"),
+        ('[[job]]\nworkload = "bert"\nweight = -1\n', "above 0"),
+        ('[[job]]\nname = "a"\nworkload = "bert"\n' * 2, "two jobs are named"),
+        ('electricity_usd_per_kwh = [1]\n[[job]]\nworkload = "bert"\n', "24 numbers"),
+        ('begin = "25:00"\n[[job]]\nworkload = "bert"\n', "a time of day"),
+        ("[[job", "no TOML"),
+        ("a = " + "[" * 5000, "no TOML|nested too deeply"),
+        ("a = " + "9" * 5000, "no TOML"),
+    ],
+)
+def test_files_that_are_wrong_say_where_and_what_was_expected(jobs, text, words):
+    with pytest.raises(DataError, match=words) as caught:
+        read_jobs(jobs(text))
+    assert "jobs.toml" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_the_examples_are_read():
+    assert [each.name for each in read_jobs(EXAMPLES / "jobs.toml").jobs][-1] == "our own model"
+    assert len(read_prices(EXAMPLES / "prices-by-hour.csv")) == 24
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("0,1\n0,1\n", "each hour of the day once"),
+        ("0,1\n", "no price for hour 1, 2"),
+        ("24,1\n", "0 to 23"),
+        ("0,cheap\n", "US dollars a kWh"),
+    ],
+)
+def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):
+    path = tmp_path / "prices.csv"
+    path.write_text(f"hour,usd_per_kwh\n{rows}")
+    with pytest.raises(DataError, match=words):
+        read_prices(path)

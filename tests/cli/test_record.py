@@ -1,0 +1,106 @@
+"""`record` as its users meet it: from a prediction to its error, and what cannot be added."""
+
+import json
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+
+@pytest.fixture
+def equipoise(tmp_path):
+    """A function that runs a verb with a ledger of its own."""
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "equipoise", *map(str, arguments)],
+            cwd=tmp_path,
+            env={**os.environ, "EQUIPOISE_LEDGER": "ledger.jsonl", "COLUMNS": "80"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+TIMES = "num_accelerators,time_to_train_s\n1,1010\n2,510\n4,260\n8,135\n"
+
+
+def test_a_prediction_is_kept_and_held_against_what_is_measured(equipoise, tmp_path):
+    (tmp_path / "mine.csv").write_text(TIMES)
+    assert equipoise("predict", "--from", "mine.csv", "--at", "16", "--json").returncode == 0
+    assert not (tmp_path / "ledger.jsonl").exists()  # nobody asked
+    told = json.loads(equipoise("predict", "--from", "mine.csv", "--at", "16", "--record", "--json").stdout)
+    foretold_s = told["predictions"][0]["time_s"]
+    (kept,) = json.loads(equipoise("record", "--json").stdout)["predictions"]
+    assert kept["value"] == pytest.approx(foretold_s, rel=1e-5)
+    assert kept["measured"] is None
+
+    added = equipoise("record", "add", "100 s", "--for", kept["id"][:5], "--json")
+    assert (added.returncode, added.stderr) == (0, "")
+    found = json.loads(added.stdout)
+    assert found["num_added"] == 1
+    assert found["predictions"][0]["error"] == pytest.approx(foretold_s / 100 - 1, rel=1e-3)
+    assert found["running"]["num_measured"] == 1
+    text = equipoise("record").stdout
+    assert "Measured 1 of 1" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_runs_of_a_folder_speak_once(equipoise, tmp_path):
+    (tmp_path / "ledger.jsonl").write_text(
+        json.dumps(
+            {
+                "schema": "equipoise.ledger/1",
+                "line": "prediction",
+                "made": "2026-03-02T09:14:05+00:00",
+                "id": "5b1f0c2e",
+                "verb": "plan",
+                "workload": "resnet50",
+                "accelerator": "a100-sxm4-80gb",
+                "num_accelerators": 8,
+                "quantity": "samples_per_s",
+                "value": 2500.0,
+                "low": 2000.0,
+                "high": 3000.0,
+                "kind": "modelled",
+                "strategy": None,
+                "global_batch_samples": 256,
+                "level": 0.9,
+                "ref": "",
+            }
+        )
+        + "\n"
+    )
+    pl.DataFrame(
+        {
+            "workload": ["resnet50"] * 3,
+            "num_accelerators": [8, 8, 4],
+            "samples_per_s": [2400.0, 2600.0, 1300.0],
+            "global_batch_samples": [256] * 3,
+        }
+    ).write_csv(tmp_path / "runs.csv")
+    assert equipoise("ingest", "runs.csv", "--into", ".", "--accelerator", "a100-sxm4-80gb").returncode == 0
+    assert json.loads(equipoise("record", "--runs", ".", "--json").stdout)["num_added"] == 2
+    again = json.loads(equipoise("record", "--runs", ".", "--json").stdout)
+    assert again["num_added"] == 0
+    assert again["predictions"][0]["measured"] == 2500.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("add",), "needs MEASURED and --for ID"),
+        (("add", "3 h", "--for", "zz"), "no prediction of"),
+        (("list", "3 h"), "record list shows"),
+        (("--runs", "nowhere"), "No such file"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(equipoise, arguments, words):
+    ended = equipoise("record", *arguments)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert ended.stdout == ""
