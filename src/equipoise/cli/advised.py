@@ -219,5 +219,12 @@ def _measurements(found: Advice) -> Iterator[str]:
         yield f"{each.words.rstrip('.')}{command}."
 
 
-def _run(_found: Advice) -> str:
-    return ""
+def _run(found: Advice) -> str:
+    """The command; the rest is too long for a terminal."""
+    if not found.snippets:
+        return ""
+    first = found.snippets[0]
+    lines = "".join(f"  {printable(line)}\n" for line in first.code.splitlines())
+    rest = [each.title for each in found.snippets[1:]]
+    more = f"Code and settings are in --html and --json: {', '.join(rest)}.\n" if rest else ""
+    return f"Run it:\n{lines}{_paragraph(more.strip()) if more else ''}"

@@ -174,4 +174,11 @@ class Fold:
     is_aside: bool = False
 
 
-Block: TypeAlias = Prose | Heading | Bullets | Tiles | Table | Matrix | Panels | Fold
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Lines to run or paste, as they are."""
+
+    code: str
+
+
+Block: TypeAlias = Prose | Heading | Bullets | Listing | Tiles | Table | Matrix | Panels | Fold

@@ -17,6 +17,7 @@ from equipoise.report.blocks import (
     Column,
     Fold,
     Heading,
+    Listing,
     Matrix,
     Panels,
     Prose,
@@ -103,9 +104,7 @@ def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
         element("meta", name="description", content=description),
         element("title", title),
         element("style", Html(asset("style.css"))),
-        element(
-            "style", Html(asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"
-        ),
+        element("style", Html(asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"),
     )
 
 
@@ -194,6 +193,10 @@ def _prose(block: Prose) -> Html:
 
 def _heading(block: Heading) -> Html:
     return element("h4" if block.is_minor else "h3", block.text, id=_anchor(block.name))
+
+
+def _listing(block: Listing) -> Html:
+    return element("pre", element("code", block.code), tabindex="0")
 
 
 def _bullets(block: Bullets) -> Html:
@@ -341,6 +344,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
     (Prose, _prose),
     (Heading, _heading),
     (Bullets, _bullets),
+    (Listing, _listing),
     (Tiles, _tiles),
     (Table, _table),
     (Matrix, _matrix),

@@ -4,11 +4,13 @@ from typing import Final
 
 from equipoise.advice.links.links import Meaning
 from equipoise.advice.measured.sweep_now import SweepNow
-from equipoise.findings import AccuracyFindings, ComparedFindings, Findings, PlanFindings
+from equipoise.findings import AccuracyFindings, AdviceFindings, ComparedFindings, Findings, PlanFindings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
 from equipoise.report.sections.accuracy import SECTIONS as ACCURACY_SECTIONS
 from equipoise.report.sections.accuracy import head as accuracy
+from equipoise.report.sections.advice import SECTIONS as ADVICE_SECTIONS
+from equipoise.report.sections.advice import answer as advised
 from equipoise.report.sections.compare import SECTIONS as COMPARED_SECTIONS
 from equipoise.report.sections.compare import side
 from equipoise.report.sections.method import NOT_VERIFIED
@@ -46,6 +48,19 @@ PLAN: Final[Page[PlanFindings]] = Page(
     closing=lambda findings: (
         "Times are predicted by a model, not measured: try the first steps before you book the machines.",
         *((NOT_VERIFIED,) if findings.plan.length.evidence else ()),
+        f"Dataset {printable(findings.dataset)}.",
+    ),
+)
+
+ADVICE: Final[Page[AdviceFindings]] = Page(
+    title=lambda findings: f"Advice: {advised.headline(findings)}",
+    about=advised.about,
+    headline=advised.headline,
+    summary=advised.summary,
+    sections=ADVICE_SECTIONS,
+    closing=lambda findings: (
+        "Times nobody has measured are predictions: try the first steps before you book the machines.",
+        NOT_VERIFIED,
         f"Dataset {printable(findings.dataset)}.",
     ),
 )

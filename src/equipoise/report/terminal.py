@@ -19,6 +19,7 @@ from equipoise.report.blocks import (
     Code,
     Fold,
     Heading,
+    Listing,
     Matrix,
     Panels,
     Prose,
@@ -133,6 +134,11 @@ def _item(console: Console, text: Text) -> None:
     for place, line in enumerate(lines):
         line.rstrip()
         console.print(Text("- " if place == 0 else "  ") + line, highlight=False)
+
+
+def _listing(block: Listing, console: Console) -> None:
+    for line in block.code.splitlines():
+        console.print(Text(f"  {line}", "cyan"), no_wrap=True, overflow="ignore")
 
 
 def _tiles(block: Tiles, console: Console) -> None:
@@ -282,6 +288,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
     (Prose, _prose),
     (Heading, _heading),
     (Bullets, _bullets),
+    (Listing, _listing),
     (Tiles, _tiles),
     (Table, _table),
     (Matrix, _matrix),

@@ -7,8 +7,11 @@ from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.evidence import Evidence, Source
 from equipoise.advice.answer.own_runs import OwnRun
 from equipoise.advice.forecast.answer import Forecast
+from equipoise.advice.launch.settings import Setting
+from equipoise.advice.launch.snippet import Snippet
 from equipoise.advice.plans.planned import Length, Option, Plan
 from equipoise.economics import Bill, Rates
+from equipoise.economics.uncertain import Tornado
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.cluster import Cluster
 from equipoise.stats import Interval
@@ -132,8 +135,9 @@ class Standing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The answer. standing: of the machine to take; others: of those compared with it.
-    next_doubling: None where twice as many are beyond all evidence.
-    alternatives: the closest first.
+    next_doubling: None where twice as many are beyond all evidence. alternatives: the closest first. swing:
+    what moves the money, the largest part first; of accelerator-hours where there is no price. snippets: to
+    run it, the command first; settings: of the runtime, with their reasons.
     """
 
     request: Request
@@ -146,6 +150,9 @@ class Advice:
     reasons: tuple[Reason, ...]
     to_measure: tuple[Measurement, ...]
     records: tuple[ErrorRecord, ...]
+    swing: Tornado | None
+    snippets: tuple[Snippet, ...]
+    settings: tuple[Setting, ...]
     notes: tuple[str, ...]
 
     @property

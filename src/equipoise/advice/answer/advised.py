@@ -17,7 +17,9 @@ from equipoise.advice.answer.own_runs import OwnRuns, own_runs
 from equipoise.advice.answer.own_standing import own_standing
 from equipoise.advice.answer.reasons import reasons
 from equipoise.advice.answer.records import records
+from equipoise.advice.answer.run import settings_of, snippets_of
 from equipoise.advice.answer.standing import standing
+from equipoise.advice.answer.swing import swing
 from equipoise.advice.answer.to_measure import to_measure
 from equipoise.errors import EvidenceError
 from equipoise.spec.cluster import cluster
@@ -65,7 +67,10 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
         alternatives=alternatives(request, best, others),
         reasons=reasons(request, best, doubled),
         to_measure=to_measure(request, best),
-        records=records(best),
+        records=records(request, best),
+        swing=None if choice is None else swing(best, choice),
+        snippets=snippets_of(best, choice),
+        settings=settings_of(best, choice),
         notes=(
             *about.notes,
             *best.notes,

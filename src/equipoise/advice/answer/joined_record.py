@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,22 +34,37 @@ from equipoise.units import significant
 NAME = "joined.json"
 _NUM_DIGITS = 4
 _MOST_DOUBLINGS = 6
+_JUMPS = (0.0, 2.0, 4.0, math.inf)
 _P90 = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jump:
+    """Errors at sizes up to `most` times the largest known; None: without end.
+
+    published_scale: root mean square error of the pooled law over the standard deviation that its interval
+    stands for. modelled_log_sd: root mean square error of plans.
+    """
+
+    most: float | None
+    num_held_out: int
+    published_scale: float
+    modelled_log_sd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRecord:
     """Errors of logarithms of time on the largest size of a group, held out, where a plan tells it too.
 
-    published_scale: root mean square error of the pooled law over the standard deviation its interval
-    stands for. modelled_log_sd: root mean square error of plans that choose their batch, by kind of model.
-    correlation: between the two errors. carried_log_sd: of a published time carried by the model over so many
-    doublings, from 0. median, p90, coverage: of the joint answer, errors as |joint / published - 1|;
-    published_median, modelled_median: of each alone.
+    by_jump: errors by how many times the largest size known the size is. modelled_log_sd: root mean square
+    error of plans that choose their batch, by kind of model, of all. correlation: between the two errors.
+    carried_log_sd: of a published time carried by the model over so many doublings, from 0. median, p90,
+    coverage: of the joint answer, errors as |joint / published - 1|; published_median, published_p90,
+    modelled_median: of each alone.
     """
 
     num_held_out: int
-    published_scale: float
+    by_jump: tuple[Jump, ...]
     modelled_log_sd: Mapping[ModelKind, float]
     correlation: float
     carried_log_sd: tuple[float, ...]
@@ -58,7 +73,12 @@ class JoinedRecord:
     p90: float
     coverage: float
     published_median: float
+    published_p90: float
     modelled_median: float
+
+    def at(self, jump: float) -> Jump:
+        """The errors at a size so many times the largest known."""
+        return next(each for each in self.by_jump if each.most is None or jump <= each.most)
 
     def carried(self, num_doublings: float) -> float:
         """The error of carrying a time over so many doublings, straight between whole numbers of them."""
@@ -71,6 +91,7 @@ class Pair:
     """One held-out result beside what the pooled law and the model say of it."""
 
     kind: ModelKind
+    jump: float
     actual_s: float
     published: Interval
     modelled: Interval
@@ -82,7 +103,8 @@ def joined_record() -> JoinedRecord:
     path = files("equipoise") / "data" / NAME
     try:
         found = orjson.loads(path.read_bytes())["record"]
-        return JoinedRecord(**(found | {"carried_log_sd": tuple(found["carried_log_sd"])}))
+        jumps = tuple(Jump(**each) for each in found["by_jump"])
+        return JoinedRecord(**(found | {"by_jump": jumps, "carried_log_sd": tuple(found["carried_log_sd"])}))
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise DataError(
             f"{path}: {err!r}; expected the record of joint answers: `make profiles` writes it"
@@ -94,21 +116,34 @@ def record_of(pairs: Sequence[Pair], carried: Sequence[float], num_carried: int)
     published: FloatArray = np.array([math.log(each.published.value / each.actual_s) for each in pairs])
     modelled: FloatArray = np.array([math.log(each.modelled.value / each.actual_s) for each in pairs])
     stated = np.array([log_sd(each.published) for each in pairs])
-    scale = _rms(published / stated)
+    jumps = np.array([each.jump for each in pairs])
+    by_jump = []
+    for above, most in pairwise(_JUMPS):
+        inside = (above < jumps) & (jumps <= most)
+        by_jump.append(
+            Jump(
+                most=None if math.isinf(most) else most,
+                num_held_out=int(inside.sum()),
+                published_scale=_rms(published[inside] / stated[inside]),
+                modelled_log_sd=_rms(modelled[inside]),
+            )
+        )
     kinds = np.array([each.kind for each in pairs])
     spread: dict[ModelKind, float] = {
         name: _rms(modelled[kinds == name]) for name in ("transformer", "other") if (kinds == name).any()
     }
-    joint = [
-        weighed((each.published, each.modelled), (scale * sd, spread[each.kind]))
-        for each, sd in zip(pairs, stated, strict=True)
-    ]
+    joint = []
+    for each, sd in zip(pairs, stated, strict=True):
+        place = next(one for one in by_jump if one.most is None or each.jump <= one.most)
+        joint.append(
+            weighed((each.published, each.modelled), (place.published_scale * sd, place.modelled_log_sd))
+        )
     told = list(zip([each.time for each in joint], [each.actual_s for each in pairs], strict=True))
     errors = np.array([abs(time.value / actual_s - 1.0) for time, actual_s in told])
     held = [time.low <= actual_s <= time.high for time, actual_s in told]
     return JoinedRecord(
         num_held_out=len(pairs),
-        published_scale=scale,
+        by_jump=tuple(by_jump),
         modelled_log_sd=spread,
         correlation=float(np.corrcoef(published, modelled)[0, 1]),
         carried_log_sd=tuple(carried),
@@ -117,6 +152,7 @@ def record_of(pairs: Sequence[Pair], carried: Sequence[float], num_carried: int)
         p90=float(np.quantile(errors, _P90)),
         coverage=float(np.mean(held)),
         published_median=float(np.median(np.abs(np.expm1(published)))),
+        published_p90=float(np.quantile(np.abs(np.expm1(published)), _P90)),
         modelled_median=float(np.median(np.abs(np.expm1(modelled)))),
     )
 
@@ -156,6 +192,7 @@ def _pairs(held: Sequence[HeldOut], scores: pl.DataFrame) -> Iterator[Pair]:
         if modelled is not None:
             yield Pair(
                 kind=kind_of(each.workload),
+                jump=each.jump,
                 actual_s=each.actual_s,
                 published=Interval(value=each.predicted_s, low=each.low_s, high=each.high_s, level=0.9),
                 modelled=modelled,

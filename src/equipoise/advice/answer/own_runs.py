@@ -86,7 +86,7 @@ def own_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> OwnRun
     num_other = 0
     if frames:
         runs = pl.concat(frames).filter(pl.col("status") == _SUCCESS)
-        mine = runs.filter(pl.col("workload") == workload)
+        mine = runs.filter(pl.col("workload") == _asked(runs, workload, notes))
         num_other = len(runs) - len(mine)
         set_ups += _set_ups(mine)
         trainings = _trainings(mine, str(folder))
@@ -108,6 +108,15 @@ def own_runs(folder: Path, workload: str, accelerators: Sequence[str]) -> OwnRun
         num_other=num_other,
         notes=tuple(notes),
     )
+
+
+def _asked(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
+    """The name by which the runs know the workload: of a user's own model often that of its class alone."""
+    names = runs["workload"].drop_nulls().unique().to_list()
+    if ":" not in workload or workload in names or len(names) != 1:
+        return workload
+    notes.append(f"The runs are of {names[0]}; they are taken for {workload}, being of no other workload.")
+    return str(names[0])
 
 
 def _set_ups(runs: pl.DataFrame) -> Iterator[OwnRun]:

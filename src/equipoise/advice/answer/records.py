@@ -3,13 +3,84 @@
 from collections.abc import Iterator
 
 from equipoise.advice.answer.advice import ErrorRecord, Standing
+from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.joined_record import joined_record
+from equipoise.advice.forecast.advice_record import shipped_advice
 from equipoise.advice.forecast.answer import Record
+from equipoise.advice.ledger import running
 from equipoise.units import format_count, format_percent
 
 
-def records(standing: Standing) -> tuple[ErrorRecord, ...]:
+def records(request: Request, standing: Standing) -> tuple[ErrorRecord, ...]:
     """The records that bear on the recommended choice, or on the nearest where there is none."""
-    return (*_published(standing), *_plans(standing), *_steps(standing))
+    return (
+        *_joint(standing),
+        *_published(standing),
+        *_plans(standing),
+        *_steps(standing),
+        *_numbers(request, standing),
+        *_own(standing),
+    )
+
+
+def _joint(standing: Standing) -> Iterator[ErrorRecord]:
+    """Of joint times, where the recommended one is joined."""
+    best = standing.recommended
+    kinds = set() if best is None else {each.kind for each in best.evidence}
+    if not {"published", "modelled"} <= kinds:
+        return
+    found = joined_record()
+    yield ErrorRecord(
+        kind="joint",
+        of="the largest size of a group, by published results and the model together",
+        num_held_out=found.num_held_out,
+        median_abs_error=found.median,
+        p90_abs_error=found.p90,
+        coverage=found.coverage,
+        words=(
+            f"Joint times: {found.num_held_out} largest sizes held out: off by {_share(found.median)} "
+            f"(median), 90 % by at most {_share(found.p90)}; the range held {_share(found.coverage)}. "
+            f"Published results alone: {_share(found.published_median)} and {_share(found.published_p90)}; "
+            f"the model alone {_share(found.modelled_median)} (median)."
+        ),
+    )
+
+
+def _numbers(request: Request, standing: Standing) -> Iterator[ErrorRecord]:
+    """Of numbers of accelerators advised, on groups whose larger sizes were held out."""
+    forecast, best = standing.forecast, standing.recommended
+    if forecast is None or best is None or request.objective not in {"balance", "cost"}:
+        return
+    limit = max(each.num_accelerators for each in standing.choices)
+    jump = max(1.0, limit / forecast.ground.domain.largest)
+    found = shipped_advice().record("answer" if request.objective == "balance" else "cost", jump=jump)
+    if found is None:
+        return
+    yield ErrorRecord(
+        kind="number",
+        of=found.of,
+        num_held_out=found.num_compared,
+        median_abs_error=found.median_regret,
+        p90_abs_error=found.p90_regret,
+        coverage=found.coverage,
+        words=(
+            f"The number advised: {_share(found.within_doubling)} of {found.num_compared} lay within one "
+            f"doubling of the one found with all data ({found.of}); taking it cost "
+            f"{_share(found.median_regret)} of the objective (median), 90 % at most "
+            f"{_share(found.p90_regret)}."
+        ),
+    )
+
+
+def _own(standing: Standing) -> Iterator[ErrorRecord]:
+    """Of the user's own ledger."""
+    found = running(accelerator=standing.accelerator) or running()
+    if found is not None:
+        yield of_record("ledger", "Your own ledger", found.record)
+
+
+def _share(value: float) -> str:
+    return format_percent(round(value, 3))
 
 
 def _published(standing: Standing) -> Iterator[ErrorRecord]:

@@ -18,7 +18,13 @@ from equipoise.advice.answer.measured_witness import measured_witness
 from equipoise.advice.answer.own_level import calibrated_witness, own_level
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.weighed import chance_within, weighed
-from equipoise.advice.answer.witnesses import carried, modelled_witness, published_witness, without_beyond
+from equipoise.advice.answer.witnesses import (
+    beside_published,
+    carried,
+    modelled_witness,
+    published_witness,
+    without_beyond,
+)
 from equipoise.advice.forecast.answer import LEVEL, MAX_SIZES, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
@@ -237,7 +243,10 @@ def _witnesses(
         )
     published = None if ground.forecast is None else published_witness(ground.forecast)
     modelled = None if ground.plan is None else modelled_witness(ground.plan)
-    found.append(published if published is None or modelled is None else carried(published, modelled))
+    if published is not None and modelled is not None and ground.forecast is not None:
+        modelled = beside_published(modelled, ground.forecast)
+        published = carried(published, modelled)
+    found.append(published)
     if ground.plan is not None:
         level = own_level(runs, ground.plan) if runs and modelled is not None else None
         if modelled is not None and level is not None:
@@ -329,7 +338,8 @@ def _layouts(ground: _Ground, best: Choice | None) -> tuple[Option, ...]:
     """The best layouts at the size to take."""
     if ground.flat is None or best is None:
         return ()
-    return tuple(option for each in ground.flat.at((best.num_accelerators,)) for option in each.options)
+    found = [one.strategy for each in ground.flat.at((best.num_accelerators,)) for one in each.found.best]
+    return ground.flat.ground.timed(found[:_NUM_LAYOUTS]).options
 
 
 def _refuse_budget_without_price(request: Request, prices: Rates, chip: Accelerator) -> None:

@@ -31,13 +31,17 @@ def published_witness(found: Forecast) -> Witness | None:
     if not told:
         return None
     ground = found.ground
-    scale = joined_record().published_scale
+    largest = _largest(found)
     has_own = any(each.kind == "measured" for each in ground.evidence)
     return Witness(
         kind="measured" if has_own else "published",
         name="your own trainings, beside published ones" if has_own else "published results",
         times={each.num_accelerators: each.time for each in told},
-        log_sds={each.num_accelerators: scale * log_sd(each.time) for each in told},
+        log_sds={
+            each.num_accelerators: joined_record().at(each.num_accelerators / largest).published_scale
+            * log_sd(each.time)
+            for each in told
+        },
         why={each.num_accelerators: _published_why(each) for each in told},
         sources=tuple(
             Source(
@@ -53,6 +57,24 @@ def published_witness(found: Forecast) -> Witness | None:
         ),
         curves_s=ground.curves_s,
         domain=ground.domain if ground.domain.smallest < ground.domain.largest else None,
+    )
+
+
+def _largest(found: Forecast) -> float:
+    """The largest size with a result of the group itself, of which its points are."""
+    own = [each.num_accelerators for each in found.ground.evidence if each.is_own]
+    return float(max(own, default=found.ground.domain.largest))
+
+
+def beside_published(modelled: Witness, found: Forecast) -> Witness:
+    """The model's witness where results are published too: as wrong as it was about sizes so far beyond them.
+
+    Source: data/joined.json, by jump; between and below the sizes published as up to twice the largest.
+    """
+    largest = _largest(found)
+    return replace(
+        modelled,
+        log_sds={size: joined_record().at(size / largest).modelled_log_sd for size in modelled.times},
     )
 
 
