@@ -25,6 +25,7 @@ from equipoise.perfmodel.job import Job
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import Memory
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
 from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import Space, Value
@@ -50,7 +51,8 @@ class Timed:
 class Setting:
     """A workload on a kind of cluster. choices: values that knobs may take.
 
-    global_batch_samples: None where it is to be chosen. num_best: layouts that a search is to tell.
+    drawn: the model's equally likely parameters as one. global_batch_samples: None where it is to be chosen.
+    num_best: layouts that a search is to tell.
     """
 
     workload: Workload
@@ -59,6 +61,7 @@ class Setting:
     rates: Rates
     length: Length
     model: Model
+    drawn: Parameters
     choices: Mapping[str, tuple[Value, ...]]
     global_batch_samples: int | None
     num_best: int
@@ -190,9 +193,8 @@ class _Rows:
 
     def drawn_step_s(self) -> FloatArray:
         """Equally likely seconds of a step: (n_draws, n_strategies)."""
-        draws = self.setting.model.draws
-        found = estimate(self.setting.load, self._machines(), self.grid, stacked_parameters(draws)).step_s
-        return np.broadcast_to(found, (len(draws), *self.grid.shape))
+        found = estimate(self.setting.load, self._machines(), self.grid, self.setting.drawn).step_s
+        return np.broadcast_to(found, (len(self.setting.model.draws), *self.grid.shape))
 
     def _machines(self) -> Machine:
         nodes = self.setting.cluster
@@ -234,13 +236,15 @@ def setting(
     )
     choices = usual_choices(dict(question.choices), about)
     choices.setdefault("precision", (_usual_precision(nodes),))
+    calibrated = model or model_for(nodes.accelerator.slug, question.profile)
     return Setting(
         workload=about,
         cluster=nodes,
         load=workload_load(about),
         rates=rates(nodes.accelerator, terms),
         length=length or length_of(question, about, scores),
-        model=model or model_for(nodes.accelerator.slug, question.profile),
+        model=calibrated,
+        drawn=stacked_parameters(calibrated.draws),
         choices=choices,
         global_batch_samples=question.global_batch_samples,
         num_best=question.num_best,
