@@ -50,7 +50,7 @@ def test_the_oldest_answers_make_room_by_bytes():
             await answers.find(key, lambda: answer(40))
         await answers.find("a", lambda: pytest.fail("it was kept"))
         await answers.find("d", lambda: answer(40))
-        assert answers.num_bytes == 120
+        assert answers.kept.num_bytes == 120
         await answers.find("a", lambda: pytest.fail("it was used last"))
         await answers.find("b", lambda: answer(40))
         assert answers.num_computed == 5
@@ -61,7 +61,7 @@ def test_the_oldest_answers_make_room_by_bytes():
 def test_an_answer_too_large_to_keep_is_given_all_the_same():
     async def told(answers):
         assert len((await answers.find("k", lambda: answer(200))).body) == 200
-        assert answers.num_bytes == 0
+        assert answers.kept.num_bytes == 0
 
     run(told, most_bytes=120)
 

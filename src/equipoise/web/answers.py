@@ -4,11 +4,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from equipoise.units import MIB
 from equipoise.web.answer import Answer
 
+Value = TypeVar("Value")
 MOST_BYTES: Final = 64 * MIB
 MOST_WAITING: Final = 100
 LONGEST_WAIT_S: Final = 60.0
@@ -16,6 +17,35 @@ LONGEST_WAIT_S: Final = 60.0
 
 class BusyError(Exception):
     """Too many different questions are being computed, or one takes too long."""
+
+
+class Kept(Generic[Value]):
+    """Values by key as long as their bytes fit; the least recently used makes room."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Begin with nothing kept."""
+        self._most_bytes = most_bytes
+        self._values: OrderedDict[str, tuple[Value, int]] = OrderedDict()
+        self.num_bytes = 0
+
+    def find(self, key: str) -> Value | None:
+        """What is kept under a key."""
+        found = self._values.get(key)
+        if found is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: str, value: Value, num_bytes: int) -> None:
+        """Keep a value; one that is larger than all there is room for is not kept."""
+        if num_bytes > self._most_bytes:
+            return
+        _, before = self._values.pop(key, (None, 0))
+        self._values[key] = (value, num_bytes)
+        self.num_bytes += num_bytes - before
+        while self.num_bytes > self._most_bytes:
+            _, (_, dropped) = self._values.popitem(last=False)
+            self.num_bytes -= dropped
 
 
 class Answers:
@@ -30,11 +60,9 @@ class Answers:
     ) -> None:
         """Begin with nothing kept."""
         self._workers = workers
-        self._most_bytes = most_bytes
         self._most_waiting = most_waiting
-        self._kept: OrderedDict[str, Answer] = OrderedDict()
         self._running: dict[str, asyncio.Future[Answer]] = {}
-        self.num_bytes = 0
+        self.kept: Kept[Answer] = Kept(most_bytes)
         self.num_computed = 0
 
     async def find(self, key: str, make: Callable[[], Answer], *, limit_s: float = LONGEST_WAIT_S) -> Answer:
@@ -42,9 +70,8 @@ class Answers:
 
         Raises BusyError where too many others wait, or after limit_s; the computation then goes on.
         """
-        kept = self._kept.get(key)
+        kept = self.kept.find(key)
         if kept is not None:
-            self._kept.move_to_end(key)
             return kept
         running = self._running.get(key)
         if running is None:
@@ -69,10 +96,4 @@ class Answers:
             return
         self.num_computed += 1
         answer = ended.result()
-        if len(answer.body) > self._most_bytes:
-            return
-        self._kept[key] = answer
-        self.num_bytes += len(answer.body)
-        while self.num_bytes > self._most_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self.num_bytes -= len(dropped.body)
+        self.kept.keep(key, answer, len(answer.body))

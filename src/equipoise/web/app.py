@@ -16,9 +16,10 @@ from starlette.exceptions import HTTPException
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.markup import Html, element
 from equipoise.report.words import printable
+from equipoise.units import MIB
 from equipoise.web import frames
-from equipoise.web.answer import OK, Answer
-from equipoise.web.answers import Answers, BusyError
+from equipoise.web.answer import Answer
+from equipoise.web.answers import Answers, BusyError, Kept
 from equipoise.web.asked import (
     Asked,
     AskedAdvice,
@@ -41,6 +42,9 @@ _BUSY_S = 2
 _LIVE_S = 2
 _BUSY, _ABSENT = 503, 404
 _THEMES = ("dark", "light")
+_HTML = "text/html; charset=utf-8"
+_NOT_STORED = {"cache-control": "no-store", "vary": "HX-Request, Cookie"}
+_FRAME_BYTES = 8 * MIB
 
 
 class Dashboard:
@@ -51,31 +55,43 @@ class Dashboard:
         self.sources = sources
         self.workers = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="equipoise")
         self.answers = Answers(self.workers)
+        self.frames: Kept[frames.Halves] = Kept(_FRAME_BYTES)
 
     async def show(self, request: Request, screen: Screen, asked: Asked) -> Response:
         """The page of a query."""
-        key = f"{screen.path}?{asked.model_dump_json()}#{self._state(screen, asked)}"
+        state = self._state(screen, asked)
+        key = f"{screen.path}?{asked.model_dump_json()}#{state}"
         try:
             answer = await self.answers.find(key, partial(_answered, screen, asked, self.sources))
         except BusyError:
             words = "More is asked than this machine can answer now. Ask again in a moment."
-            answer = refused(screen.title, words, status=_BUSY)
-        return self.page(request, screen, answer, live=self._live(screen, asked))
+            return self.page(request, screen, refused(screen.title, words, status=_BUSY))
+        live = self._live(screen, asked)
+        if live is not None:
+            return self.page(request, screen, answer, live=live)
+        # The form depends on how the query was written, not only on what it means.
+        around = f"{key}&{request.url.query}&{_theme(request)}&{_is_open(request)}"
+        halves = self.frames.find(around)
+        if halves is None:
+            halves = self._halves(request, screen, answer)
+            self.frames.keep(around, halves, sum(map(len, halves)))
+        return _html(halves, answer)
 
     def page(self, request: Request, screen: Screen, answer: Answer, *, live: Html | None = None) -> Response:
         """An answer in its frame, or alone where an open page asked for it."""
+        return _html(self._halves(request, screen, answer, live), answer)
+
+    def _halves(
+        self, request: Request, screen: Screen, answer: Answer, live: Html | None = None
+    ) -> frames.Halves:
+        """What is around an answer."""
         given: dict[str, list[str]] = {}
         for name, value in request.query_params.multi_items():
             given.setdefault(name, []).append(value)
         frame = frames.Frame(screen=screen, screens=SCREENS, fields=self._fields(screen, given), live=live)
-        headers = request.headers
-        if headers.get("hx-request") == "true" and "hx-history-restore-request" not in headers:
-            content = frames.alone(answer, frame)
-        else:
-            theme = request.cookies.get("theme", "")
-            content = frames.whole(answer, frame, theme=theme if theme in _THEMES else "")
-        extra = {"retry-after": str(_BUSY_S)} if answer.status == _BUSY else {}
-        return _html(content, answer.status, extra)
+        if _is_open(request):
+            return frames.alone(answer, frame)
+        return frames.whole(answer, frame, theme=_theme(request))
 
     def _fields(self, screen: Screen, given: Given) -> tuple[Field, ...]:
         """The form; without data to choose from there is none, and the answer says why."""
@@ -100,7 +116,8 @@ class Dashboard:
         """
         told = None if screen.live is None else screen.live(asked, self.sources)
         changed = told is None or seen != self._state(screen, asked)
-        return _html((told or "").encode(), OK, {"hx-trigger": "answer-changed"} if changed else {})
+        headers = {"hx-trigger": "answer-changed"} if changed else {}
+        return Response((told or "").encode(), media_type=_HTML, headers={**_NOT_STORED, **headers})
 
     def _state(self, screen: Screen, asked: Asked) -> str:
         """What changes when the answer does; a digest, for it may hold paths."""
@@ -115,13 +132,23 @@ def _answered(screen: Screen, asked: Asked, sources: Sources) -> Answer:
         return unanswered(screen.title, err)
 
 
-def _html(content: bytes, status: int, headers: Mapping[str, str]) -> Response:
-    return Response(
-        content,
-        status_code=status,
-        media_type="text/html; charset=utf-8",
-        headers={"cache-control": "no-store", "vary": "HX-Request, Cookie", **headers},
-    )
+def _is_open(request: Request) -> bool:
+    """Whether a page that is open asks for the answer alone."""
+    headers = request.headers
+    return headers.get("hx-request") == "true" and "hx-history-restore-request" not in headers
+
+
+def _theme(request: Request) -> str:
+    """The theme that was chosen; empty for that of the system."""
+    theme = request.cookies.get("theme", "")
+    return theme if theme in _THEMES else ""
+
+
+def _html(halves: frames.Halves, answer: Answer) -> Response:
+    """A page: what is before and after the answer's body, and that between them."""
+    headers = {**_NOT_STORED, **({"retry-after": str(_BUSY_S)} if answer.status == _BUSY else {})}
+    content = b"".join((halves[0], answer.body, halves[1]))
+    return Response(content, status_code=answer.status, media_type=_HTML, headers=headers)
 
 
 def application(sources: Sources) -> FastAPI:

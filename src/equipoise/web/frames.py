@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -29,6 +29,8 @@ _PACKAGES: Final = {
     "htmx.min.js": "equipoise.web",
 }
 TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+Halves: TypeAlias = tuple[bytes, bytes]
+_BODY: Final = "\0body\0"
 _MEDIA: Final = {"dark": "screen", "light": "not all", "": "screen and (prefers-color-scheme: dark)"}
 # Answers of status 422 are pages too; a page that is gone from the history is asked for again.
 _HTMX: Final = {
@@ -81,8 +83,8 @@ class Frame:
     live: Html | None = None
 
 
-def whole(answer: Answer, frame: Frame, *, theme: str) -> bytes:
-    """The whole page. theme: dark, light, or empty for that of the system."""
+def whole(answer: Answer, frame: Frame, *, theme: str) -> Halves:
+    """The whole page around the answer's body. theme: dark, light, or empty for that of the system."""
     return _drawn(
         "frame.html",
         answer,
@@ -98,8 +100,8 @@ def whole(answer: Answer, frame: Frame, *, theme: str) -> bytes:
     )
 
 
-def alone(answer: Answer, frame: Frame) -> bytes:
-    """The answer for a page that is open, with the fields whose choices changed."""
+def alone(answer: Answer, frame: Frame) -> Halves:
+    """What is around the body for a page that is open, with the fields whose choices changed."""
     changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
     return _drawn("fragment.html", answer, changed=changed, live=_safe(frame.live))
 
@@ -109,11 +111,8 @@ def _safe(html: Html | None) -> Markup | None:
     return None if html is None else Markup(html)  # noqa: S704 - only report.markup makes it
 
 
-_BODY: Final = "\0body\0"
-
-
-def _drawn(name: str, answer: Answer, **values: Any) -> bytes:  # noqa: ANN401 - what a template takes
-    """A template around the answer's body, which is put in as the bytes that it is."""
+def _drawn(name: str, answer: Answer, **values: Any) -> Halves:  # noqa: ANN401 - what a template takes
+    """A template in two halves: between them goes the answer's body, as the bytes that it is."""
     text: str = _templates().get_template(name).render(answer=answer, body=Markup(_BODY), **values)  # noqa: S704 - a constant
     before, _, after = text.partition(_BODY)
-    return b"".join((before.encode("utf-8", "replace"), answer.body, after.encode("utf-8", "replace")))
+    return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")

@@ -1,11 +1,13 @@
 """Runs the dashboard on a socket that listens, behind its guard, to a clean end."""
 
 import socket
+import sys
 from typing import Final
 
 import uvicorn
 from threadpoolctl import threadpool_limits
 
+from equipoise.units import MILLISECOND_S
 from equipoise.web.app import application
 from equipoise.web.guard import LOOPBACK_NAMES, Guard
 from equipoise.web.place import Place
@@ -15,6 +17,7 @@ _MOST_CONNECTIONS: Final = 512
 _MOST_HEADER_BYTES: Final = 16_384
 _IDLE_S: Final = 15
 _END_S: Final = 2
+_SWITCH_S: Final = MILLISECOND_S
 
 
 def serve(opened: socket.socket, place: Place, sources: Sources) -> None:
@@ -41,6 +44,8 @@ def serve(opened: socket.socket, place: Place, sources: Sources) -> None:
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=_END_S,
     )
+    # Pages wait for Python's lock, which a computing thread gives up this often.
+    sys.setswitchinterval(_SWITCH_S)
     # The matrices are small: threads of a library would only wait for each other.
     with opened, threadpool_limits(limits=1):
         uvicorn.Server(config).run(sockets=[opened])

@@ -26,7 +26,6 @@ def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
             Column(title="Number", is_number=True),
             Column(title="Time there", is_number=True),
             Column(title="Weight", is_number=True),
-            Column(title="Log", is_wide=True),
         ),
         rows=tuple(rows),
     )
@@ -55,17 +54,14 @@ def _rows(each: Evidence) -> Iterator[tuple[Cell, ...]]:
     for source, share in zip(each.sources, shares, strict=True):
         weight = each.weight * share / whole
         size, time_s = source.num_accelerators, source.time_s
-        line = "" if source.source_line is None else f":{source.source_line}"
+        line = "" if source.source_line is None else f", line {source.source_line}"
+        log = None if source.source_uri is None else printable(f"{source.source_uri}{line}")
         yield (
-            Cell(text=printable(source.ref), key=source.ref, detail=sentence(each.name)),
+            Cell(text=printable(source.ref), key=source.ref, detail=log),
             Cell(text=source.kind, key=source.kind),
             Cell(text=ABSENT if size is None else count(size), key=size),
             Cell(text=ABSENT if time_s is None else format_duration(time_s), key=time_s),
             Cell(text=format_percent(round(weight, 3)), key=weight),
-            Cell(
-                text=ABSENT if source.source_uri is None else printable(f"{source.source_uri}{line}"),
-                is_code=True,
-            ),
         )
 
 

@@ -194,16 +194,15 @@ def _table(findings: AdviceFindings) -> Table:
         for each in everyone(standing):
             remark = "recommended" if each is advice.recommended else None
             if each.num_accelerators in standing.beyond:
-                remark = "beyond what may be taken"
-            rows.append(
-                (Cell(text=accelerator_name(each.accelerator), key=each.accelerator), *_cells(each, remark))
-            )
+                remark = "beyond the limit"
+            named = Cell(text=accelerator_name(each.accelerator), key=each.accelerator)
+            rows.append((*((named,) if advice.others else ()), *_cells(each, remark)))
     return Table(
         name="advice-sizes",
         caption="Every size: the joint time, what each kind of evidence says, and what it costs",
         columns=(
-            Column(title="Accelerator", is_header=True),
-            Column(title="Number", is_number=True),
+            *((Column(title="Accelerator"),) if advice.others else ()),
+            Column(title="Number", is_number=True, is_header=True),
             Column(title="Time", is_number=True),
             Column(title="Published", is_number=True),
             Column(title="Yours", is_number=True),

@@ -35,7 +35,7 @@ def _table(plan: Plan) -> Table:
     trainings = (record.num_trainings, record.median, record.p90, None)
     return Table(
         name="plan-record",
-        caption=TITLE,
+        caption="Errors of predictions of like kind",
         columns=(
             Column(title="Predicted"),
             Column(title="How many", is_number=True),
@@ -77,7 +77,7 @@ def _seen(plan: Plan) -> Iterator[Block]:
 
 
 def _steps(basis: Basis) -> Iterator[Block]:
-    yield Heading(name="plan-record-steps", text="Steps", is_minor=True)
+    yield Heading(name="plan-record-steps", text="Steps")
     yield prose("Calibration in use: ", strong(sentence(basis.name)), f" ({sentence(basis.words)}).")
     if basis.median_abs_error is None:
         yield prose(
@@ -93,7 +93,7 @@ def _trainings(record: PlanRecord) -> Iterator[Block]:
         if record.num_unexpressed
         else ""
     )
-    yield Heading(name="plan-record-trainings", text="Whole trainings", is_minor=True)
+    yield Heading(name="plan-record-trainings", text="Whole trainings")
     yield prose(
         f"{count(record.num_trainings)} published trainings were planned at their own size and batch "
         f"({names}), each workload counted alike; the median plan took {ratio(record.bias)} of the published "

@@ -1,0 +1,158 @@
+"""The pages of entries side by side, of a sweep, and of records: what they say, in HTML and in a terminal."""
+
+import os
+from dataclasses import replace
+from io import StringIO
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from equipoise import study
+from equipoise.advice.measured.sweep_now import sweep_now
+from equipoise.bench.store import Finished, Store
+from equipoise.bench.sweep import planned
+from equipoise.bench.under_way import sweeps_below, under_way
+from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.report import html, terminal
+from equipoise.report.pages import ACCURACY, COMPARED, SWEEP
+from equipoise.report.words import TIMES
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def text(page, findings, columns=80):
+    """The page in a terminal."""
+    console = Console(file=StringIO(), width=columns, legacy_windows=False)
+    terminal.render(page, findings, console)
+    return console.file.getvalue()
+
+
+# --- side by side
+
+
+def entry_id(round_, workload, system):
+    rows = study.tables().scores.filter(
+        (pl.col("campaign") == round_) & (pl.col("workload") == workload) & (pl.col("system") == system)
+    )
+    return rows["entry_id"].item()
+
+
+def test_two_entries_are_told_apart_by_their_published_minutes():
+    """MLPerf v4.1 BERT: 4 x H100 in 10.19 minutes, 3,472 in 0.12 (7.158 s): 85.4 times as fast."""
+    ids = [entry_id("v4.1", "bert", name) for name in ("XE8640x4H100-SXM-80GB", "eos_n434_ngc23.09_pytorch")]
+    found = study.compared("4.1", "bert", ids)
+    assert found.chosen["num_accelerators"].to_list() == [4, 3472]
+    told = text(COMPARED, found)
+    assert f"85.4{TIMES} as fast as the first with 868{TIMES} the accelerators of the" in " ".join(
+        told.split()
+    )
+    assert "9.8 % of perfect scaling" in " ".join(told.split())
+    assert max(map(len, told.splitlines())) <= 80
+
+
+def test_without_a_choice_it_takes_those_worth_a_look():
+    found = study.compared(workload="bert")
+    assert (found.round, found.are_given) == ("v4.1", False)
+    assert found.chosen["num_accelerators"].to_list() == sorted(found.chosen["num_accelerators"].to_list())
+    assert len(found.bills) == len(found.chosen) == len(set(found.chosen["entry_id"]))
+    assert found.chosen["score_s"].min() == found.entries["score_s"].min()
+
+
+def test_an_entry_that_is_not_there_is_named():
+    with pytest.raises(SpecError, match=r"entry .nothing. has no score for bert"):
+        study.compared("v4.1", "bert", ["nothing"])
+
+
+def test_names_of_entries_are_text():
+    found = study.compared("v4.1", "bert")
+    named = {"submitter": pl.lit(HOSTILE), "system": pl.lit(HOSTILE), "source_uri": pl.lit(HOSTILE)}
+    page = html.render(COMPARED, replace(found, chosen=found.chosen.with_columns(**named)))
+    assert "&lt;img" in page
+    assert "<img" not in page.replace("'<img'", "")
+
+
+# --- records
+
+
+def test_the_page_of_records_shows_every_kind():
+    found = study.accuracy()
+    told = text(ACCURACY, found, columns=200)
+    for profile in found.profiles:
+        assert profile.name in told
+    for title in ("Forecasts of published results", "Steps of the performance model", "Plans of published"):
+        assert title in told
+    assert max(map(len, text(ACCURACY, found).splitlines())) <= 80
+
+
+def test_without_any_record_it_says_so():
+    found = replace(study.accuracy(), forecasts=None, profiles=(), plans=(), own=None)
+    assert "No record ships" in text(ACCURACY, found)
+
+
+# --- a sweep
+
+
+def finished(cell, step_s, reason=None):
+    split = {"input": 0.0, "forward": 0.25, "backward": 0.5, "optimizer": 0.25, "rest": 0.0, "step": 1.0}
+    steps = [{name: share * step_s for name, share in split.items()}] * 10
+    return Finished(
+        cell=cell,
+        status="failed" if reason else "success",
+        reason=reason,
+        conditions={},
+        result={} if reason else {"steps": steps, "steady": True},
+    )
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """One rank takes 4 ms a step, two take 2.5 ms, four 2 ms; one run of four failed."""
+    cells = planned(workloads=["mlp"], methods=["ddp"], sizes=[1, 2, 4], batches=[64], num_repetitions=2)
+    store = Store(tmp_path / "mine")
+    with store.opened(cells, resume=False):
+        for cell in cells:
+            failed = HOSTILE if (cell.num_ranks, cell.repetition) == (4, 2) else None
+            store.add(finished(cell, {1: 0.004, 2: 0.0025, 4: 0.002}[cell.num_ranks], failed))
+    return tmp_path / "mine"
+
+
+def test_a_sweep_tells_speedups_phases_and_failures(sweep):
+    found = sweep_now(sweep)
+    told = text(SWEEP, found, columns=160)
+    assert "mine: 6 of 6 runs, 1 failed; all have ended" in told
+    rows = [line.split() for line in told.splitlines() if line.strip().startswith("ddp")]
+    assert [row[1:4] for row in rows] == [["2", "64", "2.5"], ["4", "64", "2"]]
+    assert "1.6" in rows[0]  # 4 ms over 2.5 ms
+    assert "80" in rows[0]  # per cent: 1.6 over 2 ranks
+    assert HOSTILE in told
+    page = html.render(SWEEP, found)
+    assert "<img src=x" not in page
+    assert "forward pass 25 %, optimizer 25 %" in page
+
+
+def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
+    cells = planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=[1, 2, 3, 4], num_repetitions=1)
+    store = Store(tmp_path / "deep" / "mine")
+    with store.opened(cells, resume=False):
+        (store.folder / "running-1").mkdir()
+        for number, cell in enumerate(cells[:3]):
+            store.add(finished(cell, 0.004))
+            path = store.path(cell)
+            os.utime(path, (1e9 + 10 * number, 1e9 + 10 * number))
+        now = under_way(store.folder)
+    assert (now.num_planned, now.num_finished, now.is_running, now.is_whole) == (4, 3, True, False)
+    assert now.left_s == 10.0  # one run left, ten seconds from one to the next
+    assert not under_way(store.folder).is_running
+    assert sweeps_below(tmp_path) == (store.folder,)
+    assert sweeps_below(tmp_path / "none") == ()
+
+
+def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
+    with pytest.raises(DataError, match="expected a file of a sweep"):
+        under_way(tmp_path)
+
+
+def test_a_round_without_scores_cannot_be_compared():
+    with pytest.raises((EvidenceError, SpecError)):
+        study.compared("v4.1", "minigo")
