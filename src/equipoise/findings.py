@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from equipoise.advice.answer.advice import Advice
+from equipoise.advice.forecast.advice_record import AdviceErrors
 from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped
@@ -138,11 +139,12 @@ class AccuracyFindings:
     """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
 
     forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
-    a kind of model each. own: of one's own ledger.
+    a kind of model each. advised: of advised numbers of accelerators. own: of one's own ledger.
     """
 
     forecasts: Shipped | None
     profiles: tuple[Profile, ...]
     plans: tuple[PlanRecord, ...]
+    advised: tuple[AdviceErrors, ...]
     own: Running | None
     dataset: str

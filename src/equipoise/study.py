@@ -12,6 +12,7 @@ from equipoise.advice.answer.advice import Advice
 from equipoise.advice.answer.advised import advise
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.forecast import record
+from equipoise.advice.forecast.advice_record import shipped_advice
 from equipoise.advice.forecast.balance import Balances, Unanswered, balances
 from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
 from equipoise.advice.ledger import running
@@ -240,6 +241,7 @@ def accuracy() -> AccuracyFindings:
         forecasts=_record(),
         profiles=profiles(),
         plans=plan_records(),
+        advised=shipped_advice().errors,
         own=running(),
         dataset=embedded.version(),
     )

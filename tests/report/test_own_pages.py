@@ -86,7 +86,7 @@ def test_the_page_of_records_shows_every_kind():
 
 
 def test_without_any_record_it_says_so():
-    found = replace(study.accuracy(), forecasts=None, profiles=(), plans=(), own=None)
+    found = replace(study.accuracy(), forecasts=None, profiles=(), plans=(), advised=(), own=None)
     assert "No record ships" in text(ACCURACY, found)
 
 

@@ -4,11 +4,12 @@ from typing import Final
 
 from equipoise.findings import AccuracyFindings
 from equipoise.report.section import Section
-from equipoise.report.sections.accuracy import forecasts, own, plans, steps
+from equipoise.report.sections.accuracy import advised, forecasts, own, plans, steps
 
 SECTIONS: Final[tuple[Section[AccuracyFindings], ...]] = (
     forecasts.SECTION,
     steps.SECTION,
     plans.SECTION,
+    advised.SECTION,
     own.SECTION,
 )

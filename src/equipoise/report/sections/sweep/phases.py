@@ -17,7 +17,8 @@ MOST_BARS: Final = 16
 
 def _blocks(findings: SweepNow) -> tuple[Block, ...]:
     split = [
-        (subject, [each for each in rows if any(_parts(each).values())]) for subject, rows in subjects(findings)
+        (subject, [each for each in rows if any(_parts(each).values())])
+        for subject, rows in subjects(findings)
     ]
     charts = [_chart(subject, rows[:MOST_BARS]) for subject, rows in split if rows]
     if not charts:
