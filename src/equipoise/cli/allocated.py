@@ -135,7 +135,6 @@ def _table(found: Allocation) -> str:
         "done",
         *(("deadline",) if has_deadlines else ()),
         "USD",
-        "times from",
     )
     return table_text(head, rows, align=f"<>>>>{'<' if has_deadlines else ''}>")
 
