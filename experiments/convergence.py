@@ -160,7 +160,7 @@ FAMILIES = (
         num_speed_steps=300,
     ),
     _family("large_mlp", 3_832_330, 12, cycles=(32,)),
-    _family("small_resnet", 1_226_442, 6, cycles=(16,), rates=(0.02, 0.05)),
+    _family("small_resnet", 1_226_442, 6, rank_batches=(32, 64), cycles=(8, 16), rates=(0.02, 0.05)),
     _family("small_cnn", 1_199_882, 6, cycles=(16,)),
 )
 

@@ -10,13 +10,15 @@ import argparse
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, product
 from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from two_hosts import undisturbed
 
 from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
 from equipoise.advice.measured.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
@@ -54,9 +56,10 @@ class Row:
         return log(self.foretold_s / self.measured_s)
 
 
-def costs_at(out: Path, rate: str) -> ExchangeCosts:
-    """What messages cost at a rate, over every time that they were measured."""
-    paths = sorted(out.glob(f"interference-{rate}*.json"))
+def costs_at(out: Path, rate: str, repetitions: Iterable[int]) -> ExchangeCosts:
+    """What messages cost at a rate, over these repetitions of measuring it."""
+    named = (out / f"interference-{rate}-{repetition}.json" for repetition in sorted(repetitions))
+    paths = [path for path in named if path.exists()]
     documents = [json.loads(path.read_text()) for path in paths]
     pooled = {name: _pooled([each[name] for each in documents]) for name in ("messages", "own_work")}
     return exchange_costs({**documents[0], **pooled}, rate)
@@ -79,11 +82,18 @@ def _finished(folder: Path) -> list[Finished]:
     return [each for each in Store(folder).finished() if each.status == SUCCESS] if folder.exists() else []
 
 
+def _counted(out: Path, part: str, link: str) -> list[Finished]:
+    """What a part measured over a link in the repetitions that had the machine to themselves."""
+    found = _finished(out / part / link)
+    repetitions = undisturbed(out, part) if found else ()
+    return [each for each in found if each.cell.repetition in repetitions]
+
+
 def devices_alone(out: Path) -> dict[str, OneDevice]:
     """What was measured on one device, by workload, over all parts."""
     cells = defaultdict(list)
     for part in PARTS:
-        for each in _finished(out / part / "single"):
+        for each in _counted(out, part, "single"):
             cells[each.cell.workload].append(each)
     return {name: one_device(found) for name, found in cells.items()}
 
@@ -92,14 +102,17 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, ForetoldSte
     """Every two-device configuration that was measured, with what was foretold of it, and its phases."""
     alone = devices_alone(out)
     for rate in RATES:
-        costs = costs_at(out, rate)
         for part in parts:
-            for each in summaries(_finished(out / part / rate)):
+            found = _counted(out, part, rate)
+            if not found:
+                continue
+            costs = costs_at(out, rate, {each.cell.repetition for each in found})
+            for each in summaries(found):
                 cell, one = each.cell, alone.get(each.cell.workload)
                 if one is None or each.step_s is None or cell.rank_batch_samples not in one.phases:
                     continue
                 others = {name: _step(cell, one, change(costs)) for name, change in VARIANTS.items()}
-                found = _step(cell, one, costs)
+                step = _step(cell, one, costs)
                 row = Row(
                     rate=rate,
                     part=part,
@@ -109,10 +122,10 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, ForetoldSte
                     batch_samples=cell.batch_samples,
                     alone_s=one.phase_s("step", min(cell.batch_samples, max(one.phases))),
                     measured_s=each.step_s.value,
-                    foretold_s=found.step_s.value,
+                    foretold_s=step.step_s.value,
                     **{name: other.step_s.value for name, other in others.items()},
                 )
-                yield row, found, each.phases
+                yield row, step, each.phases
 
 
 def _step(cell: Cell, one: OneDevice, costs: ExchangeCosts) -> ForetoldStep:

@@ -14,11 +14,13 @@ import select
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -31,6 +33,7 @@ from equipoise.bench.interference import Rivals, interference
 from equipoise.bench.launchers import launcher
 from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, write_whole
 from equipoise.bench.sweep import in_random_order
+from equipoise.bench.timed_run import timed_run
 from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.errors import UsageError
 
@@ -58,6 +61,9 @@ REPETITIONS_UP_TO = ((1500, NUM_REPETITIONS), (3000, 2))
 MOST_STEPS, FEWEST_STEPS, STEPS_BY_WIDTH = 60, 5, 20_000
 # Of a quick run: width x width x batch below this takes little time.
 QUICK_WORK = 2e8
+
+# A repetition in which one device was slower than this times the fastest repetition was not alone.
+MOST_SLOWED = 1.2
 
 PAYLOADS_BYTES = tuple(2**power for power in range(10, 26))
 NUM_STARTS, NUM_ROUNDS = 1, 5
@@ -226,6 +232,25 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
         if crew:
             crew.end()
     return True
+
+
+def undisturbed(out: Path, part: str) -> frozenset[int]:
+    """The repetitions of a part that had the machine to themselves, as its steps of one device tell.
+
+    Those whose steps took, in the median over cells, at most 1.2 times that of the fastest repetition. Steps
+    of two devices are not looked at.
+    """
+    taken: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    for each in Store(out / part / "single").finished():
+        run = timed_run(each)
+        if run is not None:
+            taken[each.cell.workload, each.cell.batch_samples][each.cell.repetition] = run.step_s
+    slowed: dict[int, list[float]] = defaultdict(list)
+    for steps in taken.values():
+        for repetition, step_s in steps.items():
+            slowed[repetition].append(step_s / min(steps.values()))
+    least = min(median(ratios) for ratios in slowed.values())
+    return frozenset(each for each, ratios in slowed.items() if median(ratios) <= MOST_SLOWED * least)
 
 
 def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: bool, end_s: float) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from foretold import compared
 from growing import num_params
-from two_hosts import IMAGE_BATCH, PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH
+from two_hosts import IMAGE_BATCH, PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH, undisturbed
 from two_hosts_figure import Line, svg
 
 from equipoise.bench.models import ZOO
@@ -57,6 +57,7 @@ class Timed:
     repetition: int
     num_warm_up: int
     steady: int
+    counted: int
     step_s: float
     input_s: float
     forward_s: float
@@ -95,6 +96,7 @@ def measured(out: Path) -> list[Timed]:
     """Every repetition that was timed, in order."""
     rows = []
     for part in PARTS:
+        counted = undisturbed(out, part) if (out / part).exists() else ()
         for link in (ALONE, *RATES):
             folder = out / part / link
             for one in Store(folder).finished() if folder.exists() else ():
@@ -115,6 +117,7 @@ def measured(out: Path) -> list[Timed]:
                         repetition=one.cell.repetition,
                         num_warm_up=run.num_warm_up or 0,
                         steady=int(run.is_steady),
+                        counted=int(one.cell.repetition in counted),
                         step_s=run.step_s,
                         **phases,
                     )
@@ -150,10 +153,11 @@ def kept(path: Path, kind: type[Any], rows: Iterable[Any]) -> list[Any]:
 
 
 def by_key(rows: Iterable[Timed]) -> Table:
-    """The repetitions of every configuration; one measured in two parts is one."""
+    """The repetitions of every configuration that count; one measured in two parts is one."""
     found = defaultdict(list)
     for row in rows:
-        found[row.link, row.workload, row.batch_samples].append(row)
+        if row.counted:
+            found[row.link, row.workload, row.batch_samples].append(row)
     return dict(found)
 
 
