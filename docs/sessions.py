@@ -120,7 +120,7 @@ def furnish(folder: Path) -> None:
         if example.name.endswith(_SWEEP):
             with tarfile.open(example) as sweep:
                 sweep.extractall(folder, filter="data")
-        elif example.suffix in {".gz", ".csv", ".txt", ".toml", ".jsonl"}:
+        elif example.suffix in {".gz", ".csv", ".txt", ".toml", ".jsonl", ".py"}:
             shutil.copy(example, folder)
 
 

@@ -86,8 +86,13 @@ WITH_EXAMPLES = [DOCS / "python.md", DOCS / "launch.md", *sorted((DOCS / "tutori
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
-def test_python_examples_give_what_is_shown(page, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_python_examples_give_what_is_shown(page, tmp_path, monkeypatch):
+    if "import digits" in page.read_text():
+        pytest.importorskip("torch")
+    sessions.furnish(tmp_path)
+    (tmp_path / "docs").symlink_to(DOCS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= page.read_text().count("```python")
     assert result.failed == 0
