@@ -59,7 +59,7 @@ class Family:
             global_batch_samples=self._batch(about, tokens),
         )
         found = surveyed(Landscape(ground=ground), self.sizes)
-        options = [each.options[0] for each in found.sized if each.options]
+        options = [each.best for each in found.sized if each.best is not None]
         return Tried(
             shape=shape,
             tokens=tokens,

@@ -98,7 +98,7 @@ def reach(
     if not 0.0 < tokens_per_param <= _MOST_TOKENS_PER_PARAM:
         raise UsageError(f"--tokens-per-param is {tokens_per_param:g}; expected a number above 0")
     about = replace(question, training_samples=_UNIT, training_tokens=None, num_best=1)
-    ground = setting(about, terms or Terms(), scores, model)
+    ground = setting(about, terms or Terms(), scores, model=model)
     refuse(question, ground, terms or Terms())
     if asked == "tokens":
         return _tokens(question, ground)
@@ -112,7 +112,7 @@ def _sizes(question: Question, ground: Setting) -> tuple[int, ...]:
 def _tokens(question: Question, ground: Setting) -> Reach:
     """The number of accelerators that gets through the most tokens."""
     found = surveyed(Landscape(ground=ground), _sizes(question, ground))
-    best = [each.options[0] for each in found.sized if each.options]
+    best = [each.best for each in found.sized if each.best is not None]
     if not best:
         raise EvidenceError(
             f"{ground.workload.title} fits on none of the numbers of accelerators asked for",

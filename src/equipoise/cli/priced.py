@@ -81,7 +81,7 @@ def _chance(share: float | None) -> str:
 
 def _checkpoints(found: Sequence[Risk]) -> list[str]:
     """How often it is stopped, and when to write checkpoints."""
-    stops = ", ".join(f"{WORDS[each.terms]} {each.num_interruptions.value:.2g}" for each in found)
+    stops = ", ".join(f"{WORDS[each.terms]} {_stops(each.num_interruptions.value)}" for each in found)
     often: dict[str, list[str]] = {}
     for each in found:
         pause = each.checkpoint_interval_s
@@ -92,6 +92,11 @@ def _checkpoints(found: Sequence[Risk]) -> list[str]:
     size = "" if first.checkpoint_bytes is None else f" of {format_si(first.checkpoint_bytes, 'B')}"
     pause = format_duration(first.checkpoint_s.value)
     return [f"Stops expected: {stops}.", f"Checkpoints{size}, {pause} each: {when}."]
+
+
+def _stops(number: float) -> str:
+    """How many times; without end where it never ends."""
+    return f"{number:.2g}" if number < float("inf") else "without end"
 
 
 def ownership_text(found: Ownership) -> str:

@@ -1,4 +1,4 @@
-"""What time saved is worth against what it costs more: forward, and back from returns to their assumptions."""
+"""What time saved is worth against what it costs more: forward, and back from returns to assumptions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
