@@ -474,7 +474,7 @@ def _seconds(values: Sequence[float | None]) -> str:
     there = [value for value in values if value is not None]
     if not there:
         return f"never of {len(values)}"
-    return f"{median(there):.1f}" + (f" ({len(there)} of {len(values)})" if len(there) < len(values) else "")
+    return f"{median(there):.2f}" + (f" ({len(there)} of {len(values)})" if len(there) < len(values) else "")
 
 
 def slow_links_table(rows: Sequence[dict[str, Any]]) -> list[str]:
