@@ -96,7 +96,7 @@ def _checkpoints(found: Sequence[Risk]) -> list[str]:
 
 def _stops(number: float) -> str:
     """How many times; without end where it never ends."""
-    return f"{number:.2g}" if number < float("inf") else "without end"
+    return f"{float(f'{number:.2g}'):,g}" if number < float("inf") else "without end"
 
 
 def ownership_text(found: Ownership) -> str:
