@@ -290,8 +290,8 @@ def _blocks(
             if wrong:
                 faults[wrong] += 1
                 continue
-            for each, times in batches(dp)[1]:
-                faults[each] += times
+            for reason, times in batches(dp)[1]:
+                faults[reason] += times
             layout = next(layouts)
             for each in by_rounds(dp, pp):
                 yield _Block(dp, tp, pp, cp, ep, each, number, layout)
