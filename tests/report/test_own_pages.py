@@ -17,6 +17,7 @@ from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report import html, terminal
 from equipoise.report.pages import ACCURACY, COMPARED, SWEEP
 from equipoise.report.words import TIMES
+from equipoise.runs.chosen import tables
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -32,7 +33,7 @@ def text(page, findings, columns=80):
 
 
 def entry_id(round_, workload, system):
-    rows = study.tables().scores.filter(
+    rows = tables().scores.filter(
         (pl.col("campaign") == round_) & (pl.col("workload") == workload) & (pl.col("system") == system)
     )
     return rows["entry_id"].item()

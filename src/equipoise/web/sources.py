@@ -12,9 +12,10 @@ import polars as pl
 from equipoise.advice.forecast.answer import Terms
 from equipoise.advice.plans.landscapes import Landscapes
 from equipoise.advice.plans.planned import Plan, Question
+from equipoise.runs.chosen import tables
 from equipoise.runs.store import Tables
 from equipoise.scaling.metrics import COMPARABLE
-from equipoise.study import DIVISION, MIN_ENTRIES, default_round, round_order, tables
+from equipoise.study import DIVISION, MIN_ENTRIES, default_round, round_order
 
 
 @dataclass(frozen=True, kw_only=True)
