@@ -29,7 +29,7 @@ class Landscapes:
     """The landscapes asked about last, at most so many, each of a bounded number of sizes; thread-safe."""
 
     def __init__(self, most: int = 64) -> None:
-        """most: how many to keep; about 0.3 MB each."""
+        """most: how many to keep; about 0.2 MB each."""
         self._most = most
         self._kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
         # With the table it is of, so that no other takes the number.
