@@ -123,7 +123,8 @@ def test_a_sweep_tells_speedups_phases_and_failures(sweep):
     told = text(SWEEP, found, columns=160)
     assert "mine: 6 of 6 runs, 1 failed; all have ended" in told
     rows = [line.split() for line in told.splitlines() if line.strip().startswith("ddp")]
-    assert [row[1:4] for row in rows] == [["2", "64", "2.5"], ["4", "64", "2"]]
+    assert rows[0][:4] == ["ddp", "2", "64", "2.5"]
+    assert rows[1][:6] == ["ddp", "1", "failed", "4", "64", "2"]
     assert "1.6" in rows[0]  # 4 ms over 2.5 ms
     assert "80" in rows[0]  # per cent: 1.6 over 2 ranks
     assert HOSTILE in told

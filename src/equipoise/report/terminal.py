@@ -233,7 +233,7 @@ def _lines(block: Table, place: int) -> list[str]:
 def _cell(cell: Cell) -> Text:
     text = Text(cell.text)
     if cell.badge:
-        text.append(cell.badge.text, TONES[cell.badge.tone])
+        text.append(" " if cell.text else "").append(cell.badge.text, TONES[cell.badge.tone])
     if cell.detail:
         text.append(f"\n{cell.detail}", "dim" if cell.text else "")
     return text
