@@ -125,7 +125,7 @@ def test_a_sweep_tells_speedups_phases_and_failures(sweep):
     rows = [line.split() for line in told.splitlines() if line.strip().startswith("ddp")]
     assert rows[0][:4] == ["ddp", "2", "64", "2.5"]
     assert rows[1][:6] == ["ddp", "1", "failed", "4", "64", "2"]
-    assert "1.6" in rows[0]  # 4 ms over 2.5 ms
+    assert "1.60" in rows[0]  # 4 ms over 2.5 ms
     assert "80" in rows[0]  # per cent: 1.6 over 2 ranks
     assert HOSTILE in told
     page = html.render(SWEEP, found)
