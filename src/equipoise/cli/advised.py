@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
+from equipoise.advice.answer.weighed import chance_words
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.scaling.equilibrium import words as equilibrium_words
 from equipoise.stats import Interval
@@ -11,6 +12,7 @@ from equipoise.units import format_count, format_duration, format_percent, forma
 
 _TONNE_KG = 1000.0
 _MOST_SIZES = 12
+_MOST_COMPARED = 5
 _MOST_REFS = 2
 _LABEL = 10
 
@@ -79,11 +81,23 @@ def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:
     if bill.carbon is not None:
         yield "carbon", _mass(bill.carbon)
     if best.chance_in_time is not None:
-        yield "deadline", f"kept in {format_percent(round(best.chance_in_time, 2))} of such cases"
+        yield "deadline", f"kept in {chance_words(best.chance_in_time)} of such cases"
+    if best.run is not None:
+        run = best.run
+        yield (
+            "measured",
+            (
+                f"{run.strategy or 'one device'} at batch {format_count(run.global_batch_samples)}: "
+                f"{_short(run.samples_per_s)} samples/s"
+            ),
+        )
     if option is None:
-        yield "strategy", "not known: the model has none that fits"
+        if best.run is None:
+            yield "strategy", "not known: the model has none that fits"
         return
-    share = "" if option.flop_share is None else f", {format_percent(round(option.flop_share, 2))} of peak"
+    share = (
+        "" if option.flop_share is None else f", {format_percent(float(f'{option.flop_share:.2g}'))} of peak"
+    )
     yield "strategy", option.strategy.text()
     yield (
         "batch",
@@ -133,7 +147,9 @@ def _stops(found: Advice) -> str:
         lines.append(_paragraph(f"Equilibrium: {told}."))
     step = found.next_doubling
     if step is not None:
-        share = format_percent(abs(round(step.gain_fraction, 2)))
+        share = ""
+        if abs(step.gain_fraction) <= 1.0:
+            share = f" ({format_percent(abs(round(step.gain_fraction, 2)))})"
         gain = "saves" if step.gain_s >= 0.0 else "takes longer:"
         money = "" if step.usd is None else f", for {_short(step.usd)} USD more"
         if step.usd is not None and step.usd < 0:
@@ -146,7 +162,7 @@ def _stops(found: Advice) -> str:
         lines.append(
             _paragraph(
                 f"The next doubling, to {format_count(step.num_accelerators)}: "
-                f"{format_duration(step.time.value)}; {gain} {format_duration(abs(step.gain_s))} ({share}), "
+                f"{format_duration(step.time.value)}; {gain} {format_duration(abs(step.gain_s))}{share}, "
                 f"{step.accelerator_hours_factor:.2f}x the accelerator-hours{money}{worth}."
             )
         )
@@ -154,31 +170,48 @@ def _stops(found: Advice) -> str:
 
 
 def _sizes(found: Advice) -> str:
-    """Every size, with what each kind of evidence says."""
-    rows = []
-    best = found.recommended
-    for standing in (found.standing, *found.others):
-        shown = _thinned([*standing.choices, *standing.beyond.values()], best)
-        for each in shown:
-            mark = (
-                "take" if each is best else "" if each.num_accelerators not in standing.beyond else "beyond"
-            )
-            rows.append((*((standing.accelerator,) if found.others else ()), *_row(each), mark))
-    if len(rows) == 1:
-        return ""
-    head = ("N", "time", "90 % range", "USD", "published", "yours", "model", "")
+    """Every size, with what each kind of evidence says; of several machines those about what to take."""
     if found.others:
-        return table_text(("accelerator", *head), rows, align="<>>>>>>><")
+        return _compared(found)
+    best, standing = found.recommended, found.standing
+    shown = _thinned(everyone(standing), best, _MOST_SIZES)
+    if len(shown) == 1:
+        return ""
+    rows = [(*_row(each), _mark(found, standing, each)) for each in shown]
+    head = ("N", "time", "90 % range", "USD", "published", "yours", "model", "")
     return table_text(head, rows, align=">>>>>>><")
 
 
-def _thinned(choices: Sequence[Choice], best: Choice | None) -> list[Choice]:
+def _compared(found: Advice) -> str:
+    rows = []
+    for standing in (found.standing, *found.others):
+        for each in _thinned(everyone(standing), standing.recommended, _MOST_COMPARED):
+            row = (standing.accelerator, *_row(each)[:4])
+            rows.append((*row, _mark(found, standing, each)))
+    head = ("accelerator", "N", "time", "90 % range", "USD", "")
+    return table_text(head, rows, align="<>>>><")
+
+
+def _mark(found: Advice, standing: Standing, each: Choice) -> str:
+    if each is found.recommended:
+        return "take"
+    if each is standing.recommended:
+        return "best of it"
+    return "beyond" if each.num_accelerators in standing.beyond else ""
+
+
+def everyone(standing: Standing) -> list[Choice]:
+    """Every size known, from the smallest."""
+    return sorted((*standing.choices, *standing.beyond.values()), key=lambda each: each.num_accelerators)
+
+
+def _thinned(choices: Sequence[Choice], best: Choice | None, most: int) -> list[Choice]:
     """The choices, at most so many, the one to take and its neighbours among them."""
-    if len(choices) <= _MOST_SIZES:
+    if len(choices) <= most:
         return list(choices)
     at = next((index for index, each in enumerate(choices) if each is best), len(choices) - 1)
-    first = max(0, min(at - _MOST_SIZES // 2, len(choices) - _MOST_SIZES))
-    return list(choices[first : first + _MOST_SIZES])
+    first = max(0, min(at - most // 2, len(choices) - most))
+    return list(choices[first : first + most])
 
 
 def _row(each: Choice) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from equipoise.stats import Interval
 
 _STEPS_PER_OCTAVE = 8
 _NUM_CURVES = 200
+_ROUNDING = 2.0**-30
 
 
 def joined_curves(witnesses: Sequence[Witness], level: Interval, at: int) -> tuple[Curves, Domain] | None:
@@ -75,8 +76,7 @@ def _is_told(witness: Witness, grid_log2: FloatArray) -> FloatArray:
     """Between which grid points a witness has something to say: up to a doubling beyond its domain."""
     domain = witness.domain
     assert domain is not None
-    margin = 1e-9
-    low, high = math.log2(domain.smallest) - margin, math.log2(2.0 * domain.largest) + margin
+    low, high = math.log2(domain.smallest) - _ROUNDING, math.log2(2.0 * domain.largest) + _ROUNDING
     return np.asarray((grid_log2[:-1] >= low) & (grid_log2[1:] <= high))
 
 

@@ -37,16 +37,17 @@ def reasons(request: Request, standing: Standing, doubled: NextDoubling | None) 
 def _size(request: Request, standing: Standing, best: Choice, doubled: NextDoubling | None) -> Reason:
     """Why so many accelerators."""
     size = format_count(best.num_accelerators)
+    number = f"{size} accelerator{'' if best.num_accelerators == 1 else 's'}"
     sources = tuple(source for each in best.evidence for source in each.sources[:_MOST_SOURCES])
     if request.objective != "balance":
         return Reason(
-            words=f"{size} accelerators: {_OBJECTIVES[request.objective]}{_within(request)}.",
+            words=f"{number}: {_OBJECTIVES[request.objective]}{_within(request)}.",
             sources=sources,
         )
     answer = standing.answer
     if answer is None:
         return Reason(
-            words=f"{size} accelerators: the fewest that work; sizes of which times are known are too few to "
+            words=f"{number}: the fewest that work; sizes of which times are known are too few to "
             "tell where more stop paying.",
             sources=sources,
         )

@@ -28,7 +28,7 @@ from equipoise.advice.answer.witnesses import (
 from equipoise.advice.forecast.answer import LEVEL, MAX_SIZES, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
-from equipoise.advice.plans.length import stated_length, training_length
+from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, training_length
 from equipoise.advice.plans.mixed import rates
 from equipoise.advice.plans.plan import answered, landscape, tried
 from equipoise.advice.plans.planned import Length, Option, Plan, Question
@@ -41,6 +41,9 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.spec.workload import Workload
 
 _NUM_LAYOUTS = 3
+_MODEL_ALONE = (
+    "The model's times are of training steps alone; published ones hold evaluation and start-up too."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +162,7 @@ def _ground(
         flat = landscape(question, scores=scores)
         flat = surveyed(flat, tried(question, flat.ground))
         planned = answered(flat, question, terms=request.terms, scores=scores)
-        notes += planned.notes
+        notes += (_MODEL_ALONE if note == TRAINING_ALONE else note for note in planned.notes)
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may tell times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
         notes.append(f"No strategy was searched: {err}.")

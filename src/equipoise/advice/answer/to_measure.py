@@ -42,8 +42,9 @@ def _steps(request: Request, standing: Standing, best: Choice) -> Iterator[Measu
             continue
         yield Measurement(
             words=(
-                f"{NUM_STEPS} steps on {format_count(size)} accelerators{_takes(best, size)}: the range of "
-                f"the time would narrow from {_around(best.time)} to about {_around(narrowed)}."
+                f"{NUM_STEPS} steps on {format_count(size)} accelerator{'' if size == 1 else 's'}"
+                f"{_takes(best, size)}: the range of the time would narrow from "
+                f"{_around(best.time)} to about {_around(narrowed)}."
             ),
             command=_command(request, best, size),
             narrowed=narrowed,

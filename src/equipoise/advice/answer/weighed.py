@@ -12,12 +12,14 @@ import numpy as np
 
 from equipoise.scaling.law import FloatArray
 from equipoise.stats import Interval
+from equipoise.units import format_percent
 
 # Errors of the kinds of evidence may go together: they share the samples to target, the year's software, the
 # submitters. More than was seen on results held out (about 0: data/joined.json), to be safe.
 CORRELATION = 0.2
 # Nothing is surer than two submissions of one system differ: 3.3 % (median log-sd of replicates).
 LEAST_LOG_SD = 0.033
+_NEARLY = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,19 @@ def weighed(times: Sequence[Interval], log_sds: Sequence[float]) -> Weighed:
         weights=tuple(weights.tolist()),
         disagreement=widening,
     )
+
+
+def chance_words(chance: float) -> str:
+    """A probability for people, who take a whole 100 % for a promise.
+
+    >>> chance_words(0.873), chance_words(0.9999)
+    ('87 %', 'more than 99 %')
+    """
+    if chance > _NEARLY:
+        return f"more than {format_percent(_NEARLY)}"
+    if chance < 1.0 - _NEARLY:
+        return f"less than {format_percent(round(1.0 - _NEARLY, 2))}"
+    return format_percent(round(chance, 2))
 
 
 def chance_within(time: Interval, limit_s: float) -> float:

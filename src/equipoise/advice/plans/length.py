@@ -19,7 +19,7 @@ DEVIATE = 1.6448536269514722
 _UNIT_TOKENS = _UNIT_SAMPLES = SI_PREFIXES["G"]
 # Thousands of times the longest training there was: more is a slip.
 _MOST_GIVEN = SI_PREFIXES["E"]
-_TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
+TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
 
 
 def stated_length(workload: Workload, *, samples: float | None, tokens: float | None) -> float | None:
@@ -100,7 +100,7 @@ def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> L
         batches=(int(seen.min()), int(seen.max())),
         is_whole=True,
         evidence=_evidence(growth, entries),
-        notes=(law, _TRAINING_ALONE),
+        notes=(law, TRAINING_ALONE),
     )
 
 

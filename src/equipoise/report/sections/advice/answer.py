@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
+from equipoise.advice.answer.weighed import chance_words
 from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Tile, Tiles, code, note, prose, strong
@@ -156,7 +157,7 @@ def _tiles(advice: Advice, standing: Standing, best: Choice) -> Iterator[Tile]:
     if best.chance_in_time is not None:
         yield Tile(
             label="Deadline",
-            value=f"kept in {format_percent(round(best.chance_in_time, 2))}",
+            value=f"kept in {chance_words(best.chance_in_time)}",
             detail=format_duration(advice.request.deadline_s),
             words="Of trainings like this, by the range of the time.",
         )
