@@ -82,7 +82,7 @@ class Family:
         flop = (about.train_flop_per_sample or 0.0) / about.sequence_tokens * tokens
         samples = _BATCH_FACTOR * flop**_BATCH_POWER / about.sequence_tokens
         most = max(1.0, tokens / about.sequence_tokens)
-        return 2 ** max(0, math.floor(math.log2(min(samples, most))))
+        return int(2 ** max(0, math.floor(math.log2(min(samples, most)))))
 
     def largest_fitting(self) -> "Tried | None":
         """Of the models tried, the largest that money and time are enough for."""
@@ -139,7 +139,7 @@ def _next(used: Mapping[float, float], fits: float, fails: float) -> float:
         return math.sqrt(low * high)
     near = min(known, key=lambda params: abs(math.log(known[params])))
     # A little below what the law says: what just fits ends the search.
-    better = near * known[near] ** (-1.0 / _SLOPE) * (1.0 - TOLERANCE / 2)
+    better = near * math.pow(known[near], -1.0 / _SLOPE) * (1.0 - TOLERANCE / 2)
     if not math.isfinite(fails):
         return min(max(better, 2.0 * low), high)
     if not fits and low < better < high:

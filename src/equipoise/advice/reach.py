@@ -197,20 +197,22 @@ def _enough(question: Question) -> str:
 def _stretched(option: Option, times: float) -> Option:
     """The same training, so many times as long."""
     factor, bill = exact(times), option.bill
-    paid = {
-        name: None if amount is None else product(amount, factor)
-        for name, amount in (
-            ("money", bill.money),
-            ("energy", bill.energy),
-            ("electricity", bill.electricity),
-            ("carbon", bill.carbon),
-        )
-    }
+
+    def longer(amount: Interval | None) -> Interval | None:
+        return None if amount is None else product(amount, factor)
+
     return replace(
         option,
         samples=option.samples * times,
         time=product(option.time, factor),
-        bill=replace(bill, hours=product(bill.hours, factor), **paid),
+        bill=replace(
+            bill,
+            hours=product(bill.hours, factor),
+            money=longer(bill.money),
+            energy=longer(bill.energy),
+            electricity=longer(bill.electricity),
+            carbon=longer(bill.carbon),
+        ),
     )
 
 

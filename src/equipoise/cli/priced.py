@@ -84,8 +84,8 @@ def _checkpoints(found: Sequence[Risk]) -> list[str]:
     stops = ", ".join(f"{WORDS[each.terms]} {_stops(each.num_interruptions.value)}" for each in found)
     often: dict[str, list[str]] = {}
     for each in found:
-        pause = each.checkpoint_interval_s
-        words = "not needed" if pause is None else f"every {format_duration(pause)}"
+        apart = each.checkpoint_interval_s
+        words = "not needed" if apart is None else f"every {format_duration(apart)}"
         often.setdefault(words, []).append(WORDS[each.terms])
     when = "; ".join(f"{words} ({', '.join(terms)})" for words, terms in often.items())
     first = found[0]
