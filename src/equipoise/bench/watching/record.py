@@ -107,7 +107,7 @@ def rank_record(path: Path) -> RankRecord:
         _check(path, number, line)
     _check_rank(path, found[0])
     end: Mapping[str, Any] = next((line["end"] for line in found if "end" in line), {})
-    about = dict(found[0])
+    about = {"conditions": {}, **found[0]}
     for line in found:
         about |= line.get("told", {})
     return RankRecord(about=about, steps=[line for line in found if "seconds" in line], end=end)
@@ -130,7 +130,7 @@ def _check_rank(path: Path, first: Mapping[str, Any]) -> None:
         raise DataError(
             f"{path}:1: rank={str(rank)[:_ECHO]!r}; expected a rank of so many; delete the run's folder"
         )
-    if not isinstance(first.get("conditions"), dict):
+    if not isinstance(first.get("conditions", {}), dict):
         raise DataError(f"{path}:1: conditions are no table; delete the run's folder")
 
 

@@ -84,7 +84,7 @@ def _run(watched: Watched, records: Sequence[RankRecord], folder: Path) -> dict[
         {
             "run_id": f"{campaign}/{folder.name}",
             "campaign": campaign,
-            "system": about["conditions"]["host"],
+            "system": about["conditions"].get("host"),
             "workload": about["workload"],
             "accelerator": accelerator_of(about["device"], about["conditions"]),
             "num_accelerators": watched.num_ranks,
