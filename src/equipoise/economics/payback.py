@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+_ROUNDING = 1e-8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
@@ -93,4 +95,6 @@ def _crossings(edges: Sequence[tuple[float, float, float]]) -> Iterator[tuple[fl
 
 def _keeps(edges: Sequence[tuple[float, float, float]], *, value: float, cost: float) -> bool:
     """Whether every inequality holds, up to rounding."""
-    return all(a * value + b * cost >= c - 1e-9 * (1.0 + abs(a * value) + abs(cost)) for a, b, c in edges)
+    return all(
+        a * value + b * cost >= c - _ROUNDING * (1.0 + abs(a * value) + abs(cost)) for a, b, c in edges
+    )
