@@ -194,7 +194,7 @@ def test_accelerators_compared_have_a_row_each(planned_of, parsed):
 
 def test_without_a_price_accelerator_hours_stand_in(planned, parsed):
     def unpriced(option):
-        return replace(option, bill=replace(option.bill, usd=None))
+        return replace(option, bill=replace(option.bill, money=None))
 
     plan = planned.plan
     plan = replace(
