@@ -85,7 +85,8 @@ def from_file(path: Path) -> Asked:
         found = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: no TOML: {err}") from err
-    return Asked(**{key: _value(path, key, value) for key, value in found.items()})
+    given: dict[str, Any] = {key: _value(path, key, value) for key, value in found.items()}
+    return Asked(**given)
 
 
 def _value(path: Path, key: str, value: object) -> object:

@@ -19,7 +19,7 @@ EXACT = pytest.approx
 
 
 @st.composite
-def jobs(draw, *, most=3, longest=4):
+def jobs(draw, *, longest=4):
     """A job of whole hours that is never slower on more accelerators, by at most their number."""
     sizes = sorted(draw(st.sets(st.integers(1, POOL), min_size=1, max_size=2)))
     times = [draw(st.integers(1, longest))]
@@ -180,9 +180,7 @@ def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
 def test_lateness_is_what_the_latest_job_exceeds_its_deadline_by():
     # Two jobs that each need the whole pool for 2 h, both due in 3 h: one is an hour late.
     problem = Problem(
-        jobs=tuple(
-            Job(name=name, sizes=(4,), time_s=(2 * HOUR_S,), deadline_s=3 * HOUR_S) for name in "ab"
-        ),
+        jobs=tuple(Job(name=name, sizes=(4,), time_s=(2 * HOUR_S,), deadline_s=3 * HOUR_S) for name in "ab"),
         num_accelerators=4,
         objective="time",
     )
@@ -194,7 +192,9 @@ def test_lateness_is_what_the_latest_job_exceeds_its_deadline_by():
 def test_a_search_that_is_cut_short_says_so_and_bounds_what_is_left():
     problem = Problem(
         jobs=tuple(
-            Job(name=str(k), sizes=(1, 2, 3, 4), time_s=tuple((9 + k) * HOUR_S / n**0.8 for n in (1, 2, 3, 4)))
+            Job(
+                name=str(k), sizes=(1, 2, 3, 4), time_s=tuple((9 + k) * HOUR_S / n**0.8 for n in (1, 2, 3, 4))
+            )
             for k in range(6)
         ),
         num_accelerators=4,

@@ -9,7 +9,7 @@ from equipoise.advice.allocation.tariff import Tariff
 
 ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
 # Sums of the same times in another order differ by less.
-ROUNDING = 1e-9
+ROUNDING = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

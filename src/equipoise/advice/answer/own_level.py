@@ -19,7 +19,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine, stacked
-from equipoise.spec.strategy import PRECISIONS, Strategy
+from equipoise.spec.strategy import PRECISIONS, Precision, Strategy
 
 # Of a doubling away from the sizes measured, beyond what the calibration's own record says: what its held-out
 # sizes showed (docs/experiments/0006-calibration.md: leaving whole sizes out).
@@ -115,7 +115,7 @@ def _strategy(run: OwnRun) -> Strategy | None:
     Measured steps are plain PyTorch: layers run one by one, not compiled.
     """
     size, batch = run.num_accelerators, run.global_batch_samples
-    precision = next((each for each in PRECISIONS if each == run.precision), "fp32")
+    precision: Precision = next((each for each in PRECISIONS if each == run.precision), "fp32")
     try:
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         accumulated = int(argument or 1) if found.name == "accumulate" else 1
