@@ -64,7 +64,8 @@ def _numbers(request: Request, standing: Standing) -> Iterator[ErrorRecord]:
         p90_abs_error=found.p90_regret,
         coverage=found.coverage,
         words=(
-            f"The number advised: {_share(found.within_doubling)} of {found.num_compared} lay within one "
+            f"The number that published results alone advise: {_share(found.within_doubling)} of "
+            f"{found.num_compared} lay within one "
             f"doubling of the one found with all data ({found.of}); taking it cost "
             f"{_share(found.median_regret)} of the objective (median), 90 % at most "
             f"{_share(found.p90_regret)}."
