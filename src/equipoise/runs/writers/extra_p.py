@@ -1,6 +1,6 @@
 """Extra-P's JSON lines: one measured value a line, against the number of accelerators.
 
-Source: Extra-P 4.2, docs/file-formats.md, JSON Lines format.
+Source: Extra-P 4.2, File format documentation, JSON Lines format.
 """
 
 from typing import IO
