@@ -99,6 +99,8 @@ def host_cases(cells: Path, foretold: Path) -> list[Case]:
     steps: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     params: dict[str, float] = {}
     for row in csv.DictReader(cells.open()):
+        if row["counted"] == "0":  # a disturbed repetition
+            continue
         steps[row["link"], row["workload"], int(row["batch_samples"])].append(float(row["step_s"]))
         params[row["workload"]] = float(row["params"])
     found = []
