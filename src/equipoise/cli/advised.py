@@ -5,7 +5,7 @@ from textwrap import fill
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
 from equipoise.advice.answer.weighed import chance_words
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import printable, table_text, width_columns
 from equipoise.scaling.equilibrium import words as equilibrium_words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
@@ -59,12 +59,11 @@ def _answer(found: Advice) -> str:
 
 
 def _take(standing: Standing, best: Choice) -> str:
-    number = counted(best.num_accelerators, "accelerator", "accelerators")
     nodes = ""
     if standing.cluster is not None and best.num_accelerators > standing.cluster.node_size:
         size = standing.cluster.node_size
         nodes = f" ({format_count(-(-best.num_accelerators // size))} nodes of {format_count(size)})"
-    return _paragraph(f"Take {number.replace('accelerator', f'x {standing.title}', 1).rstrip('s')}{nodes}")
+    return _paragraph(f"Take {format_count(best.num_accelerators)} x {standing.title}{nodes}")
 
 
 def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:

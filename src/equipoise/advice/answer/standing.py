@@ -25,7 +25,7 @@ from equipoise.advice.answer.witnesses import (
     published_witness,
     without_beyond,
 )
-from equipoise.advice.forecast.answer import LEVEL, MAX_SIZES, Forecast, Inquiry, Terms
+from equipoise.advice.forecast.answer import LEVEL, MAX_ACCELERATORS, MAX_SIZES, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
 from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, training_length
@@ -215,7 +215,7 @@ def _forecast(
     inquiry = Inquiry(
         workload=about.workload.slug,
         accelerator=slug,
-        sizes=tuple(sorted({*sizes, 2 * sizes[-1]})),
+        sizes=tuple(sorted({*sizes, min(2 * sizes[-1], MAX_ACCELERATORS)})),
         global_batch_samples=None if batch is None else float(batch),
     )
     trainings = None if own is None else own.trainings
