@@ -182,8 +182,11 @@ def _sentences(found: Allocation) -> Iterator[str]:
     energies = [each.energy_j for each in bills if each.energy_j is not None]
     energy = f" and {math.fsum(energies) / KWH_J:.3g} kWh" if len(energies) == len(bills) else ""
     yield f"Together {hours:.3g} accelerator-hours{energy}; {_paid(found)}."
+    told: dict[str, list[str]] = {}
     for each in found.shares:
-        yield f"{each.job.name}: by {each.timed.words}{f'; {each.strategy}' if each.strategy else ''}."
+        words = f"{each.timed.words}{f'; {each.strategy}' if each.strategy else ''}"
+        told.setdefault(words, []).append(each.job.name)
+    yield from (f"{', '.join(names)}: by {words}." for words, names in told.items())
     yield from (f"Note: {note}" for note in found.notes)
 
 

@@ -123,7 +123,11 @@ def allocate(
         rivals=_rivals(problem),
         makespan_s=max(each.end.value for each in shares),
         total_s=math.fsum(each.job.weight * (each.end.value - each.job.start_s) for each in shares),
-        notes=(*_notes(problem, is_feasible=is_feasible), *(note for each in timed for note in each.notes)),
+        notes=tuple(
+            dict.fromkeys(
+                (*_notes(problem, is_feasible=is_feasible), *(note for each in timed for note in each.notes))
+            )
+        ),
     )
 
 

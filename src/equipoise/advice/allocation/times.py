@@ -148,7 +148,7 @@ def _stated(job: AskedJob, nodes: Cluster) -> Timed:
             f"pool of {nodes.num_accelerators} has room for{' and sizes names' if job.sizes else ''}"
         )
     once = [size for size in sizes if len(job.times[size]) == 1]
-    notes = (f"{job.name}: times stated once have no range.",) if once else ()
+    notes = ("Times stated once have no range.",) if once else ()
     return Timed(
         sizes=sizes,
         time=tuple(_interval(job.times[size]) for size in sizes),
