@@ -133,7 +133,7 @@ def test_own_figures_override_the_table():
 
 
 def test_what_is_no_amount_or_unknown_is_refused():
-    with pytest.raises(UsageError, match="--buy"):
+    with pytest.raises(UsageError, match="--purchase"):
         purchase("h100-sxm5-80gb", power_w=700.0, own_usd=-1.0)
     with pytest.raises(UsageError, match="--utilisation"):
         ownership(_purchase(), _rates(), utilisation=exact(1.5))

@@ -89,7 +89,7 @@ def purchase(
     own_usd: of an accelerator with its share of everything. power_w: rated, for the room that it takes.
     Raises UsageError for what is no amount.
     """
-    for option, amount in (("--buy", own_usd), ("--hosting", hosting_usd_per_month)):
+    for option, amount in (("--purchase", own_usd), ("--hosting", hosting_usd_per_month)):
         if amount is not None and not 0 <= amount < _MOST_USD:
             raise UsageError(f"{option} is {amount!r}; expected US dollars an accelerator")
     known = table("purchases.toml")
