@@ -55,7 +55,7 @@ def shares(log_sds: FloatArray) -> FloatArray:
     Assumes nothing of the correlation: weights that use it are unstable where it is not well known.
     Source: Bates and Granger 1969: the inverse of the mean squared error of each.
 
-    >>> shares(np.array([0.1, 0.2])).tolist()
+    >>> shares(np.array([0.1, 0.2])).round(3).tolist()
     [0.8, 0.2]
     """
     precisions = 1.0 / np.maximum(log_sds, LEAST_LOG_SD) ** 2
