@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.imported import import_runs
 from equipoise.runs.readers.exports import columns_of, exported
@@ -168,7 +168,20 @@ def test_extra_p_itself_reads_what_is_written(tmp_path):
     )
     done = subprocess.run([python, "-c", probe, path], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["time_to_train_s"] == [["(8,)", 300.5], ["(16,)", 160.25]]
+    assert told == {"time_to_train_s": [["(8,)", 300.5], ["(16,)", 160.25]]}
+    published = embedded.load().runs.filter(
+        workload="bert", accelerator="h100-sxm5-80gb", campaign="v4.1", status="success"
+    )
+    path = written("extra-p", published, tmp_path / "bert.jsonl")
+    done = subprocess.run([python, "-c", probe, path], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert len(told["time_to_train_s"]) == published["num_accelerators"].n_unique()
+
+
+def test_groups_at_different_sizes_are_not_mixed_for_extra_p(tmp_path):
+    other = FRAME.head(1).with_columns(workload=pl.lit("resnet"))
+    with pytest.raises(UsageError, match="choose with --workload, --accelerator and --round"):
+        written("extra-p", pl.concat([FRAME, other]), tmp_path / "runs.jsonl")
 
 
 def test_prometheus_reads_what_is_written(tmp_path):

@@ -23,6 +23,8 @@ from equipoise.cli.output import answering, written_aside
 from equipoise.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import polars as pl
 
 
@@ -173,6 +175,9 @@ def export(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
+    round_: Round = None,
+    workload: Workload = None,
+    accelerator: Accelerator = None,
     data: Data = None,
     also: Also = None,
     as_json: AsJson = False,
@@ -188,8 +193,34 @@ def export(
         else:
             both = tables(data=data, also=also or ())
             frame = both.runs if table == "runs" else both.scores
+        wanted = {"campaign": round_, "workload": workload, "accelerator": accelerator}
+        frame = _chosen(frame, {name: value for name, value in wanted.items() if value is not None})
         handed = b"" if as_json and not (format_ or out) else handed_out(frame, format_, out, as_json=as_json)
         answer.give(lambda: {"table": table, "rows": frame.to_dicts()}, lambda: handed)
+
+
+def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
+    """The rows of the round, workload and accelerator named, by any of their names."""
+    import polars as pl
+
+    from equipoise.spec.hardware import accelerator_slug
+    from equipoise.spec.workload import workload_slug
+    from equipoise.study import round_name
+
+    spelt: dict[str, Callable[[str], str | None]] = {
+        "campaign": round_name,
+        "workload": workload_slug,
+        "accelerator": accelerator_slug,
+    }
+    for column, name in wanted.items():
+        if column not in frame.columns:
+            raise UsageError("export steps: steps have no round, workload or accelerator; use --data DIR")
+        known = {name, spelt[column](name) or name}
+        kept = frame.filter(pl.col(column).is_in(list(known)))
+        if kept.is_empty():
+            raise UsageError(f"export: no row has {column} {name!r}; `equipoise list` names what there is")
+        frame = kept
+    return frame
 
 
 def _steps(folders: list[Path]) -> "pl.DataFrame":
