@@ -109,7 +109,8 @@ def test_the_document_holds_what_scripts_rely_on(here):
     found = document(bench(*asked, "--json", "--json-out", "a.json", cwd=here))
     assert json.loads((here / "a.json").read_bytes()) == found
     assert (found["schema"], found["sweep"]) == ("equipoise.bench/1", "s")
-    assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (4, 4, 0)
+    reasons = [each["reason"] for cell in found["cells"] for each in cell["repetitions"]]
+    assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (4, 4, 0), reasons
     promised = {
         *("run_id", "status", "reason", "strategy", "num_accelerators", "batch", "step_s", "phases"),
         *("samples_per_s", "utilisation", "energy_j"),
