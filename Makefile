@@ -6,8 +6,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 EQUIPOISE_DATA ?= ../shared/data
-# One more than cores, at most 4: tests wait for processes that they start.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
 .DELETE_ON_ERROR:
@@ -21,7 +19,10 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
 test: $(VENV)/test.stamp ## run every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Many tests start real processes and kill some: what fails beside the others is tried once more, alone.
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal || { \
+	  echo "make: once more, alone, what failed:"; \
+	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 lint: $(VENV)/check.stamp
 	$(BIN)/ruff check .
