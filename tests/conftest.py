@@ -1,6 +1,7 @@
-"""Fixtures shared by all tests: where the development data is, and nothing else."""
+"""Fixtures shared by all tests: where the development data is, what is promised, and a browser."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
 ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +23,18 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.skip("development data not found: set EQUIPOISE_DATA to its folder")
     return path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real headless Chromium, or a skip that says how to have one."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

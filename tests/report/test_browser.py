@@ -1,6 +1,5 @@
 """The page in a real headless Chromium: it draws, sorts, prints, fits a phone, and runs nothing of a name."""
 
-import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -10,21 +9,8 @@ from equipoise.report.pages import PLAN, STUDY
 from equipoise.report.words import TIMES
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture
