@@ -25,12 +25,13 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import limits
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import Searched, search
-from equipoise.perfmodel.space import Space, laid
+from equipoise.perfmodel.space import Space
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload

@@ -12,12 +12,13 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.fastest import fastest
 from equipoise.perfmodel.grid import grid
 from equipoise.perfmodel.job import Job
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import fault, limits
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.perfmodel.search import search
-from equipoise.perfmodel.space import Space, laid
+from equipoise.perfmodel.space import Space
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
 

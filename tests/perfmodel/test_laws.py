@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import limits
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import shards
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import search
-from equipoise.perfmodel.space import Space, laid
+from equipoise.perfmodel.space import Space
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.workload import workload

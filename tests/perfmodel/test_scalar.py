@@ -11,12 +11,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from equipoise.perfmodel.estimate import Seconds, estimate
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import fault, limits
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.perfmodel.space import Space, laid
+from equipoise.perfmodel.space import Space
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import COMPRESSIONS, IMPLEMENTATIONS, OFFLOADS, OPTIMIZERS
 from equipoise.spec.workload import workload

@@ -7,13 +7,14 @@ import pytest
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import limits
 from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import search
-from equipoise.perfmodel.space import Space, laid
+from equipoise.perfmodel.space import Space
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
 

@@ -5,8 +5,10 @@ from itertools import product
 import pytest
 
 from equipoise.errors import SpecError
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import Limits, fault
-from equipoise.perfmodel.space import Space, divisors, laid
+from equipoise.perfmodel.sharing import divisors
+from equipoise.perfmodel.space import Space
 from equipoise.spec.strategy import PRECISIONS, Strategy
 
 SMALL = Limits(layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32"))

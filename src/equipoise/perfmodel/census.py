@@ -12,8 +12,9 @@ from equipoise.perfmodel.dominance import heaviest_layers, heaviest_states
 from equipoise.perfmodel.grid import Codes, Numbers
 from equipoise.perfmodel.job import Job
 from equipoise.perfmodel.memory import memory
+from equipoise.perfmodel.places import Alike, Places
 from equipoise.perfmodel.search import Memories
-from equipoise.perfmodel.space import LAYER_KNOBS, STATE_KNOBS, Alike, Combinations, Places, Value
+from equipoise.perfmodel.space import LAYER_KNOBS, STATE_KNOBS, Combinations, Value
 
 Mask: TypeAlias = NDArray[np.bool_]
 

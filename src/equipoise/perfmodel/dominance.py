@@ -8,7 +8,8 @@ from typing import Any
 
 from equipoise.perfmodel.grid import CODES
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import LAYER_KNOBS, STATE_KNOBS, Alike, Combinations
+from equipoise.perfmodel.places import Alike
+from equipoise.perfmodel.space import LAYER_KNOBS, STATE_KNOBS, Combinations
 
 # Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
 # shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).

@@ -19,9 +19,11 @@ from equipoise.perfmodel.dominance import (
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import Codes, Numbers
 from equipoise.perfmodel.job import Job
+from equipoise.perfmodel.laid import grouped
 from equipoise.perfmodel.legality import limits
+from equipoise.perfmodel.places import Alike
 from equipoise.perfmodel.search import Found, Searched
-from equipoise.perfmodel.space import Alike, Space, grouped
+from equipoise.perfmodel.space import Space
 
 _MESH_ELEMENTS = 2**17
 # Places worked out in full at first; twice as many each time after.

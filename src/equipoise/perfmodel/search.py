@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import Estimates, estimate
 from equipoise.perfmodel.grid import Grid, Numbers
+from equipoise.perfmodel.laid import laid
 from equipoise.perfmodel.legality import limits
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import AXES, Space, laid
+from equipoise.perfmodel.space import AXES, Space
 from equipoise.spec.strategy import Strategy
 
 # What a strategy is worth: less is better. Given the grid and its estimates; broadcasts to the grid's shape.
