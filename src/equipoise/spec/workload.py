@@ -1,4 +1,4 @@
-"""Workloads: what is trained, how MLPerf scores it, how logs state samples. Facts live in workloads.toml."""
+"""Workloads: what is trained, and every spelling of it. Facts live in workloads.toml."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,52 +7,20 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeAlias
 
 from equipoise.errors import SpecError
+from equipoise.spec.converged import UNKNOWN_CONVERGED, Converged, Per, read_converged, samples_stated
 from equipoise.spec.facts import Block, canonical, read_blocks, shown
+from equipoise.spec.mlperf_rules import RULES, UNKNOWN_RULES, MlperfRules, read_rules
 from equipoise.spec.strategy import TRAINED, Trained
 from equipoise.spec.transformer import Transformer, read_transformer
 
 WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
 EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
 
-Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
 # The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
 MAX_BATCH_SAMPLES = 10**15
-PERS: tuple[Per, ...] = ("sample", "epoch", "token", "step")
 AREAS = ("language", "vision", "generation", "recommendation", "graph", "speech", "games", "forecasting")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MlperfRules:
-    """How MLPerf scores a workload; `known` is False where nothing says and common values stand in."""
-
-    num_runs_required: int
-    num_dropped_each_end: int = 1
-    max_failed: int = 1
-    num_counted: int | None = None
-    known: bool = True
-
-
-UNKNOWN_RULES = MlperfRules(num_runs_required=10, known=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converged:
-    """One way in which logs state samples to target: a key, what it counts, where that holds."""
-
-    key: str
-    per: Per
-    counts_from_zero: bool = False
-    above: float = -math.inf
-    below: float = math.inf
-    first_round: float = 0.0
-    last_round: float = math.inf
-
-
-# What every benchmark since v4.0 is asked to log; the reading for a workload that the table does not have.
-UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +95,12 @@ class Workload:
 
         stated: metadata of the last eval_accuracy before run_stop, with `train_samples` of the log beside it.
         """
-        return _samples(self.converged, stated, self, round_number, global_batch_samples)
+        return samples_stated(
+            self.converged,
+            stated,
+            round_number=round_number,
+            samples_each=_samples_each(self, global_batch_samples),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +176,12 @@ def samples_to_target(
     1000000.0
     """
     found = current().workloads.get(slug)
-    converged = UNKNOWN_CONVERGED if found is None else found.converged
-    return _samples(converged, stated, found, round_number, global_batch_samples)
+    if found is None:
+        each = _samples_each(None, global_batch_samples)
+        return samples_stated(UNKNOWN_CONVERGED, stated, round_number=round_number, samples_each=each)
+    return found.samples_to_target(
+        stated, round_number=round_number, global_batch_samples=global_batch_samples
+    )
 
 
 def global_batch_samples(slug: str, logged: float | None) -> int | None:
@@ -277,12 +254,10 @@ _NUMBERS = (
     "first_round",
     "last_round",
 )
-_RULES = ("num_runs_required", "num_dropped_each_end", "max_failed", "num_counted")
 _KEYS = frozenset(
-    (*_TEXTS, *_COUNTS, *_NUMBERS, *_RULES, "area", "aliases", "named", "converged", "trained", "transformer")
+    (*_TEXTS, *_COUNTS, *_NUMBERS, *RULES, "area", "aliases", "named", "converged", "trained", "transformer")
 )
 _NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})
-_CONVERGED_KEYS = frozenset({"key", "per", "counts_from_zero", "above", "below", "first_round", "last_round"})
 
 
 def _workload(block: Block, known: Workload | None) -> Workload:
@@ -295,8 +270,8 @@ def _workload(block: Block, known: Workload | None) -> Workload:
     stated = {key: value for key, value in stated.items() if value is not None}
     if "transformer" in block.fields:
         stated["transformer"] = _transformer(block, None if known is None else known.transformer)
-    rules = _rules(block, None if known is None else known.rules)
-    converged = tuple(_converged(item) for item in block.blocks("converged"))
+    rules = read_rules(block, None if known is None else known.rules)
+    converged = tuple(read_converged(item) for item in block.blocks("converged"))
     if rules is not None:
         stated["rules"] = rules
     if converged or (known is None and rules is not None):
@@ -327,48 +302,6 @@ def _transformer(block: Block, known: Transformer | None) -> Transformer:
     slug = f"{block.slug}.transformer"
     inner = Block(path=block.path, line=block.line, kind=block.kind, slug=slug, fields=sizes)
     return read_transformer(inner, known)
-
-
-def _rules(block: Block, known: MlperfRules | None) -> MlperfRules | None:
-    """The scoring rules a block states, over those of an earlier file; None where it states none."""
-    stated = {
-        "num_runs_required": block.count("num_runs_required"),
-        "num_dropped_each_end": block.count("num_dropped_each_end", zero=True),
-        "max_failed": block.count("max_failed", zero=True),
-        "num_counted": block.count("num_counted"),
-    }
-    stated = {key: value for key, value in stated.items() if value is not None}
-    if not stated:
-        return None
-    if known is not None and known.known:
-        stated = {field.name: getattr(known, field.name) for field in fields(known)} | stated
-    if "num_runs_required" not in stated:
-        raise block.refuse("num_runs_required", "this field where other scoring rules are given")
-    rules = MlperfRules(**(stated | {"known": True}))  # type: ignore[arg-type]  # counts, checked above, by name
-    counted = rules.num_counted or rules.num_runs_required
-    if counted > rules.num_runs_required or 2 * rules.num_dropped_each_end >= counted:
-        raise SpecError(
-            f"{block.where}: {rules.num_runs_required} runs, {counted} counted, "
-            f"{rules.num_dropped_each_end} dropped at each end; expected at least one run to remain"
-        )
-    return rules
-
-
-def _converged(block: Block) -> Converged:
-    """One way of stating samples to target."""
-    block.check_keys(_CONVERGED_KEYS)
-    key, per = block.text("key"), block.text("per")
-    if key is None:
-        raise block.refuse("key", "the name of a log key")
-    for choice in PERS:
-        if per == choice:
-            stated = {name: block.number(name) for name in ("above", "below", "first_round", "last_round")}
-            bounds = {name: value for name, value in stated.items() if value is not None}
-            from_zero = block.fields.get("counts_from_zero", False)
-            if not isinstance(from_zero, bool):
-                raise block.refuse("counts_from_zero", "true or false")
-            return Converged(key=key, per=choice, counts_from_zero=from_zero, **bounds)
-    raise block.refuse("per", " or ".join(PERS))
 
 
 def _check_counted(block: Block, found: Workload) -> None:
@@ -408,36 +341,10 @@ def _claim(block: Block, spelling: str, named: _Named, of_file: dict[str, tuple[
     of_file[name] = (*held, named)
 
 
-def _samples(
-    converged: tuple[Converged, ...],
-    stated: Mapping[str, object],
-    found: Workload | None,
-    round_number: float,
-    global_batch_samples: float | None,
-) -> float | None:
-    """The first way of stating samples that applies to what a log says."""
-    for way in converged:
-        value = stated.get(way.key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if not (way.first_round <= round_number <= way.last_round and way.above <= value < way.below):
-            continue
-        try:
-            counted = float(value) + (1 if way.counts_from_zero else 0)
-        except OverflowError:
-            continue
-        samples = counted * _samples_per(way.per, found, global_batch_samples)
-        if math.isfinite(samples) and samples > 0:
-            return samples
-    return None
-
-
-def _samples_per(per: Per, found: Workload | None, global_batch_samples: float | None) -> float:
-    """Samples in one unit of what a log counts; NaN where that is not known."""
-    if per == "sample":
-        return 1.0
-    if per == "step":
-        return math.nan if global_batch_samples is None else global_batch_samples
-    if per == "epoch":
-        return math.nan if found is None or found.dataset_samples is None else found.dataset_samples
-    return math.nan if found is None or found.sequence_tokens is None else 1 / found.sequence_tokens
+def _samples_each(found: Workload | None, global_batch_samples: float | None) -> dict[Per, float]:
+    """Samples in one unit of what logs count, where known."""
+    known: dict[Per, float | None] = {"sample": 1.0, "step": global_batch_samples}
+    if found is not None:
+        known["epoch"] = found.dataset_samples
+        known["token"] = 1 / found.sequence_tokens if found.sequence_tokens else None
+    return {per: samples for per, samples in known.items() if samples is not None}
