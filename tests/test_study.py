@@ -9,7 +9,7 @@ from equipoise.runs import embedded
 from equipoise.runs.schema import RUNS, SCORES
 from equipoise.runs.store import Tables, polars_schema, write_tables
 from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS
-from equipoise.study import round_name, runs, scores, study, tables
+from equipoise.study import round_name, scores, study, tables
 
 TRUTH = tomllib.loads((Path(__file__).parent / "truth" / "scaling_study_v41.toml").read_text())
 
@@ -249,7 +249,7 @@ def test_a_later_folder_replaces_the_same_entry(folder):
     first = folder(_line("bert", (1, 100.0)), "first")
     second = folder(_line("bert", (1, 50.0)), "second")
     assert tables(data=first, also=[second]).scores["score_s"].to_list() == [50.0]
-    assert runs(data=first).height == 0
+    assert tables(data=first).runs.height == 0
 
 
 def test_two_entries_are_too_few_and_the_message_says_what_is_missing(folder):

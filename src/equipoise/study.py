@@ -10,7 +10,8 @@ import polars as pl
 
 from equipoise.advice.answer.advice import Advice
 from equipoise.advice.answer.advised import advise
-from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.asked import Request, Sought
+from equipoise.advice.answer.reached import Reaches, reaches
 from equipoise.advice.forecast import record
 from equipoise.advice.forecast.advice_record import shipped_advice
 from equipoise.advice.forecast.balance import Balances, Unanswered, balances
@@ -29,6 +30,7 @@ from equipoise.findings import (
     ComparedFindings,
     Findings,
     PlanFindings,
+    ReachFindings,
     WorkloadFindings,
 )
 from equipoise.perfmodel.parameters import PRIORS
@@ -51,11 +53,6 @@ from equipoise.spec.workload import workload_slug
 # Open entries may change the model and the target: they are listed, but no study compares them.
 DIVISION = "closed"
 MIN_ENTRIES = 3
-
-
-def runs(*, data: Folders | None = None, also: Folders = ()) -> pl.DataFrame:
-    """Every execution, one a row: the table `runs`."""
-    return tables(data=data, also=also).runs
 
 
 def scores(
@@ -228,6 +225,19 @@ def advice(request: Request, *, data: Folders | None = None, also: Folders = ())
     Raises EvidenceError, naming what is missing, where nothing tells how long it takes.
     """
     return advice_findings(advise(request, scores=tables(data=data, also=also).scores))
+
+
+def reach(sought: Sought, *, data: Folders | None = None, also: Folders = ()) -> ReachFindings:
+    """How many tokens, or how large a model, money and time are enough for.
+
+    Raises EvidenceError where nothing tells, UsageError where they are not enough for a start.
+    """
+    return reach_findings(reaches(sought, scores=tables(data=data, also=also).scores))
+
+
+def reach_findings(found: Reaches) -> ReachFindings:
+    """What a page shows of what money and time are enough for."""
+    return ReachFindings(reaches=found, dataset=embedded.version())
 
 
 def advice_findings(found: Advice) -> AdviceFindings:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.payback import Range, consistent, return_usd
+from equipoise.economics.payback import Range, consistent
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "costs.py"
 
@@ -36,10 +36,7 @@ def test_two_returns_determine_value_and_cost_by_hand():
 @given(st.floats(0.1, 100.0), st.floats(0.1, 500.0), st.lists(st.floats(-5.0, 20.0), min_size=2, max_size=4))
 def test_what_returns_were_made_with_lies_in_the_set(value, cost, saved):
     names = [str(index) for index in range(len(saved))]
-    returns = {
-        name: _around(return_usd(hours, usd_per_unit=value, costs_usd=cost), 1.0)
-        for name, hours in zip(names, saved, strict=True)
-    }
+    returns = {name: _around(hours * value - cost, 1.0) for name, hours in zip(names, saved, strict=True)}
     found = consistent(
         returns, {name: _around(hours, 0.01) for name, hours in zip(names, saved, strict=True)}
     )
@@ -91,7 +88,7 @@ def test_a_value_and_cost_of_the_set_reproduce_the_returns_within_their_rounding
     cost = sum(corner[0] for corner in found.corners) / len(found.corners)
     value = sum(corner[1] for corner in found.corners) / len(found.corners)
     for size, saved in reading.saved().items():
-        low, high = (return_usd(end, usd_per_unit=value, costs_usd=cost) for end in (saved.low, saved.high))
+        low, high = (end * value - cost for end in (saved.low, saved.high))
         assert low <= script.RETURNS_USD[size] + script.ROUNDED_USD
         assert high >= script.RETURNS_USD[size] - script.ROUNDED_USD
     # 45 USD are neither all costs once, nor a third of them.

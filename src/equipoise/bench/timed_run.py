@@ -33,7 +33,6 @@ class TimedRun:
     accelerator_fraction: float | None
     network_byte_per_s: float | None
     energy_j: float | None
-    energy_meter: str | None
     energy_reason: str | None
 
 
@@ -83,7 +82,6 @@ def timed_run(finished: Finished) -> TimedRun | None:
         accelerator_fraction=use.get("accelerator_fraction"),
         network_byte_per_s=use.get("network_byte_per_s"),
         energy_j=None if energy_j is None else energy_j / len(steps),
-        energy_meter=energy.get("meter"),
         energy_reason=energy.get("reason"),
     )
 

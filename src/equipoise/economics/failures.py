@@ -6,7 +6,7 @@ from functools import cache
 from statistics import NormalDist, fmean, stdev
 
 from equipoise.economics.tables import table
-from equipoise.economics.uncertain import LEVEL
+from equipoise.economics.uncertain import LEVEL, exact, spread
 from equipoise.errors import UsageError
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S
@@ -63,12 +63,12 @@ def hazards(*, hours_between: float | None = None, preemptions_per_node_hour: fl
     usual = table("failures.toml")["usual"]
     between, preempted = _hours_between(), _stated(usual["preemptions_per_node_hour"])
     return Hazards(
-        hours_between=between if hours_between is None else _exact(hours_between),
+        hours_between=between if hours_between is None else exact(hours_between),
         restart_s=_stated(usual["restart_s"]),
         storage_byte_per_s_per_node=_stated(usual["storage_byte_per_s_per_node"]),
         checkpoint_bytes_per_param=float(usual["checkpoint_bytes_per_param"]),
         preemptions_per_node_hour=(
-            preempted if preemptions_per_node_hour is None else _exact(preemptions_per_node_hour)
+            preempted if preemptions_per_node_hour is None else exact(preemptions_per_node_hour)
         ),
         basis=(
             f"failures: {', '.join(each.name for each in clusters())}"
@@ -90,13 +90,7 @@ def _hours_between() -> Interval:
     logs = [math.log(each.hours_between) for each in clusters()]
     centre = fmean(logs)
     reach = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0) * stdev(logs)
-    return Interval(
-        value=math.exp(centre), low=math.exp(centre - reach), high=math.exp(centre + reach), level=LEVEL
-    )
-
-
-def _exact(value: float) -> Interval:
-    return Interval(value=value, low=value, high=value, level=LEVEL)
+    return spread(math.exp(centre), reach)
 
 
 def _stated(row: list[float]) -> Interval:

@@ -32,17 +32,6 @@ class Consistent:
         return self.costs_usd.low <= costs_usd <= self.costs_usd.high
 
 
-def return_usd(saved: float, *, usd_per_unit: float, costs_usd: float) -> float:
-    """What a saving returns: its worth less the costs.
-
-    saved: hours over the horizon, or whatever unit is worth usd_per_unit; negative where time was lost.
-
-    >>> return_usd(20.0, usd_per_unit=5.0, costs_usd=45.0)
-    55.0
-    """
-    return saved * usd_per_unit - costs_usd
-
-
 def consistent(returns_usd: Mapping[str, Range], saved: Mapping[str, Range]) -> Consistent | None:
     """All pairs of value and cost for which every return follows from its saving; None where there are none.
 

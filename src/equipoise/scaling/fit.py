@@ -98,16 +98,14 @@ class LawFit:
 
     weight: how likely this law is, among those compared. values: the likeliest parameters; covariance:
     theirs.
-    aicc: Akaike's criterion, corrected (infinite with too few runs). draws: (n, num_params) equally likely
-    parameter sets, as many as the weight earns; noise: (n, 2) the log standard deviations (of a run, of its
-    cluster) of each.
+    draws: (n, num_params) equally likely parameter sets, as many as the weight earns; noise: (n, 2) the log
+    standard deviations (of a run, of its cluster) of each.
     """
 
     law: Law
     weight: float
     values: FloatArray
     covariance: FloatArray
-    aicc: float
     draws: FloatArray
     noise: FloatArray
 
@@ -249,13 +247,11 @@ def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> 
     draws, levels = found.draws(_NUM_DRAWS)
     count = round(weight * _NUM_DRAWS)
     earned = ((np.arange(count) + 0.5) * (_NUM_DRAWS / max(count, 1))).astype(int)
-    values = _least_squares(found, used)
     return LawFit(
         law=found.law,
         weight=weight,
-        values=values,
+        values=_least_squares(found, used),
         covariance=np.atleast_2d(np.cov(draws, rowvar=False)),
-        aicc=_aicc(_residuals(found.law, values, used), len(values) + 1),
         draws=draws[earned],
         noise=np.stack([noise.run[levels], noise.cluster[levels]], axis=1)[earned],
     )
@@ -281,20 +277,6 @@ def _least_squares(found: Posterior, used: Points) -> FloatArray:
 def _residuals(law: Law, values: FloatArray, runs: Points) -> FloatArray:
     """Log of measured over fitted time: (n_runs,)."""
     return np.asarray(np.log(runs.time_s) - np.log(law.predict_s(runs.num_accelerators, *values)))
-
-
-def _aicc(residuals: FloatArray, num_params: int) -> float:
-    """Akaike's information criterion with the correction for few runs.
-
-    residuals: (n,) on the log scale. num_params counts the noise.
-    Source: Hurvich and Tsai 1989, Biometrika 76, 297.
-    """
-    freedom = len(residuals) - num_params - 1
-    if freedom <= 0:
-        return math.inf
-    # Exact data would be infinitely likely; noise below a millionth is rounding.
-    variance = max(float(np.mean(residuals**2)), 1e-12)
-    return len(residuals) * math.log(variance) + 2 * num_params * (1.0 + (num_params + 1) / freedom)
 
 
 def _sizes_needed(laws: tuple[Law, ...]) -> int:

@@ -1,13 +1,20 @@
 """The field report: its table foretold by one profile, and what it does not agree with itself about."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from equipoise.advice.launch.field_report import CARDS, report, reproduced, swept_rows
 from equipoise.advice.launch.judged import judged
-from equipoise.advice.launch.pair import LEAST_GAIN, largest_batch
+from equipoise.advice.launch.pair import LEAST_GAIN
 from equipoise.advice.launch.settings import placed
 from equipoise.advice.launch.threshold import choice, said
 from equipoise.errors import UsageError
+from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.load import workload_load
+from equipoise.perfmodel.memory import memory
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.strategy import Strategy
@@ -21,6 +28,14 @@ HOURS = {
     "resnet152": (12, 7.5),
     "vit_large": (48, 28),
 }
+
+EAGER = Strategy(
+    microbatch_samples=1,
+    global_batch_samples=1,
+    precision="fp32",
+    implementation="eager",
+    fused_attention=False,
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +84,12 @@ def test_every_input_of_the_profile_has_a_source():
 
 def test_the_batch_is_the_largest_that_all_train_at_on_one_card():
     known = report()
-    assert known.profile["batch"] == largest_batch(
-        [each.workload for each in known.models], known.pair.accelerator
-    )
+    powers = [2**power for power in range(11)]
+    alone = grid([replace(EAGER, microbatch_samples=size, global_batch_samples=size) for size in powers])
+    needed = [memory(workload_load(each.workload), alone, Parameters()).needed for each in known.models]
+    most = np.max(np.broadcast_arrays(*needed), axis=0)
+    fits = most <= float(known.pair.accelerator.memory_bytes)
+    assert known.profile["batch"] == np.array(powers)[fits].max()
 
 
 def test_sensitivity_covers_cards_and_batches(found):

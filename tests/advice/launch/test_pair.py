@@ -7,7 +7,6 @@ from equipoise.advice.launch.pair import (
     Subjects,
     cases,
     crossover,
-    largest_batch,
     pair,
     seconds,
     speedups,
@@ -81,10 +80,3 @@ def test_crossovers_are_interpolated_on_logarithms():
     assert crossover([1e6, 1e8], np.array([1.2, 1.3])) == pytest.approx(1e6)
     # One that falls back counts from where it stays above.
     assert crossover([1e6, 1e7, 1e8], np.array([1.2, 0.95, 1.15])) > 1e7
-
-
-def test_what_fits_on_a_card_decides_the_batch():
-    small, large = workload("resnet50"), workload("vit_large")
-    card = accelerator("rtx-2080-ti-pcie-11gb")
-    assert largest_batch([small], card) > largest_batch([small, large], card)
-    assert largest_batch([workload("gpt3")], card) is None

@@ -28,11 +28,6 @@ class Job:
     weight: float = 1.0
 
     @property
-    def earliest_s(self) -> float:
-        """When it ends at best, had it the pool to itself."""
-        return self.start_s + min(self.time_s)
-
-    @property
     def area(self) -> float:
         """The fewest accelerator-seconds it takes."""
         return min(size * time for size, time in zip(self.sizes, self.time_s, strict=True))

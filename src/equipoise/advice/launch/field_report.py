@@ -26,7 +26,6 @@ from equipoise.advice.launch.pair import (
     seconds,
     speedups,
 )
-from equipoise.advice.launch.threshold import choice as threshold_choice
 from equipoise.perfmodel.collective import Group, all_reduce_s
 from equipoise.perfmodel.exchange import at_batch
 from equipoise.perfmodel.load import workload_load
@@ -148,7 +147,7 @@ def _reported(block: Mapping[str, Any]) -> Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One model: what the report measured, what the profile foretells, and what each rule chooses.
+    """One model: what the report measured and what the profile foretells.
 
     parts: milliseconds of a step on two by cause, and `one` of the whole step on one; keys as ReplicaSeconds.
     """
@@ -156,7 +155,6 @@ class Row:
     workload: Workload
     reported: float
     foretold: Interval
-    threshold: str
     parts_s: Mapping[str, float]
 
     @property
@@ -241,7 +239,6 @@ def _rows(known: Report, here: Cases, drawn: NDArray[np.float64], place: int) ->
             foretold=Interval(
                 value=float(middle[index]), low=float(low[index]), high=float(high[index]), level=LEVEL
             ),
-            threshold=threshold_choice(float(each.workload.params or 0)),
             parts_s={name: float(value[index]) for name, value in causes.items()},
         )
         for index, each in enumerate(known.models)

@@ -12,7 +12,6 @@ from equipoise.perfmodel.grid import CODES, Grid, grid
 from equipoise.perfmodel.load import Load, stacked, workload_load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
-from equipoise.perfmodel.memory import memory
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import Held, ReplicaSeconds, held, replica_seconds
 from equipoise.spec.cluster import cluster
@@ -244,28 +243,3 @@ def crossover(
         return None
     share = (gain - gains[last]) / (gains[last + 1] - gains[last])
     return float(np.exp(sizes[last] + share * (sizes[last + 1] - sizes[last])))
-
-
-def largest_batch(workloads: Sequence[Workload], accelerator: Accelerator, *, most: int = 1024) -> int | None:
-    """The largest power of two at which each of some models trains on one accelerator, in fp32 with Adam.
-
-    None where a model does not fit at all. Source: `perfmodel.memory`, the medians of its priors.
-    """
-    powers = [2**power for power in range(most.bit_length())]
-    alone = grid(
-        [
-            Strategy(
-                microbatch_samples=batch,
-                global_batch_samples=batch,
-                precision="fp32",
-                implementation="eager",
-                fused_attention=False,
-            )
-            for batch in powers
-        ]
-    )
-    fitting = np.ones(len(powers), dtype=bool)
-    for each in workloads:
-        needed = memory(workload_load(each), alone, Parameters()).needed
-        fitting &= np.broadcast_to(needed, fitting.shape) <= float(accelerator.memory_bytes or 0)
-    return powers[int(np.flatnonzero(fitting)[-1])] if fitting.any() else None

@@ -12,11 +12,12 @@ from equipoise import economics
 from equipoise.advice.forecast.answer import LEVEL, Terms
 from equipoise.advice.plans.length import DEVIATE, stated_length, training_length
 from equipoise.advice.plans.mixed import rates
-from equipoise.advice.plans.modelled import Model, model_for
+from equipoise.advice.plans.modelled import Model, start_model
 from equipoise.advice.plans.plan_record import PlanRecord, record_of
 from equipoise.advice.plans.planned import Length, Option, Question
 from equipoise.advice.plans.subject import subject, usual_batch, usual_choices
 from equipoise.economics import Rates
+from equipoise.economics.uncertain import spread
 from equipoise.perfmodel.estimate import Estimates, Seconds, estimate
 from equipoise.perfmodel.fastest import fastest
 from equipoise.perfmodel.goodput import goodput_fraction
@@ -33,7 +34,6 @@ from equipoise.scaling.law import FloatArray
 from equipoise.spec.cluster import Cluster, cluster
 from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
 
 # The precision to train in unless told: the first of these whose rate the chip states.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
@@ -149,9 +149,7 @@ class Setting:
         # Of steps alike those it was calibrated on a model knows more than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.length.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
-        time = Interval(
-            value=time_s, low=time_s * math.exp(-width), high=time_s * math.exp(width), level=LEVEL
-        )
+        time = spread(time_s, width, level=LEVEL)
         return Option(
             accelerator=self.cluster.accelerator.slug,
             strategy=chosen,
@@ -236,7 +234,7 @@ def setting(
     )
     choices = usual_choices(dict(question.choices), about)
     choices.setdefault("precision", (_usual_precision(nodes),))
-    calibrated = model or model_for(nodes.accelerator.slug, question.profile)
+    calibrated = model or start_model(question, nodes)
     return Setting(
         workload=about,
         cluster=nodes,

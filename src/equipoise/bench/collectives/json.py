@@ -15,7 +15,6 @@ from equipoise.bench.collectives.infer import PROGRAMS, Printed, Side
 from equipoise.bench.collectives.text import Found, Row, Table
 from equipoise.errors import DataError
 
-VERSIONS = (1, 2, 3)
 # Printed with %lf: six digits after the point, of microseconds and of GB/s.
 _HALF = 5e-7
 _SECRET = ("env",)

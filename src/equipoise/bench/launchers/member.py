@@ -17,8 +17,6 @@ _MEETING_S = 120.0
 _RETRY_S = 0.2
 _PORTS = range(20_000, 32_000)  # below those that Linux gives away
 
-_ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:

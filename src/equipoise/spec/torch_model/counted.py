@@ -88,10 +88,8 @@ class Counted:
     """
 
     num_samples: int
-    batch_bytes: int
     params: int
     trainable_params: int
-    param_bytes: int
     buffer_bytes: int
     value_bytes: int
     params_by_dtype: tuple[tuple[str, int], ...]
@@ -117,11 +115,6 @@ class Counted:
             raise SpecError(f"counted: num_samples={self.num_samples}; expected a batch of at least 1")
 
     @property
-    def frozen_params(self) -> int:
-        """Weights that training leaves as they are."""
-        return self.params - self.trainable_params
-
-    @property
     def forward_flop_per_sample(self) -> float:
         """FLOP of one sample's way forward."""
         return self.forward_flop / self.num_samples
@@ -135,16 +128,6 @@ class Counted:
     def activation_bytes_per_sample(self) -> float:
         """Bytes kept for the backward pass by each further sample."""
         return (self.activation_bytes - self.fixed_activation_bytes) / self.num_samples
-
-    @property
-    def moved_bytes_per_sample(self) -> float:
-        """Bytes of a sample that operations without matrix products read and write, both passes."""
-        return self.moved_bytes / self.num_samples
-
-    @property
-    def widest_cut(self) -> Cut | None:
-        """The cut that most bytes cross, with a tenth of the FLOP or more on either side; None if none."""
-        return max(self._inner_cuts(), key=lambda cut: cut.boundary_bytes, default=None)
 
     @property
     def narrowest_cut(self) -> Cut | None:

@@ -114,10 +114,8 @@ class _Step:
         trace = self.trace
         return Counted(
             num_samples=self.num_samples,
-            batch_bytes=_total_bytes(batch),
             params=sum(param.numel() for param in self.params.values()),
             trainable_params=sum(param.numel() for param in trainable),
-            param_bytes=_total_bytes(self.params.values()),
             buffer_bytes=_total_bytes(buffers),
             value_bytes=self._value_bytes(),
             params_by_dtype=self._params_by_dtype(),

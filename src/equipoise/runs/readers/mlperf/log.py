@@ -56,7 +56,6 @@ class LogFacts:
     fingerprint: bytes
     submission: dict[str, str]
     run_start_s: float | None
-    run_start_line: int | None
     run_stop_s: float | None
     run_stop_line: int | None
     status: str | None
@@ -255,9 +254,7 @@ class _Scan:
         fold = self.fold
         for event, raw in known:
             key = event["key"]
-            if key == "run_start" and fold.run_stop_s is None:
-                self.marks["run_start"] = (raw, start)
-            elif key == "run_stop":
+            if key == "run_stop":
                 self.marks.setdefault("run_stop", (raw, start))
             _HANDLERS[key](fold, event)
 
@@ -319,7 +316,6 @@ def read_log(data: bytes) -> LogFacts:
         fingerprint=_fingerprint(data),
         submission=fold.submission,
         run_start_s=fold.run_start_s,
-        run_start_line=lines.get("run_start"),
         run_stop_s=fold.run_stop_s,
         run_stop_line=lines.get("run_stop"),
         status=fold.status,
