@@ -4,8 +4,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from equipoise.advice.forecast.answer import MAX_SIZES
+from equipoise.advice.links.spoken import given_collectives, refuse_unnamed
 from equipoise.advice.plans.planned import ObjectiveName, Question
 from equipoise.errors import UsageError
 from equipoise.perfmodel.space import Value
@@ -37,6 +39,7 @@ class Asked:
     fixed: tuple[str, ...] = ()
     power_cap_w: float | None = None
     profile: str | None = None
+    collectives: tuple[Path, ...] = ()
     top: int = 10
 
 
@@ -45,6 +48,9 @@ def questions(asked: Asked) -> Iterator[Question]:
     node: NodeFacts = {} if asked.node_size is None else {"node_size": asked.node_size}
     knobs = choices(asked.fixed, precision=asked.precision)
     counted = [counted_name(named) for named in asked.accelerators]
+    timed = given_collectives(asked.collectives) if asked.collectives else None
+    if timed is not None:
+        refuse_unnamed(timed, [cluster(name, **node).accelerator.slug for _, name in counted])
     if all(count for count, _ in counted) and (asked.sizes or asked.nodes):
         raise UsageError(
             f"--accelerator {asked.accelerators[0]} states the size already: "
@@ -68,6 +74,7 @@ def questions(asked: Asked) -> Iterator[Question]:
             node=node,
             power_cap_w=asked.power_cap_w,
             profile=asked.profile,
+            collectives=timed,
             num_best=asked.top,
         )
 

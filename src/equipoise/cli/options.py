@@ -1,5 +1,6 @@
 """Options that several verbs share, each with its one meaning."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -93,6 +94,14 @@ Precisions = Annotated[
     str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
 ]
 AsHtml = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")]
+Collectives = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--collectives",
+        metavar="FILE",
+        help="Your own nccl-tests, or of `collectives --measure`: they replace the catalogue's links.",
+    ),
+]
 Columns = Annotated[
     list[str] | None,
     typer.Option(
@@ -105,7 +114,7 @@ Recorded = Annotated[
 ]
 
 
-def extend_catalogue(hardware: list[Path] | None, workloads: list[Path] | None) -> None:
+def extend_catalogue(hardware: Sequence[Path] | None, workloads: Sequence[Path] | None) -> None:
     """Let the user's own accelerators and workloads take part, before anything is looked up."""
     if hardware or workloads:
         from equipoise.spec import cluster as machines

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from equipoise.advice.links.own_links import OwnLinks
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.cli.foretold import equilibrium_fields
 from equipoise.economics import bill_fields
@@ -39,11 +40,25 @@ def _plan(found: Plan) -> dict[str, Any]:
             "whole": found.length.is_whole,
             "missing": list(found.length.missing),
         },
+        "links": links_fields(found.links),
         "rates": asdict(found.rates),
         "notes": list(found.notes),
         "num_considered": found.num_considered,
         "num_fitting": found.num_fitting,
         "search_s": found.search_s,
+    }
+
+
+def links_fields(found: OwnLinks | None) -> dict[str, Any] | None:
+    """What own timed collectives said of the links; None where none were given."""
+    if found is None:
+        return None
+    return {
+        "timed": [asdict(each) for each in found.figures],
+        "by_law": list(found.by_law),
+        "timed_inside": found.inside,
+        "timed_between": found.between,
+        "notes": list(found.notes),
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from textwrap import fill
 
+from equipoise.advice.links.own_link_words import link_words
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
 from equipoise.advice.plans.sizing import kinds_held
@@ -257,6 +258,8 @@ def _ground(found: Plan) -> Iterator[str]:
         off = format_percent(basis.median_abs_error)
         yield f"Record of the calibration: held out {basis.num_held_out} times, a step off by {off} (median)."
     yield _plans_record(found.record)
+    if found.links is not None:
+        yield from link_words(found.links, found.cluster)
     if found.seen is not None:
         ratio = found.seen.time_s / found.recommended.time.value if found.recommended else 1.0
         yield (

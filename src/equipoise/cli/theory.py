@@ -10,6 +10,7 @@ from equipoise.cli.options import (
     AsHtml,
     AsJson,
     Budget,
+    Collectives,
     Data,
     GlobalBatch,
     Hardware,
@@ -125,6 +126,7 @@ def plan(
     profile: Annotated[
         str | None, typer.Option(help="A calibration, or `priors`; that of the accelerator unless given.")
     ] = None,
+    collectives: Collectives = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many layouts to show.")] = 10,
     price: Price = None,
     region: Region = "world",
@@ -164,6 +166,7 @@ def plan(
             fixed=tuple(fix or ()),
             power_cap_w=power_cap,
             profile=profile,
+            collectives=tuple(collectives or ()),
             top=top,
         )
         terms = Terms(usd_per_accelerator_hour=price, region=region)

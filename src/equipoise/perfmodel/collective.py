@@ -100,6 +100,14 @@ def _seconds(
     return np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
 
 
+def _as_measured(
+    operation: str, seconds: Floats, payload_bytes: Floats, group: Group, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds with what was measured of the operation on this machine; as they are where nothing was."""
+    known = None if parameters.measured is None else parameters.measured.get(operation)
+    return seconds if known is None else seconds * np.exp(known.at(payload_bytes, group))
+
+
 def _ring_byte_s(
     traffic: Floats, local: float, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
@@ -166,7 +174,7 @@ def all_reduce_s(
     )
     ring_s = _steps_s(2 * (ranks - nodes), 2 * (nodes - 1), wires, parameters)
     tree_s = _steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)), wires, parameters)
-    return _seconds(
+    seconds = _seconds(
         payload_bytes,
         byte_s,
         np.minimum(ring_s, TREE_STEP * tree_s),
@@ -175,6 +183,7 @@ def all_reduce_s(
         wires=wires,
         parameters=parameters,
     )
+    return _as_measured("all_reduce", seconds, payload_bytes, group, parameters)
 
 
 def all_gather_s(
@@ -186,8 +195,8 @@ def all_gather_s(
     Assumes a ring through all ranks, with a rail for each network card.
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
-    ranks = group.num_ranks
-    return _ring_s(payload_bytes, (ranks - 1) / ranks, group, wires, parameters)
+    seconds = _parted_s(payload_bytes, group, wires, parameters)
+    return _as_measured("all_gather", seconds, payload_bytes, group, parameters)
 
 
 def reduce_scatter_s(
@@ -199,7 +208,14 @@ def reduce_scatter_s(
     Assumes a ring through all ranks, with a rail for each network card: the reverse of an all-gather.
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
-    return all_gather_s(payload_bytes, group, wires, parameters)
+    seconds = _parted_s(payload_bytes, group, wires, parameters)
+    return _as_measured("reduce_scatter", seconds, payload_bytes, group, parameters)
+
+
+def _parted_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    """Seconds of a ring on which each rank passes on all parts of the payload but one."""
+    ranks = group.num_ranks
+    return _ring_s(payload_bytes, (ranks - 1) / ranks, group, wires, parameters)
 
 
 def broadcast_s(
@@ -210,7 +226,8 @@ def broadcast_s(
     Assumes a pipelined chain through all ranks, with a rail for each network card.
     Source: Hockney 1994 for a step; every link carries the payload once.
     """
-    return _ring_s(payload_bytes, np.greater(group.num_ranks, 1) * 1.0, group, wires, parameters)
+    seconds = _ring_s(payload_bytes, np.greater(group.num_ranks, 1) * 1.0, group, wires, parameters)
+    return _as_measured("broadcast", seconds, payload_bytes, group, parameters)
 
 
 def all_to_all_s(
@@ -226,7 +243,7 @@ def all_to_all_s(
     intra_s = (inside - 1) / ranks / (parameters.intra_fraction * wires.intra.byte_per_s)
     inter_s = (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
     steps_s = _steps_s(inside - 1, group.num_nodes - 1, wires, parameters)
-    return _seconds(
+    seconds = _seconds(
         payload_bytes,
         _together(intra_s, inter_s, parameters),
         steps_s,
@@ -235,6 +252,7 @@ def all_to_all_s(
         wires=wires,
         parameters=parameters,
     )
+    return _as_measured("all_to_all", seconds, payload_bytes, group, parameters)
 
 
 def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
@@ -248,7 +266,7 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
     within = np.logical_and(np.greater(group.ranks_per_node, 1), np.logical_not(between))
     intra_s = within / (parameters.intra_fraction * wires.intra.byte_per_s)
     steps_s = _steps_s(within * 1.0, between * 1.0, wires, parameters)
-    return _seconds(
+    seconds = _seconds(
         payload_bytes,
         intra_s + _inter_byte_s(group, wires, parameters),
         steps_s,
@@ -257,3 +275,4 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
         wires=wires,
         parameters=parameters,
     )
+    return _as_measured("send", seconds, payload_bytes, group, parameters)

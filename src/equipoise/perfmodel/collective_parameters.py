@@ -1,7 +1,9 @@
 """The calibrated numbers of collectives: what each means, and what is believed of it before measuring."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from equipoise.perfmodel.collective_correction import Correction
 from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.prior import Prior
 
@@ -94,7 +96,10 @@ _MEDIAN = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveParameters:
-    """The calibrated numbers of a machine's collectives; the medians of COLLECTIVE_PRIORS unless stated."""
+    """The calibrated numbers of a machine's collectives; the medians of COLLECTIVE_PRIORS unless stated.
+
+    measured: by operation, what collectives that were measured leave of the model; None: none were.
+    """
 
     launch_s: Floats = _MEDIAN["launch_s"]
     intra_latency_scale: Floats = _MEDIAN["intra_latency_scale"]
@@ -107,3 +112,4 @@ class CollectiveParameters:
     local_share: Floats = _MEDIAN["local_share"]
     fill_s: Floats = _MEDIAN["fill_s"]
     serial_share: Floats = _MEDIAN["serial_share"]
+    measured: Mapping[str, Correction] | None = field(default=None, hash=False)

@@ -24,6 +24,7 @@ from equipoise.perfmodel.collective import (
 )
 from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
 from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.prior import Prior
 
 Numbers: TypeAlias = NDArray[np.float64]
 Timer: TypeAlias = Callable[[Floats, Group, Wires, CollectiveParameters], Floats]
@@ -128,24 +129,41 @@ def _check_evidence(measured: tuple[Timings, ...]) -> None:
         raise DataError("timings: a collective over one rank; expected at least two, as one never talks")
 
 
-def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectiveParameters:
-    """The most probable parameters of a machine whose collectives took the times measured.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The most probable parameters, and how sure they are: the covariance of their logarithms.
 
-    measured: one Timings per operation, or more. wires: the machine's links as stated, which they scale.
-    Raises EvidenceError for fewer than three sizes; FitError if no parameters fit.
-    Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior.
-    Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
+    names: the fields fitted, in the order of log_values, (n_names,), and log_covariance.
+    """
+
+    parameters: CollectiveParameters
+    names: tuple[str, ...]
+    log_values: Numbers
+    log_covariance: Numbers
+
+
+def fitted(
+    measured: tuple[Timings, ...],
+    wires: Wires,
+    *,
+    priors: tuple[Prior, ...] = COLLECTIVE_PRIORS,
+    start: CollectiveParameters | None = None,
+) -> Fitted:
+    """The most probable parameters of a machine whose collectives took the times measured, at any number of
+    sizes.
+
+    priors: what is believed of those that are fitted; start: the others. Otherwise as `fit_collectives`.
+    Assumes that near its peak the posterior is normal (Gelman et al. 2013, section 4.1).
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
-    _check_evidence(measured)
-    names = [prior.name for prior in COLLECTIVE_PRIORS]
-    medians = np.log([prior.median for prior in COLLECTIVE_PRIORS])
-    log_sds = np.array([prior.log_sd for prior in COLLECTIVE_PRIORS])
-    largest = np.log([prior.largest for prior in COLLECTIVE_PRIORS])
+    names, others = tuple(prior.name for prior in priors), start or CollectiveParameters()
+    medians = np.log([prior.median for prior in priors])
+    log_sds = np.array([prior.log_sd for prior in priors])
+    largest = np.log([prior.largest for prior in priors])
 
     def parameters(logs: Numbers) -> CollectiveParameters:
-        return CollectiveParameters(**dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        return replace(others, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
     def misfits(logs: Numbers) -> Numbers:
         candidate = parameters(logs)
@@ -158,7 +176,25 @@ def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectivePa
     found = least_squares(misfits, medians, bounds=(-np.inf, largest + 1e-9), loss="soft_l1", x_scale=log_sds)
     if not np.isfinite(found.cost):
         raise FitError("collectives: no parameters fit the times measured; check units and sizes")
-    return parameters(found.x)
+    jacobian = np.asarray(found.jac)
+    return Fitted(
+        parameters=parameters(found.x),
+        names=names,
+        log_values=np.asarray(found.x),
+        log_covariance=np.asarray(np.linalg.pinv(jacobian.T @ jacobian)),
+    )
+
+
+def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectiveParameters:
+    """The most probable parameters of a machine whose collectives took the times measured.
+
+    measured: one Timings per operation, or more. wires: the machine's links as stated, which they scale.
+    Raises EvidenceError for fewer than three sizes; FitError if no parameters fit.
+    Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior.
+    Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
+    """
+    _check_evidence(measured)
+    return fitted(measured, wires).parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.perfmodel.collective_correction import stacked_corrections
 from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
 from equipoise.perfmodel.prior import Prior
 
@@ -234,7 +235,9 @@ class Parameters:
     def changed(self, values: Mapping[str, float]) -> "Parameters":
         """These parameters with some replaced; names as in PRIORS."""
         own = {name: value for name, value in values.items() if "." not in name}
-        links = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+        links: dict[str, Any] = {
+            name.partition(".")[2]: value for name, value in values.items() if "." in name
+        }
         return replace(self, collective=replace(self.collective, **links), **own)
 
     def elsewhere(self) -> "Parameters":
@@ -251,7 +254,9 @@ def stacked(draws: Sequence[Parameters]) -> Parameters:
     def column(name: str) -> Any:  # noqa: ANN401 - an array where the record says float
         return np.array([each.value(name) for each in draws], dtype=float)[:, None]
 
-    return Parameters().changed({each.name: column(each.name) for each in PRIORS})
+    whole = Parameters().changed({each.name: column(each.name) for each in PRIORS})
+    measured = stacked_corrections([each.collective.measured for each in draws])
+    return replace(whole, collective=replace(whole.collective, measured=measured))
 
 
 _MEDIANS = Parameters()

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.advice.links.collective_curve import fit_curve
-from equipoise.advice.links.collectives import PUBLISHED_MARGIN, judged, tabled
+from equipoise.advice.links.collectives import PUBLISHED_MARGIN, judged
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.timing import Reading, Run, Timing, bus_fraction
 from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.perfmodel.collective import Group, Wire, Wires
 from equipoise.runs.reader import Tally
 from equipoise.spec.published_collectives import published_collectives
 
@@ -219,15 +218,6 @@ def test_wrong_names_are_refused():
         links_of(run, link="USB")
     with pytest.raises(EvidenceError, match="no row of the files can be used"):
         judged(Reading(runs=(), rejected=Tally()))
-
-
-def test_a_table_of_runs_gives_back_what_was_measured():
-    wires = Wires(intra=Wire(byte_per_s=300e9, latency_s=3e-6), inter=Wire(byte_per_s=25e9, latency_s=1e-5))
-    run, group = run_of(at_bus_rate(235e9)), Group(ranks_per_node=8.0, num_nodes=1.0)
-    table = tabled([run], wires, [group])
-    for size in (2.0**10, 2.0**20, 2.0**30):
-        measured_s = at_bus_rate(235e9)(size)
-        assert table.seconds("all_reduce", size, group) == pytest.approx(measured_s, rel=0.1)
 
 
 def test_every_published_figure_is_below_what_its_link_could_carry():

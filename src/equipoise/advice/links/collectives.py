@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,8 @@ from equipoise.advice.links.collective_curve import LEVEL, Curve, fit_curve
 from equipoise.advice.links.collective_machine import Machine, checked_link, machine_of, reach_of
 from equipoise.bench.collectives.timing import Reading, Run, Timing, bus_fraction
 from equipoise.errors import EvidenceError
-from equipoise.perfmodel.collective import Group, Wires
 from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
-from equipoise.perfmodel.collective_table import OPERATIONS, CollectiveTable, collective_table, timings
+from equipoise.perfmodel.collective_table import OPERATIONS
 from equipoise.spec.link_class import Reach
 from equipoise.spec.published_collectives import PublishedCollective, published_collectives
 from equipoise.units import MIB
@@ -119,33 +119,6 @@ def judged(reading: Reading, *, accelerator: str | None = None, link: str | None
     return Links(reading=reading, fits=tuple(fits), unfitted=tuple(unfitted), verdicts=tuple(verdicts))
 
 
-def tabled(runs: Sequence[Run], wires: Wires, groups: Sequence[Group]) -> CollectiveTable:
-    """The table of one machine from its runs, for any message and group: perfmodel.collective_table.
-
-    groups: how the ranks of each run sit on its nodes. wires: as stated. Operations that the model does not
-    know are left out.
-    Raises EvidenceError for fewer than three sizes.
-    """
-    points: dict[str, list[tuple[float, float, float, float, float]]] = {}
-    for run, group in zip(runs, groups, strict=True):
-        for timing in run.timings if run.operation in OPERATIONS else ():
-            for seconds in timing.seconds:
-                row = (
-                    float(timing.payload_bytes),
-                    seconds,
-                    float(group.ranks_per_node),
-                    float(group.num_nodes),
-                )
-                points.setdefault(run.operation, []).append((*row, timing.resolution))
-    measured = []
-    for operation, rows in points.items():
-        payload, seconds, inside, nodes, resolution = np.array(rows).T
-        measured.append(
-            timings(operation, payload, seconds, ranks_per_node=inside, num_nodes=nodes, log_error=resolution)
-        )
-    return collective_table(tuple(measured), wires)
-
-
 def _points(rows: Sequence[Timing]) -> tuple[list[float], list[float]]:
     """Sizes and seconds of rows, a point a side."""
     pairs = [(float(row.payload_bytes), seconds) for row in rows for seconds in row.seconds]
@@ -244,7 +217,7 @@ def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: b
     def seconds(parameters: CollectiveParameters) -> float:
         return float(timer(float(payload_bytes), machine.group, wires, parameters))
 
-    centre = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
+    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
     usual_s = seconds(CollectiveParameters(**centre))
     variance = 0.0
     for prior in COLLECTIVE_PRIORS:
@@ -387,4 +360,4 @@ def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) ->
     return None
 
 
-__all__ = ["LEVEL", "Fit", "Links", "Verdict", "judged", "tabled"]
+__all__ = ["LEVEL", "Fit", "Links", "Verdict", "judged"]

@@ -82,6 +82,7 @@ class Landscapes:
             frozenset(question.node.items()),
             question.power_cap_w,
             question.profile,
+            question.collectives,
             question.num_best,
             id(scores),
         )

@@ -1,14 +1,17 @@
 """The calibration a plan rests on: parameters, equally likely others, and how wrong it was."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from equipoise.advice.plans.planned import Basis
+from equipoise.advice.links.own_links import OwnLinks, own_links
+from equipoise.advice.links.spoken import TimedCollectives
+from equipoise.advice.plans.planned import Basis, Question
 from equipoise.advice.validation.profiles import Profile, profile, profile_for
 from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.spec.cluster import Cluster
 
 PRIORS_ONLY = "priors"
 _NUM_DRAWS = 64
@@ -20,13 +23,15 @@ class Model:
     """Parameters, draws of equally likely ones, and what they rest on.
 
     log_half_width: half the width of a step's interval at LEVEL, of its logarithm, that errors on what was
-    held out show; it comes on top of what the draws leave open. 0 where nothing was held out.
+    held out show; it comes on top of what the draws leave open. 0 where nothing was held out. links: the
+    user's own timed collectives, which parameters and draws hold; None where none were given.
     """
 
     parameters: Parameters
     draws: tuple[Parameters, ...]
     log_half_width: float
     basis: Basis
+    links: OwnLinks | None = None
 
 
 @lru_cache(maxsize=64)
@@ -92,3 +97,26 @@ def _draws(values: Mapping[str, float], log_sd: Mapping[str, float]) -> tuple[Pa
     drawn = np.minimum(medians * np.exp(spreads * deviates), [each.largest for each in PRIORS])
     names = [each.name for each in PRIORS]
     return tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist())
+
+
+def start_model(question: Question, nodes: Cluster) -> Model:
+    """The model before any training of the user: a calibration, with the user's own links where given."""
+    return with_links(model_for(nodes.accelerator.slug, question.profile), question.collectives, nodes)
+
+
+def with_links(model: Model, given: TimedCollectives | None, nodes: Cluster) -> Model:
+    """The model with the user's own timed collectives in place of its links; as it is without any.
+
+    nodes: the cluster that is planned on.
+    """
+    if given is None:
+        return model
+    found = own_links(given, nodes, model.parameters.collective, [each.collective for each in model.draws])
+    return replace(
+        model,
+        parameters=replace(model.parameters, collective=found.parameters),
+        draws=tuple(
+            replace(each, collective=own) for each, own in zip(model.draws, found.draws, strict=True)
+        ),
+        links=found,
+    )

@@ -121,6 +121,7 @@ def answered(
         num_considered=sum(each.found.num_legal for each in sized),
         num_fitting=sum(each.found.num_fitting for each in sized),
         search_s=found.search_s,
+        links=ground.model.links,
     )
 
 

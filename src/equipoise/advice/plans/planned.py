@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from equipoise.advice.forecast.answer import MAX_ACCELERATORS, Evidence
+from equipoise.advice.links.own_links import OwnLinks
+from equipoise.advice.links.spoken import TimedCollectives
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.economics import Bill, Rates
 from equipoise.errors import UsageError
@@ -31,7 +33,8 @@ class Question:
     training_samples, training_tokens: where the workload's own target is not meant. deadline_s, budget_usd:
     a training may not exceed them. choices: values that knobs of the strategy may take; others are
     free within the usual. node: facts of the node in place of those of the tables. power_cap_w: of an
-    one accelerator. profile: name of a calibration. num_best: layouts to tell.
+    one accelerator. profile: name of a calibration. collectives: timed by the user, in place of the links of
+    the tables. num_best: layouts to tell.
     """
 
     workload: str
@@ -49,6 +52,7 @@ class Question:
     node: NodeFacts = field(default_factory=NodeFacts)
     power_cap_w: float | None = None
     profile: str | None = None
+    collectives: TimedCollectives | None = None
     num_best: int = 10
 
     def __post_init__(self) -> None:
@@ -155,7 +159,8 @@ class Plan:
     recommended. remedy: what would make it fit; leanest: where nothing fits, the option of the most
     accelerators asked that needs the least memory. parameters: of the model, in use. num_considered,
     num_fitting: legal strategies among which the best were found, and those that fit into memory. search_s:
-    seconds that finding them took, whenever that was.
+    seconds that finding them took, whenever that was. links: what the user's timed collectives said; None
+    where none were given.
     """
 
     question: Question
@@ -181,6 +186,7 @@ class Plan:
     num_considered: int
     num_fitting: int
     search_s: float
+    links: OwnLinks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

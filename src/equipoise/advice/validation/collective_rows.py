@@ -4,6 +4,7 @@ beliefs.
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,7 +155,7 @@ def _prior_log_sd(rows: Sequence[PublishedRow]) -> NDArray[np.float64]:
     Assumes that parameters are independent and small changes add up.
     Source: first-order propagation of the priors' log_sd.
     """
-    centre = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
+    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
     at = _believed_s(rows, CollectiveParameters())
     variance = np.zeros(len(rows))
     for prior in COLLECTIVE_PRIORS:

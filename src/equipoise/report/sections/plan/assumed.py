@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
+from equipoise.advice.links.own_link_words import link_words
 from equipoise.advice.plans.planned import Plan
 from equipoise.findings import PlanFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, note
@@ -18,7 +19,7 @@ USUAL: Final = "bf16"
 
 def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
     plan = findings.plan
-    facts = (_chip(plan), _node(plan), *_model(plan), *_money(plan))
+    facts = (_chip(plan), _node(plan), *_links(plan), *_model(plan), *_money(plan))
     table = Table(
         name="assumed",
         caption="Facts the plan rests on",
@@ -32,7 +33,9 @@ def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
             for name, value, source in facts
         ),
     )
-    return (table, *(note(f"Not known: {sentence(each)}.") for each in plan.length.missing))
+    told = () if plan.links is None else tuple(link_words(plan.links, plan.cluster))
+    lines = tuple(note(sentence(each)) for each in told)
+    return (table, *lines, *(note(f"Not known: {sentence(each)}.") for each in plan.length.missing))
 
 
 def _chip(plan: Plan) -> Fact:
@@ -55,6 +58,23 @@ def _node(plan: Plan) -> Fact:
         f"{_link(nodes.intra)}, to other nodes {_link(nodes.inter)}"
     )
     return "Node", told, nodes.source
+
+
+def _links(plan: Plan) -> Iterator[Fact]:
+    """What was timed of the links, in place of what the node's facts say of them."""
+    for each in () if plan.links is None else plan.links.figures:
+        files = ", ".join(name.rpartition("/")[2] for name in each.files)
+        where = "in a node" if each.num_nodes <= 1 else f"on {count(each.num_nodes)} nodes"
+        told = []
+        if each.latency_s is not None:
+            told.append(f"{each.latency_s / MICROSECOND_S:.3g} µs for short messages")
+        if each.bus_byte_per_s is not None:
+            told.append(f"{format_si(each.bus_byte_per_s, 'B/s')} of bus for long ones")
+        yield (
+            f"Timed {each.operation} of {count(each.num_ranks)} {where}",
+            "; ".join(told),
+            f"own file {files}",
+        )
 
 
 def _link(link: Link) -> str:

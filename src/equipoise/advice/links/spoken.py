@@ -1,0 +1,167 @@
+"""The user's timed collectives: which speak of a machine, of which group of its ranks; why others do not."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.bench.collectives.timing import Run
+from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.perfmodel.collective import Group
+from equipoise.perfmodel.collective_table import OPERATIONS
+from equipoise.spec.cluster import Cluster, cluster
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.hardware import Accelerator, accelerator_alias
+from equipoise.units import format_count
+
+# Domains of the fast links that are larger span hosts, so that hosts are no nodes of theirs.
+LARGEST_HOST = 16
+_SHOWN = 60
+_MOST_FILES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCollectives:
+    """What files of timed collectives hold. notes: what was refused of them, one sentence each."""
+
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A run that speaks of a cluster, and how its ranks sit on the cluster's nodes."""
+
+    run: Run
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """The runs that speak of a cluster; notes: what does not and why, and what contradicts it."""
+
+    used: tuple[Heard, ...]
+    notes: tuple[str, ...]
+
+
+def given_collectives(files: Sequence[Path]) -> TimedCollectives:
+    """What files hold that nccl-tests, rccl-tests or `collectives --measure --out` wrote.
+
+    Raises DataError for a file that cannot be read, EvidenceError where no row of any can be used.
+    """
+    from equipoise.bench.collectives.files import read_files  # noqa: PLC0415 - only where files are given
+
+    reading = read_files(files)
+    refused = tuple(
+        f"{format_count(each['count'])} rows not used: {each['first']}." for each in reading.rejected.rows()
+    )
+    if not reading.runs:
+        raise EvidenceError("--collectives: no row of the files can be used", missing=refused)
+    return TimedCollectives(runs=reading.runs, notes=(*refused, *(f"{each}." for each in reading.notes)))
+
+
+def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None:
+    """Raise UsageError where several accelerators are asked about and a file does not say of which it is."""
+    unnamed, kinds = next((run for run in given.runs if not names_accelerator(run)), None), set(accelerators)
+    if unnamed is not None and len(kinds) > 1:
+        raise UsageError(
+            f"--collectives {unnamed.file}: it names no accelerator that is known, and {len(kinds)} are "
+            "asked about: ask about the one it was timed on"
+        )
+
+
+def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
+    """The runs that speak of a cluster. A file that names no accelerator is taken to be of this one."""
+    runs = given.runs
+    used: list[Heard] = []
+    notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
+    for run in runs:
+        reason = _why_not(run, nodes.accelerator)
+        if reason is not None:
+            notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
+            continue
+        for told in _told(run, nodes):
+            notes["", told].append(run.file)
+        used.append(Heard(run=run, group=_group(run, nodes)))
+    return Spoken(
+        used=tuple(used),
+        notes=(
+            *given.notes,
+            *(f"{before}{_named(files)}{after}" for (before, after), files in notes.items()),
+        ),
+    )
+
+
+def names_accelerator(run: Run) -> bool:
+    """Whether a run says which accelerator it was timed on, by a name that is known."""
+    return run.device is not None and _chip(run.device) is not None
+
+
+def _why_not(run: Run, chip: Accelerator) -> str | None:
+    """Why a run says nothing of an accelerator; None where it does."""
+    if run.operation not in OPERATIONS:
+        return f"{run.operation} is no operation of the model"
+    if run.num_copies > 1:
+        return f"{run.num_copies} copies of the program ran at once, in each other's way"
+    if run.num_ranks < 2:  # noqa: PLR2004 - one never talks
+        return "one rank: nothing was sent"
+    if run.backend == "gloo" and chip.kind != "cpu":
+        return "timed between processors (gloo)"
+    found = None if run.device is None else _chip(run.device)
+    if found is not None and not is_like(found, chip) and run.backend != "gloo":
+        return f"timed on {found.title}"
+    return None
+
+
+def _chip(device: str) -> Accelerator | None:
+    """The accelerator that a program names, also within other words; None where it is not known."""
+    try:
+        alias = accelerator_alias(device)
+        found = cluster(alias.slug) if alias is not None else cluster_in_text(device, num_accelerators=1)
+    except SpecError:
+        return None
+    return None if found is None else found.accelerator
+
+
+def is_like(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two have the same links: of one chip and form, whatever its memory."""
+    return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
+
+
+def _told(run: Run, nodes: Cluster) -> list[str]:
+    """What a reader must know of a run that is used, as goes on behind its file's name."""
+    told = []
+    title = nodes.accelerator.title
+    if run.device is None:
+        told.append(f" names no accelerator: taken for {title}.")
+    elif not names_accelerator(run):
+        told.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
+    size, ranks = nodes.node_size, run.num_ranks
+    if run.num_nodes is None and ranks > size:
+        told.append(
+            f" does not say on how many hosts its {format_count(ranks)} ranks are: taken for "
+            f"{format_count(size)} to a host."
+        )
+    if run.num_nodes == 1 and ranks > size:
+        told.append(
+            f" has {format_count(ranks)} ranks on one host, the cluster asked about "
+            f"{format_count(size)} to a node: its figures are taken for links inside a node."
+        )
+    return told
+
+
+def _group(run: Run, nodes: Cluster) -> Group:
+    """How the ranks of a run sit on nodes: as the file says, else filling one after another."""
+    if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
+        num_nodes = min(run.num_nodes, run.num_ranks)
+    elif run.num_nodes == 1:
+        num_nodes = 1
+    else:
+        num_nodes = -(-run.num_ranks // nodes.node_size)
+    return Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
+
+
+def _named(files: Sequence[str]) -> str:
+    names = list(dict.fromkeys(each.rpartition("/")[2] for each in files))
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    return ", ".join(names[:_MOST_FILES]) + more
