@@ -10,6 +10,7 @@ from equipoise.perfmodel.grid import grid
 from equipoise.perfmodel.load import stacked, transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.perfmodel.prior import Prior
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
@@ -99,3 +100,32 @@ def test_without_rows_there_is_nothing_to_calibrate_on():
 def test_a_row_without_a_prediction_is_refused():
     with pytest.raises(FitError, match="no positive prediction"):
         calibrate(lambda _: np.full(NUM, np.nan), EQUAL, names=MOVED, weights=EQUAL)
+
+
+def test_slopes_told_in_one_call_lead_to_the_same_fit():
+    truth = predict(Parameters().changed({"product_fraction": 0.8, "layer_traffic": 1.2}))
+    one_by_one = fitted(truth)
+    found = calibrate(
+        lambda parameters: estimate(LOADS, NODE, GRID, parameters).step_s,
+        truth,
+        names=MOVED,
+        weights=EQUAL,
+        at_once=True,
+    )
+    for name in MOVED:
+        assert found.parameters.value(name) == pytest.approx(one_by_one.parameters.value(name), rel=0.01)
+    assert np.sqrt(np.diag(found.covariance)) == pytest.approx(
+        np.where([name == "step_s" for name in MOVED], np.sqrt(np.diag(one_by_one.covariance)), found.log_sd),
+        rel=0.05,
+    )
+
+
+def test_beliefs_take_the_place_of_the_priors():
+    believed = [
+        Prior(name=name, median=1.2 * Parameters().value(name), log_sd=1e-4, meaning="", source="")
+        for name in ("layer_traffic",)
+    ]
+    found = calibrate(
+        predict, predict(Parameters()), names=("layer_traffic",), weights=EQUAL, beliefs=believed
+    )
+    assert found.parameters.layer_traffic == pytest.approx(1.2 * Parameters().layer_traffic, rel=0.01)

@@ -4,15 +4,16 @@ parameter.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.perfmodel.prior import Prior
 
-# Seconds of every measured case under some parameters, shape (n_cases,).
+# Seconds of every measured case under some parameters, shape (n_cases,); (n_draws, n_cases) of stacked ones.
 Predict: TypeAlias = Callable[[Parameters], NDArray[np.float64]]
 
 # Errors beyond this many standard deviations count linearly, not squared: a cluster with a broken cable is
@@ -31,14 +32,15 @@ class Calibration:
 
     parameters: for other campaigns; what is local to one stands at its prior's median. by_campaign: for those
     that were seen, by their number. moved: the names fitted; log_sd: standard deviation of the logarithms of
-    `parameters`, shape (n_moved,). residuals: log(measured / predicted) of the cases it was fitted to, shape
-    (n_cases,).
+    `parameters`, shape (n_moved,). covariance: of the logarithms of what moved for the first campaign, shape
+    (n_moved, n_moved). residuals: log(measured / predicted) of the cases it was fitted to, shape (n_cases,).
     """
 
     parameters: Parameters
     by_campaign: tuple[Parameters, ...]
     moved: tuple[str, ...]
     log_sd: NDArray[np.float64]
+    covariance: NDArray[np.float64]
     residuals: NDArray[np.float64]
 
 
@@ -62,12 +64,57 @@ class _Unknowns:
         values = np.exp(self.medians + units[self.columns[campaign]] * self.spreads)
         return self.centre.changed(dict(zip(self.names, values.tolist(), strict=True)))
 
+    def stacked(self, units: NDArray[np.float64]) -> Parameters:
+        """The parameters of the first campaign at several places, (n_places, n_unknowns): a row a place."""
+        values = np.exp(self.medians + units[:, self.columns[0]] * self.spreads)
+        columns: dict[str, Any] = {name: values[:, [at]] for at, name in enumerate(self.names)}
+        return self.centre.changed(columns)
+
     @property
     def bounds(self) -> NDArray[np.float64]:
         """What no unknown may exceed, in the vector's order."""
         whole = np.empty(self.columns.max() + 1)
         whole[self.columns] = self.upper
         return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loss:
+    """What a fit makes small: errors over their noise, and how far unknowns are from what is believed.
+
+    target: logs of the measured, root: roots of weights, campaigns: their numbers; all (n_cases,).
+    """
+
+    predict: Predict
+    unknowns: _Unknowns
+    target: NDArray[np.float64]
+    root: NDArray[np.float64]
+    campaigns: NDArray[np.intp]
+    noise_log_sd: float
+
+    def residuals(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """log(measured / predicted); (n_cases,)."""
+        predicted = np.empty(len(self.target))
+        for campaign in range(len(self.unknowns.columns)):
+            mine = self.campaigns == campaign
+            predicted[mine] = self.predict(self.unknowns.parameters(units, campaign))[mine]
+        return np.asarray(self.target - np.log(predicted))
+
+    def at(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Every part of the loss; (n_cases + n_unknowns,)."""
+        return np.concatenate([self._soft(self.residuals(units)), units])
+
+    def slopes(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Its change with every unknown, in one call of `predict`; (n_cases + n_unknowns, n_unknowns)."""
+        places = np.vstack([units, units - _STEP * np.eye(len(units))])
+        errors = self._soft(self.target - np.log(self.predict(self.unknowns.stacked(places))))
+        return np.vstack([((errors[:1] - errors[1:]) / _STEP).T, np.eye(len(units))])
+
+    def _soft(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
+        scaled = errors / self.noise_log_sd
+        # soft L1 by hand, so that the priors stay plain squares
+        soft = np.sign(scaled) * np.sqrt(2 * _ROBUST_SD**2 * (np.sqrt(1 + (scaled / _ROBUST_SD) ** 2) - 1))
+        return np.asarray(self.root * soft)
 
 
 def calibrate(
@@ -78,13 +125,18 @@ def calibrate(
     weights: NDArray[np.float64],
     campaigns: NDArray[np.intp] | None = None,
     noise_log_sd: float = NOISE_LOG_SD,
+    beliefs: Sequence[Prior] = PRIORS,
+    centre: Parameters | None = None,
+    at_once: bool = False,
 ) -> Calibration:
     """The parameters under which `predict` comes closest to `measured_s`, as far as their priors allow.
 
     measured_s, weights: shape (n_cases,); weights are the shares of independent observations (cases of one
     cluster share one). names: which parameters of PRIORS may move. campaigns: (n_cases,), numbers from 0 of
     the campaigns the cases are from; each has its own values of what is local; None: one campaign.
-    noise_log_sd: what an error of one sd is, in logs.
+    noise_log_sd: what an error of one sd is, in logs. beliefs: what is believed before, in place of PRIORS.
+    centre: where what does not move stands; the priors' medians unless given. at_once: of one campaign:
+    `predict` takes stacked parameters and tells all slopes in one call.
     Raises FitError without cases, or if a prediction is no positive number.
     Assumes errors independent between clusters, log-normal but for outliers.
     Source: maximum a posteriori with a soft L1 loss (Huber 1964), effects of campaigns as random ones (Laird
@@ -95,28 +147,27 @@ def calibrate(
     if not len(measured_s):
         raise FitError("no measured step to calibrate on", missing=("rows of measurements",))
     of = np.zeros(len(measured_s), dtype=np.intp) if campaigns is None else campaigns
-    unknowns = _unknowns(names, int(of.max()) + 1)
-    target, root = np.log(measured_s), np.sqrt(weights)
-
-    def residuals(units: NDArray[np.float64]) -> NDArray[np.float64]:
-        predicted = np.empty(len(measured_s))
-        for campaign in range(len(unknowns.columns)):
-            mine = of == campaign
-            predicted[mine] = predict(unknowns.parameters(units, campaign))[mine]
-        return np.asarray(target - np.log(predicted))
-
-    def loss(units: NDArray[np.float64]) -> NDArray[np.float64]:
-        scaled = residuals(units) / noise_log_sd
-        # soft L1 by hand, so that the priors stay plain squares
-        soft = np.sign(scaled) * np.sqrt(2 * _ROBUST_SD**2 * (np.sqrt(1 + (scaled / _ROBUST_SD) ** 2) - 1))
-        return np.concatenate([root * soft, units])
-
+    unknowns = _unknowns(names, int(of.max()) + 1, beliefs, centre or Parameters())
+    loss = _Loss(
+        predict=predict,
+        unknowns=unknowns,
+        target=np.log(measured_s),
+        root=np.sqrt(weights),
+        campaigns=of,
+        noise_log_sd=noise_log_sd,
+    )
     upper = unknowns.bounds
     begin = np.minimum(np.zeros(len(upper)), upper - _STEP)
-    if not np.isfinite(loss(begin)).all():
+    if not np.isfinite(loss.at(begin)).all():
         raise FitError("a measured step has no positive prediction under the priors; reject its row first")
     found = least_squares(
-        loss, begin, bounds=(-np.inf, upper), diff_step=np.full(len(upper), _STEP), x_scale=1.0, max_nfev=60
+        loss.at,
+        begin,
+        jac=loss.slopes if at_once else "2-point",
+        bounds=(-np.inf, upper),
+        diff_step=np.full(len(upper), _STEP),
+        x_scale=1.0,
+        max_nfev=60,
     )
     by_campaign = tuple(unknowns.parameters(found.x, each) for each in range(len(unknowns.columns)))
     return Calibration(
@@ -124,13 +175,16 @@ def calibrate(
         by_campaign=by_campaign,
         moved=tuple(names),
         log_sd=_log_sd(np.asarray(found.jac), unknowns),
-        residuals=residuals(found.x),
+        covariance=_covariance(np.asarray(found.jac), unknowns),
+        residuals=loss.residuals(found.x),
     )
 
 
-def _unknowns(names: Sequence[str], num_campaigns: int) -> _Unknowns:
+def _unknowns(
+    names: Sequence[str], num_campaigns: int, beliefs: Sequence[Prior], centre: Parameters
+) -> _Unknowns:
     """The unknowns of a fit to so many campaigns."""
-    priors = {each.name: each for each in PRIORS}
+    priors = {each.name: each for each in beliefs}
     chosen = [priors[name] for name in names]
     columns = np.empty((num_campaigns, len(chosen)), dtype=np.intp)
     place = 0
@@ -143,7 +197,7 @@ def _unknowns(names: Sequence[str], num_campaigns: int) -> _Unknowns:
     largest = np.log([each.largest for each in chosen])
     return _Unknowns(
         names=tuple(names),
-        centre=Parameters(),
+        centre=centre,
         columns=columns,
         medians=medians,
         spreads=spreads,
@@ -151,10 +205,16 @@ def _unknowns(names: Sequence[str], num_campaigns: int) -> _Unknowns:
     )
 
 
+def _covariance(jacobian: NDArray[np.float64], unknowns: _Unknowns) -> NDArray[np.float64]:
+    """Of the logarithms of what moved for the first campaign, around the fit; (n_moved, n_moved)."""
+    mine = unknowns.columns[0]
+    units = np.linalg.pinv(jacobian.T @ jacobian)[np.ix_(mine, mine)]
+    return np.asarray(units * np.outer(unknowns.spreads, unknowns.spreads))
+
+
 def _log_sd(jacobian: NDArray[np.float64], unknowns: _Unknowns) -> NDArray[np.float64]:
     """Standard deviations of the logarithms for other campaigns: of what is local, as wide as its prior."""
     local = {each.name for each in PRIORS if each.local}
-    covariance = np.linalg.pinv(jacobian.T @ jacobian)
-    fitted = np.sqrt(np.diag(covariance))[unknowns.columns[0]]
+    fitted = np.sqrt(np.diag(_covariance(jacobian, unknowns)))
     is_local = np.array([name in local for name in unknowns.names])
-    return np.asarray(np.where(is_local, 1.0, fitted) * unknowns.spreads)
+    return np.asarray(np.where(is_local, unknowns.spreads, fitted))

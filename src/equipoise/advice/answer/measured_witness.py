@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 
 from equipoise.advice.answer.evidence import Curves, Source, Witness
 from equipoise.advice.answer.joined import straight_between
 from equipoise.advice.answer.own_runs import OwnRun
+from equipoise.advice.answer.own_steps import Recast
 from equipoise.advice.answer.weighed import LEAST_LOG_SD, log_sd
 from equipoise.advice.answer.witnesses import with_log_sd
 from equipoise.advice.measured.scaled import HALF_WIDTH_LOG, SmallRun, scaled
@@ -38,15 +39,19 @@ def measured_witness(
     *,
     cluster: Cluster | None,
     workload: Workload | None,
+    recasts: Mapping[str, Recast] | None = None,
 ) -> Witness | None:
     """What the user's runs say of sizes; None where they say nothing of any.
 
     Where several sizes were measured, their times make a curve. length: of the training. cluster: None where
-    the catalogue lacks it: then sizes that ran are told alone.
+    the catalogue lacks it: then sizes that ran are told alone. recasts: by first run id, from a set-up to the
+    strategy that is advised on as many accelerators; a set-up without one is told as it ran.
     """
     times, why, sources = {}, {}, {}
+    usual = recasts or {}
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
-        told = [found for each in runs if (found := _told(each, size, length, cluster, workload))]
+        found = [_told(each, size, length, cluster, workload) for each in runs]
+        told = [_recast(each, usual.get(each[0].run_ids[0])) for each in found if each]
         if not told:
             continue
         # The nearest size speaks; of several set-ups there, the fastest.
@@ -54,7 +59,7 @@ def measured_witness(
         near = [each for each in told if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
         run, value, spread = min(near, key=lambda each: each[1])
         times[size] = with_log_sd(value, spread)
-        why[size] = _why(run, size)
+        why[size] = _why(run, size, usual.get(run.run_ids[0]))
         sources[run] = value
     if not times:
         return None
@@ -75,6 +80,15 @@ def measured_witness(
         ),
         **_curve({size: times[size] for size in {each.num_accelerators for each in runs} & set(times)}),
     )
+
+
+_Told: TypeAlias = tuple[OwnRun, float, float]
+
+
+def _recast(told: _Told, recast: Recast | None) -> _Told:
+    """What a set-up tells, as if it had trained as is advised."""
+    run, value, spread = told
+    return told if recast is None else (run, recast.factor * value, math.hypot(spread, recast.log_sd))
 
 
 class _Curve(TypedDict):
@@ -113,7 +127,7 @@ def distance_log_sd(num_doublings: float) -> float:
 
 def _told(
     run: OwnRun, size: int, length: Length, cluster: Cluster | None, workload: Workload | None
-) -> tuple[OwnRun, float, float] | None:
+) -> _Told | None:
     """The set-up, seconds of the training on so many, and their log standard deviation; None: cannot tell."""
     own = max(run.log_sd, LEAST_LOG_SD)
     if size == run.num_accelerators:
@@ -170,10 +184,12 @@ def _accumulated(strategy: str | None) -> int | None:
     return int(argument or 1) if found.name == "accumulate" else 1
 
 
-def _why(run: OwnRun, size: int) -> str:
+def _why(run: OwnRun, size: int, recast: Recast | None) -> str:
     at = f"{format_count(len(run.run_ids))} of your runs on {format_count(run.num_accelerators)}"
     way = f" ({run.strategy})" if run.strategy else ""
     batch = format_count(run.global_batch_samples)
+    if size == run.num_accelerators and recast is not None and recast.is_other:
+        return f"{at}{way} at batch {batch}; trained as advised, {recast.factor:.2f} times, by the model"
     if size == run.num_accelerators:
         return f"{at}{way} at batch {batch}, as measured"
     return (

@@ -9,11 +9,12 @@ from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.advice import Standing
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.chosen import chosen, kept, obstacle
+from equipoise.advice.answer.ground import length_of
 from equipoise.advice.answer.joined import joined_curves
 from equipoise.advice.answer.machines import Machine
 from equipoise.advice.answer.measured_witness import measured_witness
 from equipoise.advice.answer.own_runs import OwnRuns
-from equipoise.advice.answer.standing import fastest_of, joint_choice, length_of
+from equipoise.advice.answer.standing import fastest_of, joint_choice
 from equipoise.advice.answer.witnesses import without_beyond
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError
@@ -77,7 +78,7 @@ def _rates(request: Request) -> Rates:
         grid=economics.grid(request.terms.region),
         accelerator_power_w=None,
         system_power=economics.SYSTEM_POWER,
-        electricity=request.terms.electricity,
+        electricity=request.terms.electricity(),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import polars as pl
@@ -12,28 +12,17 @@ from equipoise.advice.answer.advice import Choice, Standing
 from equipoise.advice.answer.asked import USUAL_MOST, Request
 from equipoise.advice.answer.chosen import chosen, kept, obstacle
 from equipoise.advice.answer.evidence import Evidence, Witness
+from equipoise.advice.answer.ground import Ground, ground, is_to_target
+from equipoise.advice.answer.heard import heard
 from equipoise.advice.answer.joined import joined_curves
 from equipoise.advice.answer.machines import Machine
-from equipoise.advice.answer.measured_witness import measured_witness
-from equipoise.advice.answer.own_level import calibrated_witness, own_level
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.weighed import chance_within, weighed
-from equipoise.advice.answer.witnesses import (
-    beside_published,
-    carried,
-    modelled_witness,
-    published_witness,
-    without_beyond,
-)
-from equipoise.advice.forecast.answer import LEVEL, MAX_ACCELERATORS, MAX_SIZES, Forecast, Inquiry, Terms
-from equipoise.advice.forecast.forecast import forecast
-from equipoise.advice.plans.landscape import Landscape, surveyed
-from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, training_length
+from equipoise.advice.forecast.answer import LEVEL, MAX_SIZES
 from equipoise.advice.plans.mixed import rates
-from equipoise.advice.plans.plan import answered, landscape, tried
-from equipoise.advice.plans.planned import Length, Option, Plan, Question
+from equipoise.advice.plans.planned import Option
 from equipoise.economics import Rates, bill
-from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.errors import EvidenceError, UsageError
 from equipoise.scaling.equilibrium import Equilibrium, default_answer, equilibria
 from equipoise.scaling.metrics import COMPARABLE
 from equipoise.spec.cluster import Cluster, cluster
@@ -41,22 +30,6 @@ from equipoise.spec.hardware import Accelerator
 from equipoise.spec.workload import Workload
 
 _NUM_LAYOUTS = 3
-_MODEL_ALONE = (
-    "The model's times are of training steps alone; published ones hold evaluation and start-up too."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
-    """All that witnesses are made of."""
-
-    nodes: Cluster
-    length: Length
-    plan: Plan | None
-    flat: Landscape | None
-    forecast: Forecast | None
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def standing(
@@ -73,17 +46,17 @@ def standing(
     """
     nodes = cluster(machine.name, **machine.node)
     chip = nodes.accelerator
-    published = _published_sizes(scores, about.workload, chip) if _is_to_target(request) else ()
+    published = _published_sizes(scores, about.workload, chip) if is_to_target(request) else ()
     most = request.most or machine.most or max((USUAL_MOST, *published))
     sizes = _sizes(nodes, most, published)
-    ground = _ground(request, about, machine, nodes=nodes, sizes=sizes, scores=scores, own=own)
-    witnesses = _witnesses(ground, about, sizes, own=own, most=most)
+    known = ground(request, about, machine, nodes=nodes, sizes=sizes, scores=scores, own=own)
+    witnesses = heard(known, about, sizes, own=own, most=most)
     prices = rates(chip, request.terms)
     _refuse_budget_without_price(request, prices, chip)
-    choices = _choices(request, ground, witnesses, prices=prices, own=own)
+    choices = _choices(request, known, witnesses, prices=prices, own=own)
     able = [each for each in choices if each.num_accelerators <= most]
     if not able:
-        _refuse(ground, about, machine)
+        _refuse(known, about, machine)
     points = _points(witnesses, able)
     answer = default_answer(points) if points else None
     best = chosen(request, able, answer)
@@ -92,28 +65,19 @@ def standing(
         accelerator=chip.slug,
         title=chip.title,
         cluster=nodes,
-        plan=ground.plan,
-        forecast=ground.forecast,
+        plan=known.plan,
+        forecast=known.forecast,
         rates=prices,
-        length=ground.length,
+        length=known.length,
         choices=tuple(able),
         beyond=beyond,
         recommended=best,
-        layouts=_layouts(ground, best),
+        layouts=_layouts(known, best),
         obstacle=None if kept(request, able) else obstacle(request, able, [*beyond.values()]),
         points=points,
         answer=answer,
-        notes=(*machine.notes, *ground.notes),
+        notes=(*machine.notes, *known.notes),
     )
-
-
-def _is_to_target(request: Request) -> bool:
-    """Whether the published target is meant: published times are of no other length."""
-    return request.training_samples is None and request.training_tokens is None
-
-
-def _is_published(scores: pl.DataFrame | None, about: Subject) -> bool:
-    return scores is not None and about.workload.slug in scores["workload"]
 
 
 def _published_sizes(scores: pl.DataFrame | None, about: Workload, chip: Accelerator) -> tuple[int, ...]:
@@ -141,134 +105,17 @@ def _sizes(nodes: Cluster, most: int, published: Sequence[int]) -> tuple[int, ..
     return tuple(found[-(MAX_SIZES - 1) :])
 
 
-def _ground(
-    request: Request,
-    about: Subject,
-    machine: Machine,
-    *,
-    nodes: Cluster,
-    sizes: Sequence[int],
-    scores: pl.DataFrame | None,
-    own: OwnRuns | None,
-) -> _Ground:
-    """The plan and the forecast, as far as there is ground for them, and the length of the training."""
-    missing: list[str] = []
-    notes: list[str] = []
-    planned: Plan | None = None
-    flat: Landscape | None = None
-    told: Forecast | None = None
-    try:
-        question = _question(request, about, machine, sizes)
-        flat = landscape(question, scores=scores)
-        flat = surveyed(flat, tried(question, flat.ground))
-        planned = answered(flat, question, terms=request.terms, scores=scores)
-        notes += (_MODEL_ALONE if note == TRAINING_ALONE else note for note in planned.notes)
-    except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may tell times
-        missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
-        notes.append(f"No strategy was searched: {err}.")
-    if _is_to_target(request) and _is_published(scores, about):
-        try:
-            told = _forecast(request, about, nodes.accelerator.slug, sizes, scores=scores, own=own)
-        except EvidenceError as err:
-            missing += err.missing
-    length = planned.length if planned is not None else length_of(request, about, scores)
-    return _Ground(
-        nodes=nodes,
-        length=length,
-        plan=planned,
-        flat=flat,
-        forecast=told,
-        missing=tuple(dict.fromkeys(missing)),
-        notes=tuple(notes),
-    )
-
-
-def _question(request: Request, about: Subject, machine: Machine, sizes: Sequence[int]) -> Question:
-    """What the model is asked: every size; deadline and budget are held to the joint times."""
-    return Question(
-        workload=request.workload,
-        accelerator=machine.name,
-        node=machine.node,
-        fewest=sizes[0],
-        most=sizes[-1],
-        sizes=tuple(sizes) if len(sizes) > 1 else (),
-        global_batch_samples=request.global_batch_samples or about.global_batch_samples,
-        training_samples=request.training_samples,
-        training_tokens=request.training_tokens,
-        choices={"precision": request.precision} if request.precision else {},
-        num_best=_NUM_LAYOUTS,
-    )
-
-
-def _forecast(
-    request: Request,
-    about: Subject,
-    slug: str,
-    sizes: Sequence[int],
-    *,
-    scores: pl.DataFrame | None,
-    own: OwnRuns | None,
-) -> Forecast:
-    """What published results say of the sizes, and the user's own whole trainings among them."""
-    assert scores is not None
-    batch = request.global_batch_samples
-    inquiry = Inquiry(
-        workload=about.workload.slug,
-        accelerator=slug,
-        sizes=tuple(sorted({*sizes, min(2 * sizes[-1], MAX_ACCELERATORS)})),
-        global_batch_samples=None if batch is None else float(batch),
-    )
-    trainings = None if own is None else own.trainings
-    return forecast(scores, inquiry, own=trainings, terms=Terms())
-
-
-def length_of(request: Request, about: Subject, scores: pl.DataFrame | None) -> Length:
-    """How many samples the training takes."""
-    stated = stated_length(about.workload, samples=request.training_samples, tokens=request.training_tokens)
-    return training_length(about.workload, scores, stated_samples=stated)
-
-
-def _witnesses(
-    ground: _Ground, about: Subject, sizes: Sequence[int], *, own: OwnRuns | None, most: int
-) -> list[Witness]:
-    """Everybody who can tell a time, the surest kind first."""
-    found: list[Witness | None] = []
-    runs = () if own is None else own.on(ground.nodes.accelerator.slug)
-    if runs:
-        found.append(
-            measured_witness(
-                runs,
-                ground.length,
-                (*sizes, 2 * sizes[-1]),
-                cluster=ground.nodes,
-                workload=about.workload,
-            )
-        )
-    published = None if ground.forecast is None else published_witness(ground.forecast)
-    modelled = None if ground.plan is None else modelled_witness(ground.plan)
-    if published is not None and modelled is not None and ground.forecast is not None:
-        modelled = beside_published(modelled, ground.forecast)
-        published = carried(published, modelled)
-    found.append(published)
-    if ground.plan is not None:
-        level = own_level(runs, ground.plan) if runs and modelled is not None else None
-        if modelled is not None and level is not None:
-            modelled = calibrated_witness(modelled, ground.plan, level)
-        found.append(modelled)
-    return [without_beyond(each, most) for each in found if each is not None]
-
-
 def _choices(
     request: Request,
-    ground: _Ground,
+    known: Ground,
     witnesses: Sequence[Witness],
     *,
     prices: Rates,
     own: OwnRuns | None,
 ) -> list[Choice]:
     """Every size that somebody tells of, from the smallest."""
-    options = {} if ground.plan is None else {each.num_accelerators: each for each in ground.plan.by_size}
-    slug = ground.nodes.accelerator.slug
+    options = {} if known.plan is None else {each.num_accelerators: each for each in known.plan.by_size}
+    slug = known.nodes.accelerator.slug
     runs = () if own is None else own.on(slug)
     sizes = sorted({size for each in witnesses for size in each.times})
     return [
@@ -337,12 +184,12 @@ def _points(witnesses: Sequence[Witness], able: Sequence[Choice]) -> tuple[Equil
     return equilibria(curves_s, domain, level=LEVEL)
 
 
-def _layouts(ground: _Ground, best: Choice | None) -> tuple[Option, ...]:
+def _layouts(known: Ground, best: Choice | None) -> tuple[Option, ...]:
     """The best layouts at the size to take."""
-    if ground.flat is None or best is None:
+    if known.flat is None or best is None:
         return ()
-    found = [one.strategy for each in ground.flat.at((best.num_accelerators,)) for one in each.found.best]
-    return ground.flat.ground.timed(found[:_NUM_LAYOUTS]).options
+    found = [one.strategy for each in known.flat.at((best.num_accelerators,)) for one in each.found.best]
+    return known.flat.ground.timed(found[:_NUM_LAYOUTS]).options
 
 
 def _refuse_budget_without_price(request: Request, prices: Rates, chip: Accelerator) -> None:
@@ -350,15 +197,15 @@ def _refuse_budget_without_price(request: Request, prices: Rates, chip: Accelera
         raise UsageError(f"--budget needs a price of {chip.slug}: give --price")
 
 
-def _refuse(ground: _Ground, about: Subject, machine: Machine) -> NoReturn:
+def _refuse(known: Ground, about: Subject, machine: Machine) -> NoReturn:
     """Say what is missing, where nobody can tell a time."""
-    if ground.plan is not None and ground.plan.remedy is not None:
+    if known.plan is not None and known.plan.remedy is not None:
         raise EvidenceError(
-            f"{about.workload.title} on {machine.title}: no size fits: it {ground.plan.remedy}",
+            f"{about.workload.title} on {machine.title}: no size fits: it {known.plan.remedy}",
             missing=("more accelerators, or a way to train that needs less memory",),
         )
     raise EvidenceError(
         f"nothing tells how long {about.workload.title} takes on {machine.title}",
-        missing=ground.missing
+        missing=known.missing
         or (f"a measured step: equipoise bench {about.workload.slug} --out DIR, then --runs DIR",),
     )

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from equipoise.advice.answer.evidence import Source, Witness
 from equipoise.advice.answer.joined import straight_between
 from equipoise.advice.answer.joined_record import joined_record
@@ -144,6 +146,42 @@ def carried(published: Witness, modelled: Witness) -> Witness:
             f"{format_percent(round(log_sds[size], 2))} (standard deviation)"
         )
     return replace(published, times=times, log_sds=log_sds, why=why)
+
+
+def at_own_level(published: Witness, measured: Witness, sizes: Sequence[int]) -> Witness:
+    """The published witness as far as it can speak of the user's machine: at the level of the user's runs.
+
+    sizes: that ran. As wrong besides as those sizes differ from one level; beyond them, as the trend of the
+    difference goes on: where the user's machine scales unlike published ones, those soon say nothing.
+    Assumes what holds of all sizes that ran is the machine's and its software's own.
+    Source: the median of log(measured / published), its scatter, and the least-squares slope a doubling.
+    """
+    shared = [each for each in sizes if each in published.times and each in measured.times]
+    if not shared or published.kind != "published":
+        return published
+    ratios = np.array([math.log(measured.times[each].value / published.times[each].value) for each in shared])
+    places = np.log2(shared)
+    level = float(np.median(ratios))
+    scatter = float(np.std(ratios))
+    slope = float(np.polyfit(places, ratios, 1)[0]) if len(shared) > 1 else 0.0
+    factor = math.exp(level)
+    log_sds = {
+        size: math.hypot(spread, scatter, slope * float(np.abs(places - math.log2(size)).min()))
+        for size, spread in published.log_sds.items()
+    }
+    curves_s = published.curves_s
+    return replace(
+        published,
+        name="published results, at the level of your runs",
+        times={
+            size: with_log_sd(factor * time.value, log_sds[size]) for size, time in published.times.items()
+        },
+        log_sds=log_sds,
+        why={
+            size: f"{why}; your runs take {factor:.2f} times as long" for size, why in published.why.items()
+        },
+        curves_s=None if curves_s is None else lambda at: factor * curves_s(at),
+    )
 
 
 def _ever_faster(best: Sequence[Option]) -> list[Option]:

@@ -64,9 +64,9 @@ class StepRows:
         return np.broadcast_to(memory(self.load, self.grid, parameters).reserved, shape)
 
     def step_s(self, parameters: Parameters) -> Seconds:
-        """Seconds of a step of every row, shape (n_rows,)."""
-        shape = np.shape(self.grid.dp)
-        return np.broadcast_to(estimate(self.load, self.machine, self.grid, parameters).step_s, shape)
+        """Seconds of a step of every row, shape (n_rows,); of stacked parameters (n_draws, n_rows)."""
+        found = estimate(self.load, self.machine, self.grid, parameters).step_s
+        return np.broadcast_to(found, np.broadcast_shapes(np.shape(found), np.shape(self.grid.dp)))
 
 
 def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:

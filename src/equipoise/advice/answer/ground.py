@@ -1,0 +1,156 @@
+"""What all witnesses of a kind of machine are made of: plan, forecast, what was fitted to own runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from equipoise.advice.answer.about import Subject
+from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.machines import Machine
+from equipoise.advice.answer.own_fit import OwnFit, own_fit
+from equipoise.advice.answer.own_level import OwnLevel, own_level
+from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
+from equipoise.advice.answer.own_steps import own_steps
+from equipoise.advice.forecast.answer import MAX_ACCELERATORS, Forecast, Inquiry, Terms
+from equipoise.advice.forecast.forecast import forecast
+from equipoise.advice.plans.landscape import Landscape, surveyed
+from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, training_length
+from equipoise.advice.plans.plan import answered, landscape, tried
+from equipoise.advice.plans.planned import Length, Plan, Question
+from equipoise.errors import EvidenceError, SpecError
+from equipoise.spec.cluster import Cluster
+
+_NUM_LAYOUTS = 3
+_MODEL_ALONE = (
+    "The model's times are of training steps alone; published ones hold evaluation and start-up too."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """All that witnesses are made of.
+
+    nodes: with links as the tables state them. own: what the user's steps make of the model: its parameters,
+    or a level; None where they say nothing of it.
+    """
+
+    nodes: Cluster
+    length: Length
+    plan: Plan | None
+    flat: Landscape | None
+    own: OwnFit | OwnLevel | None
+    forecast: Forecast | None
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def is_to_target(request: Request) -> bool:
+    """Whether the published target is meant: published times are of no other length."""
+    return request.training_samples is None and request.training_tokens is None
+
+
+def ground(
+    request: Request,
+    about: Subject,
+    machine: Machine,
+    *,
+    nodes: Cluster,
+    sizes: Sequence[int],
+    scores: pl.DataFrame | None,
+    own: OwnRuns | None,
+) -> Ground:
+    """The plan and the forecast, as far as there is ground for them, and the length of the training."""
+    missing: list[str] = []
+    notes: list[str] = []
+    planned: Plan | None = None
+    flat: Landscape | None = None
+    told: Forecast | None = None
+    learnt: OwnFit | OwnLevel | None = None
+    try:
+        question = _question(request, about, machine, sizes)
+        flat = landscape(question, scores=scores)
+        learnt = _learnt(flat, nodes, () if own is None else own.on(nodes.accelerator.slug))
+        if isinstance(learnt, OwnFit):
+            flat = landscape(question, scores=scores, model=learnt.model, length=flat.ground.length)
+        flat = surveyed(flat, tried(question, flat.ground))
+        planned = answered(flat, question, terms=request.terms, scores=scores)
+        notes += (_MODEL_ALONE if note == TRAINING_ALONE else note for note in planned.notes)
+    except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may tell times
+        missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
+        notes.append(f"No strategy was searched: {err}.")
+    if is_to_target(request) and _is_published(scores, about):
+        try:
+            told = _forecast(request, about, nodes.accelerator.slug, sizes, scores=scores, own=own)
+        except EvidenceError as err:
+            missing += err.missing
+    length = planned.length if planned is not None else length_of(request, about, scores)
+    return Ground(
+        nodes=nodes,
+        length=length,
+        plan=planned,
+        flat=flat,
+        own=learnt,
+        forecast=told,
+        missing=tuple(dict.fromkeys(missing)),
+        notes=tuple(notes),
+    )
+
+
+def _learnt(flat: Landscape, nodes: Cluster, runs: Sequence[OwnRun]) -> OwnFit | OwnLevel | None:
+    """What the user's steps make of the model that would be searched with."""
+    start = flat.ground.model
+    steps = own_steps(runs, flat.ground.load, nodes, start.parameters)
+    if steps is None:
+        return None
+    found = own_fit(steps, start)
+    return own_level(steps, start, found) if isinstance(found, str) else found
+
+
+def _is_published(scores: pl.DataFrame | None, about: Subject) -> bool:
+    return scores is not None and about.workload.slug in scores["workload"]
+
+
+def _question(request: Request, about: Subject, machine: Machine, sizes: Sequence[int]) -> Question:
+    """What the model is asked: every size; deadline and budget are held to the joint times."""
+    return Question(
+        workload=request.workload,
+        accelerator=machine.name,
+        node=machine.node,
+        fewest=sizes[0],
+        most=sizes[-1],
+        sizes=tuple(sizes) if len(sizes) > 1 else (),
+        global_batch_samples=request.global_batch_samples or about.global_batch_samples,
+        training_samples=request.training_samples,
+        training_tokens=request.training_tokens,
+        choices={"precision": request.precision} if request.precision else {},
+        num_best=_NUM_LAYOUTS,
+    )
+
+
+def _forecast(
+    request: Request,
+    about: Subject,
+    slug: str,
+    sizes: Sequence[int],
+    *,
+    scores: pl.DataFrame | None,
+    own: OwnRuns | None,
+) -> Forecast:
+    """What published results say of the sizes, and the user's own whole trainings among them."""
+    assert scores is not None
+    batch = request.global_batch_samples
+    inquiry = Inquiry(
+        workload=about.workload.slug,
+        accelerator=slug,
+        sizes=tuple(sorted({*sizes, min(2 * sizes[-1], MAX_ACCELERATORS)})),
+        global_batch_samples=None if batch is None else float(batch),
+    )
+    trainings = None if own is None else own.trainings
+    return forecast(scores, inquiry, own=trainings, terms=Terms())
+
+
+def length_of(request: Request, about: Subject, scores: pl.DataFrame | None) -> Length:
+    """How many samples the training takes."""
+    stated = stated_length(about.workload, samples=request.training_samples, tokens=request.training_tokens)
+    return training_length(about.workload, scores, stated_samples=stated)
