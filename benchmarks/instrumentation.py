@@ -77,7 +77,8 @@ def asked(script: str, told_of: str | None, one_rank: Callable[["Rank", int], No
 
 def started(workload: str, num_ranks: int, num_pairs: int, *, script: str = __file__) -> None:
     """Run one workload on so many ranks; rank 0 prints."""
-    with tempfile.TemporaryDirectory() as folder, prompt_wakeups():
+    cores = sorted(os.sched_getaffinity(0))[:num_ranks] if num_ranks > 1 else ()
+    with tempfile.TemporaryDirectory() as folder, prompt_wakeups(cores):
         command = (sys.executable, script, "--workloads", workload, "--pairs", str(num_pairs))
         ranks = [
             subprocess.Popen(

@@ -18,11 +18,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryFile
 from typing import Any
+
+from quiet import in_quiet
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.collectives.asked import Asked
@@ -42,6 +45,8 @@ RATES = tuple(LINK_BIT_PER_S)
 PARTS = ("family", "held_out", "images", "zoo")
 NUM_REPETITIONS = 5
 LIMIT_S = 300.0
+# What other programs took of one core meanwhile, in the result of a cell.
+OTHERS = "others_core_fraction"
 _RANK = str(Path(__file__).with_name("two_hosts_rank.py"))
 
 # Of growing.py: 0.05, 0.26, 1.0, 2.6, 6.9 and 27 M parameters; the second and fifth are the field report's.
@@ -148,7 +153,7 @@ class Crew:
         """rate: of the link. cores: one a rank; the first `num_ranks` are taken."""
         self._stack = ExitStack()
         made = self._stack.enter_context(hosts(link_bit_per_s=LINK_BIT_PER_S[rate], num_hosts=num_ranks))
-        self._stack.enter_context(prompt_wakeups())
+        self._stack.enter_context(prompt_wakeups(cores[:num_ranks]))
         self._complaints = self._stack.enter_context(TemporaryFile("w+"))  # noqa: SIM115 - the stack is one
         self._processes = [
             subprocess.Popen(
@@ -168,6 +173,11 @@ class Crew:
             )
             for rank, host in enumerate(made)
         ]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Of its processes."""
+        return tuple(each.pid for each in self._processes)
 
     def timed(self, cell: Cell) -> dict[str, Any] | str:
         """What was measured of a cell, or why it was not; then the crew is of no more use."""
@@ -210,7 +220,7 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
                 return False
             began_s = time.monotonic()
             crew = crew or Crew(rate, num_ranks, cores)
-            found = crew.timed(cell)
+            found, others = in_quiet(partial(crew.timed, cell), crew.ids)
             failed = isinstance(found, str)
             store.add(
                 Finished(
@@ -220,10 +230,10 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
                     conditions=conditions(
                         core_sets=[[core] for core in cores[:num_ranks]], launcher=f"emulated:{rate}"
                     ),
-                    result={} if isinstance(found, str) else found,
+                    result={} if isinstance(found, str) else {**found, OTHERS: others},
                 )
             )
-            took = f"{time.monotonic() - began_s:.1f} s"
+            took = f"{time.monotonic() - began_s:.1f} s, others {others:.1%} of a core"
             print(f"{rate} {number}/{len(left)} {cell.cell_id}: {found if failed else took}", flush=True)
             if failed:
                 crew.end()

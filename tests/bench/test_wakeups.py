@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -28,3 +29,10 @@ def test_nothing_is_raised_where_it_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("equipoise.bench.wakeups._CALLS", {})
     with prompt_wakeups():
         assert time_slice_s() is None
+
+
+def test_threads_that_interrupt_end_with_it_and_move_nobody_else():
+    before = threading.active_count(), os.sched_getaffinity(0), os.sched_getscheduler(0)
+    with prompt_wakeups(sorted(os.sched_getaffinity(0))[:1]):
+        assert os.sched_getaffinity(0) == before[1]
+    assert (threading.active_count(), os.sched_getaffinity(0), os.sched_getscheduler(0)) == before

@@ -45,7 +45,8 @@ def _launch(job: Job, link_bit_per_s: float) -> Outcome:
     job = replace(job, core_sets=tuple(cores[:1] for cores in job.core_sets))
     prepare(job)
     kills_before = num_memory_kills()
-    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, prompt_wakeups():
+    cores = [core for own in job.core_sets for core in own]
+    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, prompt_wakeups(cores):
         commands = [_command(job, rank, made) for rank in range(job.cell.num_ranks)]
         with started(commands) as processes:
             codes, ran_out = exit_codes(processes, job.limit_s)
