@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+STARTED = (sys.executable, "-m", "equipoise")
 
 # Archives of sweeps are unpacked: `bench` shows the folder of one.
 _SWEEP = "-sweep.tar.gz"
@@ -64,9 +66,12 @@ def _parsed(block: str) -> list[tuple[int, str, str]]:
     return found
 
 
-def printed(command: str, *, folder: Path) -> str:
-    """What a command prints, both streams together, at 80 columns and without colour, run in `folder`."""
-    folders = (str(Path(sys.executable).parent), os.environ["PATH"])
+def printed(command: str, *, folder: Path, programs: Sequence[Path] = ()) -> str:
+    """What a command prints, both streams together, at 80 columns and without colour, run in `folder`.
+
+    programs: folders in which programs are looked for first.
+    """
+    folders = (*map(str, programs), str(Path(sys.executable).parent), os.environ["PATH"])
     surroundings = {**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80", "NO_COLOR": "1"}
     surroundings["EQUIPOISE_LEDGER"] = "ledger.jsonl"  # of the page's folder, never one's own
     ended = subprocess.run(
@@ -95,9 +100,9 @@ def rewritten(page: Path, *, folder: Path) -> str:
     return _JSON.sub(example, _BLOCK.sub(block, page.read_text()))
 
 
-def document(arguments: str, *, folder: Path) -> str:
+def document(arguments: str, *, folder: Path, started: Sequence[str] = STARTED) -> str:
     """The JSON document a command prints, indented, every list cut to its first item."""
-    command = [sys.executable, "-m", "equipoise", *arguments.split()]
+    command = [*started, *arguments.split()]
     surroundings = {**os.environ, "EQUIPOISE_LEDGER": "ledger.jsonl"}
     ended = subprocess.run(
         command, cwd=folder, env=surroundings, stdout=subprocess.PIPE, text=True, check=True

@@ -10,26 +10,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from command_line import equipoise
 
 from equipoise import __version__
 from equipoise.cli.app import verbs
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "h200-v5.0.tar.gz"
-
-
-def equipoise(*arguments, cwd=None, env=(), **options):
-    """One real process; its streams as text."""
-    surroundings = {**os.environ, "COLUMNS": "80", **dict(env)}
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env=surroundings,
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
 
 
 def complaint(ended):

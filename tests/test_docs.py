@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import command, programs
 
 from equipoise.cli.app import verbs
 from equipoise.runs.schema import TABLES
@@ -28,7 +29,7 @@ WITH_SESSIONS = [page for page in sessions.PAGES if any(sessions.sessions(page))
 def test_commands_on_the_pages_print_what_is_shown(page, tmp_path):
     sessions.furnish(tmp_path)
     for session in sessions.sessions(page):
-        printed = sessions.printed(session.command, folder=tmp_path)
+        printed = sessions.printed(session.command, folder=tmp_path, programs=[programs()])
         assert _without_times(printed) == _without_times(session.shown), (
             f"{page.name}:{session.line}: {session.command} (make docs rewrites it)"
         )
@@ -129,7 +130,9 @@ EXAMPLES = sessions.json_examples(DOCS / "json.md")
 @pytest.mark.parametrize(("arguments", "shown"), EXAMPLES, ids=[arguments for arguments, _ in EXAMPLES])
 def test_json_examples_are_what_the_command_prints(arguments, shown, tmp_path):
     sessions.furnish(tmp_path)
-    printed = json.loads(sessions.document(arguments, folder=tmp_path), parse_constant=pytest.fail)
+    printed = json.loads(
+        sessions.document(arguments, folder=tmp_path, started=command()), parse_constant=pytest.fail
+    )
     assert list(printed)[:3] == ["schema", "equipoise", "dataset"]
     if arguments.startswith("doctor"):  # its values are this machine's
         assert _types(printed) == _types(json.loads(shown))

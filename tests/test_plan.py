@@ -1,25 +1,12 @@
 """`plan` as its users and scripts meet it: real processes, exit codes, streams, files."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from command_line import equipoise
 
 BERT = ("bert", "--accelerator", "a100-sxm4-80gb")
 GPT2 = ("gpt2", "--accelerator", "a100-sxm4-80gb", "--global-batch", "512", "--tokens", "1e9")
-
-
-def equipoise(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def document(ended):

@@ -1,29 +1,16 @@
 """`validate` as its users and scripts meet it: real processes, exit codes, streams, whatever files hold."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import equipoise
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "measured.csv"
 HEADER = (
     "workload,layers,hidden,heads,hardware,n_gpus,tp,precision,global_batch,micro_batch,seq,measured,unit\n"
 )
 ROW = "GPT,24,1024,16,DGX A100,8,1,fp16,64,4,1024,0.4,s/iteration\n"
-
-
-def equipoise(*arguments, cwd=None, columns="80"):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": columns, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def document(ended):

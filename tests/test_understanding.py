@@ -1,30 +1,17 @@
 """`predict` and `backtest` as their users and scripts meet them: real processes, exit codes, streams, files."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import polars as pl
 import pytest
+from command_line import equipoise
 
 H200 = ("--workload", "llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
 # T = 10 s + 1000 s / N, in minutes.
 AMDAHL = "num_accelerators,time_to_train_min\n" + "".join(
     f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (1, 2, 4, 8, 16, 32)
 )
-
-
-def equipoise(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def document(ended):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from command_line import equipoise
 
 pytest.importorskip("torch")
 
@@ -39,20 +40,12 @@ def endless():
 
 
 def command(*arguments):
+    """One that takes signals itself."""
     return [sys.executable, "-m", "equipoise", "bench", *map(str, arguments)]
 
 
-def bench(*arguments, cwd, **options):
-    return subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        **options,
-    )
+def bench(*arguments, cwd):
+    return equipoise("bench", *arguments, cwd=cwd, timeout=300)
 
 
 def document(ended):

@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import equipoise
 
 from equipoise.advice.links.collectives import judged
 from equipoise.bench.collectives.asked import OPERATIONS, Asked, asked_from, sizes_of
@@ -20,17 +20,6 @@ from equipoise.bench.launchers.inprocess import INPROCESS
 from equipoise.errors import DataError, EvidenceError, UsageError
 
 SIZES = (1024, 3 * 4096, 2**18)
-
-
-def equipoise(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from command_line import equipoise
 
 pytest.importorskip("torch")
 
@@ -24,15 +23,7 @@ QUICK = ("--steps", "4", "--trials", "2", "--repeat", "1", "--launcher", "inproc
 
 
 def bench(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", "bench", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return equipoise("bench", *arguments, cwd=cwd, env={"COLUMNS": "100"}, timeout=300)
 
 
 def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):

@@ -1,27 +1,14 @@
 """`collectives` and `trace` as their users and scripts meet them: real processes, exit codes, streams."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import equipoise
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 LOG, TRACES = EXAMPLES / "nccl-a100.txt", EXAMPLES / "dlrm-traces.tar.gz"
 ROW = "     1048576        262144     float     sum      -1    47.38   22.13   22.13      0    46.84   22.39   22.39      0\n"
-
-
-def equipoise(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def document(ended):

@@ -1,10 +1,8 @@
 """The tables of a sweep: made from its cells, accepted by the verbs that read tables, honest about scores."""
 
 import json
-import os
-import subprocess
-import sys
 
+import command_line
 import polars as pl
 import pytest
 
@@ -39,13 +37,7 @@ def sweep(tmp_path):
 
 
 def equipoise(*arguments):
-    ended = subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = command_line.equipoise(*arguments)
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -1,10 +1,9 @@
 """`topology` as its users and scripts meet it: real processes, exit codes, streams, whatever files hold."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 
+import command_line
 import pytest
 
 CUT = (
@@ -14,15 +13,7 @@ CUT = (
 )
 
 
-def equipoise(*arguments, cwd=None, given=None, columns="80"):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": columns, "OMP_NUM_THREADS": "1"},
-        input=given,
-        capture_output=True,
-        check=False,
-    )
+equipoise = partial(command_line.equipoise, text=False)
 
 
 @pytest.fixture
@@ -66,7 +57,7 @@ def test_text_fits_80_columns_and_the_matrix_is_drawn(cut):
 
 @pytest.mark.parametrize("name", ["-", "--"])
 def test_standard_input_is_read(name):
-    ended = equipoise("topology", "--json", name, given=CUT.encode())
+    ended = equipoise("topology", "--json", name, input=CUT.encode())
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["islands"] == [["GPU0", "GPU1"], ["GPU2", "GPU3"]]
 

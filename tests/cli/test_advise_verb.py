@@ -2,17 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from command_line import equipoise
 
 COMMON = ["llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--max-accelerators", "32"]
 
 
 def _run(*arguments, **kwargs):
-    command = [sys.executable, "-m", "equipoise", "advise", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **kwargs)
+    return equipoise("advise", *arguments, **kwargs)
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,16 @@
 """`allocate` as its users meet it: answers by hand, exit codes, files that are wrong."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import equipoise
 
 from equipoise.advice.allocation.jobs import read_jobs, read_prices
 from equipoise.errors import DataError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 POOL = ("--cluster", "16x h100-sxm5-80gb")
-
-
-def equipoise(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture

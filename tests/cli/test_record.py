@@ -1,10 +1,8 @@
 """`record` as its users meet it: from a prediction to its error, and what cannot be added."""
 
 import json
-import os
-import subprocess
-import sys
 
+import command_line
 import polars as pl
 import pytest
 
@@ -14,14 +12,7 @@ def equipoise(tmp_path):
     """A function that runs a verb with a ledger of its own."""
 
     def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "equipoise", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, "EQUIPOISE_LEDGER": "ledger.jsonl", "COLUMNS": "80"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return command_line.equipoise(*arguments, cwd=tmp_path, env={"EQUIPOISE_LEDGER": "ledger.jsonl"})
 
     return run
 
