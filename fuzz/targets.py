@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from equipoise.advice.allocation.jobs import read_jobs, read_prices
 from equipoise.advice.ledger import read_ledger, running_of
 from equipoise.bench.collectives.files import read_files
@@ -206,6 +208,12 @@ def _watched() -> list[bytes]:
     return [b"".join(json.dumps(line).encode() + b"\n" for line in lines)]
 
 
+def _parquet() -> list[bytes]:
+    buffer = io.BytesIO()
+    pl.DataFrame({"num_accelerators": [1, 2, 4], "step_s": [3.0, 2.0, 1.5]}).write_parquet(buffer)
+    return [buffer.getvalue()]
+
+
 _CONFIG = b'workload = "bert"\naccelerator = ["h100-sxm5-80gb"]\nobjective = "cost"\nprice = 2.5\n'
 _SYSTEM = b'{"submitter": "Org", "accelerator_model_name": "NVIDIA H100", "accelerators_per_node": "8"}'
 _EXTRA_P = (
@@ -261,6 +269,12 @@ TARGETS = (
             _file("runs.csv", data), columns={"num_accelerators": "gpus", "time_to_train_s": "duration"}
         ),
         seeds=_examples("mlflow-runs.csv"),
+    ),
+    Target(
+        name="parquet",
+        read=lambda data: read_measurements(_file("mine.parquet", data)),
+        seeds=_parquet,
+        is_slow=True,
     ),
     Target(
         name="published_rows",

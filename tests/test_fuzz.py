@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[1]
 FINDINGS = ROOT / "tests" / "findings"
-FINDINGS = ROOT / "tests" / "findings"
 MOST_S = 5.0
 
 _spec = importlib.util.spec_from_file_location("targets", ROOT / "fuzz" / "targets.py")
@@ -68,7 +67,9 @@ def test_seeds_are_read(target):
 def test_readers_refuse_or_read_whatever_they_are_given(target):
     seeds = target.seeds()
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=4 if target.is_slow else 40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(seed=st.sampled_from(seeds), edits=EDITS, anything=st.one_of(st.none(), st.binary(max_size=200)))
     def check(seed, edits, anything):
         data = anything if anything is not None else mangled(seed, edits)

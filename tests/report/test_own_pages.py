@@ -12,7 +12,7 @@ from equipoise import study
 from equipoise.advice.measured.sweep_now import sweep_now
 from equipoise.bench.store import Finished, Store
 from equipoise.bench.sweep import planned
-from equipoise.bench.under_way import sweeps_below, under_way
+from equipoise.bench.under_way import folders_below, under_way
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report import html, terminal
 from equipoise.report.pages import ACCURACY, COMPARED, SWEEP
@@ -146,8 +146,8 @@ def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
     assert (now.num_planned, now.num_finished, now.is_running, now.is_whole) == (4, 3, True, False)
     assert now.left_s == 10.0  # one run left, ten seconds from one to the next
     assert not under_way(store.folder).is_running
-    assert sweeps_below(tmp_path) == (store.folder,)
-    assert sweeps_below(tmp_path / "none") == ()
+    assert folders_below(tmp_path) == (store.folder,)
+    assert folders_below(tmp_path / "none") == ()
 
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path):

@@ -51,7 +51,7 @@ class Dashboard:
 
     def __init__(self, *arguments, **environment):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "equipoise", "serve", "--port", "0", *map(str, arguments)],
+            [sys.executable, "-m", "equipoise", "serve", "--port", "0", "--no-warm", *map(str, arguments)],
             env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

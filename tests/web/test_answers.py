@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from equipoise.web.answer import Answer
-from equipoise.web.answers import Answers, BusyError
+from equipoise.web.answers import Answers, BusyError, SlowError
+from equipoise.web.workers import Workers
 
 
 def answer(size=10):
@@ -93,7 +94,7 @@ def test_too_many_different_questions_are_refused_and_slow_ones_let_go():
     async def told(answers):
         first = asyncio.create_task(answers.find("a", make))
         await asyncio.sleep(0)
-        with pytest.raises(BusyError):
+        with pytest.raises(SlowError):
             await answers.find("a", make, limit_s=0.01)
         with pytest.raises(BusyError):
             await answers.find("b", make)
@@ -121,3 +122,42 @@ def test_who_leaves_does_not_stop_what_others_wait_for():
         assert (await staying).title == "t"
 
     run(told)
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun():
+    go, begun = threading.Event(), []
+
+    def slow():
+        assert go.wait(10)
+        return answer()
+
+    def make():
+        begun.append(1)
+        return answer()
+
+    async def told(answers):
+        first = asyncio.create_task(answers.find("slow", slow))
+        await asyncio.sleep(0)
+        leaving = asyncio.create_task(answers.find("k", make))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        again = asyncio.create_task(answers.find("other", answer))
+        go.set()
+        await asyncio.gather(first, again)
+        assert begun == []
+        assert (await answers.find("k", make)).title == "t"
+        assert begun == [1]
+        assert answers.is_idle
+
+    run(told, num_workers=1)
+
+
+def test_workers_begin_jobs_in_order_and_tell_what_failed():
+    workers, seen = Workers(1), []
+    jobs = [workers.submit(seen.append, number) for number in range(5)]
+    broken = workers.submit(int, "x")
+    with pytest.raises(ValueError, match="invalid literal"):
+        broken.result(10)
+    assert [job.result(10) for job in jobs] == [None] * 5
+    assert seen == [0, 1, 2, 3, 4]

@@ -132,10 +132,18 @@ def test_programs_send_the_token_in_a_header():
     assert answered(Guard(app=_page, token=TOKEN), authorization=f"Bearer {TOKEN}")[0] == 200
 
 
-def test_the_way_on_never_leads_to_another_host():
-    guard = Guard(app=_page, token=TOKEN)
-    body = answered(guard, f"//evil.example/x?token={TOKEN}")[2]
-    assert 'url=/evil.example/x"' in body
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("//evil.example/x", "/evil.example/x"),
+        ("/\t/evil.example", "/%09/evil.example"),  # browsers drop tabs and ends of lines in addresses
+        ("/\n/evil.example", "/%0A/evil.example"),
+        ("/\\evil.example", "/evil.example"),
+    ],
+)
+def test_the_way_on_never_leads_to_another_host(path, target):
+    body = answered(Guard(app=_page, token=TOKEN), f"{path}?token={TOKEN}")[2]
+    assert f'url={target}"' in body
 
 
 def test_every_response_carries_the_headers():

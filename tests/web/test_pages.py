@@ -26,7 +26,7 @@ WRONG = (
     ("/plan?workload=os:getcwd", "workload 'os:getcwd' is not known"),
     ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is no known system or accelerator"),
     ("/plan?region=atlantis", "region 'atlantis' is not known"),
-    ("/runs?sweep=../../etc", "sweep '../../etc' is not known"),
+    ("/runs?sweep=../../etc", "runs '../../etc' are not known"),
     ("/accuracy?x=1", "x='1': is no field of this page"),
 )
 
@@ -151,7 +151,7 @@ def test_a_sweep_is_told_as_it_runs_grows_and_stands_still(start, tmp_path, runn
     (tmp_path / "mine" / "running-1").mkdir()
     _, page = started.page("/runs")
     assert "mine: 3 of 6 runs; it stands still" in page.text
-    assert [each for _, each in page.elements if each.get("id") == "live"] == []
+    assert page.all("progress") == []
 
 
 def test_a_damaged_sweep_is_a_sentence(start, tmp_path, running_sweep):

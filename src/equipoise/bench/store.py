@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from typing import Any
 
 from equipoise.bench.cell import Cell, cell_from
 from equipoise.errors import DataError, UsageError
+from equipoise.units import MIB
 
 _CELL_SCHEMA = "equipoise.cell/1"
 _PLAN_SCHEMA = "equipoise.sweep/1"
+# Of a cell's file or a plan; a cell of ten thousand steps takes a tenth of it.
+_MOST_BYTES = 64 * MIB
 # Where `equipoise.watch` keeps its runs.
-_WATCHED = "watched"
+WATCHED = "watched"
 SUCCESS = "success"
 FAILED = "failed"
 
@@ -63,13 +67,25 @@ def write_whole(path: Path, content: bytes) -> None:
         ) from err
 
 
+def content(path: Path, most_bytes: int, *, what: str) -> bytes:
+    """All of a file. what: it is expected to be. Raises DataError for no regular file, or one too large."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: not a regular file; expected {what}")
+        if status.st_size > most_bytes:
+            raise DataError(f"{path}: {status.st_size} bytes; {what} has at most {most_bytes}")
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError as err:
+        raise DataError(f"{path}: {err.strerror or err}; expected {what}") from err
+
+
 def _document(path: Path, schema: str) -> dict[str, Any]:
     """The JSON document in a file. Raises DataError when it is none or of another schema."""
     try:
-        found = json.loads(path.read_bytes())
-    except OSError as err:
-        raise DataError(f"{path}: {err.strerror or err}; expected a file of a sweep") from err
-    except ValueError as err:
+        found = json.loads(content(path, _MOST_BYTES, what="a file of a sweep"))
+    except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: no JSON ({err}); delete it to measure the cell again") from err
     if not isinstance(found, dict) or found.get("schema") != schema:
         raise DataError(f"{path}: not a document of schema {schema!r}; delete it to measure the cell again")
@@ -95,7 +111,7 @@ class Store:
         Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
         given, or when that sweep had another plan.
         """
-        if (self.folder / _WATCHED).exists():
+        if (self.folder / WATCHED).exists():
             raise UsageError(
                 f"{self.folder}: holds watched runs, which write the same tables; take another --out"
             )

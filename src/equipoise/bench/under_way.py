@@ -1,4 +1,7 @@
-"""How far a sweep is, told from its folder by who does not run it: cells done, pace, time left. No torch."""
+"""How far a sweep is, told from its folder by who does not run it: cells done, pace, time left. No torch.
+
+And where sweeps and watched loops are, below a folder.
+"""
 
 import fcntl
 import os
@@ -6,11 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 
-from equipoise.bench.store import Store
+from equipoise.bench.store import WATCHED, Store
 from equipoise.errors import DataError
 
 _SWEEP = "sweep.json"
@@ -18,8 +22,11 @@ _SWEEP = "sweep.json"
 _PAUSE_S = 5.0
 # The pace of the latest cells tells the time left: a machine may have become slower.
 _MOST_PACED = 20
-_MOST_SWEEPS = 200
+_MOST_FOLDERS = 200
 _DEEPEST = 2
+# Of one folder so many are looked at: somebody may name his home.
+_MOST_ENTRIES = 2000
+_MOST_PLANS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,40 +49,59 @@ class UnderWay:
         return self.num_finished >= self.num_planned
 
 
-def sweeps_below(folder: Path) -> tuple[Path, ...]:
-    """The folder itself if a sweep is in it, and those one or two levels below; at most 200, by name."""
-    return tuple(sorted(_sweeps(folder, _DEEPEST)))[:_MOST_SWEEPS]
+def folders_below(folder: Path) -> tuple[Path, ...]:
+    """The folder itself if runs are in it, and those one or two levels below; at most 200, by name."""
+    return tuple(sorted(islice(_folders(folder, _DEEPEST), _MOST_FOLDERS)))
 
 
-def _sweeps(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / _SWEEP).is_file():
+def is_watched(folder: Path) -> bool:
+    """Whether a folder holds loops that were watched, and no sweep."""
+    return not (folder / _SWEEP).is_file() and (folder / WATCHED).is_dir()
+
+
+def _folders(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / _SWEEP).is_file() or is_watched(folder):
         yield folder
         return
     if depth == 0:
         return
     with suppress(OSError), os.scandir(folder) as found:
-        for each in found:
+        for each in islice(found, _MOST_ENTRIES):
             if each.is_dir(follow_symlinks=False):
-                yield from _sweeps(Path(each.path), depth - 1)
+                yield from _folders(Path(each.path), depth - 1)
 
 
 def under_way(folder: Path) -> UnderWay:
     """How far the sweep in a folder is. Raises DataError where its plan cannot be read."""
-    cells = Store(folder).plan()
+    num_planned = _num_planned(folder)
     ended_s = _ended_s(folder)
-    num_finished = min(len(ended_s), len(cells))
-    is_running = num_finished < len(cells) and _is_running(folder, ended_s)
+    num_finished = min(len(ended_s), num_planned)
+    is_running = num_finished < num_planned and _is_running(folder, ended_s)
     left_s = None
     if is_running and len(ended_s) > 1:
         paces = [later - earlier for earlier, later in pairwise(ended_s[-_MOST_PACED:])]
-        left_s = median(paces) * (len(cells) - num_finished)
+        left_s = median(paces) * (num_planned - num_finished)
     return UnderWay(
         folder=folder,
-        num_planned=len(cells),
+        num_planned=num_planned,
         num_finished=num_finished,
         is_running=is_running,
         left_s=left_s,
     )
+
+
+def _num_planned(folder: Path) -> int:
+    """How many cells are planned; a plan that did not change is not read again."""
+    try:
+        found = (folder / _SWEEP).stat()
+    except OSError:
+        return len(Store(folder).plan())  # says what is wrong
+    return _num_in_plan(folder, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(_MOST_PLANS)
+def _num_in_plan(folder: Path, _changed_ns: int, _size: int) -> int:
+    return len(Store(folder).plan())
 
 
 def _ended_s(folder: Path) -> list[float]:
@@ -93,11 +119,14 @@ def _is_running(folder: Path, ended_s: Sequence[float]) -> bool:
     moment, so that no sweep that begins finds it taken.
     """
     if any(folder.glob("running-*")):
-        return _is_held(folder / "lock")
+        return is_held(folder / "lock")
     return bool(ended_s) and 0.0 <= time.time() - ended_s[-1] < _PAUSE_S
 
 
-def _is_held(lock: Path) -> bool:
+def is_held(lock: Path) -> bool:
+    """Whether a process holds a lock; the lock is tried for a moment."""
+    if not lock.is_file():  # opening anything else may wait forever
+        return False
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

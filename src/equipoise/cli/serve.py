@@ -22,7 +22,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = _PORT,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="A sweep of `bench`, or a folder of such; may be repeated."),
+        typer.Option(metavar="DIR", help="A sweep, a watched loop, or a folder of such; may be repeated."),
     ] = None,
     token: Annotated[
         str | None,
@@ -32,6 +32,7 @@ def serve(
         list[str] | None,
         typer.Option(metavar="HOST", help="A further name by which browsers reach it; may be repeated."),
     ] = None,
+    warm: Annotated[bool, typer.Option(help="Compute the first page before anybody asks for it.")] = True,
     data: Data = None,
     also: Also = None,
     hardware: Hardware = None,
@@ -55,4 +56,4 @@ def serve(
     from equipoise.web.server import serve as answer
     from equipoise.web.sources import Sources
 
-    answer(opened, place, Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ())))
+    answer(opened, place, Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ())), warms=warm)

@@ -1,9 +1,10 @@
-"""Every kind of page there is: the study of a round, a plan, a topology, a sweep of one's own."""
+"""Every kind of page there is: the study of a round, a plan, a topology, a sweep or loop of one's own."""
 
 from typing import Final
 
 from equipoise.advice.links.links import Meaning
 from equipoise.advice.measured.sweep_now import SweepNow
+from equipoise.advice.measured.watched_now import WatchedNow
 from equipoise.findings import AccuracyFindings, AdviceFindings, ComparedFindings, Findings, PlanFindings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
@@ -20,6 +21,8 @@ from equipoise.report.sections.sweep import SECTIONS as SWEEP_SECTIONS
 from equipoise.report.sections.sweep import head as sweep
 from equipoise.report.sections.topology import SECTIONS as TOPOLOGY_SECTIONS
 from equipoise.report.sections.topology import matrix
+from equipoise.report.sections.watched import SECTIONS as WATCHED_SECTIONS
+from equipoise.report.sections.watched import head as watched
 from equipoise.report.words import printable, sentence
 
 
@@ -84,6 +87,15 @@ SWEEP: Final[Page[SweepNow]] = Page(
     summary=sweep.summary,
     sections=SWEEP_SECTIONS,
     closing=sweep.closing,
+)
+
+WATCHED: Final[Page[WatchedNow]] = Page(
+    title=lambda now: f"Watched: {printable(now.name)}",
+    about=watched.about,
+    headline=watched.headline,
+    summary=watched.summary,
+    sections=WATCHED_SECTIONS,
+    closing=watched.closing,
 )
 
 COMPARED: Final[Page[ComparedFindings]] = Page(

@@ -45,6 +45,19 @@ def way(cell: Cell) -> str:
     return f"{printable(cell.method)} on {cell.num_ranks} {ranks}, batch {cell.batch_samples}"
 
 
+def spread_ms(found: Spread) -> str:
+    """Seconds with their interval, said in milliseconds."""
+    said = f"{found.value / MILLISECOND_S:.3g}"
+    if found.low is None or found.high is None:
+        return f"{said} ms"
+    return f"{said} ms ({found.low / MILLISECOND_S:.3g}{DASH}{found.high / MILLISECOND_S:.3g})"
+
+
+def per_second(rate: float) -> str:
+    """A number of samples a second."""
+    return f"{ratio(rate)} samples/s"
+
+
 def milliseconds(found: Spread | None) -> TableCell:
     """Seconds said in milliseconds, their interval below."""
     if found is None:

@@ -4,6 +4,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from concurrent.futures import Future as Job
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from equipoise.units import MIB
@@ -16,7 +18,11 @@ LONGEST_WAIT_S: Final = 60.0
 
 
 class BusyError(Exception):
-    """Too many different questions are being computed, or one takes too long."""
+    """Too many different questions are being computed."""
+
+
+class SlowError(Exception):
+    """An answer is not there yet; it is still computed."""
 
 
 class Kept(Generic[Value]):
@@ -48,6 +54,15 @@ class Kept(Generic[Value]):
             self.num_bytes -= dropped
 
 
+@dataclass(slots=True)
+class _Running:
+    """One computation. num_waiting: who wants it."""
+
+    job: Job[Answer]
+    ended: asyncio.Future[Answer]
+    num_waiting: int = 0
+
+
 class Answers:
     """Keeps answers by key, the least recently used dropped first. Lives on one event loop.
 
@@ -61,37 +76,51 @@ class Answers:
         """Begin with nothing kept."""
         self._workers = workers
         self._most_waiting = most_waiting
-        self._running: dict[str, asyncio.Future[Answer]] = {}
+        self._running: dict[str, _Running] = {}
         self.kept: Kept[Answer] = Kept(most_bytes)
         self.num_computed = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is computed or waits."""
+        return not self._running
 
     async def find(self, key: str, make: Callable[[], Answer], *, limit_s: float = LONGEST_WAIT_S) -> Answer:
         """The answer kept under a key, else computed by `make`, once however many ask.
 
-        Raises BusyError where too many others wait, or after limit_s; the computation then goes on.
+        What nobody waits for any more is not begun; what was begun goes on, and is kept. Raises BusyError
+        where too many others wait, SlowError after limit_s.
         """
         kept = self.kept.find(key)
         if kept is not None:
             return kept
-        running = self._running.get(key)
-        if running is None:
-            running = self._begun(key, make)
+        running = self._running.get(key) or self._begun(key, make)
+        running.num_waiting += 1
         try:
-            return await asyncio.wait_for(asyncio.shield(running), limit_s)
+            return await asyncio.wait_for(asyncio.shield(running.ended), limit_s)
         except TimeoutError as err:
-            raise BusyError from err
+            raise SlowError from err
+        finally:
+            running.num_waiting -= 1
+            if not running.num_waiting and running.job.cancel():
+                self._forget(key, running)
 
-    def _begun(self, key: str, make: Callable[[], Answer]) -> asyncio.Future[Answer]:
+    def _begun(self, key: str, make: Callable[[], Answer]) -> _Running:
         if len(self._running) >= self._most_waiting:
             raise BusyError
-        running = asyncio.get_running_loop().run_in_executor(self._workers, make)
+        job = self._workers.submit(make)
+        running = _Running(job=job, ended=asyncio.wrap_future(job))
         self._running[key] = running
-        running.add_done_callback(lambda ended: self._ended(key, ended))
+        running.ended.add_done_callback(lambda ended: self._ended(key, running, ended))
         return running
 
-    def _ended(self, key: str, ended: asyncio.Future[Answer]) -> None:
+    def _forget(self, key: str, running: _Running) -> None:
+        if self._running.get(key) is running:
+            del self._running[key]
+
+    def _ended(self, key: str, running: _Running, ended: asyncio.Future[Answer]) -> None:
         """Keep what was computed; what failed is computed anew when it is asked again."""
-        del self._running[key]
+        self._forget(key, running)
         if ended.cancelled() or ended.exception() is not None:
             return
         self.num_computed += 1

@@ -1,11 +1,11 @@
 """The dashboard as an application: routes, and the way from a query to a page. server.py runs it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request, Response
@@ -18,8 +18,8 @@ from equipoise.report.markup import Html, element
 from equipoise.report.words import printable
 from equipoise.units import MIB
 from equipoise.web import frames
-from equipoise.web.answer import Answer
-from equipoise.web.answers import Answers, BusyError, Kept
+from equipoise.web.answer import BUSY, Answer
+from equipoise.web.answers import LONGEST_WAIT_S, Answers, BusyError, Kept, SlowError
 from equipoise.web.asked import (
     Asked,
     AskedAdvice,
@@ -30,21 +30,26 @@ from equipoise.web.asked import (
     AskedRuns,
     AskedStudy,
 )
-from equipoise.web.fields import Field, Given
+from equipoise.web.fields import Field
+from equipoise.web.responses import NOT_STORED, GoneError, InPieces, Page, while_there
 from equipoise.web.screen import Screen
 from equipoise.web.screens import SCREENS, accuracy, advice, compare, plan, runs, study
 from equipoise.web.sources import Sources
 from equipoise.web.trouble import refused, unanswered
+from equipoise.web.waiting import waiting
+from equipoise.web.workers import Workers
 
-NUM_WORKERS = 2
-_YEAR_S = 31_536_000
-_BUSY_S = 2
-_LIVE_S = 2
-_BUSY, _ABSENT = 503, 404
-_THEMES = ("dark", "light")
-_HTML = "text/html; charset=utf-8"
-_NOT_STORED = {"cache-control": "no-store", "vary": "HX-Request, Cookie"}
-_FRAME_BYTES = 8 * MIB
+P = ParamSpec("P")
+Looked = TypeVar("Looked")
+NUM_WORKERS: Final = 2
+_YEAR_S: Final = 31_536_000
+# A browser that opens a page gets its frame after so long; the answer follows.
+_PATIENCE_S: Final = 0.3
+_ABSENT: Final = 404
+_GONE: Final = 499
+_THEMES: Final = ("dark", "light")
+_HTML: Final = "text/html; charset=utf-8"
+_FRAME_BYTES: Final = 8 * MIB
 
 
 class Dashboard:
@@ -53,75 +58,122 @@ class Dashboard:
     def __init__(self, sources: Sources) -> None:
         """sources: where data come from."""
         self.sources = sources
-        self.workers = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="equipoise")
-        self.answers = Answers(self.workers)
+        self.answers = Answers(Workers(NUM_WORKERS))
+        self.lookers = Workers(NUM_WORKERS)
         self.frames: Kept[frames.Halves] = Kept(_FRAME_BYTES)
 
     async def show(self, request: Request, screen: Screen, asked: Asked) -> Response:
-        """The page of a query."""
-        state = self._state(screen, asked)
-        key = f"{screen.path}?{asked.model_dump_json()}#{state}"
+        """The page of a query; in a browser that opens it, a page that waits for what takes long."""
+        state = await self._looked(screen, self._state, screen, asked)
+        key = _key(screen, asked, state)
+        limit_s = _PATIENCE_S if _is_opened(request) else LONGEST_WAIT_S
+        answer = self.answers.kept.find(key)
         try:
-            answer = await self.answers.find(key, partial(_answered, screen, asked, self.sources))
-        except BusyError:
-            words = "More is asked than this machine can answer now. Ask again in a moment."
-            return self.page(request, screen, refused(screen.title, words, status=_BUSY))
-        live = self._live(screen, asked)
+            if answer is None:
+                answer = await while_there(request.receive, self._answer(key, screen, asked, limit_s))
+        except GoneError:
+            return Response(status_code=_GONE)
+        except (BusyError, SlowError) as err:
+            is_slow = isinstance(err, SlowError) and _is_opened(request)
+            return await (self._waiting if is_slow else self._busy)(request, screen)
+        live = await self._looked(screen, self._live, screen, asked, state)
         if live is not None:
-            return self.page(request, screen, answer, live=live)
+            return await self.page(request, screen, answer, live=live)
         # The form depends on how the query was written, not only on what it means.
         around = f"{key}&{request.url.query}&{_theme(request)}&{_is_open(request)}"
         halves = self.frames.find(around)
         if halves is None:
-            halves = self._halves(request, screen, answer)
+            halves = await self._looked(screen, self._halves, request, screen, answer)
             self.frames.keep(around, halves, sum(map(len, halves)))
-        return _html(halves, answer)
+        return Page(halves, answer)
 
-    def page(self, request: Request, screen: Screen, answer: Answer, *, live: Html | None = None) -> Response:
+    async def _answer(self, key: str, screen: Screen, asked: Asked, limit_s: float) -> Answer:
+        return await self.answers.find(key, partial(_answered, screen, asked, self.sources), limit_s=limit_s)
+
+    async def warm(self) -> None:
+        """Compute what is looked at first, before anybody asks: the first page with nothing chosen."""
+        screen, asked = study.SCREEN, AskedStudy()
+        with suppress(BusyError, SlowError):
+            await self._answer(_key(screen, asked, self._state(screen, asked)), screen, asked, LONGEST_WAIT_S)
+
+    async def page(
+        self, request: Request, screen: Screen, answer: Answer, *, live: Html | None = None
+    ) -> Response:
         """An answer in its frame, or alone where an open page asked for it."""
-        return _html(self._halves(request, screen, answer, live), answer)
+        return Page(await self._looked(screen, self._halves, request, screen, answer, live), answer)
+
+    async def _busy(self, request: Request, screen: Screen) -> Response:
+        words = "More is asked than this machine can answer now. Ask again in a moment."
+        return await self.page(request, screen, refused(screen.title, words, status=BUSY))
+
+    async def _waiting(self, request: Request, screen: Screen) -> Response:
+        """The frame at once, which asks for its answer."""
+        address = f"{screen.path}?{request.url.query}" if request.url.query else screen.path
+        answer = waiting(screen.title, address, shares_form=bool(self._fields_of(request, screen)))
+        return await self.page(request, screen, answer)
+
+    async def _looked(
+        self, screen: Screen, look: Callable[P, Looked], *asked: P.args, **named: P.kwargs
+    ) -> Looked:
+        """What a function returns; in a thread where the screen reads disks, so that the loop stays free."""
+        if not screen.reads_disk:
+            return look(*asked, **named)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.lookers, partial(look, *asked, **named))
 
     def _halves(
         self, request: Request, screen: Screen, answer: Answer, live: Html | None = None
     ) -> frames.Halves:
         """What is around an answer."""
-        given: dict[str, list[str]] = {}
-        for name, value in request.query_params.multi_items():
-            given.setdefault(name, []).append(value)
-        frame = frames.Frame(screen=screen, screens=SCREENS, fields=self._fields(screen, given), live=live)
+        fields = self._fields_of(request, screen)
+        frame = frames.Frame(screen=screen, screens=SCREENS, fields=fields, live=live)
         if _is_open(request):
             return frames.alone(answer, frame)
         return frames.whole(answer, frame, theme=_theme(request))
 
-    def _fields(self, screen: Screen, given: Given) -> tuple[Field, ...]:
+    def _fields_of(self, request: Request, screen: Screen) -> tuple[Field, ...]:
         """The form; without data to choose from there is none, and the answer says why."""
+        given: dict[str, list[str]] = {}
+        for name, value in request.query_params.multi_items():
+            given.setdefault(name, []).append(value)
         try:
             return screen.fields(given, self.sources)
         except (InputError, EvidenceError):
             return ()
 
-    def _live(self, screen: Screen, asked: Asked) -> Html | None:
-        """What changes by itself, in an element that asks for it again and again."""
+    def _live(self, screen: Screen, asked: Asked, state: str) -> Html | None:
+        """What changes by itself, in an element that asks for it again and again.
+
+        state: of the answer that is shown.
+        """
         told = None if screen.live is None else screen.live(asked, self.sources)
         if told is None:
             return None
-        query = urlencode({**asked.model_dump(exclude_none=True), "seen": self._state(screen, asked)})
+        query = urlencode({**asked.model_dump(exclude_none=True), "seen": state})
         address = f"{screen.path}/live?{query}"
-        return element("div", told, id="live", hx_get=address, hx_trigger=f"every {_LIVE_S}s")
+        return element("div", told.html, id="live", hx_get=address, hx_trigger=f"every {told.every_s}s")
 
-    def live(self, screen: Screen, asked: Asked, seen: str | None) -> Response:
+    async def live(self, screen: Screen, asked: Asked, seen: str | None) -> Response:
         """The same without its element; where more has changed, a sign to ask for the whole answer.
 
         seen: the state that the page shows.
         """
+        return await self._looked(screen, self._told, screen, asked, seen)
+
+    def _told(self, screen: Screen, asked: Asked, seen: str | None) -> Response:
         told = None if screen.live is None else screen.live(asked, self.sources)
         changed = told is None or seen != self._state(screen, asked)
         headers = {"hx-trigger": "answer-changed"} if changed else {}
-        return Response((told or "").encode(), media_type=_HTML, headers={**_NOT_STORED, **headers})
+        content = b"" if told is None else told.html.encode()
+        return Response(content, media_type=_HTML, headers={**NOT_STORED, **headers})
 
     def _state(self, screen: Screen, asked: Asked) -> str:
         """What changes when the answer does; a digest, for it may hold paths."""
         return sha256(screen.stamp(asked, self.sources).encode()).hexdigest()[:16]
+
+
+def _key(screen: Screen, asked: Asked, state: str) -> str:
+    return f"{screen.path}?{asked.model_dump_json()}#{state}"
 
 
 def _answered(screen: Screen, asked: Asked, sources: Sources) -> Answer:
@@ -138,27 +190,30 @@ def _is_open(request: Request) -> bool:
     return headers.get("hx-request") == "true" and "hx-history-restore-request" not in headers
 
 
+def _is_opened(request: Request) -> bool:
+    """Whether a browser opens the page, and shows what it gets at once. Programs wait for the answer."""
+    return request.headers.get("sec-fetch-dest") == "document"
+
+
 def _theme(request: Request) -> str:
     """The theme that was chosen; empty for that of the system."""
     theme = request.cookies.get("theme", "")
     return theme if theme in _THEMES else ""
 
 
-def _html(halves: frames.Halves, answer: Answer) -> Response:
-    """A page: what is before and after the answer's body, and that between them."""
-    headers = {**_NOT_STORED, **({"retry-after": str(_BUSY_S)} if answer.status == _BUSY else {})}
-    content = b"".join((halves[0], answer.body, halves[1]))
-    return Response(content, status_code=answer.status, media_type=_HTML, headers=headers)
+def application(sources: Sources, *, warms: bool = False) -> FastAPI:
+    """The application. Its answers are computed in threads of its own.
 
-
-def application(sources: Sources) -> FastAPI:
-    """The application. Its answers are computed in threads of its own."""
+    warms: whether the first page is computed before anybody asks.
+    """
     dashboard = Dashboard(sources)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(dashboard.warm()) if warms else None
         yield
-        dashboard.workers.shutdown(wait=False, cancel_futures=True)
+        if warming is not None:
+            warming.cancel()
 
     app = FastAPI(title="Equipoise", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
 
@@ -172,10 +227,9 @@ def application(sources: Sources) -> FastAPI:
     async def asset(stamp: str, name: str) -> Response:
         if frames.addresses().get(name) != f"/assets/{stamp}/{name}":
             raise HTTPException(_ABSENT)
-        return Response(
-            frames.asset(name),
-            media_type=frames.TYPES[name.rpartition(".")[2]],
-            headers={"cache-control": f"private, max-age={_YEAR_S}, immutable"},
+        headers = {"cache-control": f"private, max-age={_YEAR_S}, immutable"}
+        return InPieces(
+            (frames.asset(name),), media_type=frames.TYPES[name.rpartition(".")[2]], headers=headers
         )
 
     _say_troubles(app, dashboard)
@@ -203,7 +257,7 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.get(f"{runs.SCREEN.path}/live")
     async def live(asked: Annotated[AskedLive, Query()]) -> Response:
-        return dashboard.live(runs.SCREEN, AskedRuns(sweep=asked.sweep), asked.seen)
+        return await dashboard.live(runs.SCREEN, AskedRuns(sweep=asked.sweep), asked.seen)
 
     @app.get(advice.SCREEN.path)
     async def advised(request: Request, asked: Annotated[AskedAdvice, Query()]) -> Response:
@@ -223,12 +277,12 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
     @app.exception_handler(RequestValidationError)
     async def wrong(request: Request, err: RequestValidationError) -> Response:
         screen = screen_of(request)
-        return dashboard.page(request, screen, refused(screen.title, *map(_sentence, err.errors())))
+        return await dashboard.page(request, screen, refused(screen.title, *map(_sentence, err.errors())))
 
     @app.exception_handler(HTTPException)
     async def absent(request: Request, err: HTTPException) -> Response:
         words = "There is no such page." if err.status_code == 404 else f"{err.detail}."  # noqa: PLR2004 - of HTTP
-        return dashboard.page(
+        return await dashboard.page(
             request, screen_of(request), refused("Equipoise", words, status=err.status_code)
         )
 
@@ -238,7 +292,7 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
             "This is a fault of Equipoise, not of what was asked. "
             "The terminal in which it runs says more; an issue with those lines would help."
         )
-        return dashboard.page(request, screen_of(request), refused("Equipoise", words, status=500))
+        return await dashboard.page(request, screen_of(request), refused("Equipoise", words, status=500))
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

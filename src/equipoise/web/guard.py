@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from equipoise.report.markup import Html, element
 
@@ -158,8 +158,8 @@ class Guard:
         assert self.token is not None
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         rest = urlencode([(name, value) for name, value in pairs if name != TOKEN_FIELD])
-        # Exactly one slash: two would name another host.
-        path = "/" + scope["path"].lstrip("/").replace("\\", "")
+        # Exactly one slash: two would name another host, also where a browser drops what is between them.
+        path = "/" + quote(scope["path"].replace("\\", "").lstrip("/"))
         target = f"{path}?{rest}" if rest else path
         cookie = f"{self.cookie}={_sealed(self.token)}; HttpOnly; SameSite=Strict; Path=/"
         onward = element("meta", http_equiv="refresh", content=f"0; url={target}")

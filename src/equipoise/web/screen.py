@@ -11,13 +11,22 @@ from equipoise.web.sources import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What changes by itself. html: as it is now. every_s: how soon to ask again."""
+
+    html: Html
+    every_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
     """One page. path: its address. title: in the navigation. about: what it asks, in words.
 
     fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
-    hang on other fields. verb: of the button. live: what changes by itself, to be asked again and again; None
-    where nothing does any more. is_transient: its state changes too often for the history.
+    hang on other fields. verb: of the button. live: what changes by itself; None where nothing does.
+    is_transient: its state changes too often for the history. reads_disk: fields, stamp and live look at
+    folders, which may be slow.
     """
 
     path: str
@@ -28,8 +37,9 @@ class Screen:
     answer: Callable[[Any, Sources], Answer]
     stamp: Callable[[Any, Sources], str] = lambda _, sources: sources.stamp()
     depends: tuple[str, ...] = ()
-    live: Callable[[Any, Sources], Html | None] | None = None
+    live: Callable[[Any, Sources], Live | None] | None = None
     is_transient: bool = False
+    reads_disk: bool = False
 
     @property
     def form_label(self) -> str:

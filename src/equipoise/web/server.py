@@ -11,20 +11,24 @@ from equipoise.units import MILLISECOND_S
 from equipoise.web.app import application
 from equipoise.web.guard import LOOPBACK_NAMES, Guard
 from equipoise.web.place import Place
+from equipoise.web.protocol import Bounded
 from equipoise.web.sources import Sources
 
-_MOST_CONNECTIONS: Final = 512
+_MOST_CONNECTIONS: Final = 256
 _MOST_HEADER_BYTES: Final = 16_384
 _IDLE_S: Final = 15
 _END_S: Final = 2
 _SWITCH_S: Final = MILLISECOND_S
 
 
-def serve(opened: socket.socket, place: Place, sources: Sources) -> None:
-    """Answer until interrupted; then KeyboardInterrupt is raised."""
+def serve(opened: socket.socket, place: Place, sources: Sources, *, warms: bool = True) -> None:
+    """Answer until interrupted; then KeyboardInterrupt is raised.
+
+    warms: whether the first page is computed before anybody asks.
+    """
     own = {place.host, *place.names} | ({socket.gethostname()} if place.is_any else set())
     guard = Guard(
-        app=application(sources),
+        app=application(sources, warms=warms),
         names=LOOPBACK_NAMES | {name.lower() for name in own if name},
         any_address=place.is_any,
         token=place.token,
@@ -38,7 +42,7 @@ def serve(opened: socket.socket, place: Place, sources: Sources) -> None:
         date_header=True,
         proxy_headers=False,
         ws="none",
-        http="h11",
+        http=Bounded,
         limit_concurrency=_MOST_CONNECTIONS,
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         timeout_keep_alive=_IDLE_S,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.bench.phases import STEP, with_share_exposed, with_total
+from equipoise.bench.phases import BACKWARD, FORWARD, STEP, with_share_exposed, with_total
 from equipoise.bench.steady import WINDOW_STEPS, is_steady
 from equipoise.bench.watching.record import RankRecord
 
@@ -118,7 +118,9 @@ def _slowest(
     split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
     if not share.get("step_s"):
         return split
-    if share.get("passes_s"):  # exchanges throughout both passes: no moment parts computing from waiting
+    if share.get("passes_s") and {FORWARD, BACKWARD} <= set(
+        split
+    ):  # exchanges throughout both passes: no moment parts computing from waiting
         split = with_share_exposed(split, min(1.0, share["exposed_s"] / share["passes_s"]))
     return with_total(split, total_s=share["communication_s"], step_s=share["step_s"])
 

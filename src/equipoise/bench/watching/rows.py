@@ -93,14 +93,14 @@ def _run(watched: Watched, records: Sequence[RankRecord], folder: Path) -> dict[
             "precision": about.get("precision"),
             "strategy": strategy if watched.num_ranks > 1 else None,
             "global_batch_samples": batch_samples,
-            "status": _status(watched, records),
+            "status": status_of(watched, records),
             "samples_per_s": batch_samples / step_s if batch_samples and step_s else None,
             "source_uri": f"{folder.parent.name}/{folder.name}/rank-0.jsonl",
         }
     )
 
 
-def _status(watched: Watched, records: Sequence[RankRecord]) -> str:
+def status_of(watched: Watched, records: Sequence[RankRecord]) -> str:
     """`success`, or what went wrong; steps that were seen before it stand."""
     for record in records:
         if not record.end:

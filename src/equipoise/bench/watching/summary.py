@@ -1,5 +1,6 @@
 """A watched run in some lines: its step, where the step goes, and what hiding a part could gain. No torch."""
 
+from collections.abc import Mapping
 from statistics import median
 
 from equipoise.bench.phases import EXPOSED, INPUT, OPTIMIZER, PARTS, REST, STEP, TOTAL
@@ -31,18 +32,27 @@ def summary(watched: Watched) -> str:
             "after each update, for a few dozen steps."
         )
     step_s = [step[STEP] for step in watched.steps]
-    shares = _shares(watched)
+    shares = shares_of(watched)
     lines = [_headline(watched, step_s), _split(shares)]
     total = shares.get(TOTAL)
     if total:
         hidden = 1 - shares[EXPOSED] / total
         lines.append(f"  communication runs {total:.0%} of the time, {hidden:.0%} of it hidden by computing")
-    lines += [
-        f"  without {_NAMES.get(name, name)} a step is at most {1 / (1 - share):.2f} times as fast: {way}"
+    lines += [f"  {line}" for line in gains(shares)]
+    return "\n".join([*lines, *_notes(watched, step_s)])
+
+
+def gains(shares: Mapping[str, float]) -> list[str]:
+    """What a step could gain, a line for each part that takes enough of it, and how.
+
+    shares: of phases in the time of the steps.
+    Assumes the other parts take as long as before. Source: Amdahl 1967.
+    """
+    return [
+        f"without {_NAMES.get(name, name)} a step is at most {1 / (1 - share):.2f} times as fast: {way}"
         for name, way in _WAYS.items()
         if _WORTH_FRACTION <= (share := shares.get(name, 0.0)) < 1
     ]
-    return "\n".join([*lines, *_notes(watched, step_s)])
 
 
 def _headline(watched: Watched, step_s: list[float]) -> str:
@@ -56,7 +66,7 @@ def _headline(watched: Watched, step_s: list[float]) -> str:
     return f"{watched.about['workload']} on {ranks}: {len(step_s)} steps of {step}{rate}"
 
 
-def _shares(watched: Watched) -> dict[str, float]:
+def shares_of(watched: Watched) -> dict[str, float]:
     """Each phase's fraction of all the time of the steps that count; parts sum to 1."""
     whole_s = sum(step[STEP] for step in watched.steps)
     named = [name for name in (*PARTS, TOTAL) if all(name in step for step in watched.steps)]

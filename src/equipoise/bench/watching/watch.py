@@ -215,6 +215,8 @@ class Watch:
         self._flush()
         end = {**self._used(), "exchanged": self._exchanged(), "reason": _reason(error)}
         self._write([{"end": end}])
+        if self._file is not None:
+            self._file.close()
         own = self._record(end)
         self.result = joined([own])
         if self._out is None or own.rank or self._file is None:
@@ -315,6 +317,8 @@ class Watch:
 
     def _gave_up(self, err: DataError) -> None:
         """Training is worth more than its measurement: say what is wrong and write no more."""
+        if self._file is not None:
+            self._file.close()
         self._file = None
         warnings.warn(f"equipoise.watch: {err}; training goes on, unwritten", stacklevel=2)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from equipoise.runs.probe import EXIT_REFUSED, MAX_MEMORY_BYTES
-from equipoise.runs.readers.cells import MAX_ROWS, MAX_TEXT, column_name
+from equipoise.runs.readers.cells import MAX_COLUMNS, MAX_FILE_BYTES, MAX_ROWS, MAX_TEXT, column_name
 from equipoise.runs.readers.columns import wanted_column
 
 
@@ -30,9 +30,14 @@ def csv_text(data: bytes, also: Sequence[str] = ()) -> str:
     ]
     if not names:
         return f"{','.join(column_name(name) for name in list(schema)[:MAX_TEXT])}\n"
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"{len(names)} columns; at most {MAX_COLUMNS} are read")
     frame = pl.read_parquet(io.BytesIO(data), columns=names, n_rows=MAX_ROWS + 1, hive_partitioning=False)
     texts = frame.select(pl.all().cast(pl.String).str.head(MAX_TEXT + 1).fill_null(""))
-    return texts.write_csv()
+    text = texts.write_csv()
+    if len(text) > MAX_FILE_BYTES:
+        raise ValueError(f"{len(text)} characters as text; at most {MAX_FILE_BYTES} are read")
+    return text
 
 
 def main() -> int:

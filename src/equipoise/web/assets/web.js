@@ -17,6 +17,12 @@
   });
   document.addEventListener("htmx:afterSettle", () => document.dispatchEvent(new Event("figures-changed")));
 
+  // What was said already is not said again.
+  document.addEventListener("htmx:oobBeforeSwap", (event) => {
+    const { target, fragment } = event.detail;
+    if (target.id === "said" && fragment.textContent.trim() === target.textContent.trim()) event.detail.shouldSwap = false;
+  });
+
   // Fields left empty are not part of the address.
   document.addEventListener("htmx:configRequest", (event) => {
     const asked = event.detail.formData;
@@ -33,6 +39,9 @@
   document.addEventListener("htmx:sendError", lost);
   document.addEventListener("htmx:responseError", lost);
   document.addEventListener("htmx:beforeOnLoad", () => document.body.classList.remove("lost"));
+
+  // Without runs there is no form yet; it comes with the first.
+  document.addEventListener("answer-changed", () => { if (!form) location.reload(); });
 
   if (!form) return;
   let timer = 0;
@@ -90,6 +99,18 @@
     if (event.target.matches("select")) clear(event.target);
     ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
   });
-  // A sweep that runs has told more than what the page shows.
-  document.addEventListener("answer-changed", () => ask(0));
+  // What runs has told more than what the page shows; who just now works in the answer is not disturbed.
+  const WORKING_MS = 20000;
+  let worked = -Infinity;
+  for (const kind of ["pointerdown", "keydown", "focusin"]) {
+    answer.addEventListener(kind, () => { worked = performance.now(); });
+  }
+  const isWorking = () => {
+    const active = document.activeElement;
+    const selected = getSelection();
+    if (!selected.isCollapsed && answer.contains(selected.anchorNode)) return true;
+    if (form.contains(active) && active.matches("select")) return true;
+    return answer.contains(active) && active !== answer && performance.now() - worked < WORKING_MS;
+  };
+  document.addEventListener("answer-changed", () => { if (!isWorking()) ask(0); });
 })();

@@ -14,12 +14,12 @@ from equipoise.web.choices import known_workload, plan_fields
 from equipoise.web.fields import Choice, Field, Given, Select, first
 from equipoise.web.screen import Screen
 from equipoise.web.screens.plan import terms_of
-from equipoise.web.screens.runs import chosen, sweeps
+from equipoise.web.screens.runs import chosen, own_folders, state
 from equipoise.web.sources import Sources
 
 
 def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
-    found = sweeps(sources)
+    found = own_folders(sources)
     if not found:
         return plan_fields(given)
     own = Select(
@@ -32,6 +32,12 @@ def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
         value=first(given, "runs"),
     )
     return plan_fields(given, own)
+
+
+def _stamp(asked: AskedAdvice, sources: Sources) -> str:
+    """What was measured counts too: own runs grow while the dashboard runs."""
+    own = "" if asked.runs is None else state(AskedRuns(sweep=asked.runs), sources)
+    return f"{sources.stamp()};{own}" if own else sources.stamp()
 
 
 def _answer(asked: AskedAdvice, sources: Sources) -> Answer:
@@ -60,5 +66,7 @@ SCREEN: Final = Screen(
     verb="Advise",
     fields=_fields,
     answer=_answer,
+    stamp=_stamp,
     is_transient=True,
+    reads_disk=True,
 )

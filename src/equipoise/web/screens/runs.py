@@ -1,28 +1,39 @@
-"""The page My runs: the sweeps below the folders that the dashboard was given, live while one runs."""
+"""The page My runs: sweeps and watched loops below the folders that the dashboard was given, live."""
 
+import time
 from pathlib import Path
 from typing import Final
 
 from equipoise.advice.measured.sweep_now import sweep_now
-from equipoise.bench.under_way import sweeps_below, under_way
+from equipoise.advice.measured.watched_now import watched_now
+from equipoise.bench.under_way import UnderWay, folders_below, is_watched, under_way
+from equipoise.bench.watching.now import RunFiles, latest_step, runs_files
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report.markup import Html, element
-from equipoise.report.pages import SWEEP
-from equipoise.report.words import plural, printable
+from equipoise.report.pages import SWEEP, WATCHED
+from equipoise.report.words import count, plural, printable
 from equipoise.units import format_duration
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import AskedRuns
 from equipoise.web.fields import Choice, Field, Given, Select, first
-from equipoise.web.screen import Screen
+from equipoise.web.screen import Live, Screen
 from equipoise.web.sources import Sources
 
+# How often a page asks: while something runs, and while nothing does.
+_RUNNING_S, _IDLE_S = 2, 10
+# A page of a loop that trains is drawn anew no more often.
+_DRAWN_S = 5
 
-def sweeps(sources: Sources) -> dict[str, Path]:
-    """The sweeps there are now, by the name that the address uses: below which folder, and where in it."""
+
+def own_folders(sources: Sources) -> dict[str, Path]:
+    """The sweeps and watched loops there are now, by the name that the address uses.
+
+    The name is that of the folder which was given, and where in it they are.
+    """
     found: dict[str, Path] = {}
     for place, folder in enumerate(sources.runs):
         top = folder.resolve()
-        for each in sweeps_below(top):
+        for each in folders_below(top):
             inside = each.relative_to(top)
             name = f"{top.name}/{inside}" if inside.parts else top.name
             found[name if name not in found else f"{name} ({place + 1})"] = each
@@ -30,29 +41,32 @@ def sweeps(sources: Sources) -> dict[str, Path]:
 
 
 def chosen(asked: AskedRuns, sources: Sources) -> Path:
-    """The folder of the sweep asked for; of the latest unless one is named.
+    """The folder of the runs asked for; of the latest unless one is named.
 
     Names are looked up among those found: no path comes from a browser.
-    Raises EvidenceError where there are no sweeps, SpecError where none has the name.
+    Raises EvidenceError where there are none, SpecError where none has the name.
     """
-    found = sweeps(sources)
+    found = own_folders(sources)
     if not found:
         raise EvidenceError(
             "the dashboard knows no runs of yours",
             missing=(
                 "a sweep: `equipoise bench --workload small_mlp --out DIR`",
+                "or a training loop of your own: `with equipoise.watch(model, out=DIR)`",
                 "its folder, named when the dashboard begins: `equipoise serve --runs DIR`",
             ),
         )
     if asked.sweep is None:
         return max(found.values(), key=_changed_s)
     if asked.sweep not in found:
-        raise SpecError(f"sweep {asked.sweep!r} is not known; there are {', '.join(found)}")
+        raise SpecError(f"runs {asked.sweep!r} are not known; there are {', '.join(found)}")
     return found[asked.sweep]
 
 
 def _changed_s(folder: Path) -> float:
-    """When the last cell of a sweep ended, or it began."""
+    """When the last cell of a sweep ended, or it began; when a loop last wrote."""
+    if is_watched(folder):
+        return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
         return max((folder / name).stat().st_mtime for name in ("sweep.json", "cells"))
     except OSError:
@@ -60,7 +74,7 @@ def _changed_s(folder: Path) -> float:
 
 
 def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
-    found = sweeps(sources)
+    found = own_folders(sources)
     if not found:
         return ()
     named = first(given, "sweep")
@@ -70,7 +84,7 @@ def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
     return (
         Select(
             name="sweep",
-            label="Sweep",
+            label="Sweep or training loop",
             choices=tuple(Choice(value=name, label=_label(name, folder)) for name, folder in found.items()),
             value=named,
         ),
@@ -78,6 +92,10 @@ def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
 
 
 def _label(name: str, folder: Path) -> str:
+    if is_watched(folder):
+        files, num_older = runs_files(folder)
+        state = ", training" if any(each.is_alive for each in files) else ""
+        return f"{printable(name)} ({plural(len(files) + num_older, 'watched run')}{state})"
     try:
         now = under_way(folder)
     except DataError:
@@ -86,28 +104,48 @@ def _label(name: str, folder: Path) -> str:
     return f"{printable(name)} ({now.num_finished} of {now.num_planned}{state})"
 
 
-def _stamp(asked: AskedRuns, sources: Sources) -> str:
-    """The state of the sweep that is shown: finished cells, and whether it runs."""
+def state(asked: AskedRuns, sources: Sources) -> str:
+    """The state of what is shown: finished cells and whether it runs, or what loops have written."""
     try:
         folder = chosen(asked, sources)
+        if is_watched(folder):
+            files, num_older = runs_files(folder)
+            return f"{folder}:{num_older}:{';'.join(map(_written, files))}"
         now = under_way(folder)
         return f"{folder}:{_changed_s(folder)}:{now.num_finished}:{now.is_running}"
     except (DataError, EvidenceError, SpecError) as err:
         return str(err)
 
 
+def _written(files: RunFiles) -> str:
+    """A stamp of a run that changes every few seconds at most while it trains, however many ranks write."""
+    if files.is_alive:
+        return f"{files.folder.name}:{files.num_files}:{files.changed_s // _DRAWN_S}"
+    return files.stamp
+
+
 def _answer(asked: AskedRuns, sources: Sources) -> Answer:
-    return shown(SWEEP, sweep_now(chosen(asked, sources)))
+    folder = chosen(asked, sources)
+    return shown(WATCHED, watched_now(folder)) if is_watched(folder) else shown(SWEEP, sweep_now(folder))
 
 
-def _live(asked: AskedRuns, sources: Sources) -> Html | None:
-    """The bar of a sweep that runs: how far it is, and what is left."""
+def _live(asked: AskedRuns, sources: Sources) -> Live | None:
+    """How far it is, while something runs; else nothing, to be asked for now and then."""
+    if not sources.runs:
+        return None
+    html = Html("")
     try:
-        now = under_way(chosen(asked, sources))
+        folder = chosen(asked, sources)
+        html = _trains(runs_files(folder)[0]) if is_watched(folder) else _bar(under_way(folder))
     except (DataError, EvidenceError, SpecError):
-        return None
+        pass
+    return Live(html=html, every_s=_RUNNING_S if html else _IDLE_S)
+
+
+def _bar(now: UnderWay) -> Html:
+    """The bar of a sweep that runs: how far it is, and what is left."""
     if not now.is_running:
-        return None
+        return Html("")
     done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
     left = "" if now.left_s is None else f", about {format_duration(now.left_s)} left"
     label = "Runs that have ended"
@@ -115,14 +153,28 @@ def _live(asked: AskedRuns, sources: Sources) -> Html | None:
     return element("p", bar, element("span", f"{done}{left}"), class_="progress")
 
 
+def _trains(found: tuple[RunFiles, ...]) -> Html:
+    """The latest update of the newest loop that trains, and when it was written."""
+    files = next((each for each in found if each.is_alive), None)
+    step = None if files is None else latest_step(files)
+    if files is None:
+        return Html("")
+    told = "no update written yet" if step is None else f"update {count(step)}"
+    ago = max(0, round(time.time() - files.changed_s))
+    words = f"Training: {told}, {plural(files.num_files, 'rank')}, written {ago} s ago"
+    return element("p", element("span", "", class_="pulse", aria_hidden="true"), words, class_="progress")
+
+
 SCREEN: Final = Screen(
     path="/runs",
     title="My runs",
-    about="sweeps of your own, as far as they are",
+    about="sweeps and training loops of your own, as far as they are",
     verb="Show",
     fields=_fields,
     answer=_answer,
-    stamp=_stamp,
+    stamp=state,
+    depends=("sweep",),
     live=_live,
     is_transient=True,
+    reads_disk=True,
 )

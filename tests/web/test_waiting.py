@@ -1,0 +1,90 @@
+"""A browser gets the frame at once where an answer takes long; programs wait for the answer."""
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `web` is not installed")
+
+from fastapi import Request
+
+from equipoise.web.answer import Answer
+from equipoise.web.app import Dashboard
+from equipoise.web.asked import AskedNothing, AskedStudy
+from equipoise.web.screen import Screen
+from equipoise.web.screens import study
+from equipoise.web.sources import Sources
+
+
+def request(path, **headers):
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    asked, never = [{"type": "http.request", "body": b"", "more_body": False}], asyncio.Event()
+
+    async def receive():
+        if not asked:
+            await never.wait()
+        return asked.pop()
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": b"a=%22%3E",
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+    }
+    return Request(scope, receive)
+
+
+async def text(response):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    await response({}, None, send)
+    return b"".join(each.get("body", b"") for each in sent).decode()
+
+
+def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
+    go, made = threading.Event(), []
+
+    def slow(_asked, _sources):
+        assert go.wait(30)
+        made.append(1)
+        return Answer(title="t", said="s", body=b"<p>the answer</p>")
+
+    screen = Screen(path="/slow", title="Slow", about="", verb="", fields=lambda _, __: (), answer=slow)
+
+    async def told():
+        dashboard = Dashboard(Sources())
+        opened = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, AskedNothing())
+        waits = await text(opened)
+        assert 'hx-get="/slow?a=%22%3E" hx-trigger="load"' in waits
+        assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in waits
+        assert "<p>the answer" not in waits
+        asked = [
+            asyncio.create_task(dashboard.show(request("/slow", **headers), screen, AskedNothing()))
+            for headers in ({"hx_request": "true", "sec_fetch_dest": "empty"}, {}, {})
+        ]
+        await asyncio.sleep(0)
+        go.set()
+        for each in await asyncio.gather(*asked):
+            assert "<p>the answer</p>" in await text(each)
+        again = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, AskedNothing())
+        assert "<p>the answer</p>" in await text(again)
+
+    asyncio.run(told())
+    assert made == [1]
+
+
+def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
+    async def told():
+        dashboard = Dashboard(Sources(data=hostile_data))
+        await dashboard.warm()
+        assert dashboard.answers.num_computed == 1
+        page = await text(await dashboard.show(request("/study"), study.SCREEN, AskedStudy()))
+        assert dashboard.answers.num_computed == 1
+        assert "MLPerf Training v4.1" in page
+
+    asyncio.run(told())
