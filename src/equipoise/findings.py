@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from equipoise.advice.answer.advice import Advice
+from equipoise.advice.answer.reached import Reaches
 from equipoise.advice.forecast.advice_record import AdviceErrors
 from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.advice.forecast.diagnose import Diagnosis
@@ -13,8 +14,10 @@ from equipoise.advice.ledger import Running
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.advice.plans.sizing import Parts, Sized
+from equipoise.advice.risk import Risk
 from equipoise.advice.validation.profiles import Profile
 from equipoise.economics import Bill
+from equipoise.economics.owning import Ownership
 from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim
@@ -131,6 +134,27 @@ class AdviceFindings:
     """Everything a page about an advice shows. dataset: version of the embedded data."""
 
     advice: Advice
+    dataset: str
+
+    @property
+    def risks(self) -> tuple[Risk, ...]:
+        """The training on each terms of renting."""
+        return self.advice.risks
+
+    @property
+    def ownership(self) -> Ownership | None:
+        """Buying beside renting."""
+        return self.advice.ownership
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachFindings:
+    """Everything a page shows about what money and time are enough for.
+
+    dataset: version of the embedded data.
+    """
+
+    reaches: Reaches
     dataset: str
 
 

@@ -1,41 +1,39 @@
 """Risk against a run by hand, limits, and what must hold for any rates."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from equipoise.advice.forecast.answer import Terms
-from equipoise.advice.plans.plan import plan
-from equipoise.advice.plans.planned import Question
-from equipoise.advice.risk import risks
+from equipoise.advice.risk import Undertaking, risks
+from equipoise.economics import price
 from equipoise.economics.failures import hazards
-from equipoise.economics.uncertain import exact
+from equipoise.economics.uncertain import exact, spread
 from equipoise.errors import UsageError
 
 
 @pytest.fixture(scope="module")
 def pretraining():
-    question = Question(
-        workload="llama2_7b",
+    return Undertaking(
         accelerator="h100-sxm5-80gb",
-        fewest=64,
-        most=64,
-        training_tokens=2e12,
-        num_best=1,
+        num_accelerators=64,
+        node_size=8,
+        work=spread(40 * 86_400.0, 0.3),
+        trained_params=6.74e9,
+        price=None,
     )
-    return plan(question)
 
 
 @pytest.fixture(scope="module")
 def by_terms(pretraining):
-    found = risks(pretraining.recommended, pretraining)
+    found = risks(pretraining)
     return {each.terms: each for each in found}
 
 
 def test_a_run_by_hand(pretraining):
     # One failure each 6,400 accelerator-hours is one each 100 h on 64; 14 B x 6.74e9 at 1 GB/s x 8 nodes is
     # 11.8 s a checkpoint; Young: sqrt(2 x 11.8 s x 360,000 s) = 2,915 s, Daly's a little less.
-    found = risks(pretraining.recommended, pretraining, usual=hazards(hours_between=6400.0))[0]
+    found = risks(pretraining, usual=hazards(hours_between=6400.0))[0]
     assert found.checkpoint_bytes == pytest.approx(14 * 6.74e9, rel=0.01)
     assert found.checkpoint_s.value == pytest.approx(11.8, rel=0.01)
     assert found.checkpoint_interval_s == pytest.approx(2915, rel=0.01)
@@ -66,7 +64,7 @@ def test_the_money_is_paid_for_the_time_that_is_lost_too(by_terms):
 
 
 def test_a_queue_takes_time_and_no_money(pretraining, by_terms):
-    waited = risks(pretraining.recommended, pretraining, queue_s=exact(86_400.0))[0]
+    waited = risks(pretraining, queue_s=exact(86_400.0))[0]
     assert waited.elapsed.value == pytest.approx(by_terms["on_demand"].elapsed.value + 86_400)
     assert waited.money == by_terms["on_demand"].money
     assert any("--queue" in each for each in by_terms["on_demand"].assumes)
@@ -75,7 +73,7 @@ def test_a_queue_takes_time_and_no_money(pretraining, by_terms):
 def test_the_chance_of_keeping_a_deadline(pretraining, by_terms):
     middle = by_terms["on_demand"].elapsed
     chances = [
-        risks(pretraining.recommended, pretraining, deadline_s=limit)[0].chance_in_time
+        risks(pretraining, deadline_s=limit)[0].chance_in_time
         for limit in (middle.low, middle.value, middle.high)
     ]
     # By definition of a 90 % interval and of its middle.
@@ -83,7 +81,7 @@ def test_the_chance_of_keeping_a_deadline(pretraining, by_terms):
 
 
 def test_what_hardly_ever_fails_loses_nothing(pretraining):
-    never = risks(pretraining.recommended, pretraining, usual=hazards(hours_between=1e15))[0]
+    never = risks(pretraining, usual=hazards(hours_between=1e15))[0]
     assert never.chance_of_any < 1e-6
     assert never.elapsed.value == pytest.approx(never.work.value, rel=1e-4)
 
@@ -91,7 +89,7 @@ def test_what_hardly_ever_fails_loses_nothing(pretraining):
 @pytest.mark.law
 def test_more_failures_never_shorten_a_run(pretraining):
     found = [
-        risks(pretraining.recommended, pretraining, usual=hazards(hours_between=hours))[0].elapsed.value
+        risks(pretraining, usual=hazards(hours_between=hours))[0].elapsed.value
         for hours in (1e2, 1e3, 1e4, 1e5)
     ]
     assert found == sorted(found, reverse=True)
@@ -99,27 +97,19 @@ def test_more_failures_never_shorten_a_run(pretraining):
 
 def test_a_run_that_cannot_end_is_infinite_and_not_an_error(pretraining):
     # A failure each second on 64 accelerators, restarts of eleven minutes.
-    found = risks(pretraining.recommended, pretraining, usual=hazards(hours_between=64 / 3600))[0]
+    found = risks(pretraining, usual=hazards(hours_between=64 / 3600))[0]
     assert found.elapsed.value > 1e12 or math.isinf(found.elapsed.value)
 
 
-def test_the_own_price_alone_is_used():
-    question = Question(
-        workload="llama2_7b",
-        accelerator="h100-sxm5-80gb",
-        fewest=8,
-        most=8,
-        training_tokens=1e9,
-        num_best=1,
-    )
-    found = plan(question, terms=Terms(usd_per_accelerator_hour=2.0, price_terms="reserved"))
-    (only,) = risks(found.recommended, found)
+def test_the_own_price_alone_is_used(pretraining):
+    own = price("h100-sxm5-80gb", usd_per_accelerator_hour=2.0, terms="reserved")
+    (only,) = risks(replace(pretraining, price=own))
     assert only.terms == "reserved"
     assert only.price.usd_per_accelerator_hour == 2.0
 
 
 def test_a_queue_or_deadline_that_is_none_is_refused(pretraining):
     with pytest.raises(UsageError, match="--queue"):
-        risks(pretraining.recommended, pretraining, queue_s=exact(-1.0))
+        risks(pretraining, queue_s=exact(-1.0))
     with pytest.raises(UsageError, match="--deadline"):
-        risks(pretraining.recommended, pretraining, deadline_s=float("nan"))
+        risks(pretraining, deadline_s=float("nan"))

@@ -1,10 +1,13 @@
 """A file of options, beside the command line."""
 
+import inspect
 import math
 
 import pytest
 
-from equipoise.cli.asked_advice import Asked, asked, request
+from equipoise.advice.answer.asked import Owning, Sought
+from equipoise.cli.advise import advise
+from equipoise.cli.asked_advice import KEYS, NOT_KEYS, Asked, asked, wanted
 from equipoise.errors import DataError, UsageError
 
 WHOLE = """
@@ -24,7 +27,7 @@ def _written(tmp_path, text):
 
 
 def test_a_file_holds_the_same_options(tmp_path):
-    found = request(asked(_written(tmp_path, WHOLE)))
+    found = wanted(asked(_written(tmp_path, WHOLE)))
     assert found.workload == "bert"
     assert found.accelerators == ("h100-sxm5-80gb", "a100-sxm4-80gb")
     assert found.deadline_s == 5400.0
@@ -33,7 +36,7 @@ def test_a_file_holds_the_same_options(tmp_path):
 
 def test_the_command_line_comes_before_the_file(tmp_path):
     path = _written(tmp_path, WHOLE).workload
-    found = request(asked(Asked(workload=path, objective="time", accelerator=("h200-sxm5-141gb",))))
+    found = wanted(asked(Asked(workload=path, objective="time", accelerator=("h200-sxm5-141gb",))))
     assert found.objective == "time"
     assert found.accelerators == ("h200-sxm5-141gb",)
 
@@ -47,6 +50,11 @@ def test_the_command_line_comes_before_the_file(tmp_path):
         ('objective = "fast"', "expected one of time, cost, energy, balance"),
         ("accelerator = [1]", "a list of texts"),
         ("workload = [", "no TOML"),
+        ("hosting = '10'", "hosting = '10'; expected a number"),
+        ('ask = "fame"', "expected one of tokens, model"),
+        ('html = "a.html"', "only an option: where the answer goes"),
+        ('buy = "yes"', "expected true or false"),
+        ("also = [1]", "a path or a list of such"),
     ],
 )
 def test_what_no_option_means_is_refused_with_its_place(tmp_path, line, words):
@@ -60,7 +68,34 @@ def test_what_no_option_means_is_refused_with_its_place(tmp_path, line, words):
 
 
 def test_a_deadline_is_hours_or_has_its_unit():
-    assert request(Asked(workload="bert", accelerator=("x",), deadline="2")).deadline_s == 7200.0
-    assert math.isinf(request(Asked(workload="bert", accelerator=("x",))).deadline_s)
+    assert wanted(Asked(workload="bert", accelerator=("x",), deadline="2")).deadline_s == 7200.0
+    assert math.isinf(wanted(Asked(workload="bert", accelerator=("x",))).deadline_s)
     with pytest.raises(UsageError, match="90min"):
-        request(Asked(workload="bert", accelerator=("x",), deadline="soon"))
+        wanted(Asked(workload="bert", accelerator=("x",), deadline="soon"))
+
+
+def test_every_option_of_the_verb_is_a_key_or_says_why_not():
+    options = {*inspect.signature(advise).parameters}
+    assert options == {*KEYS, *NOT_KEYS}
+    assert not {*KEYS} & {*NOT_KEYS}
+    assert all(NOT_KEYS.values())
+
+
+def test_money_is_asked_for_in_a_file(tmp_path):
+    text = WHOLE + 'queue = 6\nhosting = 0\nhorizon = 24\nruns = "mine"\nhardware = "chips.toml"\n'
+    options = asked(_written(tmp_path, text))
+    found = wanted(options)
+    assert found.owning == Owning(hosting_usd_per_month=0.0, horizon_months=24.0)
+    assert found.queue_s == 21_600.0
+    assert found.runs == tmp_path / "mine"
+    assert options.hardware == (tmp_path / "chips.toml",)
+
+
+def test_what_money_is_enough_for_is_another_question(tmp_path):
+    found = wanted(asked(_written(tmp_path, WHOLE + 'ask = "model"\nbudget = 500\ntokens_per_param = 100')))
+    assert isinstance(found, Sought)
+    assert (found.ask, found.tokens_per_param, found.request.budget_usd) == ("model", 100.0, 500.0)
+    with pytest.raises(UsageError, match="two answers"):
+        wanted(asked(_written(tmp_path, WHOLE + 'ask = "tokens"\nbuy = true')))
+    with pytest.raises(UsageError, match="belongs to --ask"):
+        wanted(Asked(workload="bert", accelerator=("x",), tokens_per_param=20.0))

@@ -119,22 +119,39 @@ def test_every_purchase_has_a_date_a_source_and_ordered_ends():
 
 def test_a_bought_h100_costs_more_than_its_chip():
     # Eight with host and network: 300,000 to 400,000 USD (the table's source), 37,500 to 50,000 each.
-    found = purchase("h100-sxm5-80gb", power_w=700.0)
+    found = purchase(accelerator("h100-sxm5-80gb"))
     assert found is not None
     assert 37_500 <= found.usd.value <= 50_000
     assert found.hosting_usd_per_month.value == pytest.approx(0.7 * 190)
 
 
 def test_own_figures_override_the_table():
-    found = purchase("tpu-v4", power_w=None, own_usd=5000.0, hosting_usd_per_month=20.0)
+    found = purchase(accelerator("tpu-v4"), own_usd=5000.0, hosting_usd_per_month=20.0)
     assert found is not None
     assert (found.usd, found.hosting_usd_per_month) == (exact(5000.0), exact(20.0))
-    assert purchase("tpu-v4", power_w=100.0) is None
+    assert purchase(accelerator("tpu-v4")) is None
+
+
+def test_a_card_for_desktops_takes_no_rented_room():
+    """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 1.15 x 0.161 USD, and 4 % of its price a year."""
+    own = purchase(accelerator("rtx-4090-pcie-24gb"), own_usd=2400.0)
+    hosted = purchase(accelerator("rtx-4090-pcie-24gb"), own_usd=2400.0, hosting_usd_per_month=30.0)
+    rates = economics.rates(accelerator("rtx-4090-pcie-24gb"), own_price=0.5)
+    running = ownership(own, rates, utilisation=exact(0.5)).running_usd_per_month
+    by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 1.15 * 0.161 + 2400 * 0.04 / 12
+    assert own.hosting_usd_per_month == exact(0.0)
+    assert running.value == pytest.approx(by_hand)
+    assert ownership(hosted, rates, utilisation=exact(0.5)).running_usd_per_month.value == pytest.approx(
+        by_hand + 30
+    )
+    assert running.low < running.value < running.high
 
 
 def test_what_is_no_amount_or_unknown_is_refused():
     with pytest.raises(UsageError, match="--purchase"):
-        purchase("h100-sxm5-80gb", power_w=700.0, own_usd=-1.0)
+        purchase(accelerator("h100-sxm5-80gb"), own_usd=-1.0)
+    with pytest.raises(UsageError, match="--hosting"):
+        purchase(accelerator("h100-sxm5-80gb"), hosting_usd_per_month=-1.0)
     with pytest.raises(UsageError, match="--utilisation"):
         ownership(_purchase(), _rates(), utilisation=exact(1.5))
     with pytest.raises(UsageError, match="--horizon"):

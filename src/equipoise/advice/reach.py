@@ -75,6 +75,11 @@ class Reach:
     by_size: tuple[Within, ...]
     assumes: tuple[str, ...]
 
+    @property
+    def size(self) -> Interval:
+        """What was asked for: parameters of the largest model, or tokens (samples)."""
+        return self.params if self.asked == "model" and self.params is not None else self.tokens
+
 
 def reach(
     question: Question,

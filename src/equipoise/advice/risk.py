@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.plans.planned import Option, Plan
 from equipoise.economics import Price, PriceTerms, price
 from equipoise.economics.failures import Hazards, hazards
 from equipoise.economics.prices import TERMS
-from equipoise.economics.uncertain import Input, Tornado, Values, drawn, exact, product, propagated, tornado
+from equipoise.economics.uncertain import Input, Tornado, Values, drawn, exact, propagated, tornado
 from equipoise.errors import UsageError
 from equipoise.perfmodel.goodput import TYPICAL_FAILURES, best_interval_s, stretch
 from equipoise.stats import Interval
@@ -66,26 +65,6 @@ class Undertaking:
 
 
 def risks(
-    option: Option,
-    plan: Plan,
-    *,
-    queue_s: Interval | None = None,
-    deadline_s: float | None = None,
-    usual: Hazards | None = None,
-) -> tuple[Risk, ...]:
-    """The expected time and money of an option of a plan, as `risks_of`."""
-    found = Undertaking(
-        accelerator=option.accelerator,
-        num_accelerators=option.num_accelerators,
-        node_size=plan.cluster.node_size,
-        work=product(option.time, exact(option.goodput)),
-        trained_params=plan.workload.trained_params,
-        price=plan.rates.price,
-    )
-    return risks_of(found, queue_s=queue_s, deadline_s=deadline_s, usual=usual)
-
-
-def risks_of(
     found: Undertaking,
     *,
     queue_s: Interval | None = None,

@@ -1,7 +1,7 @@
 """The verb `advise`: how many accelerators, of which kind, with which strategy, and why."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,7 +24,13 @@ from equipoise.cli.options import (
     extend_catalogue,
     trained_from,
 )
-from equipoise.cli.output import answering, answers_only, written_aside
+from equipoise.cli.output import Answer, answering, answers_only, written_aside
+from equipoise.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from equipoise.advice.answer.asked import Request, Sought
 
 
 def advise(
@@ -80,8 +86,8 @@ def advise(
         typer.Option(help="Rather: how many tokens, or how large a model, --budget and --deadline allow."),
     ] = None,
     tokens_per_param: Annotated[
-        float, typer.Option(help="Tokens a parameter of the model that is asked for.")
-    ] = 20.0,
+        float | None, typer.Option(help="Tokens a parameter of the model that is asked for; 20.")
+    ] = None,
     queue: Annotated[
         float | None, typer.Option(metavar="HOURS", help="Until the accelerators are there.")
     ] = None,
@@ -93,7 +99,15 @@ def advise(
     utilisation: Annotated[
         float | None, typer.Option(metavar="0..1", help="Share of all hours that an own machine works.")
     ] = None,
-    horizon: Annotated[float, typer.Option(metavar="MONTHS", help="By when owning has to pay.")] = 36.0,
+    hosting: Annotated[
+        float | None,
+        typer.Option(
+            metavar="USD", help="A month of the room of an own accelerator, without power; 0 in one's own."
+        ),
+    ] = None,
+    horizon: Annotated[
+        float | None, typer.Option(metavar="MONTHS", help="By when owning has to pay; 36.")
+    ] = None,
     html: AsHtml = None,
     recorded: Recorded = False,
     data: Data = None,
@@ -104,66 +118,61 @@ def advise(
     json_out: JsonOut = None,
 ) -> None:
     """Weigh all evidence: how many, how, and why."""
-    extend_catalogue(hardware, workloads)
+    options = locals()
     with answering("advise", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.answer.about import subject_of
-        from equipoise.advice.answer.advised import advise as best_advice
-        from equipoise.advice.priced import Wishes, priced, reaches
-        from equipoise.cli.advise_fields import fields
-        from equipoise.cli.advised import text
-        from equipoise.cli.asked_advice import Asked, asked, request
-        from equipoise.cli.priced import priced_fields, priced_text
-        from equipoise.cli.reached import reaches_fields, reaches_text
+        from equipoise.advice.answer.asked import Sought
+        from equipoise.cli.asked_advice import asked, given, wanted
         from equipoise.runs.chosen import tables
-        from equipoise.units import HOUR_S
 
-        given = Asked(
-            workload=workload,
-            accelerator=tuple(accelerator) if accelerator else None,
-            here=True if here else None,
-            max_accelerators=max_accelerators,
-            objective=objective,
-            deadline=deadline,
-            budget=budget,
-            price=price,
-            terms=terms,
-            electricity=electricity,
-            pue=pue,
-            region=region,
-            runs=None if runs is None else str(runs),
-            global_batch=global_batch,
-            samples=samples,
-            tokens=tokens,
-            precision=precision,
-        )
-        with answers_only():
-            wanted = request(asked(given))
-            scores = tables(data=data, also=also or ()).scores
-            if ask is not None:
-                reached = reaches(wanted, ask, scores=scores, tokens_per_param=tokens_per_param)
-                answer.give(lambda: reaches_fields(reached), lambda: reaches_text(reached))
-                return
-            found = best_advice(wanted, scores=scores)
-        wishes = Wishes(
-            queue_s=None if queue is None else queue * HOUR_S,
-            buys=buy or purchase is not None or utilisation is not None,
-            purchase_usd=purchase,
-            utilisation=utilisation,
-            horizon_months=horizon,
-        )
-        if recorded:
-            from equipoise.advice.answer.predictions import of_advice
-            from equipoise.advice.ledger import add_predictions, ledger_path
+        found = asked(given(options))
+        extend_catalogue(found.hardware, found.workloads)
+        about = wanted(found)
+        scores = tables(data=found.data, also=found.also or ()).scores
+        if isinstance(about, Sought):
+            if recorded:
+                raise UsageError("--record keeps times of an advice; --ask tells none")
+            _tell_reach(answer, about, scores, html=html)
+        else:
+            _tell_advice(answer, about, scores, html=html, recorded=recorded)
 
-            add_predictions(ledger_path(), of_advice(found))
-        if html:
-            from equipoise.report.html import render
-            from equipoise.report.pages import ADVICE
-            from equipoise.study import advice_findings
 
-            with written_aside(html) as file:
-                file.write(render(ADVICE, advice_findings(found)).encode())
-        money = priced(found, subject_of(wanted.workload).workload, wishes)
-        answer.give(
-            lambda: fields(found) | priced_fields(money), lambda: f"{text(found)}\n{priced_text(money)}"
-        )
+def _tell_advice(
+    answer: Answer, request: "Request", scores: "pl.DataFrame", *, html: Path | None, recorded: bool
+) -> None:
+    """How many to take, and what that takes."""
+    from equipoise.advice.answer.advised import advise as best_advice
+    from equipoise.cli.advise_fields import fields
+    from equipoise.cli.advised import text
+
+    with answers_only():
+        found = best_advice(request, scores=scores)
+    if recorded:
+        from equipoise.advice.answer.predictions import of_advice
+        from equipoise.advice.ledger import add_predictions, ledger_path
+
+        add_predictions(ledger_path(), of_advice(found))
+    if html:
+        from equipoise.report.html import render
+        from equipoise.report.pages import ADVICE
+        from equipoise.study import advice_findings
+
+        with written_aside(html) as file:
+            file.write(render(ADVICE, advice_findings(found)).encode())
+    answer.give(lambda: fields(found), lambda: text(found))
+
+
+def _tell_reach(answer: Answer, sought: "Sought", scores: "pl.DataFrame", *, html: Path | None) -> None:
+    """What money and time are enough for."""
+    from equipoise.advice.answer.reached import reaches
+    from equipoise.cli.reached import reaches_fields, reaches_text
+
+    with answers_only():
+        found = reaches(sought, scores=scores)
+    if html:
+        from equipoise.report.html import render
+        from equipoise.report.pages import REACH
+        from equipoise.study import reach_findings
+
+        with written_aside(html) as file:
+            file.write(render(REACH, reach_findings(found)).encode())
+    answer.give(lambda: reaches_fields(found), lambda: reaches_text(found))

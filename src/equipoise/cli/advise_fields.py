@@ -6,6 +6,7 @@ from typing import Any
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
 from equipoise.cli.foretold import equilibrium_fields
+from equipoise.cli.priced import ownership_fields, risk_fields
 from equipoise.economics import bill_fields
 from equipoise.scaling.equilibrium import words
 from equipoise.units import significant
@@ -40,6 +41,8 @@ def fields(found: Advice) -> dict[str, Any]:
         "reasons": [asdict(each) for each in found.reasons],
         "to_measure": [asdict(each) for each in found.to_measure],
         "swing": None if found.swing is None else asdict(found.swing),
+        "risks": [risk_fields(each) for each in found.risks],
+        "ownership": None if found.ownership is None else ownership_fields(found.ownership),
         "snippets": [asdict(each) for each in found.snippets],
         "settings": [asdict(each) for each in found.settings],
         "rejected": [] if standing.plan is None else [asdict(each) for each in standing.plan.rejected],

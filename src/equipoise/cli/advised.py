@@ -6,6 +6,7 @@ from textwrap import fill
 from equipoise.advice.answer.advice import Advice, Choice, Standing
 from equipoise.advice.answer.weighed import chance_words
 from equipoise.cli.output import printable, table_text, width_columns
+from equipoise.cli.priced import ownership_text, rented_text
 from equipoise.scaling.equilibrium import words as equilibrium_words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
@@ -24,6 +25,8 @@ def text(found: Advice) -> str:
         _answer(found),
         _stops(found),
         _sizes(found),
+        rented_text(found.risks),
+        "" if found.ownership is None else ownership_text(found.ownership),
         _listed("Why", _reasons(found)),
         _listed("What comes closest", _alternatives(found)),
         _listed("To be surer", _measurements(found)),

@@ -2,74 +2,85 @@
 
 import math
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.asked import USUAL_HORIZON_MONTHS, Owning, Request, Sought
 from equipoise.advice.forecast.answer import Terms
 from equipoise.advice.plans.planned import ObjectiveName
+from equipoise.advice.reach import TOKENS_PER_PARAM, Ask
 from equipoise.cli.asked import choices
 from equipoise.economics import DEFAULT_GRID, PriceTerms
 from equipoise.errors import DataError, UsageError
 from equipoise.units import HOUR_S, MIB, duration_s
 
 _MOST_BYTES = MIB
-_EXPECTED = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    tuple: "text or a list of texts",
+# Options that are no keys of a file, and why.
+NOT_KEYS: Final = {
+    "html": "where the answer goes is said anew each time",
+    "as_json": "how the answer looks is said anew each time",
+    "json_out": "where the answer goes is said anew each time",
+    "recorded": "what is kept in one's ledger is decided anew each time",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The options of `advise`, as given on the command line or in a file; None: not given."""
+    """The options of `advise`, as given on the command line or in a file; None: not given.
+
+    Annotations say what a file may hold: a new option is a field here and one in cli/advise.py.
+    """
 
     workload: str | None = None
     accelerator: tuple[str, ...] | None = None
     here: bool | None = None
     max_accelerators: int | None = None
-    objective: str | None = None
-    deadline: str | float | None = None
+    objective: ObjectiveName | None = None
+    deadline: float | str | None = None
     budget: float | None = None
     price: float | None = None
-    terms: str | None = None
+    terms: PriceTerms | None = None
     electricity: float | None = None
     pue: float | None = None
     region: str | None = None
-    runs: str | None = None
+    runs: Path | None = None
     global_batch: int | None = None
     samples: float | None = None
     tokens: float | None = None
     precision: str | None = None
+    ask: Ask | None = None
+    tokens_per_param: float | None = None
+    queue: float | None = None
+    buy: bool | None = None
+    purchase: float | None = None
+    hosting: float | None = None
+    utilisation: float | None = None
+    horizon: float | None = None
+    data: Path | None = None
+    also: tuple[Path, ...] | None = None
+    hardware: tuple[Path, ...] | None = None
+    workloads: tuple[Path, ...] | None = None
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "workload": (str,),
-    "accelerator": (tuple,),
-    "here": (bool,),
-    "max_accelerators": (int,),
-    "objective": (str,),
-    "deadline": (float, str),
-    "budget": (float,),
-    "price": (float,),
-    "terms": (str,),
-    "electricity": (float,),
-    "pue": (float,),
-    "region": (str,),
-    "runs": (str,),
-    "global_batch": (int,),
-    "samples": (float,),
-    "tokens": (float,),
-    "precision": (str,),
+KEYS: Final = {
+    name: tuple(each for each in get_args(hint) if each is not NoneType)
+    for name, hint in get_type_hints(Asked).items()
 }
-assert set(_TYPES) == {each.name for each in fields(Asked)}
-_CHOICES: dict[str, tuple[str, ...]] = {"objective": get_args(ObjectiveName), "terms": get_args(PriceTerms)}
+
+
+def given(options: Mapping[str, object]) -> Asked:
+    """The options of a command line by name: what is None, off or empty was not given."""
+    chosen: dict[str, Any] = {}
+    for name in KEYS:
+        value = options[name]
+        if value is not None and value is not False and value != []:
+            chosen[name] = tuple(value) if isinstance(value, list) else value
+    return Asked(**chosen)
 
 
 def from_file(path: Path) -> Asked:
@@ -85,38 +96,60 @@ def from_file(path: Path) -> Asked:
         found = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: no TOML: {err}") from err
-    given: dict[str, Any] = {key: _value(path, key, value) for key, value in found.items()}
-    return Asked(**given)
+    values: dict[str, Any] = {key: _value(path, key, value) for key, value in found.items()}
+    return Asked(**values)
 
 
 def _value(path: Path, key: str, value: object) -> object:
     """A value as the option of its name takes it."""
     name = key.replace("-", "_")
-    if name != key or name not in _TYPES:
-        near = get_close_matches(name, _TYPES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_TYPES)}"
+    if name != key or name not in KEYS:
+        if name in NOT_KEYS:
+            raise DataError(f"{path}: key {key!r} is only an option: {NOT_KEYS[name]}")
+        near = get_close_matches(name, KEYS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(KEYS)}"
         raise DataError(f"{path}: key {key!r} is unknown; {hint}")
-    if tuple in _TYPES[name]:
-        texts = [value] if isinstance(value, str) else value
-        if isinstance(texts, list) and texts and all(isinstance(each, str) for each in texts):
-            return tuple(texts)
-    elif float in _TYPES[name] and isinstance(value, (int, float)) and not isinstance(value, bool):
+    for kind in KEYS[name]:
+        found = _as(kind, value, path.parent)
+        if found is not None:
+            return found
+    expected = " or ".join(_expected(kind) for kind in KEYS[name])
+    raise DataError(f"{path}: {key} = {value!r}; expected {expected}")
+
+
+def _as(kind: Any, value: object, folder: Path) -> object:  # noqa: ANN401 - an annotation
+    """A value of a file as an annotation asks; None where it is no such. Paths are from the file's folder."""
+    if get_origin(kind) is tuple:
+        listed = value if isinstance(value, list) else [value]
+        items = [_as(get_args(kind)[0], each, folder) for each in listed]
+        return tuple(items) if items and None not in items else None
+    if get_origin(kind) is Literal:
+        return value if value in get_args(kind) else None
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         with suppress(OverflowError):  # a whole number of more digits than any float has
             return float(value)
-    elif any(type(value) is each for each in _TYPES[name]):
-        if name in _CHOICES and value not in _CHOICES[name]:
-            raise DataError(f"{path}: {key} = {value!r}; expected one of {', '.join(_CHOICES[name])}")
-        return value
-    expected = " or ".join(_EXPECTED[each] for each in _TYPES[name])
-    raise DataError(f"{path}: {key} = {value!r}; expected {expected}")
+    if kind is Path:
+        return folder / value if isinstance(value, str) and "\0" not in value else None
+    return value if type(value) is kind else None
+
+
+def _expected(kind: Any) -> str:  # noqa: ANN401 - an annotation
+    """What an annotation asks for, in words."""
+    if get_origin(kind) is tuple:
+        one = _expected(get_args(kind)[0])
+        return f"{one} or a list of such"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+    return words[kind]
 
 
 def joined(given: Asked, base: Asked) -> Asked:
     """What is given, and what the other says where nothing is."""
     chosen: dict[str, Any] = {}
-    for each in fields(Asked):
-        value = getattr(given, each.name)
-        chosen[each.name] = getattr(base, each.name) if value is None else value
+    for name in KEYS:
+        value = getattr(given, name)
+        chosen[name] = getattr(base, name) if value is None else value
     # Naming a machine on the command line takes the place of a file's `here`, and the other way round.
     if given.accelerator and not given.here:
         chosen["here"] = None
@@ -135,43 +168,63 @@ def asked(given: Asked) -> Asked:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
     if base.workload.lower().endswith(".toml"):
         raise DataError(f"{path}: workload = {base.workload!r} is another file; name a workload")
-    runs = None if base.runs is None else str(path.parent / base.runs)
-    whole = Asked(**({each.name: getattr(base, each.name) for each in fields(Asked)} | {"runs": runs}))
-    return joined(_without_workload(given), whole)
+    return joined(replace(given, workload=None), base)
 
 
-def _without_workload(given: Asked) -> Asked:
-    return Asked(**({each.name: getattr(given, each.name) for each in fields(Asked)} | {"workload": None}))
+def wanted(found: Asked) -> Request | Sought:
+    """What options ask for: advice, or what money and time are enough for.
+
+    Raises UsageError or SpecError for what no option can mean.
+    """
+    request, owning = _request(found), _owning(found)
+    if found.ask is None:
+        if found.tokens_per_param is not None:
+            raise UsageError("--tokens-per-param belongs to --ask model")
+        return replace(request, owning=owning)
+    if owning is not None:
+        raise UsageError(f"--ask {found.ask} and --buy ask for two answers; keep one")
+    per_param = TOKENS_PER_PARAM if found.tokens_per_param is None else found.tokens_per_param
+    return Sought(request=request, ask=found.ask, tokens_per_param=per_param)
 
 
-def request(found: Asked) -> Request:
-    """The request that options make. Raises UsageError or SpecError for what no option can mean."""
+def _request(found: Asked) -> Request:
     if found.workload is None:
         raise UsageError("advise needs a WORKLOAD, a module:function, or a CONFIG.toml")
     precisions: dict[str, Any] = dict(choices((), precision=found.precision))
-    # Typer and the file have checked objective and terms against their lists.
-    named: dict[str, Any] = {"objective": found.objective or "balance"}
-    priced: dict[str, Any] = {"price_terms": found.terms or "on_demand"}
     return Request(
         workload=found.workload,
         accelerators=found.accelerator or (),
         here=bool(found.here),
         most=found.max_accelerators,
+        objective=found.objective or "balance",
         deadline_s=_deadline_s(found.deadline),
         budget_usd=math.inf if found.budget is None else found.budget,
         terms=Terms(
             usd_per_accelerator_hour=found.price,
             region=found.region or DEFAULT_GRID,
+            price_terms=found.terms or "on_demand",
             usd_per_kwh=found.electricity,
             pue=found.pue,
-            **priced,
         ),
-        runs=None if found.runs is None else Path(found.runs),
+        runs=found.runs,
         global_batch_samples=found.global_batch,
         training_samples=found.samples,
         training_tokens=found.tokens,
         precision=tuple(precisions.get("precision", ())),
-        **named,
+        queue_s=None if found.queue is None else found.queue * HOUR_S,
+    )
+
+
+def _owning(found: Asked) -> Owning | None:
+    """What is said of buying; each of its amounts asks for it."""
+    amounts = (found.purchase, found.hosting, found.utilisation, found.horizon)
+    if not found.buy and amounts == (None,) * len(amounts):
+        return None
+    return Owning(
+        purchase_usd=found.purchase,
+        hosting_usd_per_month=found.hosting,
+        utilisation=found.utilisation,
+        horizon_months=USUAL_HORIZON_MONTHS if found.horizon is None else found.horizon,
     )
 
 

@@ -50,9 +50,12 @@ def grid(region: str = DEFAULT_GRID, *, kg_co2_per_kwh: float | None = None) -> 
     )
 
 
-def electricity(*, usd_per_kwh: float | None = None, pue: float | None = None) -> Electricity:
+def electricity(
+    *, usd_per_kwh: float | None = None, pue: float | None = None, in_office: bool = False
+) -> Electricity:
     """The price of electricity and the overhead of the building: the user's own, else what is usual.
 
+    in_office: a room for people, not a data centre.
     Raises UsageError where the user's own are no such amounts.
     """
     if usd_per_kwh is not None and not 0 < usd_per_kwh < _MOST_USD_PER_KWH:
@@ -60,14 +63,15 @@ def electricity(*, usd_per_kwh: float | None = None, pue: float | None = None) -
     if pue is not None and not 1 <= pue < _MOST_PUE:
         raise UsageError(f"--pue is {pue!r}; expected the building's energy over that of machines, from 1")
     usual = table("grids.toml")["electricity"]
+    place = "office_pue" if in_office else "pue"
     told = []
     if usd_per_kwh is None:
         told.append(usual["usd_per_kwh_source"])
     if pue is None:
-        told.append(usual["pue_source"])
+        told.append(usual[f"{place}_source"])
     return Electricity(
         usd_per_kwh=_stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
-        pue=_stated(usual["pue"]) if pue is None else exact(pue),
+        pue=_stated(usual[place]) if pue is None else exact(pue),
         basis="; ".join(told) or "your own figures",
     )
 

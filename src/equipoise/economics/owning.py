@@ -23,10 +23,10 @@ from equipoise.economics.uncertain import (
     tornado,
 )
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.spec.hardware import Accelerator
 from equipoise.stats import Interval
-from equipoise.units import DAY_S, HOUR_S
+from equipoise.units import DAY_S, HOUR_S, SI_PREFIXES
 
-PURCHASES = "src/equipoise/economics/purchases.toml"
 MONTH_H = 365.25 * DAY_S / HOUR_S / 12
 _MONTHS_A_YEAR = 12
 _RESIDUAL_MONTHS = 36
@@ -41,7 +41,8 @@ class Purchase:
     """What it takes to own one accelerator with its share of host and network.
 
     usd: of the whole, per accelerator. hosting_usd_per_month: room and rack, without electricity.
-    residual_fraction: of the price, after three years. basis: where each comes from.
+    in_office: it stands in a room for people, not in a data centre. residual_fraction: of the price, after
+    three years. basis: where each comes from.
     """
 
     accelerator: str
@@ -52,6 +53,7 @@ class Purchase:
     residual_fraction: Interval
     lifetime_months: Interval
     basis: tuple[str, ...]
+    in_office: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +80,19 @@ class Ownership:
 
 
 def purchase(
-    accelerator: str,
-    *,
-    power_w: float | None,
-    own_usd: float | None = None,
-    hosting_usd_per_month: float | None = None,
+    chip: Accelerator, *, own_usd: float | None = None, hosting_usd_per_month: float | None = None
 ) -> Purchase | None:
     """What owning one takes: the user's own figures, else those of the table; None without a price.
 
-    own_usd: of an accelerator with its share of everything. power_w: rated, for the room that it takes.
-    Raises UsageError for what is no amount.
+    own_usd: of an accelerator with its share of everything. hosting_usd_per_month: of the room that it takes.
+    Raises UsageError for what is no amount, EvidenceError where its power, and so its room, is not known.
     """
     for option, amount in (("--purchase", own_usd), ("--hosting", hosting_usd_per_month)):
         if amount is not None and not 0 <= amount < _MOST_USD:
             raise UsageError(f"{option} is {amount!r}; expected US dollars an accelerator")
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
-    rows = [row for row in known["purchase"] if row["accelerator"] == accelerator]
+    rows = [row for row in known["purchase"] if row["accelerator"] == chip.slug]
     if own_usd is None and not rows:
         return None
     if own_usd is not None:
@@ -105,31 +103,41 @@ def purchase(
             f"price {rows[0]['read']}: {rows[0]['source']}",
             f"host and network: {usual['system_factor_source']}",
         ]
-    if hosting_usd_per_month is not None:
-        hosting = exact(hosting_usd_per_month)
-    else:
-        if power_w is None:
-            raise EvidenceError(
-                f"no power of {accelerator} is known, so the room it takes is not", missing=("--hosting",)
-            )
-        hosting = product(_stated(usual["hosting_usd_per_kw_month"]), exact(power_w / 1000.0))
-        basis.append(f"hosting: {usual['hosting_source']}")
+    hosting, room = _hosting(chip, usual, hosting_usd_per_month)
     return Purchase(
-        accelerator=accelerator,
+        accelerator=chip.slug,
         usd=usd,
         upkeep_per_year=_stated(usual["upkeep_per_year"]),
         hosting_usd_per_month=hosting,
+        in_office=bool(chip.for_desktops),
         idle_power_fraction=_stated(usual["idle_power_fraction"]),
         residual_fraction=_stated(usual["residual_fraction_36_months"]),
         lifetime_months=_stated(usual["lifetime_months"]),
         basis=(
             *basis,
+            f"hosting: {room}",
             f"upkeep: {usual['upkeep_source']}",
             f"worth later: {usual['residual_source']}",
             f"lifetime: {usual['lifetime_source']}",
             f"power when idle: {usual['idle_source']}",
         ),
     )
+
+
+def _hosting(
+    chip: Accelerator, usual: dict[str, Any], own_usd_per_month: float | None
+) -> tuple[Interval, str]:
+    """A month of the room that an accelerator takes, and where that comes from."""
+    if own_usd_per_month is not None:
+        return exact(own_usd_per_month), "your own figure"
+    if chip.for_desktops:
+        return _stated(usual["office_hosting_usd_per_month"]), usual["office_hosting_source"]
+    if chip.power_w is None:
+        raise EvidenceError(
+            f"no power of {chip.slug} is known, so the room it takes is not", missing=("--hosting USD",)
+        )
+    per_kw = _stated(usual["hosting_usd_per_kw_month"])
+    return product(per_kw, exact(chip.power_w / SI_PREFIXES["k"])), usual["hosting_source"]
 
 
 def ownership(
@@ -154,9 +162,9 @@ def ownership(
     if rates.price is None or rates.accelerator_power_w is None:
         what = "price to rent" if rates.price is None else "power"
         raise EvidenceError(f"no {what} of {bought.accelerator} is known", missing=("--price",))
-    power = rates.electricity or electricity()
+    power = rates.electricity or electricity(in_office=bought.in_office)
     inputs = _inputs(bought, rates, power, utilisation, speed_error)
-    flows = _Flows(power_kw=rates.accelerator_power_w / 1000.0, horizon_months=horizon_months)
+    flows = _Flows(power_kw=rates.accelerator_power_w / SI_PREFIXES["k"], horizon_months=horizon_months)
     months = propagated(flows.months_to_break_even, inputs)
     lifetime = Input(name="lifetime", unit="months", interval=bought.lifetime_months)
     return Ownership(

@@ -119,6 +119,7 @@ class BarChart:
 
     limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
     level: where a dashed line crosses all bars; the subtitle says what it means.
+    is_across: bars lie, a row a name, each part from `origin` on by itself; labels are then left to a table.
     """
 
     name: str
@@ -132,6 +133,8 @@ class BarChart:
     limits: tuple[float, float]
     series: tuple[Part, ...]
     level: float | None = None
+    is_across: bool = False
+    origin: float = 0.0
 
     def extent(self, place: int) -> tuple[float, float]:
         """How far the parts of a bar reach below and above zero."""

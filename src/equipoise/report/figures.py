@@ -30,7 +30,7 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
     Source: plotly.js figure reference, version 4.
     """
     if isinstance(chart, BarChart):
-        return _bars(chart)
+        return _across(chart) if chart.is_across else _bars(chart)
     x_range = _range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
     # Large markers first, so that they cover no small one.
     data = [_trace(series) for series in sorted(chart.series, key=lambda each: -max(each.weights, default=0))]
@@ -54,7 +54,7 @@ def colour(mark: Mark) -> str:
 def height_px(chart: Chart | BarChart) -> int:
     """How high the figure is drawn: a row a name, or a plain plot."""
     if isinstance(chart, BarChart):
-        return PLOT_PX
+        return FRAME_PX + ROW_PX * len(chart.categories) if chart.is_across else PLOT_PX
     return FRAME_PX + ROW_PX * len(chart.y.categories) if chart.y.categories else PLOT_PX
 
 
@@ -143,6 +143,40 @@ def _bars(chart: BarChart) -> PlotlyJson:
         line = {"color": "var(--ink)", "width": 1.5, "dash": "dash"}
         ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": chart.level, "y1": chart.level}
         layout["shapes"] = [{"type": "line", "layer": "above", "line": line} | ends]
+    return {"data": data, "layout": layout}
+
+
+def _across(chart: BarChart) -> PlotlyJson:
+    """Bars that lie, the first name on top, each part from the origin to its own end."""
+    names = [plotly_text(name) for name in chart.categories]
+    data: list[PlotlyJson] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": plotly_text(part.name),
+            "y": names,
+            "x": [height or None for height in part.heights],
+            "base": [chart.origin] * len(names),
+            "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in part.hovers],
+            "hoverinfo": "text",
+            "textposition": "none",
+            "marker": {"color": colour(part.mark), "line": {"color": "var(--paper)", "width": 1}},
+        }
+        for part in chart.series
+    ]
+    low, high = chart.limits
+    padding = LOG_PADDING * (high - low)
+    line = {"color": "var(--ink)", "width": 1.5, "dash": "dash"}
+    ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": chart.origin, "x1": chart.origin}
+    layout = _frame(height_px(chart), right_px=16) | {
+        "barmode": "overlay",
+        "bargap": 0.3,
+        "xaxis": _axis(Axis(title=chart.x_title), (low - padding, high + padding))
+        | {"zeroline": low < 0.0 < high, "zerolinecolor": "var(--ink-2)"},
+        "yaxis": _axis(Axis(title=chart.y_title, categories=tuple(chart.categories)), (0.0, 1.0))
+        | {"showgrid": False},
+        "shapes": [{"type": "line", "layer": "above", "line": line} | ends],
+    }
     return {"data": data, "layout": layout}
 
 

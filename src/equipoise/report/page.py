@@ -30,4 +30,5 @@ class Page(Generic[Shown]):
 
     def left_out(self, findings: Shown) -> list[str]:
         """Titles of the sections for which there are no data."""
-        return [section.title for section in self.sections if not section.applies(findings)]
+        wanted = [each for each in self.sections if not each.is_extra]
+        return [section.title for section in wanted if not section.applies(findings)]

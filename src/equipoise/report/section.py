@@ -15,7 +15,7 @@ class Section(Generic[Shown]):
 
     name: its anchor. needs: fields of the findings without which it has nothing to say. blocks: the content
     from the findings; it lays out and words, it computes nothing. lists_headings: whether the contents lead
-    to its headings too.
+    to its headings too. is_extra: left out without a word where nobody asked for it.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Section(Generic[Shown]):
     needs: tuple[str, ...]
     blocks: Callable[[Shown], tuple[Block, ...]]
     lists_headings: bool = False
+    is_extra: bool = False
 
     def applies(self, findings: Shown) -> bool:
         """Whether everything the section needs was found: neither None nor empty."""

@@ -276,6 +276,8 @@ def _panels(block: Panels, console: Console) -> None:
 
 
 def _chart_title(chart: Chart | BarChart) -> Text:
+    if isinstance(chart, BarChart) and chart.is_across:
+        return Text.assemble((chart.title, "bold"), (f": {chart.x_title}", "dim"))
     if isinstance(chart, BarChart):
         return Text.assemble((chart.title, "bold"), (f": {chart.y_title} by {chart.x_title}", "dim"))
     x, y = (f"{axis.title} (log)" if axis.is_log else axis.title for axis in (chart.x, chart.y))

@@ -89,8 +89,32 @@ def _dot(series: Series, canvas: Canvas) -> str:
     return symbol(series.mark, canvas)
 
 
+def _across_plot(chart: BarChart, canvas: Canvas) -> Text:
+    """A line a bar: its name, and each part from the origin to its end on one scale for all."""
+    name_columns = max(map(len, chart.categories), default=0) + 1
+    label_columns = max(map(len, chart.labels), default=0) + 1
+    num_columns = max(canvas.columns - name_columns - label_columns - 2, 1)
+    scale = _Scale(low=chart.limits[0], high=chart.limits[1], is_log=False)
+    middle = scale.place(chart.origin, num_columns)
+    plot = Text()
+    for place, name in enumerate(chart.categories):
+        cells = [(" ", "")] * num_columns
+        for part in chart.series:
+            end = scale.place(chart.origin + (part.heights[place] or 0.0), num_columns)
+            for column in range(min(middle, end), max(middle, end)):
+                cells[column] = (symbol(part.mark, canvas), style(part.mark))
+        plot.append(f"{name:>{name_columns - 1}} {'│' if canvas.is_unicode else '|'}")
+        for character, cell_style in cells:
+            plot.append(character, cell_style)
+        plot.append(f" {chart.labels[place]}\n")
+    plot.right_crop(1)
+    return plot
+
+
 def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
     """A line a bar: its name, each part in its own symbol, its label; what hangs below zero is left out."""
+    if chart.is_across:
+        return _across_plot(chart, canvas)
     name_columns = max(map(len, chart.categories), default=0) + 1
     label_columns = max(map(len, chart.labels), default=0) + 1
     num_columns = canvas.columns - name_columns - label_columns - 2

@@ -93,6 +93,15 @@ def count(value: float | None) -> str:
     return ABSENT if value is None or not math.isfinite(value) else format_count(value)
 
 
+def capital(text: str) -> str:
+    """Words that begin a sentence.
+
+    >>> capital("on demand")
+    'On demand'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def plural(number: int, singular: str, many: str | None = None) -> str:
     """A count with its noun.
 

@@ -38,6 +38,7 @@ class Accelerator:
     peak_power_w: power at which the peaks hold, where power_w is a lower limit.
     host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
     apart, where link_byte_per_s is the slot's.
+    for_desktops: whether it is sold for desktop computers: an own one stands in an office or at home.
     node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
     """
 
@@ -71,6 +72,7 @@ class Accelerator:
     topology: Topology | None = None
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
+    for_desktops: bool | None = None
     node_source: str | None = None
     aliases: tuple[str, ...] = ()
 
@@ -243,7 +245,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
 
 
 _TEXTS = ("title", "vendor", "link", "source", "node_source")
-_FLAGS = ("switch_reduces", "keeps_order")
+_FLAGS = ("switch_reduces", "keeps_order", "for_desktops")
 _COUNTS = ("year", "memory_bytes", "node_size", "num_nics")
 _RATES = (
     "memory_byte_per_s",

@@ -42,6 +42,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         topology="host" if hosted else chips[0].topology,
         switch_reduces=all(chip.switch_reduces for chip in chips),
         keeps_order=all(chip.keeps_order is not False for chip in chips),
+        for_desktops=all(chip.for_desktops for chip in chips),
         node_source=chips[0].node_source,
         **facts,  # type: ignore[arg-type]  # numbers, by name
     )

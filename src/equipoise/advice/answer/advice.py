@@ -10,7 +10,9 @@ from equipoise.advice.forecast.answer import Forecast
 from equipoise.advice.launch.settings import Setting
 from equipoise.advice.launch.snippet import Snippet
 from equipoise.advice.plans.planned import Length, Option, Plan
+from equipoise.advice.risk import Risk
 from equipoise.economics import Bill, Rates
+from equipoise.economics.owning import Ownership
 from equipoise.economics.uncertain import Tornado
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.cluster import Cluster
@@ -136,8 +138,10 @@ class Standing:
 class Advice:
     """The answer. standing: of the machine to take; others: of those compared with it.
     next_doubling: None where twice as many are beyond all evidence. alternatives: the closest first. swing:
-    what moves the money, the largest part first; of accelerator-hours where there is no price. snippets: to
-    run it, the command first; settings: of the runtime, with their reasons.
+    what moves the money, the largest part first; of accelerator-hours where there is no price. risks: of the
+    choice on each terms of renting, with what fails on the way. ownership: of such an accelerator, where
+    buying was asked about and can be told. snippets: to run it, the command first; settings: of the runtime,
+    with their reasons.
     """
 
     request: Request
@@ -151,6 +155,8 @@ class Advice:
     to_measure: tuple[Measurement, ...]
     records: tuple[ErrorRecord, ...]
     swing: Tornado | None
+    risks: tuple[Risk, ...]
+    ownership: Ownership | None
     snippets: tuple[Snippet, ...]
     settings: tuple[Setting, ...]
     notes: tuple[str, ...]

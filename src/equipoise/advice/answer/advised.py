@@ -15,12 +15,14 @@ from equipoise.advice.answer.machines import Machine, machines
 from equipoise.advice.answer.next_doubling import next_doubling
 from equipoise.advice.answer.own_runs import OwnRuns, own_runs
 from equipoise.advice.answer.own_standing import own_standing
+from equipoise.advice.answer.priced import owned, rented
 from equipoise.advice.answer.reasons import reasons
 from equipoise.advice.answer.records import records
 from equipoise.advice.answer.run import settings_of, snippets_of
 from equipoise.advice.answer.standing import standing
 from equipoise.advice.answer.swing import swing
 from equipoise.advice.answer.to_measure import to_measure
+from equipoise.economics.owning import Ownership
 from equipoise.errors import EvidenceError
 from equipoise.spec.cluster import cluster
 
@@ -57,6 +59,7 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
     if choice is not None:
         everyone = {each.num_accelerators: each for each in (*best.choices, *best.beyond.values())}
         doubled = next_doubling(choice, everyone.get(2 * choice.num_accelerators))
+    bought, unbought = _bought(request, best)
     return Advice(
         request=request,
         workload=about.workload.slug,
@@ -69,6 +72,8 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
         to_measure=to_measure(request, best),
         records=records(request, best),
         swing=None if choice is None else swing(best, choice),
+        risks=rented(request, best, about.workload),
+        ownership=bought,
         snippets=snippets_of(best, choice),
         settings=settings_of(best, choice),
         notes=(
@@ -76,8 +81,20 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
             *best.notes,
             *(() if own is None else own.notes),
             *(f"Not compared: {each}." for each in refused),
+            *unbought,
         ),
     )
+
+
+def _bought(request: Request, standing: Standing) -> tuple[Ownership | None, tuple[str, ...]]:
+    """Buying beside renting where that was asked, or the sentence that says why not."""
+    if request.owning is None or standing.recommended is None:
+        return None, ()
+    try:
+        return owned(request.owning, standing, standing.recommended), ()
+    except EvidenceError as err:
+        missing = f": give {', '.join(err.missing)}" if err.missing else ""
+        return None, (f"Buying was not compared: {err}{missing}.",)
 
 
 def _standing(

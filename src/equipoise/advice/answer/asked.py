@@ -6,11 +6,28 @@ from pathlib import Path
 
 from equipoise.advice.forecast.answer import MAX_ACCELERATORS, Terms
 from equipoise.advice.plans.planned import ObjectiveName
+from equipoise.advice.reach import TOKENS_PER_PARAM, Ask
 from equipoise.errors import UsageError
 from equipoise.units import HOUR_S
 
 # Where nothing tells a limit: what users of clusters ask about, more where more was published.
 USUAL_MOST = 512
+USUAL_HORIZON_MONTHS = 36.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owning:
+    """Buying the accelerators, to compare with renting them; None: as is usual.
+
+    purchase_usd: of one accelerator with its share of host and network. hosting_usd_per_month: of its room,
+    without power; 0 where it stands in one's own. utilisation: share of all hours that it works.
+    horizon_months: by when owning has to pay.
+    """
+
+    purchase_usd: float | None = None
+    hosting_usd_per_month: float | None = None
+    utilisation: float | None = None
+    horizon_months: float = USUAL_HORIZON_MONTHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +36,8 @@ class Request:
 
     workload: a name of the catalogue, or `module:function`. accelerators: names to choose from; empty where
     `here` looks the machine over. most: accelerators that may be taken; chosen unless given. runs: a folder
-    of the user's own measurements. deadline_s, budget_usd: the training may not exceed them.
+    of the user's own measurements. deadline_s, budget_usd: the training may not exceed them. queue_s: until
+    the accelerators are there; None is not known. owning: None where buying is not asked about.
     """
 
     workload: str
@@ -35,6 +53,8 @@ class Request:
     training_samples: float | None = None
     training_tokens: float | None = None
     precision: tuple[str, ...] = ()
+    queue_s: float | None = None
+    owning: Owning | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -52,3 +72,17 @@ class Request:
         for option, value in (("--deadline", self.deadline_s / HOUR_S), ("--budget", self.budget_usd)):
             if not value > 0:
                 raise UsageError(f"{option} {value:g}; expected a number above 0")
+        if self.queue_s is not None and not 0.0 <= self.queue_s < math.inf:
+            raise UsageError(f"--queue is {self.queue_s / HOUR_S:g} hours; expected hours, at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """What budget and deadline are enough for is asked, in place of how many accelerators to take.
+
+    request: its length, objective and owning say nothing here.
+    """
+
+    request: Request
+    ask: Ask
+    tokens_per_param: float = TOKENS_PER_PARAM

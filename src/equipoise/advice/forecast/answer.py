@@ -60,15 +60,15 @@ class Terms:
     usd_per_kwh: float | None = None
     pue: float | None = None
 
-    @property
-    def electricity(self) -> Electricity | None:
+    def electricity(self, *, in_office: bool = False) -> Electricity | None:
         """What the user says of electricity, the rest as usual; None where nothing is said.
 
+        in_office: what is usual in a room for people, not in a data centre.
         Raises UsageError for what is no such amount.
         """
         if self.usd_per_kwh is None and self.pue is None:
             return None
-        return electricity(usd_per_kwh=self.usd_per_kwh, pue=self.pue)
+        return electricity(usd_per_kwh=self.usd_per_kwh, pue=self.pue, in_office=in_office)
 
     def __post_init__(self) -> None:
         """Refuse what is no amount."""

@@ -134,12 +134,13 @@ def _own_evidence(data: Points, where: str) -> tuple[Evidence, ...]:
 def _rates(accelerator: str | None, terms: Terms) -> Rates:
     """The rates of the accelerator; of an unnamed one only what the user states."""
     if accelerator is not None:
+        chip = known_accelerator(accelerator)
         return economics.rates(
-            known_accelerator(accelerator),
+            chip,
             own_price=terms.usd_per_accelerator_hour,
             region=terms.region,
             terms=terms.price_terms,
-            power=terms.electricity,
+            power=terms.electricity(in_office=bool(chip.for_desktops)),
         )
     own = terms.usd_per_accelerator_hour
     return Rates(
@@ -147,7 +148,7 @@ def _rates(accelerator: str | None, terms: Terms) -> Rates:
         grid=economics.grid(terms.region),
         accelerator_power_w=None,
         system_power=economics.SYSTEM_POWER,
-        electricity=terms.electricity,
+        electricity=terms.electricity(),
     )
 
 

@@ -33,7 +33,7 @@ def rates(chip: Accelerator, terms: Terms) -> Rates:
         own_price=terms.usd_per_accelerator_hour,
         region=terms.region,
         terms=terms.price_terms,
-        power=terms.electricity,
+        power=terms.electricity(in_office=bool(chip.for_desktops)),
     )
     prices = [economics.price(slug, terms=terms.price_terms) for slug in kinds(chip)]
     if own.price is not None or len(prices) == 1 or None in prices:

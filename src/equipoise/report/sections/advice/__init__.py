@@ -4,12 +4,24 @@ from typing import Final
 
 from equipoise.findings import AdviceFindings
 from equipoise.report.section import Section
-from equipoise.report.sections.advice import answer, close, evidence, money, record, run, sizes
+from equipoise.report.sections.advice import (
+    answer,
+    buying,
+    close,
+    evidence,
+    money,
+    record,
+    renting,
+    run,
+    sizes,
+)
 
 SECTIONS: Final[tuple[Section[AdviceFindings], ...]] = (
     answer.SECTION,
     sizes.SECTION,
     money.SECTION,
+    renting.SECTION,
+    buying.SECTION,
     close.SECTION,
     evidence.SECTION,
     record.SECTION,

@@ -9,7 +9,7 @@ from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Tile, Tiles, code, note, prose, strong
 from equipoise.report.section import Section
-from equipoise.report.words import DASH, TIMES, accelerator_name, count, listed, printable, sentence
+from equipoise.report.words import DASH, TIMES, accelerator_name, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
@@ -49,7 +49,7 @@ def summary(findings: AdviceFindings) -> tuple[str, ...]:
         sentence(f"{format_duration(best.time.value)} ({ends(best.time)}) to {advice.standing.length.words}.")
     ]
     if advice.standing.answer is not None:
-        told.append(_capital(sentence(f"{words(advice.standing.answer)}.")))
+        told.append(capital(sentence(f"{words(advice.standing.answer)}.")))
     told += [_doubling(advice)] if advice.next_doubling is not None else []
     told += [sentence(each.words) for each in advice.records[:1]]
     return tuple(told)
@@ -68,10 +68,6 @@ def ends(time: Interval) -> str:
 def usd(amount: float) -> str:
     """Dollars, short."""
     return f"{format_si(amount, '').strip()} USD"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _doubling(advice: Advice) -> str:

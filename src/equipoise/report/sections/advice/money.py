@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.advice.answer.advice import Choice
-from equipoise.economics.uncertain import Bar, Tornado
+from equipoise.economics.uncertain import Tornado
 from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Panels, prose
-from equipoise.report.charts import Axis, BarChart, Chart, Mark, Note, Part, Series
+from equipoise.report.charts import Axis, BarChart, Chart, Mark, Note, Series
+from equipoise.report.money_text import short
 from equipoise.report.section import Section
 from equipoise.report.sections.advice.answer import hardware, usd
 from equipoise.report.sections.advice.sizes import everyone
+from equipoise.report.tornado import moving, tornado_figure, tornado_table
 from equipoise.report.words import accelerator_name, count, printable
-from equipoise.units import format_duration, format_si
+from equipoise.units import format_duration
 
 TAKEN_MARK: Final = Mark(colour=5, symbol="star")
-LOW_MARK, HIGH_MARK = Mark(colour=3, symbol="circle"), Mark(colour=2, symbol="square")
-LOW, HIGH = "at the low end of its range", "at the high end"
 
 
 def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
@@ -27,11 +27,19 @@ def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
     charts: tuple[Chart | BarChart, ...] = ()
     if priced and sum(len(everyone(each)) for each in priced) > 1:
         charts = (_trade(findings),)
-    swing = () if advice.swing is None else (Panels(charts=(_tornado(advice.swing),), legend="Moved"),)
+    swing = () if advice.swing is None or not moving(advice.swing) else _swung(advice.swing)
     return (
         prose(*_said(findings)),
         *((Panels(charts=charts, legend="Accelerators"),) if charts else ()),
         *swing,
+    )
+
+
+def _swung(swing: Tornado) -> tuple[Block, ...]:
+    """What moves the money."""
+    return (
+        Panels(charts=(tornado_figure(swing, name="advice-tornado"),), legend="Moved"),
+        tornado_table(swing, name="advice-swing"),
     )
 
 
@@ -50,11 +58,7 @@ def _said(findings: AdviceFindings) -> Iterator[str]:
 
 
 def _amount(value: float, swing: Tornado) -> str:
-    return f"{_short(value)} {swing.unit}"
-
-
-def _short(value: float) -> str:
-    return format_si(value, "").strip()
+    return f"{short(value)} {swing.unit}"
 
 
 def _trade(findings: AdviceFindings) -> Chart:
@@ -108,44 +112,6 @@ def _trade(findings: AdviceFindings) -> Chart:
             for each in everyone(advice.standing)
             if each.bill.usd is not None
         ),
-    )
-
-
-def _tornado(swing: Tornado) -> BarChart:
-    """What each cause, moved alone, does to the result."""
-    value = swing.result.value
-
-    def part(name: str, mark: Mark, ends: list[tuple[Bar, float]]) -> Part:
-        return Part(
-            name=name,
-            mark=mark,
-            heights=tuple(end - value for _, end in ends),
-            hovers=tuple(
-                (
-                    f"{bar.name}: {_short(bar.low)} to {_short(bar.high)} {bar.unit}",
-                    f"{swing.name}: {_amount(end, swing)}",
-                )
-                for bar, end in ends
-            ),
-        )
-
-    low = part(LOW, LOW_MARK, [(bar, bar.at_low) for bar in swing.bars])
-    high = part(HIGH, HIGH_MARK, [(bar, bar.at_high) for bar in swing.bars])
-    heights = [height for each in (low, high) for height in each.heights if height is not None]
-    told = [
-        f"{bar.name}: {_amount(bar.at_low, swing)} to {_amount(bar.at_high, swing)}" for bar in swing.bars
-    ]
-    return BarChart(
-        name="advice-tornado",
-        title=f"What moves the {swing.name}",
-        subtitle=f"each cause alone, from one end of its range to the other, about {_amount(value, swing)}",
-        alternative=f"What moves the {swing.name}. {'; '.join(told)}.",
-        x_title="moved alone",
-        y_title=f"change, {swing.unit}",
-        categories=tuple(bar.name for bar in swing.bars),
-        labels=tuple(f"{_amount(bar.at_low, swing)} to {_amount(bar.at_high, swing)}" for bar in swing.bars),
-        limits=(min(0.0, *heights), max(0.0, *heights)),
-        series=(low, high),
     )
 
 
