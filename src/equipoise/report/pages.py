@@ -5,7 +5,14 @@ from typing import Final
 from equipoise.advice.links.links import Meaning
 from equipoise.advice.measured.sweep_now import SweepNow
 from equipoise.advice.measured.watched_now import WatchedNow
-from equipoise.findings import AccuracyFindings, AdviceFindings, ComparedFindings, Findings, PlanFindings
+from equipoise.findings import (
+    AccuracyFindings,
+    AdviceFindings,
+    ComparedFindings,
+    Findings,
+    PlanFindings,
+    ReachFindings,
+)
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
 from equipoise.report.sections.accuracy import SECTIONS as ACCURACY_SECTIONS
@@ -17,6 +24,8 @@ from equipoise.report.sections.compare import side
 from equipoise.report.sections.method import NOT_VERIFIED
 from equipoise.report.sections.plan import SECTIONS as PLAN_SECTIONS
 from equipoise.report.sections.plan import answer
+from equipoise.report.sections.reach import SECTIONS as REACH_SECTIONS
+from equipoise.report.sections.reach import answer as reached
 from equipoise.report.sections.sweep import SECTIONS as SWEEP_SECTIONS
 from equipoise.report.sections.sweep import head as sweep
 from equipoise.report.sections.topology import SECTIONS as TOPOLOGY_SECTIONS
@@ -64,6 +73,18 @@ ADVICE: Final[Page[AdviceFindings]] = Page(
     closing=lambda findings: (
         "Times nobody has measured are predictions: try the first steps before you book the machines.",
         NOT_VERIFIED,
+        f"Dataset {printable(findings.dataset)}.",
+    ),
+)
+
+REACH: Final[Page[ReachFindings]] = Page(
+    title=lambda findings: f"Advice: {reached.headline(findings)}",
+    about=reached.about,
+    headline=reached.headline,
+    summary=reached.summary,
+    sections=REACH_SECTIONS,
+    closing=lambda findings: (
+        "Times are predicted by a model, not measured: try the first steps before you spend the money.",
         f"Dataset {printable(findings.dataset)}.",
     ),
 )
