@@ -1,9 +1,12 @@
 """Small models on real data: scikit-learn's handwritten digits, so that their loss means something."""
 
+import gzip
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
@@ -103,6 +106,25 @@ def small_cnn() -> Made:
     return on_digits(model, side=28)
 
 
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of (num_samples, 8, 8) pixels from 0 to 16, and which digit each shows.
+
+    Read from scikit-learn's file where it is: importing its reader takes every rank of every run a second.
+    """
+    spec = find_spec("sklearn")
+    path = Path(str(spec and spec.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    if path.exists():
+        with gzip.open(path, "rt") as file:
+            rows = np.loadtxt(file, delimiter=",")
+    else:  # another layout of that package
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - see above
+
+        found = load_digits()
+        rows = np.column_stack([found.data, found.target])
+    images = torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 8, 8)
+    return images, torch.tensor(rows[:, -1], dtype=torch.long)
+
+
 def on_digits(
     model: nn.Module,
     *,
@@ -114,12 +136,11 @@ def on_digits(
 
     scores: of model and images: (num_samples, num_classes).
     """
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16  # pixels are 0..16
+    pixels, labels = digits()
+    images = pixels[:, None] / 16
     if side != images.shape[-1]:
         images = functional.interpolate(images, (side, side), mode="bilinear")
     images = images.repeat(1, num_channels, 1, 1)
-    labels = torch.tensor(digits.target, dtype=torch.long)
     held_out = torch.arange(len(labels)) % HELD_OUT_EVERY == 0
 
     def loss(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
