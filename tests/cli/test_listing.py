@@ -3,10 +3,10 @@
 import pytest
 
 from equipoise.cli.listing import LISTINGS
+from equipoise.runs.chosen import tables
 from equipoise.runs.store import Tables
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy, strategy
-from equipoise.study import tables
 
 BY_KIND = {listing.kind: listing for listing in LISTINGS}
 

@@ -204,8 +204,8 @@ def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
     import polars as pl
 
     from equipoise.spec.hardware import accelerator_slug
+    from equipoise.spec.rounds import round_name
     from equipoise.spec.workload import workload_slug
-    from equipoise.study import round_name
 
     spelt: dict[str, Callable[[str], str | None]] = {
         "campaign": round_name,

@@ -1,6 +1,5 @@
 """What `equipoise list` prints: each kind of thing with how often the data have it."""
 
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from textwrap import fill
@@ -16,6 +15,7 @@ from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
 from equipoise.spec.cluster import joined, systems
 from equipoise.spec.hardware import accelerators
+from equipoise.spec.rounds import round_order
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workloads
 from equipoise.units import format_count, format_si
@@ -66,13 +66,7 @@ def _rounds(tables: Tables) -> list[dict[str, Any]]:
     num_runs = tables.runs.group_by("campaign").agg(num_runs=pl.len())
     joined = by_round.join(num_runs, on="campaign", how="full", coalesce=True).rename({"campaign": "round"})
     zeros = joined.with_columns(pl.col("num_entries", "num_scored", "num_runs").fill_null(0))
-    return sorted(zeros.to_dicts(), key=lambda row: _in_order(row["round"]))
-
-
-def _in_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
-    """Rounds by their number, other campaigns after them by name."""
-    found = re.fullmatch(r"v(\d+)\.(\d+)", name or "")
-    return (found is None, tuple(map(int, found.groups())) if found else (), name or "")
+    return sorted(zeros.to_dicts(), key=lambda row: round_order(row["round"]))
 
 
 def _workloads(tables: Tables) -> list[dict[str, Any]]:
@@ -201,7 +195,7 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
     having = scores.filter(pl.col(column) == slug)
     return {
         "num_entries": having.height,
-        "rounds": sorted(having["campaign"].drop_nulls().unique(), key=_in_order),
+        "rounds": sorted(having["campaign"].drop_nulls().unique(), key=round_order),
     }
 
 

@@ -15,7 +15,8 @@ from equipoise.advice.plans.planned import Plan, Question
 from equipoise.runs.chosen import tables
 from equipoise.runs.store import Tables
 from equipoise.scaling.metrics import COMPARABLE
-from equipoise.study import DIVISION, MIN_ENTRIES, default_round, round_order
+from equipoise.spec.rounds import round_order
+from equipoise.study import DIVISION, MIN_ENTRIES, default_round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ import polars as pl
 from equipoise.report.entry_text import hardware
 from equipoise.report.pages import COMPARED
 from equipoise.report.words import entry_name, workload_name
-from equipoise.study import compared, round_name
+from equipoise.spec.rounds import round_name
+from equipoise.study import compared
 from equipoise.units import format_duration
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import MOST_SYSTEMS, AskedCompare

@@ -4,7 +4,7 @@ from typing import Final
 
 from equipoise.report.pages import STUDY
 from equipoise.report.words import plural, printable, workload_name
-from equipoise.study import round_name
+from equipoise.spec.rounds import round_name
 from equipoise.study import study as studied
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import AskedStudy

@@ -1,0 +1,29 @@
+"""Rounds of results: their names, and their order in time."""
+
+import re
+
+_ROUND = re.compile(r"v(\d+)\.(\d+)")
+
+
+def round_name(name: str) -> str:
+    """A round as the data name it: `4.1`, `V4.1` and `v4.1` are one.
+
+    >>> round_name("4.1")
+    'v4.1'
+    """
+    return re.sub(r"^v?(?=\d)", "v", name.strip(), flags=re.IGNORECASE)
+
+
+def is_round(name: str) -> bool:
+    """Whether data call a round so; other campaigns have names of their own."""
+    return _ROUND.fullmatch(name) is not None
+
+
+def round_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
+    """A key: rounds in the order of their numbers, v10.0 after v9.0; then other campaigns by name.
+
+    >>> sorted(["v10.0", "mine", "v9.0"], key=round_order)
+    ['v9.0', 'v10.0', 'mine']
+    """
+    found = _ROUND.fullmatch(name or "")
+    return found is None, tuple(map(int, found.groups())) if found else (), name or ""
