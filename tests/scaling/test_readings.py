@@ -1,7 +1,7 @@
 import pytest
 
 from equipoise.scaling import readings
-from equipoise.scaling.readings import like_for_like_view, their_view
+from equipoise.scaling.views import like_for_like_view, their_view
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ from equipoise.scaling.readings import (
     MARGIN,
     Reading,
     Verdict,
-    View,
-    like_for_like_view,
-    their_view,
 )
 from equipoise.scaling.statements import BALANCE, BERT, CAUSE, COMPARED, RETINANET, STATED, STUDIED, Statement
 from equipoise.scaling.titles import workload_title
+from equipoise.scaling.views import View, like_for_like_view, their_view
 
 RULE = (
     "A statement holds, reverses or is not supported by its printed rule. A claim holds when every "

@@ -7,9 +7,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from equipoise.scaling.metrics import curves
-from equipoise.scaling.readings import MARGIN, Figure, Reading, View, no_evidence
+from equipoise.scaling.readings import MARGIN, Figure, Reading, no_evidence
 from equipoise.scaling.shared import families
 from equipoise.scaling.titles import accelerator_title, workload_title
+from equipoise.scaling.views import View
 from equipoise.units import format_count
 
 

@@ -1,8 +1,4 @@
-"""Statements about how a workload scales, each tested on one view of its entries by a printed rule.
-
-A view is the study's way (E' over mixed hardware) or like for like (E over one accelerator). Each test takes
-views only.
-"""
+"""Statements about how a workload scales, each tested on one view of its entries by a printed rule."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,16 +7,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import polars as pl
 
-from equipoise.scaling.decompose import FACTORS, log_loss_shares
-from equipoise.scaling.metrics import COMPARABLE
-from equipoise.scaling.titles import accelerator_title
+from equipoise.scaling.decompose import log_loss_shares
+from equipoise.scaling.views import View
 from equipoise.units import format_count, format_duration, format_percent
 
 Verdict: TypeAlias = Literal["holds", "reverses", "not supported", "not enough evidence"]
 
 # Replicate submissions differ by 3.3 % (median log-sd), the difference of two therefore by 1.4 times as much:
-# what is
-# within 5 % cannot be told apart.
+# what is within 5 % cannot be told apart.
 MARGIN = 0.05
 # The size from which the study sees efficiency fall.
 SIXTEEN = 16
@@ -51,73 +45,6 @@ class Reading:
     verdict: Verdict
     figures: tuple[Figure, ...]
     words: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """The comparable entries of a workload with one efficiency.
-
-    points: entry_id, submitter, accelerator, num_accelerators, score_s, speedup, efficiency, is_baseline,
-    factors.
-    """
-
-    way: Literal["their way", "like for like"]
-    workload: str
-    points: pl.DataFrame
-
-    @property
-    def best(self) -> pl.DataFrame:
-        """The most efficient entry at each size, smallest first."""
-        return self.points.sort(
-            "num_accelerators", "efficiency", "entry_id", descending=[False, True, False]
-        ).unique("num_accelerators", keep="first", maintain_order=True)
-
-    @property
-    def about(self) -> str:
-        """What was looked at, for a sentence."""
-        if self.way == "their way" or self.points.is_empty():
-            return "All systems"
-        return f"{accelerator_title(self.points['accelerator'][0])} only"
-
-
-def their_view(workload: str, entries: pl.DataFrame) -> View:
-    """All entries with E', whatever their accelerator.
-
-    entries: a frame with metrics and factors, of one round, workload and division.
-    """
-    return View(
-        way="their way", workload=workload, points=_points(entries, "relative_efficiency", "is_reference")
-    )
-
-
-def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
-    """The entries of the accelerator seen at the most sizes (ties: widest range), with like-for-like E."""
-    baseline = pl.col("entry_id") == pl.col("like_for_like_baseline_id")
-    points = _points(
-        entries.filter(pl.col("like_for_like_efficiency").is_not_null()).with_columns(_is_baseline=baseline),
-        "like_for_like_efficiency",
-        "_is_baseline",
-    )
-    chosen = (
-        points.group_by("accelerator")
-        .agg(
-            num_sizes=pl.col("num_accelerators").n_unique(),
-            growth=pl.col("num_accelerators").max() / pl.col("num_accelerators").min(),
-        )
-        .sort("num_sizes", "growth", "accelerator", descending=[True, True, False])
-        .head(1)
-    )
-    return View(
-        way="like for like", workload=workload, points=points.join(chosen, on="accelerator", how="semi")
-    )
-
-
-def _points(entries: pl.DataFrame, efficiency: str, baseline: str) -> pl.DataFrame:
-    return entries.filter(COMPARABLE).select(
-        "entry_id", "submitter", "accelerator", "num_accelerators", "score_s", "speedup",
-        "like_for_like_efficiency", pl.col(efficiency).alias("efficiency"),
-        pl.col(baseline).alias("is_baseline"), *FACTORS,
-    )  # fmt: skip
 
 
 def no_evidence(words: str) -> Reading:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from equipoise.scaling import readings
-from equipoise.scaling.readings import MARGIN, Reading, View
+from equipoise.scaling.readings import MARGIN, Reading
+from equipoise.scaling.views import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

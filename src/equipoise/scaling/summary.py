@@ -8,7 +8,7 @@ import polars as pl
 from equipoise.scaling.claims import Claim
 from equipoise.scaling.decompose import log_loss_shares
 from equipoise.scaling.pointers import Pointer
-from equipoise.scaling.readings import like_for_like_view
+from equipoise.scaling.views import like_for_like_view
 from equipoise.units import format_count, format_percent
 
 _VERDICT_WORDS = (
