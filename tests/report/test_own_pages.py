@@ -10,13 +10,16 @@ from rich.console import Console
 
 from equipoise import study
 from equipoise.advice.measured.sweep_now import sweep_now
+from equipoise.advice.measured.watched_now import watched_now
 from equipoise.bench.store import Finished, Store
+from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
-from equipoise.bench.under_way import folders_below, under_way
+from equipoise.bench.under_way import folders_below, is_watched, under_way
+from equipoise.bench.watching.record import RankFile, run_folder, written_step
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report import html, terminal
-from equipoise.report.pages import ACCURACY, COMPARED, SWEEP
-from equipoise.report.words import TIMES
+from equipoise.report.pages import ACCURACY, COMPARED, SWEEP, WATCHED
+from equipoise.report.words import DASH, TIMES
 from equipoise.runs.chosen import tables
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -146,8 +149,61 @@ def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
     assert (now.num_planned, now.num_finished, now.is_running, now.is_whole) == (4, 3, True, False)
     assert now.left_s == 10.0  # one run left, ten seconds from one to the next
     assert not under_way(store.folder).is_running
-    assert folders_below(tmp_path) == (store.folder,)
+    (tmp_path / "loop" / "watched").mkdir(parents=True)
+    assert folders_below(tmp_path) == (store.folder, tmp_path / "loop")
+    assert [is_watched(each) for each in folders_below(tmp_path)] == [False, True]
     assert folders_below(tmp_path / "none") == ()
+
+
+# --- watched loops
+
+
+def loop(out, run, step_s, *, rank=0, num_ranks=1, workload="net", num=60, ended=True):
+    """What a rank leaves whose steps took so long: half of it forward, a quarter input; with 8 samples."""
+    about = {"rank": rank, "num_ranks": num_ranks, "workload": workload, "conditions": {"host": HOSTILE}}
+    file = RankFile(run_folder(out, run), about)
+    split = {"input": 0.25, "forward": 0.5, "backward": 0.25, "optimizer": 0.0, "rest": 0.0, "step": 1.0}
+    seconds = {name: share * step_s for name, share in split.items()}
+    file.add(
+        [
+            written_step(seconds, number=number, num_batches=1, num_samples=8, profiled=False)
+            for number in range(1, num + 1)
+        ]
+    )
+    if ended:
+        file.add([{"end": {"memory_bytes": 2**20}}])
+    file.close()
+
+
+def test_watched_loops_tell_rates_phases_and_ranks(tmp_path):
+    """Two ranks, 40 ms a step of the slower: 2 x 8 samples in 0.04 s are 400 a second."""
+    loop(tmp_path, "20250101T000000-abcdef", 0.010)
+    loop(tmp_path, "20250102T000000-abcdef", 0.030, num_ranks=2)
+    loop(tmp_path, "20250102T000000-abcdef", 0.040, rank=1, num_ranks=2)
+    (run_folder(tmp_path, "20250103T000000-abcdef")).mkdir()
+    found = watched_now(tmp_path)
+    newest, first = found.runs
+    assert newest.step_s == Spread(value=0.04, low=0.04, high=0.04)
+    assert (newest.samples_per_s.value, first.samples_per_s.value) == (pytest.approx(400), pytest.approx(800))
+    assert newest.phases["forward"] == pytest.approx(0.02)
+    assert [each.step_s for each in newest.ranks] == [0.03, 0.04]
+    assert [each.name for each in found.unread] == ["20250103T000000-abcdef"]
+    assert newest.gains[0].startswith("without input a step is at most 1.33 times as fast")
+    told = text(WATCHED, found)
+    assert f"{tmp_path.name}: net on 2 ranks, 40 ms (40{DASH}40) a step; it has ended" in " ".join(told.split())
+    assert "50 % of a step is forward pass" in told
+    assert max(map(len, told.splitlines())) <= 80
+    page = html.render(WATCHED, found)
+    assert "<img src=x" not in page
+    assert "2025-01-02 00:00:00" in page
+
+
+def test_long_loops_are_drawn_by_medians_of_neighbours(tmp_path):
+    loop(tmp_path, "20250101T000000-abcdef", 0.010, num=1000, ended=False)
+    (run,) = watched_now(tmp_path).runs
+    assert len(run.course.steps) == 100
+    assert run.course.steps[:2] == (5.5, 15.5)  # the middles of ten each
+    assert set(run.course.step_s) == {0.010}
 
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
