@@ -20,7 +20,7 @@ def render(page: Page[Shown], findings: Shown) -> str:
     Nothing in it is loaded from elsewhere, and its content security policy forbids that anything is.
     """
     content = page.content(findings)
-    scripts = (_asset("plotly-basic.min.js"), asset("page.js"))
+    scripts = (_asset("plotly-basic.min.js"), _asset("page.js"))
     body = element(
         "body",
         element("a", "Skip to the report", href="#main", class_="skip"),
