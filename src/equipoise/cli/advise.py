@@ -10,6 +10,7 @@ from equipoise.cli.options import (
     AsHtml,
     AsJson,
     Budget,
+    Collectives,
     Data,
     GlobalBatch,
     Hardware,
@@ -81,6 +82,18 @@ def advise(
     samples: Samples = None,
     tokens: Tokens = None,
     precision: Precisions = None,
+    collectives: Collectives = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Traces of your own training by torch.profiler; may be repeated."),
+    ] = None,
+    traced_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KNOB=VALUE ...",
+            help='What traces do not tell: "ranks=8 global_batch=64 precision=bf16".',
+        ),
+    ] = None,
     ask: Annotated[
         Literal["tokens", "model"] | None,
         typer.Option(help="Rather: how many tokens, or how large a model, --budget and --deadline allow."),
@@ -147,8 +160,8 @@ def _tell_advice(
     with answers_only():
         found = best_advice(request, scores=scores)
     if recorded:
-        from equipoise.advice.answer.predictions import of_advice
-        from equipoise.advice.ledger import add_predictions, ledger_path
+        from equipoise.advice.ledger.kept import add_predictions, ledger_path
+        from equipoise.advice.ledger.made import of_advice
 
         add_predictions(ledger_path(), of_advice(found))
     if html:

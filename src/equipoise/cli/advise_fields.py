@@ -5,7 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
+from equipoise.advice.answer.own_traces import TraceCheck
 from equipoise.cli.foretold import equilibrium_fields
+from equipoise.cli.plan_fields import links_fields
 from equipoise.cli.priced import ownership_fields, risk_fields
 from equipoise.economics import bill_fields
 from equipoise.scaling.equilibrium import words
@@ -53,6 +55,8 @@ def fields(found: Advice) -> dict[str, Any]:
             "whole": standing.length.is_whole,
             "missing": list(standing.length.missing),
         },
+        "links": None if standing.plan is None else links_fields(standing.plan.links),
+        "traces": [_trace(each) for each in standing.traces],
         "rates": asdict(standing.rates),
         "notes": list(found.notes),
         "num_considered": None if standing.plan is None else standing.plan.num_considered,
@@ -69,6 +73,28 @@ def _cluster(standing: Standing) -> dict[str, Any]:
         "name": None if nodes is None else nodes.name,
         "node_size": None if nodes is None else nodes.node_size,
         "memory_bytes": None if nodes is None else nodes.accelerator.memory_bytes,
+    }
+
+
+def _trace(each: TraceCheck) -> dict[str, Any]:
+    """A traced run beside the model."""
+    trace = each.trace
+    return {
+        "files": list(trace.files),
+        "num_traced": trace.num_traced,
+        "num_accelerators": trace.num_ranks,
+        "device": trace.device,
+        "num_steps": trace.num_steps,
+        "step_s": trace.step_s,
+        "log_sd": trace.log_sd,
+        "compute_share": trace.compute_share,
+        "exposed_share": trace.exposed_share,
+        "idle_share": trace.idle_share,
+        "strategy": None if trace.strategy is None else trace.strategy.text(),
+        "modelled_step_s": each.modelled_step_s,
+        "modelled_exposed_share": each.modelled_exposed_share,
+        "missing": list(trace.missing),
+        "notes": list(trace.notes),
     }
 
 

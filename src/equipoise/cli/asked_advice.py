@@ -53,6 +53,9 @@ class Asked:
     samples: float | None = None
     tokens: float | None = None
     precision: str | None = None
+    collectives: tuple[Path, ...] | None = None
+    trace: tuple[Path, ...] | None = None
+    traced_as: str | None = None
     ask: Ask | None = None
     tokens_per_param: float | None = None
     queue: float | None = None
@@ -211,6 +214,9 @@ def _request(found: Asked) -> Request:
         training_samples=found.samples,
         training_tokens=found.tokens,
         precision=tuple(precisions.get("precision", ())),
+        collectives=found.collectives or (),
+        traces=found.trace or (),
+        traced_as=found.traced_as,
         queue_s=None if found.queue is None else found.queue * HOUR_S,
     )
 

@@ -260,6 +260,7 @@ def _ground(found: Plan) -> Iterator[str]:
     yield _plans_record(found.record)
     if found.links is not None:
         yield from link_words(found.links, found.cluster)
+        yield from (f"Note: {note}" for note in found.links.notes)
     if found.seen is not None:
         ratio = found.seen.time_s / found.recommended.time.value if found.recommended else 1.0
         yield (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.evidence import Evidence, Source
 from equipoise.advice.answer.own_runs import OwnRun
+from equipoise.advice.answer.own_traces import TraceCheck
 from equipoise.advice.forecast.answer import Forecast
 from equipoise.advice.launch.settings import Setting
 from equipoise.advice.launch.snippet import Snippet
@@ -114,7 +115,8 @@ class Standing:
     cluster: None where the catalogue lacks what it takes. length: of the training. choices: by size, those
     that may be taken; beyond: by size, those that only show what more would do. layouts: the best strategies
     at the recommended size, the one to take first. recommended: None where `obstacle` says why.
-    points: equilibria of the joint curve; answer: the first reason to stop.
+    points: equilibria of the joint curve; answer: the first reason to stop. traces: of the user on this kind
+    of accelerator, beside what the model says of them.
     """
 
     accelerator: str
@@ -132,6 +134,7 @@ class Standing:
     points: tuple[Equilibrium, ...]
     answer: Equilibrium | None
     notes: tuple[str, ...]
+    traces: tuple[TraceCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,10 @@ from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.chosen import worth
 from equipoise.advice.answer.machines import Machine, machines
 from equipoise.advice.answer.next_doubling import next_doubling
+from equipoise.advice.answer.own_files import OwnFiles, own_files
 from equipoise.advice.answer.own_runs import OwnRuns, own_runs
 from equipoise.advice.answer.own_standing import own_standing
+from equipoise.advice.answer.own_traces import silent, with_traces
 from equipoise.advice.answer.priced import owned, rented
 from equipoise.advice.answer.reasons import reasons
 from equipoise.advice.answer.records import records
@@ -42,16 +44,18 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
     about = subject_of(request.workload)
     known = machines(request)
     slugs = [cluster(each.name).accelerator.slug if each.is_known else each.name for each in known]
+    files = own_files(request, about.workload, slugs)
     own = None if request.runs is None else own_runs(request.runs, about.workload.slug, slugs)
+    own = with_traces(own, files.traces, about.workload.slug)
     found: list[Standing] = []
     refused: list[EvidenceError] = []
     for each in known:
         try:
-            found.append(_standing(request, about, each, scores=scores, own=own))
+            found.append(_standing(request, about, each, scores=scores, own=own, files=files))
         except EvidenceError as err:
             refused.append(err)
     if not found:
-        _refuse(refused)
+        _refuse(refused, silent(files.traces))
     best = _best(request, found)
     others = tuple(each for each in found if each is not best)
     choice = best.recommended
@@ -98,12 +102,18 @@ def _bought(request: Request, standing: Standing) -> tuple[Ownership | None, tup
 
 
 def _standing(
-    request: Request, about: Subject, machine: Machine, *, scores: pl.DataFrame | None, own: OwnRuns | None
+    request: Request,
+    about: Subject,
+    machine: Machine,
+    *,
+    scores: pl.DataFrame | None,
+    own: OwnRuns | None,
+    files: OwnFiles,
 ) -> Standing:
     """By all evidence; by the user's own runs alone where ranks are cores, or nothing is known of it."""
     if machine.is_known and not (machine.is_cpu and own is not None):
-        return standing(request, about, machine, scores=scores, own=own)
-    return own_standing(request, about, machine, scores=scores, own=own)
+        return standing(request, about, machine, scores=scores, own=own, files=files)
+    return own_standing(request, about, machine, scores=scores, own=own, files=files)
 
 
 def _best(request: Request, found: Sequence[Standing]) -> Standing:
@@ -126,10 +136,10 @@ def _best(request: Request, found: Sequence[Standing]) -> Standing:
     return min(able, key=value)
 
 
-def _refuse(refused: Sequence[EvidenceError]) -> NoReturn:
-    if len(refused) == 1:
+def _refuse(refused: Sequence[EvidenceError], silent: Sequence[str]) -> NoReturn:
+    if len(refused) == 1 and not silent:
         raise refused[0]
     raise EvidenceError(
         "; ".join(map(str, refused)),
-        missing=tuple(dict.fromkeys(item for each in refused for item in each.missing)),
+        missing=(*dict.fromkeys(item for each in refused for item in each.missing), *silent),
     )

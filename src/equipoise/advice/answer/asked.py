@@ -36,8 +36,9 @@ class Request:
 
     workload: a name of the catalogue, or `module:function`. accelerators: names to choose from; empty where
     `here` looks the machine over. most: accelerators that may be taken; chosen unless given. runs: a folder
-    of the user's own measurements. deadline_s, budget_usd: the training may not exceed them. queue_s: until
-    the accelerators are there; None is not known. owning: None where buying is not asked about.
+    of the user's own measurements; collectives, traces: files of what they timed and traced; traced_as: what
+    these do not say of their strategy. deadline_s, budget_usd: the training may not exceed them. queue_s:
+    until the accelerators are there; None is not known. owning: None where buying is not asked about.
     """
 
     workload: str
@@ -53,6 +54,9 @@ class Request:
     training_samples: float | None = None
     training_tokens: float | None = None
     precision: tuple[str, ...] = ()
+    collectives: tuple[Path, ...] = ()
+    traces: tuple[Path, ...] = ()
+    traced_as: str | None = None
     queue_s: float | None = None
     owning: Owning | None = None
 

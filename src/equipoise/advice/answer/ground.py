@@ -8,10 +8,12 @@ import polars as pl
 from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.machines import Machine
+from equipoise.advice.answer.own_files import OwnFiles
 from equipoise.advice.answer.own_fit import OwnFit, own_fit
 from equipoise.advice.answer.own_level import OwnLevel, own_level
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.own_steps import own_steps
+from equipoise.advice.answer.own_traces import TraceCheck, checks
 from equipoise.advice.forecast.answer import MAX_ACCELERATORS, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
@@ -32,7 +34,7 @@ class Ground:
     """All that witnesses are made of.
 
     nodes: with links as the tables state them. own: what the user's steps make of the model: its parameters,
-    or a level; None where they say nothing of it.
+    or a level; None where they say nothing of it. traces: beside the model before it learnt from the user.
     """
 
     nodes: Cluster
@@ -43,6 +45,7 @@ class Ground:
     forecast: Forecast | None
     missing: tuple[str, ...]
     notes: tuple[str, ...]
+    traces: tuple[TraceCheck, ...] = ()
 
 
 def is_to_target(request: Request) -> bool:
@@ -59,6 +62,7 @@ def ground(
     sizes: Sequence[int],
     scores: pl.DataFrame | None,
     own: OwnRuns | None,
+    files: OwnFiles,
 ) -> Ground:
     """The plan and the forecast, as far as there is ground for them, and the length of the training."""
     missing: list[str] = []
@@ -67,9 +71,12 @@ def ground(
     flat: Landscape | None = None
     told: Forecast | None = None
     learnt: OwnFit | OwnLevel | None = None
+    traced = checks(files.traces, None, nodes, None)
     try:
-        question = _question(request, about, machine, sizes)
+        question = _question(request, about, machine, sizes, files)
         flat = landscape(question, scores=scores)
+        before = flat.ground.model.parameters
+        traced = checks(files.traces, flat.ground.load, nodes, before)
         learnt = _learnt(flat, nodes, () if own is None else own.on(nodes.accelerator.slug))
         if isinstance(learnt, OwnFit):
             flat = landscape(question, scores=scores, model=learnt.model, length=flat.ground.length)
@@ -94,6 +101,7 @@ def ground(
         forecast=told,
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
+        traces=traced,
     )
 
 
@@ -111,7 +119,9 @@ def _is_published(scores: pl.DataFrame | None, about: Subject) -> bool:
     return scores is not None and about.workload.slug in scores["workload"]
 
 
-def _question(request: Request, about: Subject, machine: Machine, sizes: Sequence[int]) -> Question:
+def _question(
+    request: Request, about: Subject, machine: Machine, sizes: Sequence[int], files: OwnFiles
+) -> Question:
     """What the model is asked: every size; deadline and budget are held to the joint times."""
     return Question(
         workload=request.workload,
@@ -124,6 +134,7 @@ def _question(request: Request, about: Subject, machine: Machine, sizes: Sequenc
         training_samples=request.training_samples,
         training_tokens=request.training_tokens,
         choices={"precision": request.precision} if request.precision else {},
+        collectives=files.collectives,
         num_best=_NUM_LAYOUTS,
     )
 

@@ -13,7 +13,10 @@ from equipoise.advice.answer.ground import length_of
 from equipoise.advice.answer.joined import joined_curves
 from equipoise.advice.answer.machines import Machine
 from equipoise.advice.answer.measured_witness import measured_witness
+from equipoise.advice.answer.own_evidence import own_notes
+from equipoise.advice.answer.own_files import OwnFiles
 from equipoise.advice.answer.own_runs import OwnRuns
+from equipoise.advice.answer.own_traces import TraceCheck
 from equipoise.advice.answer.standing import fastest_of, joint_choice
 from equipoise.advice.answer.witnesses import without_beyond
 from equipoise.economics import Rates
@@ -24,7 +27,13 @@ _MOST_LISTED = 5
 
 
 def own_standing(
-    request: Request, about: Subject, machine: Machine, *, scores: pl.DataFrame | None, own: OwnRuns | None
+    request: Request,
+    about: Subject,
+    machine: Machine,
+    *,
+    scores: pl.DataFrame | None,
+    own: OwnRuns | None,
+    files: OwnFiles,
 ) -> Standing:
     """What the user's runs say of a machine, and the number of ranks to take of it.
 
@@ -48,6 +57,9 @@ def own_standing(
         if size <= most
     ]
     heard = without_beyond(witness, most)
+    traces = tuple(
+        TraceCheck(trace=each) for each in files.traces if each.accelerator in {None, machine.name}
+    )
     joint = joined_curves([heard], choices[0].time, choices[0].num_accelerators)
     points = equilibria(*joint) if joint is not None else ()
     answer = default_answer(points) if points else None
@@ -66,7 +78,8 @@ def own_standing(
         obstacle=None if kept(request, choices) else obstacle(request, choices, []),
         points=points,
         answer=answer,
-        notes=machine.notes,
+        notes=(*machine.notes, *own_notes(None, traces)),
+        traces=traces,
     )
 
 

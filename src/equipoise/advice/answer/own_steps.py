@@ -21,7 +21,7 @@ from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
 from equipoise.scaling.law import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import PRECISIONS, Precision, Strategy
+from equipoise.spec.strategy import PRECISIONS, Precision, Strategy, strategy
 
 _NOTICED = 0.02
 # Ways to train whose steps the model knows.
@@ -125,6 +125,8 @@ def _strategy(run: OwnRun) -> Strategy | None:
     size, batch = run.num_accelerators, run.global_batch_samples
     precision: Precision = next((each for each in PRECISIONS if each == run.precision), "fp32")
     try:
+        if "=" in (run.strategy or ""):
+            return strategy(str(run.strategy))  # as the model writes them: of a trace
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         if found.name not in _KNOWN:
             return None

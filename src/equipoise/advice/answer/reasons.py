@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from equipoise.advice.answer.advice import Choice, NextDoubling, Reason, Standing
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.evidence import Evidence, Source
+from equipoise.advice.answer.own_evidence import own_evidence
 from equipoise.advice.plans.planned import Option
 from equipoise.scaling.equilibrium import words as equilibrium_words
 from equipoise.units import format_count, format_duration, format_percent, format_si
@@ -28,6 +29,7 @@ def reasons(request: Request, standing: Standing, doubled: NextDoubling | None) 
     return (
         _size(request, standing, best, doubled),
         _time(best),
+        *own_evidence(standing),
         *_strategy(standing, best),
         *_batch(standing, best),
         *_money(standing, best),

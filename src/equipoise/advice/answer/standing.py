@@ -16,6 +16,8 @@ from equipoise.advice.answer.ground import Ground, ground, is_to_target
 from equipoise.advice.answer.heard import heard
 from equipoise.advice.answer.joined import joined_curves
 from equipoise.advice.answer.machines import Machine
+from equipoise.advice.answer.own_evidence import own_notes
+from equipoise.advice.answer.own_files import OwnFiles
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.weighed import chance_within, weighed
 from equipoise.advice.forecast.answer import LEVEL, MAX_SIZES
@@ -39,6 +41,7 @@ def standing(
     *,
     scores: pl.DataFrame | None,
     own: OwnRuns | None,
+    files: OwnFiles,
 ) -> Standing:
     """What is known of a machine for a request, and the size to take of it.
 
@@ -49,7 +52,7 @@ def standing(
     published = _published_sizes(scores, about.workload, chip) if is_to_target(request) else ()
     most = request.most or machine.most or max((USUAL_MOST, *published))
     sizes = _sizes(nodes, most, published)
-    known = ground(request, about, machine, nodes=nodes, sizes=sizes, scores=scores, own=own)
+    known = ground(request, about, machine, nodes=nodes, sizes=sizes, scores=scores, own=own, files=files)
     witnesses = heard(known, about, sizes, own=own, most=most)
     prices = rates(chip, request.terms)
     _refuse_budget_without_price(request, prices, chip)
@@ -76,7 +79,8 @@ def standing(
         obstacle=None if kept(request, able) else obstacle(request, able, [*beyond.values()]),
         points=points,
         answer=answer,
-        notes=(*machine.notes, *known.notes),
+        notes=(*machine.notes, *known.notes, *own_notes(known.plan, known.traces)),
+        traces=known.traces,
     )
 
 

@@ -13,7 +13,7 @@ _MOST_FILES = 2
 
 
 def link_words(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
-    """Sentences, from what was timed to what is still of the catalogue, and what was not used."""
+    """Sentences, from what was timed to what is still of the catalogue; own.notes has what was not used."""
     for each in own.figures[:_MOST_FIGURES]:
         yield figure_words(each)
     if len(own.figures) > _MOST_FIGURES:
@@ -21,7 +21,6 @@ def link_words(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
     for each in own.figures[:_MOST_FIGURES]:
         yield from _contradiction(each)
     yield from _rest(own, nodes)
-    yield from own.notes
 
 
 def figure_words(each: LinkFigure) -> str:

@@ -14,6 +14,7 @@ from equipoise.bench.trace.stream import TraceStream
 from equipoise.bench.trace.windows import Steps, steps_of
 from equipoise.errors import DataError
 
+_MOST_NAME = 256
 _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
@@ -51,7 +52,8 @@ class Collectives:
 class RankTrace:
     """What one device of one rank did.
 
-    where: the file. device: None where only the host was traced. notes: what a reader must know.
+    where: the file. device: None where only the host was traced; device_name: as the trace names it. notes:
+    what a reader must know.
     """
 
     where: str
@@ -61,6 +63,7 @@ class RankTrace:
     steps: tuple[Step, ...]
     collectives: Collectives
     notes: tuple[str, ...] = ()
+    device_name: str | None = None
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
@@ -92,6 +95,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
                 steps=_steps(device, steps, tells=_tells(activity)),
                 collectives=_collectives(device, steps.windows, activity),
                 notes=(*notes, _LAGGING) if steps.lagging else notes,
+                device_name=_device_name(stream.metadata, number),
             )
         )
     return found
@@ -135,6 +139,15 @@ def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int 
     )
     named = _NAMED_RANK.search(where.rpartition("/")[2])
     return (int(named[1]) if rank is None and named else rank), world_size
+
+
+def _device_name(metadata: Mapping[str, Any], number: int | None) -> str | None:
+    """The name of a device by its number; None where the trace has none, or none of text."""
+    told = metadata.get("deviceProperties")
+    for each in told if isinstance(told, list) and number is not None else ():
+        if isinstance(each, dict) and each.get("id") == number and isinstance(each.get("name"), str):
+            return str(each["name"])[:_MOST_NAME]
+    return None
 
 
 def _steps(device: Device, steps: Steps, *, tells: bool) -> tuple[Step, ...]:

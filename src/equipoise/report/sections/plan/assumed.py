@@ -33,7 +33,7 @@ def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
             for name, value, source in facts
         ),
     )
-    told = () if plan.links is None else tuple(link_words(plan.links, plan.cluster))
+    told = () if plan.links is None else (*link_words(plan.links, plan.cluster), *plan.links.notes)
     lines = tuple(note(sentence(each)) for each in told)
     return (table, *lines, *(note(f"Not known: {sentence(each)}.") for each in plan.length.missing))
 

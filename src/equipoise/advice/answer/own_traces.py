@@ -1,0 +1,344 @@
+"""The user's own traces as evidence: a step at so many ranks with what it is spent on, beside the model's.
+
+A trace tells seconds; samples of a step, and how it was parallelised, the user has to say.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
+from equipoise.advice.answer.weighed import LEAST_LOG_SD
+from equipoise.bench.trace.files import read_traces
+from equipoise.bench.trace.rank import RankTrace
+from equipoise.errors import SpecError, UsageError
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator, accelerator_slug
+from equipoise.spec.strategy import DTYPE_OF, Strategy, knob
+from equipoise.spec.workload import Workload
+from equipoise.units import MILLISECOND_S, format_count
+
+_RANKS = "ranks"
+_MOST_RANKS = 1_000_000
+# A profiler slows what it watches by some percent: assumed, as nobody measures with and without it here.
+_PROFILER_LOG_SD = 0.05
+# One or two steps may be ones that log, save or wait for input: ranks of the samples in docs/examples differ
+# by so much in the length of the same step.
+_FEW_STEPS_LOG_SD = 0.2
+_FEWEST_STEPS = 3
+# What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
+# passes in the collective that it comes late to.
+_EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedAs:
+    """What a user says of traced runs: ranks where traces do not tell them, and knobs of the strategy."""
+
+    num_ranks: int | None = None
+    knobs: tuple[tuple[str, int | str | bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTrace:
+    """One traced run: the mean over its ranks of the median step.
+
+    num_traced: ranks that were traced, of num_ranks; None where nothing tells these. device: as it calls
+    itself; accelerator: its slug, None where that is not known. step_s: None where no step is marked.
+    compute_share, exposed_share, idle_share: of a step, that sum to 1; the first and the last only where the
+    second is known. log_sd: of step_s. strategy: as the user says, None where that does not make one;
+    missing: what to say for it.
+    """
+
+    files: tuple[str, ...]
+    num_traced: int
+    num_ranks: int | None
+    device: str | None
+    accelerator: str | None
+    num_steps: int
+    step_s: float | None
+    log_sd: float
+    compute_share: float | None
+    exposed_share: float | None
+    idle_share: float | None
+    strategy: Strategy | None
+    missing: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def run(self, workload: str) -> OwnRun | None:
+        """The same as a run of the user's; None where it does not tell the time of samples."""
+        if self.step_s is None or self.strategy is None or self.missing:
+            return None
+        found = self.strategy
+        return OwnRun(
+            workload=workload,
+            accelerator=self.accelerator,
+            num_accelerators=found.num_accelerators,
+            strategy=_method(found),
+            precision=found.precision,
+            global_batch_samples=found.global_batch_samples,
+            samples_per_s=found.global_batch_samples / self.step_s,
+            log_sd=self.log_sd,
+            run_ids=(f"trace {named(self.files)}",),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceCheck:
+    """A traced run beside what the model says of its strategy; None where it says nothing."""
+
+    trace: OwnTrace
+    modelled_step_s: float | None = None
+    modelled_exposed_share: float | None = None
+
+
+def traced_as(text: str | None) -> TracedAs:
+    """What a text such as `ranks=8 global_batch=64 precision=bf16` says. Raises SpecError or UsageError.
+
+    >>> traced_as("ranks=8 global_batch=64").num_ranks
+    8
+    """
+    found: dict[str, int | str | bool] = {}
+    num_ranks = None
+    for part in (text or "").replace(",", " ").split():
+        name, _, value = part.partition("=")
+        if name == _RANKS:
+            if not value.isdecimal() or not 1 <= int(value[:12]) <= _MOST_RANKS:
+                raise UsageError(f"--traced-as {part[:40]!r}: expected a number of ranks, e.g. ranks=8")
+            num_ranks = int(value)
+            continue
+        name, known = knob(part, where="--traced-as")
+        if name in found:
+            raise UsageError(f"--traced-as: {name} is given twice; keep one")
+        found[name] = known
+    return TracedAs(num_ranks=num_ranks, knobs=tuple(found.items()))
+
+
+def own_traces(paths: Sequence[Path], told: TracedAs) -> tuple[OwnTrace, ...]:
+    """The traced runs in files: those of one number of ranks and one device are of one run.
+
+    Raises DataError where no file can be read.
+    """
+    reading = read_traces(paths)
+    runs: dict[tuple[int, str], list[RankTrace]] = {}
+    for each in reading.ranks:
+        runs.setdefault((each.world_size or 0, each.device_name or ""), []).append(each)
+    refused = tuple(
+        f"{counted.count} not read: {counted.first.detail}." for counted in reading.rejected.kinds.values()
+    )
+    return tuple(
+        _one(runs[key], told, refused if number == 0 else ()) for number, key in enumerate(sorted(runs))
+    )
+
+
+def _one(ranks: Sequence[RankTrace], told: TracedAs, refused: tuple[str, ...]) -> OwnTrace:
+    first = ranks[0]
+    num_ranks = first.world_size or told.num_ranks
+    notes = [*refused, *_contradictions(ranks, told)]
+    marked = [each for each in ranks if each.steps and all(step.number is not None for step in each.steps)]
+    steps = [[step.step_s for step in each.steps] for each in marked]
+    step_s = fmean(median(each) for each in steps) if steps else None
+    missing = [] if step_s else ["a step that is marked: call profiler.step() after each"]
+    strategy: Strategy | None = None
+    try:
+        strategy = _strategy(num_ranks, told)
+    except SpecError as err:
+        notes.append(f"--traced-as does not fit the trace: {err}.")
+        missing.append("a --traced-as that fits the trace")
+    if strategy is None and not notes:
+        missing.extend(_unsaid(num_ranks, told))
+    slug = None if first.device_name is None else accelerator_slug(first.device_name)
+    if first.device_name is not None and slug is None:
+        notes.append(
+            f"The device {first.device_name[:60]!r} is not known: taken for the accelerator asked about."
+        )
+    compute, exposed, idle = _shares(ranks)
+    return OwnTrace(
+        files=tuple(dict.fromkeys(each.where for each in ranks)),
+        num_traced=len({(each.where, each.rank, each.device) for each in ranks}),
+        num_ranks=num_ranks,
+        device=first.device_name,
+        accelerator=slug,
+        num_steps=sum(len(each) for each in steps),
+        step_s=step_s or None,
+        log_sd=_log_sd(steps),
+        compute_share=compute,
+        exposed_share=exposed,
+        idle_share=idle,
+        strategy=strategy,
+        missing=tuple(missing),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _contradictions(ranks: Sequence[RankTrace], told: TracedAs) -> Iterator[str]:
+    world = ranks[0].world_size
+    if world and told.num_ranks is not None and told.num_ranks != world:
+        yield (
+            f"--traced-as says {format_count(told.num_ranks)} ranks, the trace {format_count(world)}: the "
+            "trace is believed."
+        )
+
+
+def _unsaid(num_ranks: int | None, told: TracedAs) -> Iterator[str]:
+    """What has to be said for a strategy."""
+    if num_ranks is None:
+        yield "the number of ranks: --traced-as ranks=N"
+    if "global_batch_samples" not in dict(told.knobs):
+        yield "the samples of a step over all ranks, which no trace holds: --traced-as global_batch=N"
+
+
+def _strategy(num_ranks: int | None, told: TracedAs) -> Strategy | None:
+    """The strategy that the user says; data parallelism where no other axis is named. None: too little said.
+
+    As torch trains unless told: fp32, not compiled, each data rank its share of the batch at once.
+    Raises SpecError for what no strategy is.
+    """
+    knobs = dict(told.knobs)
+    batch = knobs.get("global_batch_samples")
+    if num_ranks is None or type(batch) is not int:
+        return None
+    others = math.prod(int(knobs.get(axis, 1)) for axis in ("tp", "pp", "cp"))
+    dp = int(knobs.get("dp", max(1, num_ranks // max(1, others))))
+    if dp * others != num_ranks:
+        raise SpecError(
+            f"{format_count(dp)} x {format_count(others)} ranks of its axes are not the "
+            f"{format_count(num_ranks)} that ran"
+        )
+    usual = {"dp": dp, "microbatch_samples": max(1, batch // dp)}
+    return Strategy(**({"precision": "fp32", "implementation": "eager"} | usual | knobs))  # type: ignore[arg-type]  # each value was checked by name
+
+
+def _method(found: Strategy) -> str:
+    """The strategy as `bench` names it where it is plain data parallelism, else in its text form."""
+    plain = replace(
+        Strategy(
+            global_batch_samples=found.global_batch_samples,
+            microbatch_samples=found.microbatch_samples,
+            dp=found.dp,
+            precision=found.precision,
+            implementation="eager",
+        )
+    )
+    if found == plain:
+        if found.num_microbatches > 1:
+            return f"accumulate:{found.num_microbatches}"
+        return "single" if found.dp == 1 else "ddp"
+    return "fsdp" if found == replace(plain, shard_state=3) else found.text()
+
+
+def _shares(ranks: Sequence[RankTrace]) -> tuple[float | None, float | None, float | None]:
+    """Shares of all steps together: computing, communicating with nothing beside it, idle."""
+    steps = [step for each in ranks for step in each.steps]
+    whole = math.fsum(step.step_s for step in steps)
+    exposed = [step.exposed_s for step in steps if step.exposed_s is not None]
+    if not whole > 0 or len(exposed) < len(steps):
+        return None, None, None
+    parts = ("compute_s", "idle_s")
+    computed_s, idle_s = (math.fsum(getattr(step, part) for step in steps) for part in parts)
+    return computed_s / whole, math.fsum(exposed) / whole, idle_s / whole
+
+
+def _log_sd(steps: Sequence[Sequence[float]]) -> float:
+    """Of the step: what its repetitions leave open, and what the profiler adds.
+
+    Assumes steps of a rank are as the next ones; ranks of a step are no repetitions, they wait for each
+    other.
+    """
+    longest = max(steps, key=len, default=())
+    if len(longest) < _FEWEST_STEPS:
+        own = _FEW_STEPS_LOG_SD
+    else:
+        # 1.25: of a median over that of a mean, of normal values.
+        own = 1.25 * float(np.std(np.log(longest), ddof=1)) / math.sqrt(len(longest))
+    return max(LEAST_LOG_SD, math.hypot(own, _PROFILER_LOG_SD))
+
+
+def possible(trace: OwnTrace, workload: Workload, chip: Accelerator | None) -> OwnTrace:
+    """The trace; with what is wrong of it as missing where its step is faster than the chips' peak allows.
+
+    chip: None where it is not known.
+    """
+    found = trace.strategy
+    if chip is None or found is None or trace.step_s is None:
+        return trace
+    peak = chip.peak_flop_per_s(DTYPE_OF[found.precision])
+    flop = replace(workload, trained=found.trained).train_flop_per_sample
+    if peak is None or flop is None:
+        return trace
+    least_s = flop * found.global_batch_samples / (peak * found.num_accelerators)
+    if trace.step_s >= least_s:
+        return trace
+    wrong = (
+        f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
+        f"{workload.title} take {least_s / MILLISECOND_S:.3g} ms at the peak of "
+        f"{format_count(found.num_accelerators)} x {chip.title}"
+    )
+    return replace(trace, missing=(*trace.missing, wrong))
+
+
+def with_traces(own: OwnRuns | None, traces: Sequence[OwnTrace], workload: str) -> OwnRuns | None:
+    """The user's runs, and those of the traces that tell the time of samples."""
+    found = tuple(run for each in traces if (run := each.run(workload)) is not None)
+    if not found:
+        return own
+    if own is None:
+        own = OwnRuns(where="your traces", set_ups=(), trainings=None, machines=(), num_other=0, notes=())
+    machines = {*own.machines, *(each.accelerator for each in found if each.accelerator is not None)}
+    return replace(own, set_ups=(*own.set_ups, *found), machines=tuple(sorted(machines)))
+
+
+def silent(traces: Sequence[OwnTrace]) -> tuple[str, ...]:
+    """What is missing of traces for them to tell times."""
+    return tuple(f"{item} (of {named(each.files)})" for each in traces for item in each.missing)
+
+
+def refuse_unnamed(traces: Sequence[OwnTrace], accelerators: Sequence[str]) -> None:
+    """Raise UsageError where several accelerators are asked about and a trace does not say its own."""
+    unnamed = next((each for each in traces if each.accelerator is None), None)
+    if unnamed is not None and len(set(accelerators)) > 1:
+        raise UsageError(
+            f"--trace {named(unnamed.files)}: it names no accelerator that is known, and "
+            f"{len(set(accelerators))} are asked about: ask about the one it ran on"
+        )
+
+
+def checks(
+    traces: Sequence[OwnTrace], load: Load | None, nodes: Cluster, parameters: Parameters | None
+) -> tuple[TraceCheck, ...]:
+    """Traced runs on this kind of accelerator, beside the model's word of their strategies.
+
+    load, parameters: None where there is no model.
+    """
+    return tuple(
+        _check(each, load, nodes, parameters)
+        for each in traces
+        if each.accelerator in {None, nodes.accelerator.slug}
+    )
+
+
+def _check(trace: OwnTrace, load: Load | None, nodes: Cluster, parameters: Parameters | None) -> TraceCheck:
+    if load is None or parameters is None or trace.strategy is None:
+        return TraceCheck(trace=trace)
+    size = trace.strategy.num_accelerators
+    found = estimate(load, machine(replace(nodes, num_accelerators=size)), grid([trace.strategy]), parameters)
+    step_s = float(np.ravel(found.step_s)[0])
+    if not (math.isfinite(step_s) and step_s > 0):
+        return TraceCheck(trace=trace)
+    exposed_s = math.fsum(float(np.ravel(getattr(found.seconds, name))[0]) for name in _EXPOSED)
+    return TraceCheck(trace=trace, modelled_step_s=step_s, modelled_exposed_share=exposed_s / step_s)
+
+
+def named(files: Sequence[str]) -> str:
+    """Files in words: the first by its name, the number of the others."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return files[0].rpartition("/")[2] + more
