@@ -10,7 +10,7 @@ from equipoise.advice.forecast.advice_record import AdviceErrors
 from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped
-from equipoise.advice.ledger import Running
+from equipoise.advice.ledger.running import Running
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.advice.plans.sizing import Parts, Sized

@@ -10,7 +10,8 @@ from equipoise.cli.output import answering
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
-    from equipoise.advice.ledger import Entry, Ledger, Measured
+    from equipoise.advice.ledger.kept import Ledger
+    from equipoise.advice.ledger.prediction import Entry, Measured
 
 
 def record(
@@ -38,7 +39,7 @@ def record(
 ) -> None:
     """Hold own predictions against what was measured."""
     with answering("record", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.ledger import add_measured, ledger_path, read_ledger
+        from equipoise.advice.ledger.kept import add_measured, ledger_path, read_ledger
         from equipoise.cli.recorded import Shown, fields, text
 
         adds = action == "add" or bool(runs)
@@ -73,7 +74,7 @@ def _is_of(entry: "Entry", workload: str | None, accelerator: str | None) -> boo
 
 def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measured"], ...]:
     """What runs say of the ledger's predictions."""
-    from equipoise.advice.ledger_runs import matches
+    from equipoise.advice.ledger.runs import matches
     from equipoise.runs.schema import RUNS
     from equipoise.runs.store import read_table
 
@@ -87,7 +88,7 @@ def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measur
 
 def _stated(found: "Ledger", measured: str | None, id_: str | None) -> tuple[tuple[str, "Measured"], ...]:
     """The measurement of the command line."""
-    from equipoise.advice.ledger import Measured
+    from equipoise.advice.ledger.prediction import Measured
 
     if measured is None or id_ is None:
         raise UsageError(

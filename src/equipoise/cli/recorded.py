@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any
 
-from equipoise.advice.ledger import Entry, Ledger, Prediction, Quantity, running_of
+from equipoise.advice.ledger.kept import Ledger
+from equipoise.advice.ledger.prediction import Entry, Prediction, Quantity
+from equipoise.advice.ledger.running import running_of
 from equipoise.cli.output import counted, printable, table_text, width_columns
 from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 

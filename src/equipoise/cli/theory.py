@@ -174,8 +174,8 @@ def plan(
         with answers_only():
             found = comparison([best_plan(each, terms=terms, scores=scores) for each in questions(asked)])
         if recorded:
-            from equipoise.advice.ledger import add_predictions, ledger_path
-            from equipoise.advice.ledger_made import of_plan
+            from equipoise.advice.ledger.kept import add_predictions, ledger_path
+            from equipoise.advice.ledger.made import of_plan
 
             add_predictions(ledger_path(), of_plan(found.plan))
         if html:

@@ -98,8 +98,8 @@ def predict(
             )
         found = forecast(tables(data=data, also=also or ()).scores, inquiry, own=own, terms=terms)
         if recorded:
-            from equipoise.advice.ledger import add_predictions, ledger_path
-            from equipoise.advice.ledger_made import of_forecast
+            from equipoise.advice.ledger.kept import add_predictions, ledger_path
+            from equipoise.advice.ledger.made import of_forecast
 
             add_predictions(ledger_path(), of_forecast(found, global_batch_samples=global_batch))
         answer.give(lambda: fields(found), lambda: text(found))

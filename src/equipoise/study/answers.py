@@ -6,7 +6,7 @@ from equipoise.advice.answer.asked import Request, Sought
 from equipoise.advice.answer.reached import Reaches, reaches
 from equipoise.advice.forecast import record
 from equipoise.advice.forecast.advice_record import shipped_advice
-from equipoise.advice.ledger import running
+from equipoise.advice.ledger.running import running
 from equipoise.advice.plans import sizing
 from equipoise.advice.plans.plan_record import plan_records
 from equipoise.advice.plans.planned import Comparison

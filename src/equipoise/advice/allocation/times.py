@@ -11,7 +11,7 @@ from equipoise.advice.allocation.jobs import AskedJob
 from equipoise.advice.forecast.answer import LEVEL, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast, forecasts
 from equipoise.advice.forecast.published import WORK
-from equipoise.advice.ledger import PredictionKind
+from equipoise.advice.ledger.prediction import PredictionKind
 from equipoise.advice.plans.plan import plan
 from equipoise.advice.plans.planned import Question
 from equipoise.errors import DataError, EvidenceError, FitError, UsageError

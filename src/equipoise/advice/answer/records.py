@@ -7,7 +7,7 @@ from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.joined_record import joined_record
 from equipoise.advice.forecast.advice_record import shipped_advice
 from equipoise.advice.forecast.answer import Record
-from equipoise.advice.ledger import running
+from equipoise.advice.ledger.running import running
 from equipoise.units import format_count, format_percent
 
 

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Final
 
-from equipoise.advice.ledger import ledger_path
+from equipoise.advice.ledger.kept import ledger_path
 from equipoise.report.pages import ACCURACY
 from equipoise.study import accuracy
 from equipoise.web.answer import Answer, shown

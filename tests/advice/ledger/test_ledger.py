@@ -11,18 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.advice.ledger import (
-    SCHEMA,
-    Measured,
-    Prediction,
-    add_measured,
-    add_predictions,
-    ledger_path,
-    read_ledger,
-    running,
-)
-from equipoise.advice.ledger_file import append
-from equipoise.advice.ledger_runs import matches
+from equipoise.advice.ledger.file import append
+from equipoise.advice.ledger.kept import SCHEMA, add_measured, add_predictions, ledger_path, read_ledger
+from equipoise.advice.ledger.prediction import Measured, Prediction
+from equipoise.advice.ledger.running import running
+from equipoise.advice.ledger.runs import matches
 from equipoise.errors import DataError, UsageError
 
 
@@ -200,7 +193,7 @@ def test_where_it_is(monkeypatch, tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from equipoise.advice.ledger_file import append
+from equipoise.advice.ledger.file import append
 path, name = Path(sys.argv[1]), sys.argv[2]
 for number in range(int(sys.argv[3])):
     append(path, [{"writer": name, "number": number, "text": "x" * 3000}])

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from equipoise.advice.ledger import Ledger, Measured, Prediction, is_amount
+from equipoise.advice.ledger.kept import Ledger
+from equipoise.advice.ledger.prediction import Measured, Prediction, is_amount
 from equipoise.errors import SpecError
 from equipoise.spec.strategy import strategy as strategy_of
 
