@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 Measured = TypeVar("Measured")
-# Of one core: what a kernel's own threads and a shell that looks now and then take together.
-MOST_OTHERS = 0.05
+# Of one core: what a kernel's own threads and a few shells that look for something now and then take.
+MOST_OTHERS = 0.15
 NUM_TRIES = 3
 _WINDOW_S, _PATIENCE_S = 0.25, 20.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -47,7 +47,7 @@ def until_quiet(own: Sequence[int]) -> None:
 def in_quiet(measure: Callable[[], Measured], own: Sequence[int]) -> tuple[Measured, float]:
     """What was measured, and the part of one core that others took meanwhile: of three tries the quietest.
 
-    own: ids of processes that measure. The first try in which others took at most 5 % of a core is the last;
+    own: ids of processes that measure. The first try in which others took at most 15 % of a core is the last;
     what was measured is not looked at.
     """
     tried: list[tuple[float, Measured]] = []

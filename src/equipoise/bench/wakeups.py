@@ -16,7 +16,8 @@ from equipoise.units import MICROSECOND_S, NANOSECOND_S
 # The least that Linux grants (6.12 and later; before, it is not asked).
 SLICE_S = 100 * MICROSECOND_S
 # A thread that is ready may have to wait for the clock's tick, 4 ms, while another spins for what it holds.
-TICK_S = 300 * MICROSECOND_S
+# An interruption takes some 35 us where a virtual machine lies within another: no more often than needed.
+TICK_S = 1000 * MICROSECOND_S
 _LATENCY = Path("/dev/cpu_dma_latency")
 # Numbers of sched_setattr(2) and sched_getattr(2), for which the C library has no functions.
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
@@ -37,8 +38,8 @@ def prompt_wakeups(cores: Iterable[int] = ()) -> Iterator[None]:
     (docs/experiments/0011-two-hosts.md). What is refused is left as it is.
 
     cores: where several threads of a rank share one. There a turn ends only at the clock's tick, and gloo's
-    threads spin through it for what a waiting one holds; a thread of this process interrupts them each
-    0.3 ms (root), which takes some 2 % of such a core and the long waits away.
+    threads spin through it for what a waiting one holds: 4 ms with 250 ticks a second. A thread of this
+    process interrupts them each millisecond (root), as a kernel of 1,000 ticks would.
     """
     before_s = time_slice_s()
     held: int | None = None
