@@ -1,7 +1,7 @@
 """Curves of loss: means over seeds, first times below a loss, and a figure of two panels as SVG."""
 
 from collections.abc import Mapping, Sequence
-from math import log10, nan
+from math import inf, log10, nan
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -31,6 +31,11 @@ def with_error(values: Sequence[float]) -> tuple[float, float]:
 def reached_s(curve: Curve, loss: float) -> float | None:
     """Seconds of training until the first point at or below a loss; None where there is none."""
     return next((point["seconds"] for point in curve if point["loss"] <= loss), None)
+
+
+def samples_to(curve: Curve, loss: float) -> float:
+    """Samples until the first point at or below a loss; infinitely many where there is none."""
+    return next((point["samples"] for point in curve if point["loss"] <= loss), inf)
 
 
 def mean_curve(curves: Sequence[Curve]) -> list[dict[str, float]]:

@@ -1,6 +1,6 @@
 """Steps of two devices as foretold from those of one, held against those measured by two_hosts.py.
 
-    python experiments/foretold.py [--out DIR] [--parts family,held_out,images,zoo] [--detail] [--write]
+    python experiments/foretold.py [--out DIR[,DIR...]] [--parts family,...] [--detail] [--write]
 
 Nothing is fitted to a step of two devices. --write puts every step into 0012-foretold.csv, and its tables
 into docs/experiments/0012-foretold-steps.md.
@@ -20,7 +20,7 @@ from typing import Any
 
 from two_hosts import undisturbed
 
-from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
+from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
 from equipoise.advice.measured.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
 from equipoise.bench.cell import Cell
 from equipoise.bench.store import SUCCESS, Finished, Store
@@ -29,6 +29,8 @@ from equipoise.bench.summary import summaries
 RATES = ("1gbit", "10gbit")
 PARTS = ("family", "held_out", "images", "zoo")
 NEAR = 0.2
+# Of a document of bench.interference.
+TABLES = ("messages", "own_work", "slowed")
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"
 PAGE, DATA = DOCS / "0012-foretold-steps.md", DOCS / "data" / "0012-foretold.csv"
 
@@ -49,6 +51,7 @@ class Row:
     no_messages_s: float
     no_work_s: float
     no_rivalry_s: float
+    not_slowed_s: float
 
     @property
     def error_log(self) -> float:
@@ -61,7 +64,10 @@ def costs_at(out: Path, rate: str, repetitions: Iterable[int]) -> ExchangeCosts:
     named = (out / f"interference-{rate}-{repetition}.json" for repetition in sorted(repetitions))
     paths = [path for path in named if path.exists()]
     documents = [json.loads(path.read_text()) for path in paths]
-    pooled = {name: _pooled([each[name] for each in documents]) for name in ("messages", "own_work")}
+    pooled = {
+        name: _pooled([each.get(name, ()) for each in documents])
+        for name in ("messages", "own_work", "slowed")
+    }
     return exchange_costs({**documents[0], **pooled}, rate)
 
 
@@ -137,7 +143,7 @@ def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:
     none = Messages(
         payload_bytes=(1.0, 1e15), alone_s=(1e-15,) * 2, beside_s=(1e-15,) * 2, core_share=(0.0,) * 2
     )
-    return replace(_without_work(costs), messages=dict.fromkeys(costs.messages, none))
+    return replace(_without_work(costs), messages=dict.fromkeys(costs.messages, none), slowed=Slowed())
 
 
 def _without_work(costs: ExchangeCosts) -> ExchangeCosts:
@@ -155,17 +161,26 @@ def _beside_nothing(costs: ExchangeCosts) -> ExchangeCosts:
     return replace(costs, messages=messages)
 
 
+def _never_slowed(costs: ExchangeCosts) -> ExchangeCosts:
+    """Computing that nothing slows."""
+    return replace(costs, slowed=Slowed())
+
+
 # What the law would say without one of its parts.
 VARIANTS: dict[str, Callable[[ExchangeCosts], ExchangeCosts]] = {
     "no_messages_s": _without_messages,
     "no_work_s": _without_work,
     "no_rivalry_s": _beside_nothing,
+    "not_slowed_s": _never_slowed,
 }
+
+
+WITHOUT = ("no messages", "no copies", "no rivalry", "not slowed")
 
 
 def _detail(row: Row, found: ForetoldStep, phases: dict[str, float]) -> str:
     """One step in three lines: the whole, what was foretold of it, what was seen; in ms."""
-    names = ("own_s", "waiting_s", "added_s", "exposed_s")
+    names = ("own_s", "slowed_s", "waiting_s", "added_s", "exposed_s")
     parts = {name: round(getattr(found, name) * 1e3, 2) for name in names}
     seen = {name: round(seconds * 1e3, 2) for name, seconds in phases.items()}
     what = f"{row.rate} {row.part} {row.workload} {row.method} batch {row.batch_samples}"
@@ -181,16 +196,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("build/experiments/two-hosts"))
+    parser.add_argument(
+        "--out",
+        default="build/experiments/two-hosts",
+        help="folders of two_hosts.py; of a part in several the first counts",
+    )
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--detail", action="store_true", help="a line a step")
     parser.add_argument("--write", action="store_true", help="the page and its data")
     chosen = parser.parse_args()
-    rows = []
-    for row, found, phases in compared(chosen.out, chosen.parts.split(",")):
-        rows.append(row)
-        if chosen.detail:
-            print(_detail(row, found, phases))
+    rows: list[Row] = []
+    for out in map(Path, chosen.out.split(",")):
+        seen = {row.part for row in rows}
+        for row, found, phases in compared(
+            out, [part for part in chosen.parts.split(",") if part not in seen]
+        ):
+            rows.append(row)
+            if chosen.detail:
+                print(_detail(row, found, phases))
     print(errors(rows))
     if chosen.write:
         with DATA.open("w", newline="") as file:
@@ -207,10 +230,8 @@ def main() -> None:
 
 def errors(rows: Sequence[Row]) -> str:
     """A table: how wrong, by link and part, and without each part of the law."""
-    lines = [
-        "| link | what | steps | median error | within 20 % | worst | no messages | no copies | no rivalry |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    titles = ("link", "what", "steps", "median error", "within 20 %", "worst", *WITHOUT)
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for rate, part in product(RATES, (*PARTS, "all")):
         of = [row for row in rows if row.rate == rate and part in (row.part, "all")]
         if of:

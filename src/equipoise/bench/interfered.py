@@ -1,6 +1,6 @@
 """One rank of a measurement of interference, the ranks having joined. Needs torch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -18,6 +18,8 @@ from equipoise.bench.models import Trainee
 # A piece of computing: short against messages, long against the clock.
 _SIDE = 96
 _NUM_PIECES_WARM = 200
+# Weights, momenta and activations that a step touches for each gradient.
+_STATE = 3
 # Pieces are timed together for so long: what else disturbs a core does so with a message and without.
 _LEAST_WINDOW_S, _MOST_WINDOW_S = 0.004, 0.04
 # Large messages vary less, and take longer.
@@ -25,6 +27,8 @@ _FEW_ROUNDS, _LARGE_BYTES = 5, 2**22
 _NUM_WARM, _NUM_TIMED = 4, 11
 # Made-up weights: (tensors, side of each), from a handful of values to 32 MiB; the first few in any case.
 _FEWEST_MODELS = 3
+# Of a made-up batch whose computing is watched: work of matrices, as in training.
+_NUM_SAMPLES = 32
 _MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
 
 
@@ -36,7 +40,56 @@ def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
     rows = [
         _message(operation, size, asked, on) for operation in asked.operations for size in asked.sizes_bytes
     ]
-    return None if rank else {"messages": rows}
+    slowed = [_slowed(num, side, asked, rank, on) for num, side in _models(asked)]
+    return None if rank else {"messages": rows, "slowed": slowed}
+
+
+def _models(asked: Rivals) -> list[tuple[int, int]]:
+    """The made-up models no larger than the largest message; the first few in any case."""
+    largest_bytes = max(asked.sizes_bytes)
+    return [
+        (num, side)
+        for place, (num, side) in enumerate(_MODELS)
+        if place < _FEWEST_MODELS or _bytes_of(num, side) <= largest_bytes
+    ]
+
+
+def _bytes_of(num_tensors: int, side: int) -> int:
+    return num_tensors * side * side * WIDTH_BYTES
+
+
+def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -> dict[str, Any]:
+    """Seconds of a step without a method: while other ranks rest, while they compute, and after a message.
+
+    Means over the ranks, by round. Steps follow a step of the same kind, so that caches hold what they can.
+    """
+    gradient_bytes = _bytes_of(num_tensors, side)
+    run = _step("single", num_tensors, side, on, num_samples=_NUM_SAMPLES)
+    whole = torch.zeros(gradient_bytes // WIDTH_BYTES, device=torch.device(on.name))
+    num_rounds = asked.num_rounds if gradient_bytes < _LARGE_BYTES else _FEW_ROUNDS
+    rounds = []
+    for _ in range(_NUM_WARM + num_rounds):
+        alone_s = 0.0
+        for turn in range(asked.num_ranks):
+            dist.barrier()
+            if turn == rank:
+                run()
+                alone_s = _seconds(run, on)
+        dist.barrier()
+        run()
+        together_s = _seconds(run, on)
+        dist.all_reduce(whole)
+        rounds.append((alone_s, together_s, _seconds(run, on)))
+    mean = torch.tensor(rounds[_NUM_WARM:], dtype=torch.float64) / asked.num_ranks
+    dist.all_reduce(mean)
+    alone, together, after = mean.T.tolist()
+    return {
+        "num_tensors": num_tensors,
+        "gradient_bytes": gradient_bytes,
+        "alone_s": alone,
+        "together_s": together,
+        "after_s": after,
+    }
 
 
 def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> dict[str, Any]:
@@ -45,6 +98,7 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
     count = max(1, payload_bytes // WIDTH_BYTES // asked.num_ranks) * asked.num_ranks
     whole = torch.zeros(count, device=place)
     part = whole[: count // asked.num_ranks].clone()
+    step_state = torch.zeros(_STATE * count, device=place)
     start: Mapping[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, async_op=True),
         "all_gather": lambda: dist.all_gather_into_tensor(whole, part, async_op=True),
@@ -53,7 +107,7 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
     for _ in range(_NUM_PIECES_WARM):
         torch.mm(matrix, matrix)
     num_rounds = asked.num_rounds if payload_bytes < _LARGE_BYTES else _FEW_ROUNDS
-    rounds = [_round(start[operation], matrix, on) for _ in range(num_rounds + 1)][1:]
+    rounds = [_round(start[operation], matrix, (step_state, whole), on) for _ in range(num_rounds + 1)][1:]
     slowest = torch.tensor(rounds, dtype=torch.float64)
     mean = slowest / asked.num_ranks
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -68,10 +122,18 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
     }
 
 
-def _round(start: Callable[[], Any], matrix: torch.Tensor, on: Device) -> tuple[float, float, float]:
-    """Seconds alone, seconds beside computing, share of the core that it took meanwhile."""
+def _round(
+    start: Callable[[], Any], matrix: torch.Tensor, touched: Sequence[torch.Tensor], on: Device
+) -> tuple[float, float, float]:
+    """Seconds alone, seconds beside computing, share of the core that it took meanwhile.
+
+    touched: what computing has just read and written, and left in the caches in place of what messages need.
+    """
     dist.barrier()
-    _piece_s(matrix, on, _LEAST_WINDOW_S)  # gradients, too, come after computing, which fills the caches
+    _piece_s(matrix, on, _LEAST_WINDOW_S)
+    for each in touched:
+        each.mul_(1.0)
+    on.synchronise()
     begun = perf_counter()
     start().wait()
     on.synchronise()
@@ -103,11 +165,7 @@ def _piece_s(matrix: torch.Tensor, on: Device, window_s: float) -> float:
 def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
     """What a method's step takes above one without a method, on a rank that has nobody to talk to."""
     rows: list[dict[str, Any]] = []
-    largest_bytes = max(asked.sizes_bytes)
-    for num_tensors, side in _MODELS:
-        gradient_bytes = num_tensors * side * side * WIDTH_BYTES
-        if len(rows) >= _FEWEST_MODELS and gradient_bytes > largest_bytes:
-            break
+    for num_tensors, side in _models(asked):
         plain = _step("single", num_tensors, side, on)
         other = _step(text, num_tensors, side, on)
         differences = []
@@ -119,18 +177,18 @@ def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
             {
                 "method": text,
                 "num_tensors": num_tensors,
-                "gradient_bytes": gradient_bytes,
+                "gradient_bytes": _bytes_of(num_tensors, side),
                 "seconds": differences,
             }
         )
     return rows
 
 
-def _step(text: str, num_tensors: int, side: int, on: Device) -> Callable[[], Any]:
+def _step(text: str, num_tensors: int, side: int, on: Device, *, num_samples: int = 1) -> Callable[[], Any]:
     """One step of a method on made-up weights."""
     torch.manual_seed(0)
     place = torch.device(on.name)
-    batch = (torch.rand(1, side, device=place),)
+    batch = (torch.rand(num_samples, side, device=place),)
     layers = [nn.Linear(side, side, bias=False) for _ in range(num_tensors)]
     subject = Trainee(
         model=nn.Sequential(*layers).to(place),

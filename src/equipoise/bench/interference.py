@@ -66,7 +66,7 @@ def interference(asked: Rivals, launch_with: Launcher) -> dict[str, Any]:
         "conditions": conditions(
             core_sets=cores_of(asked.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
         ),
-        "messages": _result(asked, launch_with, asked.num_ranks)["messages"],
+        **_result(asked, launch_with, asked.num_ranks),
         "own_work": _result(alone, launch_with, asked.num_ranks)["own_work"],
     }
 

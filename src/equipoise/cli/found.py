@@ -67,6 +67,7 @@ def _fields(each: Candidate) -> dict[str, Any]:
             "step_s": {"value": step.step_s.value, "low": step.step_s.low, "high": step.step_s.high},
             "level": FORETOLD_LEVEL,
             "own_s": step.own_s,
+            "slowed_s": step.slowed_s,
             "waiting_s": step.waiting_s,
             "added_s": step.added_s,
             "exposed_s": step.exposed_s,

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
+from equipoise.advice.measured.exchange_costs import (
+    ExchangeCosts,
+    Messages,
+    OwnWork,
+    Slowed,
+    exchange_costs,
+)
 from equipoise.advice.measured.foretold_steps import OneDevice, Tensor, foretold
 from equipoise.bench.interference import SCHEMA
 from equipoise.bench.methods import METHODS
@@ -159,6 +165,29 @@ def test_beyond_what_was_measured_nothing_is_foretold():
     large = replace(ONE, gradients=(replace(ONE.gradients[0], grad_bytes=2**34),))
     with pytest.raises(EvidenceError, match="16384 MiB"):
         _foretold("ddp", one=large, byte_per_s=1e9)
+
+
+def test_what_slows_computing_by_hand():
+    # 16 MiB lie two thirds of the way from 1 to 64 MiB on logarithms; averaging every eighth step resumes once.
+    slowed = Slowed(gradient_bytes=(MIB, 64 * MIB), beside=(1.1, 1.1), resumed_s=(0.001, 0.007))
+    slow = replace(costs(byte_per_s=1e18), slowed=slowed)
+    for text, resumed_s in (("ddp", 0.005), ("localsgd:8", 0.005 / 8)):
+        found = foretold(text, num_ranks=2, batch_samples=32, one=ONE, costs=slow)
+        assert found.slowed_s == pytest.approx(0.0035 + resumed_s)
+        assert found.step_s.value == pytest.approx(0.035 + 0.0035 + resumed_s, rel=1e-6)
+    assert foretold("single", num_ranks=1, batch_samples=32, one=ONE, costs=slow).slowed_s == 0
+
+
+def test_what_slows_computing_is_read_from_medians_by_round_and_is_never_a_gain():
+    row = {"gradient_bytes": 4.0, "alone_s": [1.0, 1.0, 2.0], "together_s": [1.2, 1.2, 1.0]}
+    document = {"schema": SCHEMA, "num_ranks": 2, "launcher": "", "messages": [], "own_work": []}
+    slower, faster = (
+        exchange_costs({**document, "slowed": [{**row, "after_s": [each] * 3}]}, "").slowed
+        for each in (1.5, 0.9)
+    )
+    assert slower.of(4.0) == pytest.approx((1.2, 0.3))
+    assert faster.of(400.0) == pytest.approx((1.2, 0.0))
+    assert exchange_costs(document, "").slowed.of(4.0) == (1.0, 0.0)
 
 
 def test_other_documents_are_refused():

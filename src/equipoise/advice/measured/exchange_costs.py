@@ -94,6 +94,24 @@ class OwnWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowed:
+    """What computing loses by the bytes of its weights; every field of shape (n_sizes,), bytes rising.
+
+    beside: seconds where all ranks compute over those where one does. resumed_s: what a step takes longer
+    after a message, whose threads and waiting leave the caches cold.
+    """
+
+    gradient_bytes: tuple[float, ...] = (1.0,)
+    beside: tuple[float, ...] = (1.0,)
+    resumed_s: tuple[float, ...] = (0.0,)
+
+    def of(self, gradient_bytes: float) -> tuple[float, float]:
+        """Both at so many bytes: on logarithms of bytes between those measured, the nearest beyond."""
+        at, known = np.log(max(gradient_bytes, 1.0)), np.log(self.gradient_bytes)
+        return float(np.interp(at, known, self.beside)), float(np.interp(at, known, self.resumed_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCosts:
     """What exchanging costs between so many ranks joined by one kind of link."""
 
@@ -101,6 +119,7 @@ class ExchangeCosts:
     launcher: str
     messages: Mapping[str, Messages]
     own_work: Mapping[str, OwnWork]
+    slowed: Slowed = Slowed()
 
     def message(self, operation: str, payload_bytes: float) -> Message:
         """A message of that operation. Raises EvidenceError where it was not measured."""
@@ -170,6 +189,7 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
         launcher=document["launcher"],
         messages={name: _messages(rows) for name, rows in messages.items()},
         own_work={name: _own_work(rows) for name, rows in work.items()},
+        slowed=_slowed(document.get("slowed", ())),
     )
 
 
@@ -184,6 +204,20 @@ def _messages(rows: Sequence[Mapping[str, Any]]) -> Messages:
         alone_s=tuple(alone.tolist()),
         beside_s=tuple(np.maximum(alone, beside).tolist()),
         core_share=tuple(median(row["core_share"]) for row in ordered),
+    )
+
+
+def _slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
+    """Medians by size, of which none is a gain; nothing is lost where it was not measured."""
+    if not rows:
+        return Slowed()
+    ordered = sorted(rows, key=lambda row: float(row["gradient_bytes"]))
+    pairs = [zip(row["alone_s"], row["together_s"], row["after_s"], strict=True) for row in ordered]
+    losses = [[(together / alone, after - together) for alone, together, after in each] for each in pairs]
+    return Slowed(
+        gradient_bytes=tuple(float(row["gradient_bytes"]) for row in ordered),
+        beside=tuple(max(1.0, median(beside for beside, _ in each)) for each in losses),
+        resumed_s=tuple(max(0.0, median(resumed for _, resumed in each)) for each in losses),
     )
 
 

@@ -84,8 +84,9 @@ class OneDevice:
 class ForetoldStep:
     """A step foretold: its seconds, the parts that sum to them, and what travels.
 
-    own_s: what one device would take at its share of the batch. waiting_s: for the slowest rank. added_s:
-    copies and compression. exposed_s: messages that nothing hides, and computing that they slow.
+    own_s: what one device would take at its share of the batch. slowed_s: what computing loses to ranks that
+    compute beside it, and after each message. waiting_s: for the slowest rank. added_s: copies and
+    compression. exposed_s: messages that nothing hides, and computing that they slow.
     sent_bytes and num_messages: of one rank in a step, mean over a cycle.
     """
 
@@ -94,6 +95,7 @@ class ForetoldStep:
     batch_samples: int
     step_s: Interval
     own_s: float
+    slowed_s: float
     waiting_s: float
     added_s: float
     exposed_s: float
@@ -162,13 +164,17 @@ def foretold(
         )
     found, argument = method(text)
     share = batch_samples / num_ranks
-    own = {name: one.phase_s(name, share) for name in (BACKWARD, OPTIMIZER, STEP)}
+    beside, resumed_s = costs.slowed.of(one.gradient_bytes) if num_ranks > 1 else (1.0, 0.0)
+    alone = {name: one.phase_s(name, share) for name in (BACKWARD, OPTIMIZER, STEP)}
+    own = {name: seconds * beside for name, seconds in alone.items()}
     parts = _parts(text, own, one, costs)
     # Ranks that train alone wait for each other where they average only.
     meetings = 1 / int(argument or 1) if found.name in _LOCAL else 1.0
+    exchanges = 1 / int(argument or 1) if found.name in _LOCAL | {"accumulate"} else 1.0
     waiting_s = own[STEP] * (slowest_of(one.nearest_steps_s(share), num_ranks) - 1.0) * meetings
-    own_s = own[STEP] - parts.spared_s
-    value = own_s + waiting_s + parts.added_s + parts.exposed_s
+    own_s = alone[STEP] - parts.spared_s
+    slowed_s = own[STEP] - alone[STEP] + resumed_s * exchanges
+    value = own_s + slowed_s + waiting_s + parts.added_s + parts.exposed_s
     half = HALF_WIDTH_LOG["plain" if found.name in _PLAIN else "other"]
     return ForetoldStep(
         method=text,
@@ -176,6 +182,7 @@ def foretold(
         batch_samples=batch_samples,
         step_s=Interval(value=value, low=value * exp(-half), high=value * exp(half), level=LEVEL),
         own_s=own_s,
+        slowed_s=slowed_s,
         waiting_s=waiting_s,
         added_s=parts.added_s,
         exposed_s=parts.exposed_s,
