@@ -73,6 +73,29 @@ def test_imports_point_down():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_page_on_architecture_names_what_is_there():
+    """A name of a page is a path from the package, or lies beside one named before in its section."""
+    missing = []
+    for section in (ROOT / "docs" / "architecture.md").read_text().split("\n## "):
+        folders = [SOURCE, ROOT]
+        for name in re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", section):
+            found = next((folder / name for folder in folders if (folder / name).exists()), None)
+            if found is None:
+                missing.append(f"{section.splitlines()[0]}: {name}")
+            else:
+                folders.insert(0, found if found.is_dir() else found.parent)
+    assert not missing
+
+
+def test_the_page_on_architecture_has_every_part_in_its_tier():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    assert set(re.findall(r"`([a-z]+)(?:\.py|/)?`", rows)) == TIER.keys() | {"data"}
+    drawn = next(line for line in page.splitlines() if " <- " in line and line.startswith("    "))
+    tiers = [re.findall(r"[a-z]+", tier) for tier in drawn.split("<-")]
+    assert [set(tier) for tier in tiers] == [set(tier) for tier in TIERS]
+
+
 def test_the_import_rule_sees_an_upward_import(tmp_path, monkeypatch):
     fake = tmp_path / "scaling" / "law.py"
     fake.parent.mkdir()
