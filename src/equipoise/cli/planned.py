@@ -8,7 +8,7 @@ from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
 from equipoise.advice.plans.sizing import kinds_held
 from equipoise.cli.output import counted, printable, table_text, width_columns
-from equipoise.scaling.equilibrium import Equilibrium, doubling_words
+from equipoise.scaling.equilibrium import Equilibrium, doubling_words, place_words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
 
@@ -232,22 +232,8 @@ def _points(found: Plan) -> str:
 
 
 def _point(points: list[Equilibrium]) -> str:
-    first = points[0]
-    names = ", ".join(each.kind for each in points)
-    size = format_count(first.num_accelerators)
-    where = {
-        "at": f"at {size}{_bounds(first)}",
-        "at_least": f"at {size} or beyond, where the sizes tried end",
-        "at_most": f"at {size} or below, where the sizes tried begin",
-    }[first.bound]
-    return f"{names}: {where}; {doubling_words(first, factor='.2f')}."
-
-
-def _bounds(point: Equilibrium) -> str:
-    low, high = (None if size is None else format_count(size) for size in (point.low, point.high))
-    if low and high:
-        return f" ({low} to {high})"
-    return f" ({low} or more)" if low else f" (up to {high})" if high else ""
+    names, first = ", ".join(each.kind for each in points), points[0]
+    return f"{names}: {place_words(first, sizes='the sizes tried')}; {doubling_words(first, factor='.2f')}."
 
 
 def _ground(found: Plan) -> Iterator[str]:

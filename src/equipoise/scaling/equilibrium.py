@@ -256,13 +256,20 @@ def default_answer(found: tuple[Equilibrium, ...]) -> Equilibrium:
 def words(point: Equilibrium) -> str:
     """The equilibrium, and what going on would bring, in one sentence."""
     size = format_count(point.num_accelerators)
-    place = {
-        "at": f"at {size} you are at {point.title}{_range_words(point)}",
-        "at_least": f"{point.title} lies at {size} or beyond, where the data end",
-        "at_most": f"{point.title} lies at {size} or below, where the data begin",
-    }[point.bound]
+    here = f"at {size} you are at {point.title}{_range_words(point)}"
+    place = here if point.bound == "at" else f"{point.title} lies {place_words(point)}"
     caveat = ", by extrapolation" if point.next_doubling.extrapolated else ""
     return f"{place}; {doubling_words(point)}{caveat}"
+
+
+def place_words(point: Equilibrium, *, sizes: str = "the data") -> str:
+    """Where it is, with its interval. sizes: what ends, or begins, where it may lie further."""
+    size = format_count(point.num_accelerators)
+    return {
+        "at": f"at {size}{_range_words(point)}",
+        "at_least": f"at {size} or beyond, where {sizes} end",
+        "at_most": f"at {size} or below, where {sizes} begin",
+    }[point.bound]
 
 
 def doubling_words(point: Equilibrium, *, factor: str = ".2g") -> str:
