@@ -23,18 +23,18 @@ SI_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E":
 _SI_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def format_si(value: float, unit: str, *, digits: int = 3) -> str:
+def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
     """A value with its SI prefix, e.g. `8.07 MJ`.
 
     >>> format_si(8_071_166, "J")
     '8.07 MJ'
-    >>> format_si(0.5, "s")
-    '0.5 s'
+    >>> format_si(0.5, "s"), format_si(16_720.0), format_si(-34.5)
+    ('0.5 s', '16.7 k', '-34.5')
     """
     for factor, prefix in _SI_PREFIXES:
         if abs(value) >= factor:
             return f"{value / factor:.{digits}g} {prefix}{unit}"
-    return f"{value:.{digits}g} {unit}"
+    return f"{value:.{digits}g} {unit}".rstrip()
 
 
 def format_duration(seconds: float) -> str:
@@ -56,6 +56,15 @@ def format_duration(seconds: float) -> str:
     if abs(seconds) < 2 * DAY_S:
         return f"{seconds / HOUR_S:.1f} h"
     return f"{seconds / DAY_S:.1f} d"
+
+
+def format_step(seconds: float) -> str:
+    """The time of a step: milliseconds where it has no second.
+
+    >>> format_step(0.04172), format_step(6.71)
+    ('41.7 ms', '6.71 s')
+    """
+    return f"{seconds / MILLISECOND_S:.3g} ms" if seconds < 1.0 else format_duration(seconds)
 
 
 _WORDS_OF_UNIT = {

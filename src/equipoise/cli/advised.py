@@ -1,15 +1,14 @@
 """What `equipoise advise` says to people: the answer first, then why, what else, what would make it surer."""
 
 from collections.abc import Iterator, Sequence
-from textwrap import fill
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
 from equipoise.advice.answer.weighed import chance_words
-from equipoise.cli.output import printable, table_text, width_columns
+from equipoise.cli.output import paragraph, printable, table_text
 from equipoise.cli.priced import ownership_text, rented_text
 from equipoise.scaling.equilibrium import words as equilibrium_words
 from equipoise.stats import Interval
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 _TONNE_KG = 1000.0
 _MOST_SIZES = 12
@@ -37,27 +36,23 @@ def text(found: Advice) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _paragraph(sentence: str, hanging: int = 2) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
-
-
 def _listed(title: str, sentences: Iterator[str] | Sequence[str]) -> str:
-    lines = [_paragraph(f"- {each}") for each in sentences]
+    lines = [paragraph(f"- {each}") for each in sentences]
     return f"{title}:\n{''.join(lines)}" if lines else ""
 
 
 def _title(found: Advice) -> str:
     names = " or ".join(each.title for each in (found.standing, *found.others))
-    return _paragraph(f"{found.title} on {names}: to {found.standing.length.words}")
+    return paragraph(f"{found.title} on {names}: to {found.standing.length.words}")
 
 
 def _answer(found: Advice) -> str:
     """What to take and what it takes; or what stands in the way."""
     best = found.recommended
     if best is None:
-        return _paragraph(f"No size does. {found.standing.obstacle}")
+        return paragraph(f"No size does. {found.standing.obstacle}")
     lines = [*_amounts(found.standing, best)]
-    told = (_paragraph(f"  {name:<{_LABEL}}{words}", _LABEL + 2) for name, words in lines)
+    told = (paragraph(f"  {name:<{_LABEL}}{words}", _LABEL + 2) for name, words in lines)
     return f"{_take(found.standing, best)}{''.join(told)}"
 
 
@@ -66,14 +61,14 @@ def _take(standing: Standing, best: Choice) -> str:
     if standing.cluster is not None and best.num_accelerators > standing.cluster.node_size:
         size = standing.cluster.node_size
         nodes = f" ({format_count(-(-best.num_accelerators // size))} nodes of {format_count(size)})"
-    return _paragraph(f"Take {format_count(best.num_accelerators)} x {standing.title}{nodes}")
+    return paragraph(f"Take {format_count(best.num_accelerators)} x {standing.title}{nodes}")
 
 
 def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:
     bill, option = best.bill, best.option
     yield "time", f"{_time(best.time)}, {format_percent(best.time.level)} range"
     if bill.money is not None:
-        yield "money", f"{_amount(bill.money, ' USD')}; {_short(bill.accelerator_hours)} accelerator-hours"
+        yield "money", f"{_amount(bill.money, ' USD')}; {format_si(bill.accelerator_hours)} accelerator-hours"
     else:
         yield "hours", f"{_amount(bill.hours, ' accelerator-hours')}; no price is known: give --price"
     if bill.energy is not None:
@@ -90,7 +85,7 @@ def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:
             "measured",
             (
                 f"{run.strategy or 'one device'} at batch {format_count(run.global_batch_samples)}: "
-                f"{_short(run.samples_per_s)} samples/s"
+                f"{format_si(run.samples_per_s)} samples/s"
             ),
         )
     if option is None:
@@ -105,7 +100,7 @@ def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:
         "batch",
         (
             f"{format_count(option.strategy.global_batch_samples)} samples a step; a step takes "
-            f"{_step(option.step_s)} by the model{share}"
+            f"{format_step(option.step_s)} by the model{share}"
         ),
     )
     held = None if standing.cluster is None else standing.cluster.accelerator.memory_bytes
@@ -122,7 +117,7 @@ def _amount(amount: Interval, unit: str) -> str:
     if unit == "J":
         low, high = format_si(amount.low, "J"), format_si(amount.high, "J")
         return f"{format_si(amount.value, 'J')} ({low} to {high})"
-    return f"{_short(amount.value)}{unit} ({_short(amount.low)} to {_short(amount.high)})"
+    return f"{format_si(amount.value)}{unit} ({format_si(amount.low)} to {format_si(amount.high)})"
 
 
 def _mass(amount: Interval) -> str:
@@ -133,36 +128,28 @@ def _mass(amount: Interval) -> str:
     return f"{value} {unit} CO2 ({low} to {high})"
 
 
-def _short(value: float) -> str:
-    return format_si(value, "").strip()
-
-
-def _step(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 1.0 else f"{1000.0 * seconds:.3g} ms"
-
-
 def _stops(found: Advice) -> str:
     """Where more stop paying, and what the next doubling would bring."""
     lines = []
     if found.standing.answer is not None:
         told = equilibrium_words(found.standing.answer).partition(";")[0]
-        lines.append(_paragraph(f"Equilibrium: {told}."))
+        lines.append(paragraph(f"Equilibrium: {told}."))
     step = found.next_doubling
     if step is not None:
         share = ""
         if abs(step.gain_fraction) <= 1.0:
             share = f" ({format_percent(abs(round(step.gain_fraction, 2)))})"
         gain = "saves" if step.gain_s >= 0.0 else "takes longer:"
-        money = "" if step.usd is None else f", for {_short(step.usd)} USD more"
+        money = "" if step.usd is None else f", for {format_si(step.usd)} USD more"
         if step.usd is not None and step.usd < 0:
-            money = f", for {_short(-step.usd)} USD less"
+            money = f", for {format_si(-step.usd)} USD less"
         worth = (
             ""
             if step.hour_usd is None or step.hour_usd <= 0
-            else f": worth it where an hour is worth {_short(step.hour_usd)} USD"
+            else f": worth it where an hour is worth {format_si(step.hour_usd)} USD"
         )
         lines.append(
-            _paragraph(
+            paragraph(
                 f"The next doubling, to {format_count(step.num_accelerators)}: "
                 f"{format_duration(step.time.value)}; {gain} {format_duration(abs(step.gain_s))}{share}, "
                 f"{step.accelerator_hours_factor:.2f}x the accelerator-hours{money}{worth}."
@@ -224,7 +211,7 @@ def _row(each: Choice) -> tuple[str, ...]:
         format_count(each.num_accelerators),
         format_duration(each.time.value),
         _range(each.time),
-        "-" if each.bill.usd is None else _short(each.bill.usd),
+        "-" if each.bill.usd is None else format_si(each.bill.usd),
         *said.values(),
     )
 
@@ -262,4 +249,4 @@ def _run(found: Advice) -> str:
     lines = "".join(f"  {printable(line)}\n" for line in first.code.splitlines())
     rest = [each.title for each in found.snippets[1:]]
     more = f"Code and settings are in --html and --json: {', '.join(rest)}.\n" if rest else ""
-    return f"Run it:\n{lines}{_paragraph(more.strip()) if more else ''}"
+    return f"Run it:\n{lines}{paragraph(more.strip()) if more else ''}"

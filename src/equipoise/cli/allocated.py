@@ -3,11 +3,10 @@
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.allocation.allocate import Allocation, Share
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.economics import bill_fields
 from equipoise.units import (
     HOUR_S,
@@ -96,12 +95,8 @@ def _unit(found: Allocation) -> str:
 
 def text(found: Allocation) -> str:
     """The same for people."""
-    paragraphs = [_paragraph(line) for line in _sentences(found)]
-    return f"{_paragraph(_title(found))}\n{_table(found)}\n{''.join(paragraphs)}"
-
-
-def _paragraph(sentence: str) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent='  ')}\n"
+    paragraphs = [paragraph(line) for line in _sentences(found)]
+    return f"{paragraph(_title(found))}\n{_table(found)}\n{''.join(paragraphs)}"
 
 
 def _title(found: Allocation) -> str:
@@ -161,7 +156,7 @@ def _deadline(found: Allocation, each: Share) -> str:
 
 def _money(each: Share) -> str:
     usd = each.bill.usd if each.electricity_usd is None else each.electricity_usd
-    return "-" if usd is None else format_si(usd, "").strip()
+    return "-" if usd is None else format_si(usd)
 
 
 def _sentences(found: Allocation) -> Iterator[str]:
@@ -213,7 +208,7 @@ def _paid(found: Allocation) -> str:
 
 def _amount(found: Allocation, value: float) -> str:
     if found.objective == "cost":
-        return f"{format_si(value, '').strip()} USD"
+        return f"{format_si(value)} USD"
     return format_si(value, "J") if found.objective == "energy" else format_duration(value)
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.forecast.answer import Forecast, Foretold, Record
-from equipoise.cli.output import printable, table_text, width_columns
+from equipoise.cli.output import paragraph, table_text
 from equipoise.economics import Bill, Price, bill_fields
 from equipoise.scaling.equilibrium import Equilibrium, words
 from equipoise.units import (
@@ -86,10 +85,6 @@ def text(found: Forecast) -> str:
     return "\n".join(block for block in (_times(found), _points(found), _ground(found)) if block)
 
 
-def _paragraph(sentence: str) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent='  ')}\n"
-
-
 def _times(found: Forecast) -> str:
     ground = found.ground
     subject = " on ".join(name for name in (found.workload, found.accelerator) if name)
@@ -101,8 +96,8 @@ def _times(found: Forecast) -> str:
             format_duration(each.time.value),
             _range(each.time.low, each.time.high),
             "in" if each.in_domain else "OUT",
-            _short(bill.accelerator_hours),
-            "-" if bill.usd is None else _short(bill.usd),
+            format_si(bill.accelerator_hours),
+            "-" if bill.usd is None else format_si(bill.usd),
             "-" if bill.energy_j is None else format_si(bill.energy_j, "J"),
             "-" if bill.carbon_kg is None else _mass(bill.carbon_kg),
         )
@@ -110,17 +105,13 @@ def _times(found: Forecast) -> str:
     ]
     level = format_percent(ground.foretold[0].time.level)
     head = ("N", "time", f"{level} range", "domain", "acc-hours", "USD", "energy", "CO2")
-    return _paragraph(title) + table_text(head, rows, align=">>><>>>>") + "".join(_rates(found))
+    return paragraph(title) + table_text(head, rows, align=">>><>>>>") + "".join(_rates(found))
 
 
 def _range(low_s: float, high_s: float) -> str:
     """Both ends in the unit of the upper one."""
     factor, unit = next(((factor, unit) for most, factor, unit in _UNITS if high_s < most), (DAY_S, "d"))
     return f"{low_s / factor:.3g}-{high_s / factor:.3g} {unit}"
-
-
-def _short(value: float) -> str:
-    return format_si(value, "").strip()
 
 
 def _mass(mass_kg: float) -> str:
@@ -133,23 +124,23 @@ def _rates(found: Forecast) -> Iterator[str]:
     """What the bill was made with."""
     rates = found.rates
     if rates.price is None:
-        yield _paragraph("USD: no price is known; give --price in US dollars an accelerator-hour.")
+        yield paragraph("USD: no price is known; give --price in US dollars an accelerator-hour.")
     else:
-        yield _paragraph(
+        yield paragraph(
             f"USD: {rates.price.usd_per_accelerator_hour:.3g} an accelerator-hour ({_asked(rates.price)})."
         )
     if rates.accelerator_power_w is None:
-        yield _paragraph("Energy: no power is known; name the --accelerator.")
+        yield paragraph("Energy: no power is known; name the --accelerator.")
         return
     measured = [bill.energy_basis == "measured" for bill in found.bills]
     system = rates.system_power
     if not all(measured):
         but = " except where the result was metered" if any(measured) else ""
-        yield _paragraph(
+        yield paragraph(
             f"Energy: modelled{but}, {rates.accelerator_power_w:g} W an accelerator times {system.factor:g} "
             f"({system.low:g}-{system.high:g}) for the rest of the system ({system.basis})."
         )
-    yield _paragraph(
+    yield paragraph(
         f"CO2: {rates.grid.kg_co2_per_kwh:.3g} kg a kWh, {rates.grid.region} ({rates.grid.basis})."
     )
 
@@ -165,9 +156,9 @@ def _asked(price: Price) -> str:
 def _points(found: Forecast) -> str:
     """The equilibria in words, the default answer first."""
     if found.answer is None:
-        return _paragraph(f"No equilibrium: {found.no_equilibria}.")
+        return paragraph(f"No equilibrium: {found.no_equilibria}.")
     ordered = sorted(found.equilibria, key=lambda each: each is not found.answer)
-    lines = [_paragraph(f"- {_sentence(words(each))}") for each in ordered]
+    lines = [paragraph(f"- {_sentence(words(each))}") for each in ordered]
     return "Where more accelerators stop paying, the first reason first:\n" + "".join(lines)
 
 
@@ -179,12 +170,12 @@ def _ground(found: Forecast) -> str:
     """Evidence, law, domain, record and notes."""
     ground = found.ground
     low, high = format_count(ground.domain.smallest), format_count(ground.domain.largest)
-    lines = [_evidence_table(found), _paragraph(f"Law: {_law(found)}.")]
-    lines.append(_paragraph(f"Sizes measured: {low} to {high} accelerators."))
+    lines = [_evidence_table(found), paragraph(f"Law: {_law(found)}.")]
+    lines.append(paragraph(f"Sizes measured: {low} to {high} accelerators."))
     outside = {each.outside: each.num_accelerators for each in ground.foretold if each.outside}
-    lines += [_paragraph(f"OUT at {format_count(size)}: {why}.") for why, size in outside.items()]
-    lines += [_paragraph(line) for line in _records(ground.foretold)]
-    return "".join(lines) + "".join(_paragraph(f"Note: {note}") for note in ground.notes)
+    lines += [paragraph(f"OUT at {format_count(size)}: {why}.") for why, size in outside.items()]
+    lines += [paragraph(line) for line in _records(ground.foretold)]
+    return "".join(lines) + "".join(paragraph(f"Note: {note}") for note in ground.notes)
 
 
 def _law(found: Forecast) -> str:

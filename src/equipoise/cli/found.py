@@ -2,12 +2,11 @@
 
 from math import exp
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.measured.foretold_steps import LEVEL as FORETOLD_LEVEL
 from equipoise.advice.measured.tune import EVIDENCE, EXACT, LEVEL, LOSSY, OTHER, Candidate, Found
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.stats import Interval
 from equipoise.units import format_percent, significant
 
@@ -95,7 +94,7 @@ def text(found: Found, folder: Path) -> str:
     tried = [each for each in found.tried if each.runs or each.failed]
     left = [each for each in found.tried if not each.runs and not each.failed]
     parts = [
-        _paragraph(_verdict(found)),
+        paragraph(_verdict(found)),
         f"Tried: {counted(found.num_trials, 'run', 'runs')} on several devices; {found.stopped}.\n"
         + _table(tried),
     ]
@@ -103,8 +102,8 @@ def text(found: Found, folder: Path) -> str:
         more = len(left) - _MOST_UNTRIED
         ending = f"and {more} more\n" if more > 0 else ""
         parts.append(f"Foretold, not tried:\n{_table(left[:_MOST_UNTRIED])}{ending}")
-    parts += [_paragraph(sentence) for sentence in _notes(found)]
-    parts.append(_paragraph(f"Runs are kept in {folder}; --resume goes on from there."))
+    parts += [paragraph(sentence) for sentence in _notes(found)]
+    parts.append(paragraph(f"Runs are kept in {folder}; --resume goes on from there."))
     return "\n".join(parts)
 
 
@@ -185,7 +184,3 @@ def _notes(found: Found) -> list[str]:
         if each.not_foretold
     ]
     return notes
-
-
-def _paragraph(sentence: str) -> str:
-    return fill(printable(sentence), width_columns(), subsequent_indent="  ") + "\n"

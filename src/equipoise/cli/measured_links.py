@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.links.collectives import LEVEL, Fit, Links, Verdict
 from equipoise.bench.collectives.timing import Run, bus_fraction
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.stats import Interval
 from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, significant
 
@@ -82,28 +81,24 @@ def text(found: Links) -> str:
     if found.fits:
         parts.append(_fits(found.fits))
     parts.extend(_verdicts(found.verdicts))
-    parts.extend(_paragraph(f"{_title(run)}: no fit: {reason}.") for run, reason in found.unfitted)
+    parts.extend(paragraph(f"{_title(run)}: no fit: {reason}.") for run, reason in found.unfitted)
     if found.reading.rejected.kinds:
         parts.append(_rejected(found))
-    parts.extend(_paragraph(f"Note: {note}.") for note in found.reading.notes)
+    parts.extend(paragraph(f"Note: {note}.") for note in found.reading.notes)
     return "\n".join(parts)
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """One paragraph each; those that nothing is known of together, by the reason."""
     silent = [each for each in verdicts if each.verdict == "unknown"]
-    yield from (_paragraph(_said(each)) for each in verdicts if each.verdict != "unknown")
+    yield from (paragraph(_said(each)) for each in verdicts if each.verdict != "unknown")
     for reason in dict.fromkeys(each.because for each in silent):
         alike = [each for each in silent if each.because == reason]
         if len(alike) == 1:
-            yield _paragraph(_said(alike[0]))
+            yield paragraph(_said(alike[0]))
         else:
             names = ", ".join(dict.fromkeys(each.run.operation for each in alike))
-            yield _paragraph(f"No verdict on {len(alike)} figures ({names}): {reason}.")
-
-
-def _paragraph(sentence: str) -> str:
-    return fill(printable(sentence), width_columns(), subsequent_indent="  ") + "\n"
+            yield paragraph(f"No verdict on {len(alike)} figures ({names}): {reason}.")
 
 
 def _head(found: Links) -> str:
@@ -111,7 +106,7 @@ def _head(found: Links) -> str:
     runs = counted(len(found.reading.runs), "run", "runs")
     refused = sum(each.count for each in found.reading.rejected.kinds.values())
     rest = f"; {refused} not used" if refused else ""
-    return _paragraph(f"{rows} of {runs} read{rest}.")
+    return paragraph(f"{rows} of {runs} read{rest}.")
 
 
 def _fits(fits: Sequence[Fit]) -> str:
@@ -132,7 +127,7 @@ def _fits(fits: Sequence[Fit]) -> str:
         f"{format_percent(LEVEL)} of the probability lies. A dash: the sizes measured do not tell. "
         "Bus: as busbw counts."
     )
-    return table_text(head, rows, align="<><>>>") + _paragraph(legend)
+    return table_text(head, rows, align="<><>>>") + paragraph(legend)
 
 
 def _rate_unit(fits: Sequence[Fit]) -> tuple[float, str]:
@@ -206,4 +201,4 @@ def _rejected(found: Links) -> str:
         f"{each.count} not used: {each.first.detail} (first: {each.first.where})."
         for _, each in sorted(found.reading.rejected.kinds.items())
     ]
-    return "".join(_paragraph(line) for line in lines)
+    return "".join(paragraph(line) for line in lines)

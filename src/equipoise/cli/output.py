@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import IO, Any
 
 import typer
@@ -139,6 +140,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def paragraph(sentence: str, hanging: int = 2) -> str:
+    """A sentence in lines of the width, those after the first set in by so many columns."""
+    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
 
 
 def width_columns() -> int:

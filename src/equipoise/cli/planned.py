@@ -1,13 +1,12 @@
 """What `equipoise plan` says to people: the strategy to take, others, where more stop paying."""
 
 from collections.abc import Callable, Iterator
-from textwrap import fill
 
 from equipoise.advice.links.own_link_words import link_words
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
 from equipoise.advice.plans.sizing import kinds_held
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.scaling.equilibrium import Equilibrium, doubling_words, place_words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si
@@ -29,13 +28,9 @@ def text(found: Comparison) -> str:
         _alternatives(plan),
         _sizes(plan),
         _points(plan),
-        "".join(_paragraph(line) for line in _ground(plan)),
+        "".join(paragraph(line) for line in _ground(plan)),
     )
     return "\n".join(part for part in parts if part)
-
-
-def _paragraph(sentence: str, hanging: int = 2) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
 
 
 def _compared(found: Comparison) -> str:
@@ -63,13 +58,9 @@ def _figures(each: Option) -> tuple[str, ...]:
         format_duration(each.time.value),
         format_count(each.strategy.global_batch_samples),
         "-" if each.flop_share is None else format_percent(round(each.flop_share, 3)),
-        "-" if each.bill.usd is None else _short(each.bill.usd),
+        "-" if each.bill.usd is None else format_si(each.bill.usd),
         "-" if each.bill.energy_j is None else format_si(each.bill.energy_j, "J"),
     )
-
-
-def _short(value: float) -> str:
-    return format_si(value, "").strip()
 
 
 def _title(found: Plan) -> str:
@@ -81,7 +72,7 @@ def _title(found: Plan) -> str:
         sizes = f"{format_count(question.fewest)} to {sizes}"
     chip = nodes.accelerator
     memory = "" if chip.memory_bytes is None else f"{format_si(float(chip.memory_bytes), 'B')}, "
-    return _paragraph(
+    return paragraph(
         f"{found.workload.title} on {sizes} x {chip.title} ({memory}{nodes.node_size} to a node): "
         f"to {found.length.words}"
     )
@@ -101,7 +92,7 @@ def _recommended(found: Plan) -> str:
         "memory": _memory(found, best),
         "a step is": _seconds(best),
     }
-    told = (_paragraph(f"  {name:<10}{words}", 12) for name, words in lines.items())
+    told = (paragraph(f"  {name:<10}{words}", 12) for name, words in lines.items())
     return f"Recommended: {counted(best.num_accelerators, 'accelerator', 'accelerators')}\n{''.join(told)}"
 
 
@@ -113,21 +104,21 @@ def _time(option: Option) -> str:
         failures = f"; {format_percent(round(1 - option.goodput, 3))} of it lost to failures"
     return (
         f"{format_duration(time.value)} ({format_duration(time.low)} to {format_duration(time.high)}, "
-        f"{format_percent(time.level)}): {_short(option.samples)} samples in {format_count(steps)} "
+        f"{format_percent(time.level)}): {format_si(option.samples)} samples in {format_count(steps)} "
         f"{'step' if steps == 1 else 'steps'}{failures}"
     )
 
 
 def _costs(option: Option) -> str:
     bill = option.bill
-    amounts = [f"{_short(bill.accelerator_hours)} accelerator-hours"]
+    amounts = [f"{format_si(bill.accelerator_hours)} accelerator-hours"]
     if bill.money is not None:
-        amounts.append(f"{_short(bill.money.value)} USD{_between(bill.money, _short)}")
+        amounts.append(f"{format_si(bill.money.value)} USD{_between(bill.money, format_si)}")
     if bill.energy is not None:
         amounts.append(f"{format_si(bill.energy.value, 'J')}{_between(bill.energy, _joules)}")
     if bill.electricity is not None:
         told = bill.electricity
-        amounts.append(f"{_short(told.value)} USD of electricity{_between(told, _short)}")
+        amounts.append(f"{format_si(told.value)} USD of electricity{_between(told, format_si)}")
     if bill.carbon is not None:
         amounts.append(f"{_mass(bill.carbon.value)} CO2{_between(bill.carbon, _mass)}")
     return ", ".join(amounts)
@@ -174,8 +165,8 @@ def _refused(found: Plan) -> str:
     """Why there is no recommendation, and what would help."""
     lines = ["No strategy does.\n"]
     if found.remedy:
-        lines.append(_paragraph(f"It {found.remedy}."))
-    lines += [_paragraph(f"- {_rejection(each)}") for each in found.rejected[:_MOST_REJECTED]]
+        lines.append(paragraph(f"It {found.remedy}."))
+    lines += [paragraph(f"- {_rejection(each)}") for each in found.rejected[:_MOST_REJECTED]]
     return "".join(lines)
 
 
@@ -190,7 +181,7 @@ def _rejection(each: Rejection) -> str:
 def _amount(reason: str, value: float) -> str:
     if reason.endswith("_bytes"):
         return format_si(value, "B")
-    return format_duration(value) if reason.endswith("_s") else f"{_short(value)} USD"
+    return format_duration(value) if reason.endswith("_s") else f"{format_si(value)} USD"
 
 
 def _alternatives(found: Plan) -> str:
@@ -227,7 +218,7 @@ def _points(found: Plan) -> str:
     alike: dict[tuple[str, int], list[Equilibrium]] = {}
     for each in sorted(found.points, key=lambda point: point is not found.answer):
         alike.setdefault((each.bound, each.num_accelerators), []).append(each)
-    lines = [_paragraph(f"- {_point(points)}") for points in alike.values()]
+    lines = [paragraph(f"- {_point(points)}") for points in alike.values()]
     return "Where more accelerators stop paying, the first reason first:\n" + "".join(lines)
 
 

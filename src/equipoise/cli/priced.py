@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.risk import Risk
-from equipoise.cli.output import printable, table_text, width_columns
+from equipoise.cli.output import paragraph, table_text
 from equipoise.economics.owning import Ownership
 from equipoise.economics.prices import WORDS
 from equipoise.economics.uncertain import Tornado
-from equipoise.report.money_text import checkpoints, elapsed, months, paid, share, short, stops
+from equipoise.report.money_text import checkpoints, elapsed, months, paid, share, stops
 from equipoise.stats import Interval
 from equipoise.units import format_duration, format_percent, format_si, significant
 
@@ -31,7 +30,7 @@ def risk_text(found: Sequence[Risk]) -> str:
     table = table_text(
         (*head, *(("in time",) if timed else ())), rows, align="<>>>>>" + (">" if timed else "")
     )
-    return table + "".join(_paragraph(line) for line in _checkpoints(found))
+    return table + "".join(paragraph(line) for line in _checkpoints(found))
 
 
 def _terms(each: Risk) -> tuple[str, ...]:
@@ -67,15 +66,15 @@ def ownership_text(found: Ownership) -> str:
     """One accelerator bought beside one rented, and what the difference hangs on."""
     bought, running = found.purchase.usd, found.running_usd_per_month
     room = found.purchase.hosting_usd_per_month
-    where = "in a room of one's own" if room.high == 0.0 else f"{_range(room, short)} of it for the room"
+    where = "in a room of one's own" if room.high == 0.0 else f"{_range(room, format_si)} of it for the room"
     lines = {
-        "bought": f"{_range(bought, short)} USD with its share of host and network, then "
-        f"{_range(running, short)} USD a month, {where}",
-        "rented": f"{_range(found.rent_usd_per_month, short)} USD a month, used "
+        "bought": f"{_range(bought, format_si)} USD with its share of host and network, then "
+        f"{_range(running, format_si)} USD a month, {where}",
+        "rented": f"{_range(found.rent_usd_per_month, format_si)} USD a month, used "
         f"{_range(found.utilisation, share)} of all hours",
         "pays after": f"{_range(found.months_to_break_even, months)} months; before it is worn out: "
         f"{share(found.chance_in_lifetime)} likely",
-        "return": f"{_range(found.return_usd, short)} USD after {found.horizon_months:g} months"
+        "return": f"{_range(found.return_usd, format_si)} USD after {found.horizon_months:g} months"
         + (
             ", never positive at any use"
             if found.even_at_utilisation is None
@@ -83,7 +82,7 @@ def ownership_text(found: Ownership) -> str:
         ),
         "hangs on": tornado_words(found.tornado),
     }
-    told = "".join(_paragraph(f"  {name:<12}{words}", 14) for name, words in lines.items())
+    told = "".join(paragraph(f"  {name:<12}{words}", 14) for name, words in lines.items())
     level = format_percent(found.months_to_break_even.level)
     return f"Bought or rented, an accelerator ({level} ranges):\n{told}"
 
@@ -91,7 +90,7 @@ def ownership_text(found: Ownership) -> str:
 def tornado_words(found: Tornado, *, most: int = _MOST_BARS) -> str:
     """The inputs that move a result most, with its value at their two ends."""
     bars = [each for each in found.bars if each.swing > 0.0][:most]
-    told = [f"{each.name} ({short(each.at_low)} to {short(each.at_high)})" for each in bars]
+    told = [f"{each.name} ({format_si(each.at_low)} to {format_si(each.at_high)})" for each in bars]
     return ", ".join(told) if told else "nothing"
 
 
@@ -99,10 +98,6 @@ def _range(amount: Interval, form: Callable[[float], str]) -> str:
     if amount.low == amount.high:
         return form(amount.value)
     return f"{form(amount.value)} ({form(amount.low)} to {form(amount.high)})"
-
-
-def _paragraph(sentence: str, hanging: int = 2) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
 
 
 def risk_fields(each: Risk) -> dict[str, Any]:

@@ -1,15 +1,13 @@
 """What `--ask tokens` and `--ask model` say: to people, and the fields of the document."""
 
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.answer.reached import Reaches
 from equipoise.advice.plans.planned import Option
 from equipoise.advice.reach import Reach
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.economics import bill_fields
-from equipoise.report.money_text import short
 from equipoise.report.reach_text import (
     ENDS,
     carried_through,
@@ -22,7 +20,7 @@ from equipoise.report.reach_text import (
     unit,
 )
 from equipoise.stats import Interval
-from equipoise.units import format_count, format_duration, format_percent, significant
+from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
 
 def reaches_fields(found: Reaches) -> dict[str, Any]:
@@ -36,10 +34,11 @@ def reaches_fields(found: Reaches) -> dict[str, Any]:
 def reaches_text(found: Reaches) -> str:
     """The same for people."""
     others = [
-        f"{each.cluster.accelerator.title}: {ranged(each.size, short)} {sized(each)}" for each in found.others
+        f"{each.cluster.accelerator.title}: {ranged(each.size, format_si)} {sized(each)}"
+        for each in found.others
     ]
     lines = [*(f"- {each}" for each in others), *found.notes]
-    more = "".join(_paragraph(line) for line in lines)
+    more = "".join(paragraph(line) for line in lines)
     return text(found.best) + (f"\nOthers reach less:\n{more}" if others else more)
 
 
@@ -88,12 +87,8 @@ def _option(each: Option) -> dict[str, Any]:
 
 def text(found: Reach) -> str:
     """The same for people."""
-    parts = (_answer(found), _sizes(found), "".join(_paragraph(f"- {each}") for each in ground(found)))
+    parts = (_answer(found), _sizes(found), "".join(paragraph(f"- {each}") for each in ground(found)))
     return "\n".join(part for part in parts if part)
-
-
-def _paragraph(sentence: str, hanging: int = 2) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
 
 
 def _answer(found: Reach) -> str:
@@ -101,14 +96,14 @@ def _answer(found: Reach) -> str:
     option, lines = found.option, {}
     told = shape(found)
     if told is not None:
-        head = f"Largest model: {ranged(found.size, short)} parameters\n"
+        head = f"Largest model: {ranged(found.size, format_si)} parameters\n"
         lines["shape"] = told
-        lines["trained on"] = f"{short(found.tokens.value)} {unit(found)}"
+        lines["trained on"] = f"{format_si(found.tokens.value)} {unit(found)}"
     else:
-        head = f"Enough for {ranged(found.tokens, short)} {unit(found)}\n"
+        head = f"Enough for {ranged(found.tokens, format_si)} {unit(found)}\n"
         per_param = ratio(found)
         if found.params is not None and per_param is not None:
-            lines["that is"] = f"{per_param} ({short(found.params.value)} parameters)"
+            lines["that is"] = f"{per_param} ({format_si(found.params.value)} parameters)"
     lines |= {
         "takes": f"{counted(option.num_accelerators, 'accelerator', 'accelerators')} for "
         f"{ranged(option.time, format_duration)}",
@@ -119,14 +114,14 @@ def _answer(found: Reach) -> str:
         "strategy": option.strategy.text(),
         "ends at": ENDS[found.limit],
     }
-    shown = (_paragraph(f"  {name:<12}{words}", 14) for name, words in lines.items())
-    return f"{_paragraph(about)}\n{head}{''.join(shown)}"
+    shown = (paragraph(f"  {name:<12}{words}", 14) for name, words in lines.items())
+    return f"{paragraph(about)}\n{head}{''.join(shown)}"
 
 
 def _costs(money: Interval) -> str:
     """The money, and what it may be."""
     through = carried_through(money)
-    return f"{short(money.value)} USD{'' if through is None else f'; {through}'}"
+    return f"{format_si(money.value)} USD{'' if through is None else f'; {through}'}"
 
 
 def _sizes(found: Reach) -> str:
@@ -136,10 +131,10 @@ def _sizes(found: Reach) -> str:
     rows = [
         (
             format_count(each.option.num_accelerators),
-            short(each.amount.value),
-            f"{short(each.amount.low)} to {short(each.amount.high)}",
+            format_si(each.amount.value),
+            f"{format_si(each.amount.low)} to {format_si(each.amount.high)}",
             format_duration(each.option.time.value),
-            "-" if each.option.bill.usd is None else short(each.option.bill.usd),
+            "-" if each.option.bill.usd is None else format_si(each.option.bill.usd),
             each.limit,
             "take this" if each.option.num_accelerators == found.option.num_accelerators else "",
         )

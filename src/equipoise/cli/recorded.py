@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.ledger.kept import Ledger
 from equipoise.advice.ledger.prediction import Entry, Prediction, Quantity
 from equipoise.advice.ledger.running import running_of
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
 _MOST_SHOWN = 20
@@ -59,18 +58,14 @@ def _prediction(each: Entry) -> dict[str, Any]:
 
 def text(shown: Shown) -> str:
     """The same for people."""
-    return "".join(part for part in (_added(shown), _table(shown), *map(_paragraph, _running(shown))) if part)
-
-
-def _paragraph(sentence: str) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent='  ')}\n"
+    return "".join(part for part in (_added(shown), _table(shown), *map(paragraph, _running(shown))) if part)
 
 
 def _added(shown: Shown) -> str:
     if shown.num_added is None:
         return ""
     if not shown.num_added:
-        return _paragraph(
+        return paragraph(
             "Nothing new was measured of any prediction: workload, accelerator and number must agree."
         )
     return f"{counted(shown.num_added, 'measurement', 'measurements')} added.\n"
@@ -78,7 +73,7 @@ def _added(shown: Shown) -> str:
 
 def _table(shown: Shown) -> str:
     if not shown.entries:
-        return _paragraph(
+        return paragraph(
             f"{shown.ledger.path} holds no such prediction. `equipoise predict`, `plan` and `advise` write "
             "theirs there when given --record."
         )
@@ -109,7 +104,7 @@ def _range(about: Prediction) -> str:
 
 
 def _amount(quantity: Quantity, value: float) -> str:
-    return f"{format_si(value, '').strip()}/s" if quantity == "samples_per_s" else format_duration(value)
+    return f"{format_si(value)}/s" if quantity == "samples_per_s" else format_duration(value)
 
 
 def _running(shown: Shown) -> Iterator[str]:

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.measured.sweep_words import Swept, told_apart
 from equipoise.advice.measured.swept import Judgement
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, PARTS, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, Summary, interval_method
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, printable, table_text, width_columns
 from equipoise.cli.swept_fields import USES, energy_reason, training
 from equipoise.units import MIB, MILLISECOND_S, SI_PREFIXES, format_count, format_percent
 
@@ -38,23 +37,19 @@ def text(found: Swept) -> str:
         if trained:
             parts.append(f"{_titled(rows)}\n{_trainings(trained)}")
     parts.append(_legend(found))
-    parts += [_paragraph(f"{each}") for each in found.meanings]
+    parts += [paragraph(f"{each}") for each in found.meanings]
     if found.false_differences is not None:
-        parts.append(_paragraph(told_apart(found.false_differences)))
+        parts.append(paragraph(told_apart(found.false_differences)))
     parts.append(_failures(found))
-    parts.append(_paragraph(f"Cells and tables are in {found.folder}: runs, steps and scores as Parquet."))
+    parts.append(paragraph(f"Cells and tables are in {found.folder}: runs, steps and scores as Parquet."))
     return "\n".join(part for part in parts if part)
-
-
-def _paragraph(sentence: str) -> str:
-    return fill(printable(sentence), width_columns(), subsequent_indent="  ") + "\n"
 
 
 def _head(found: Swept) -> str:
     cells = f"{len(found.finished)} of {counted(found.num_planned, 'run', 'runs')}"
     failed = f", {len(found.failed)} of them failed" if found.failed else ""
     settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
-    return _paragraph(f"{found.name}: {cells}{failed}; {settings}.")
+    return paragraph(f"{found.name}: {cells}{failed}; {settings}.")
 
 
 def _subject(each: Judgement) -> tuple[str, str, str]:
@@ -153,7 +148,7 @@ def _used(rows: Sequence[Judgement]) -> str:
     missing = [head for head, _, cell in columns if all(cell(each) == _DASH for each in rows)]
     why = next((energy_reason(each.summary) for each in rows if energy_reason(each.summary)), None)
     energy = f" (energy: {why})" if "J a step" in missing and why not in {None, "not measured"} else ""
-    told = _paragraph(f"Not measured: {', '.join(missing)}{energy}.") if missing else ""
+    told = paragraph(f"Not measured: {', '.join(missing)}{energy}.") if missing else ""
     table = _table(rows, [*_identity(rows), *columns]) if len(missing) < len(columns) else ""
     return table + told
 
@@ -235,7 +230,7 @@ def _legend(found: Swept) -> str:
     used = {mark for each in timed for mark in marks(each)}
     num_outlying = sum(run.num_outliers for each in timed for run in each.timed)
     num_steps = sum(run.num_steps for each in timed for run in each.timed)
-    return _paragraph(
+    return paragraph(
         f"Medians over repetitions in fresh processes; intervals {intervals}. Exposed: communication that "
         "the step waits for; hidden: the share of communication that computing hides. "
         f"{counted(num_outlying, 'outlier', 'outliers')} among {num_steps} steps, kept."
@@ -256,4 +251,4 @@ def _failures(found: Swept) -> str:
     ]
     if len(reasons) > _MOST_REASONS:
         lines.append(f"... and {len(reasons) - _MOST_REASONS} more; --json has all.")
-    return "".join(map(_paragraph, lines))
+    return "".join(map(paragraph, lines))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from equipoise.advice.launch.pair import LEVEL
@@ -10,7 +9,7 @@ from equipoise.advice.links.link_words import basis, ends, gaps, sentences
 from equipoise.advice.links.links import FAMILY, Meaning
 from equipoise.bench.topology.topology import Device, Nic, Topology
 from equipoise.cli.console import drawn
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, printable, table_text, width_columns
 from equipoise.spec.hardware import accelerator_alias
 from equipoise.spec.link_class import FABRICS, kind, rank
 from equipoise.spec.link_class import meaning as what_lies_between
@@ -178,15 +177,11 @@ def _title(topology: Topology) -> str:
     parts[0] += f" ({', '.join(titles[:4])})" if titles else ""
     if topology.nics:
         parts.append(counted(len(topology.nics), "network card", "network cards"))
-    return _paragraph(f"{', '.join(parts)}; from {topology.origin}")
-
-
-def _paragraph(sentence: str, hanging: int = 2) -> str:
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
+    return paragraph(f"{', '.join(parts)}; from {topology.origin}")
 
 
 def _bullets(said: Sequence[str]) -> str:
-    return "".join(_paragraph(f"- {each}") for each in said)
+    return "".join(paragraph(f"- {each}") for each in said)
 
 
 def _legend(topology: Topology) -> str:
@@ -199,7 +194,7 @@ def _legend(topology: Topology) -> str:
     words = [f"{name}: {what_lies_between(name)}" for name in classes]
     if any(link.link_class is None for link in shown):
         words.append(f"{_UNKNOWN}: not told")
-    return _paragraph("; ".join(words))
+    return paragraph("; ".join(words))
 
 
 def _sockets(topology: Topology) -> str:
@@ -295,7 +290,7 @@ def _gains(found: Meaning) -> str:
     for title, params in models:
         shown = [of[title, name] for name in classes]
         cells = [f"{gain.speedup:.2f} ({gain.low:.2f}-{gain.high:.2f})" for gain in shown]
-        rows.append((title, format_si(float(f"{params:.2g}"), "").strip(), *cells, shown[-1].verdict))
+        rows.append((title, format_si(float(f"{params:.2g}")), *cells, shown[-1].verdict))
     head = ("two over one", "params", *classes, f"by {classes[-1]}")
     align = "<>" + ">" * len(classes) + "<"
-    return table_text(head, rows, align=align) + _paragraph(basis(found))
+    return table_text(head, rows, align=align) + paragraph(basis(found))

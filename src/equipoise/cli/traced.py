@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from equipoise.advice.measured.stragglers import Lateness
 from equipoise.bench.trace.files import Traces
 from equipoise.bench.trace.rank import RankTrace, Step
-from equipoise.cli.output import counted, printable, table_text, width_columns
+from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.units import MILLISECOND_S, format_percent
 
 _MOST_LINES = 32
@@ -97,23 +96,19 @@ def _notes(found: Traces) -> dict[str, list[str]]:
 def text(found: Traces, lateness: Sequence[Lateness]) -> str:
     """The same for people."""
     parts = [_table(found.ranks, {id(each.trace): each for each in lateness})]
-    parts.append(_paragraph(_legend(lateness)))
+    parts.append(paragraph(_legend(lateness)))
     if len(found.ranks) == 1 and len(found.ranks[0].steps) > 1:
         parts.append(_steps(found.ranks[0]))
-    parts.extend(_paragraph(_said(each)) for each in _stragglers(lateness))
+    parts.extend(paragraph(_said(each)) for each in _stragglers(lateness))
     if lateness and not _stragglers(lateness):
-        parts.append(_paragraph("No rank is late steadily, and by more than the ranks differ anyway."))
+        parts.append(paragraph("No rank is late steadily, and by more than the ranks differ anyway."))
     parts.extend(
-        _paragraph(f"{each.count} not read: {each.first.detail}.") for each in found.rejected.kinds.values()
+        paragraph(f"{each.count} not read: {each.first.detail}.") for each in found.rejected.kinds.values()
     )
     for note, files in _notes(found).items():
         which = _files(files) if len(found.ranks) > 1 else "Note"
-        parts.append(_paragraph(f"{which}: {note}."))
+        parts.append(paragraph(f"{which}: {note}."))
     return "\n".join(parts)
-
-
-def _paragraph(sentence: str) -> str:
-    return fill(printable(sentence), width_columns(), subsequent_indent="  ") + "\n"
 
 
 def _files(files: Sequence[str]) -> str:
@@ -135,7 +130,7 @@ def _table(ranks: Sequence[RankTrace], late: dict[int, Lateness]) -> str:
         rows.append([_name(trace, ranks), str(count), *_parts(_mean(trace)), waited])
     head = ["rank", "steps", *_HEAD, "late ms"]
     more = len(ranks) - _MOST_LINES
-    rest = _paragraph(f"... and {counted(more, 'rank', 'ranks')} more; --json has all.") if more > 0 else ""
+    rest = paragraph(f"... and {counted(more, 'rank', 'ranks')} more; --json has all.") if more > 0 else ""
     return table_text(head, rows, align="<>>>>>>>>") + rest
 
 
@@ -183,7 +178,7 @@ def _steps(trace: RankTrace) -> str:
     """One line a step."""
     rows = [[str(step.number), *_parts(step)] for step in trace.steps[:_MOST_LINES]]
     more = len(trace.steps) - _MOST_LINES
-    rest = _paragraph(f"... and {counted(more, 'step', 'steps')} more; --json has all.") if more > 0 else ""
+    rest = paragraph(f"... and {counted(more, 'step', 'steps')} more; --json has all.") if more > 0 else ""
     return table_text(["step", *_HEAD], rows, align="<>>>>>>") + rest
 
 

@@ -12,15 +12,6 @@ NEVER_MONTHS: Final = 1200
 NEVER: Final = "never"
 
 
-def short(value: float) -> str:
-    """An amount in few characters.
-
-    >>> short(16720.0), short(-34.5)
-    ('16.7 k', '-34.5')
-    """
-    return format_si(value, "").strip()
-
-
 def share(value: float) -> str:
     """A share in whole percent.
 
@@ -41,7 +32,7 @@ def elapsed(seconds: float) -> str:
 
 def paid(risk: Risk, usd: float, elapsed_s: float) -> str:
     """An amount of money; nothing where the run never ends."""
-    return "-" if risk.money is None or elapsed_s >= NEVER_S else short(usd)
+    return "-" if risk.money is None or elapsed_s >= NEVER_S else format_si(usd)
 
 
 def months(value: float) -> str:

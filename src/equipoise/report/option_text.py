@@ -13,7 +13,6 @@ from equipoise.stats import Interval
 from equipoise.units import (
     DAY_S,
     HOUR_S,
-    MILLISECOND_S,
     MINUTE_S,
     format_duration,
     format_percent,
@@ -71,15 +70,6 @@ def time_unit(times_s: Sequence[float]) -> TimeUnit:
     return next((unit for unit in TIME_UNITS if middle >= unit.seconds), TIME_UNITS[-1])
 
 
-def short_time(seconds: float) -> str:
-    """The time of a step: milliseconds where it has no second.
-
-    >>> short_time(0.04172), short_time(6.71)
-    ('41.7 ms', '6.71 s')
-    """
-    return f"{seconds / MILLISECOND_S:.3g} ms" if seconds < 1.0 else format_duration(seconds)
-
-
 def time_range(time: Interval) -> str:
     """The ends of an interval of times, with its level."""
     low, high = format_duration(time.low), format_duration(time.high)
@@ -98,7 +88,7 @@ def strategy(option: Option) -> str:
 
 def usd(bill: Bill) -> str:
     """What it costs."""
-    return ABSENT if bill.usd is None else f"{format_si(bill.usd, '').strip()} USD"
+    return ABSENT if bill.usd is None else f"{format_si(bill.usd)} USD"
 
 
 def energy(bill: Bill) -> str:
@@ -120,7 +110,7 @@ def carbon(bill: Bill) -> str:
 
 def hours(bill: Bill) -> str:
     """Accelerator-hours it takes."""
-    return f"{format_si(bill.accelerator_hours, '').strip()} accelerator-hours"
+    return f"{format_si(bill.accelerator_hours)} accelerator-hours"
 
 
 def takes(option: Option) -> str:

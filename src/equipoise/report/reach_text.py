@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from equipoise.advice.reach import Limit, Reach
-from equipoise.report.money_text import short
 from equipoise.stats import Interval
-from equipoise.units import format_duration, format_percent
+from equipoise.units import format_duration, format_percent, format_si
 
 ENDS: Final[dict[Limit, str]] = {
     "budget": "the budget",
@@ -66,7 +65,8 @@ def carried_through(money: Interval) -> str | None:
     """What the training may cost where it is carried through whatever it costs; None where that is known."""
     if money.low == money.high:
         return None
-    return f"{short(money.low)} to {short(money.high)} to carry it through, {format_percent(money.level)}"
+    ends = f"{format_si(money.low)} to {format_si(money.high)}"
+    return f"{ends} to carry it through, {format_percent(money.level)}"
 
 
 def ground(found: Reach) -> tuple[str, ...]:

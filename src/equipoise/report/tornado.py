@@ -5,9 +5,9 @@ from typing import Final
 from equipoise.economics.uncertain import Bar, Tornado
 from equipoise.report.blocks import Cell, Column, Table
 from equipoise.report.charts import BarChart, Mark, Part
-from equipoise.report.money_text import share, short
+from equipoise.report.money_text import share
 from equipoise.report.words import capital
-from equipoise.units import format_duration
+from equipoise.units import format_duration, format_si
 
 LOW_MARK, HIGH_MARK = Mark(colour=3, symbol="circle"), Mark(colour=2, symbol="square")
 LOW, HIGH = "at the low end of its range", "at the high end"
@@ -40,7 +40,7 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
         x_title=f"{found.name}, {found.unit}",
         y_title="",
         categories=tuple(bar.name for bar in bars),
-        labels=tuple(f"{short(bar.at_low)} to {short(bar.at_high)}" for bar in bars),
+        labels=tuple(f"{format_si(bar.at_low)} to {format_si(bar.at_high)}" for bar in bars),
         limits=(min(value, *ends), max(value, *ends)),
         series=(
             part(LOW, LOW_MARK, [(bar, bar.at_low) for bar in bars]),
@@ -68,8 +68,8 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
                 Cell(text=bar.name, key=bar.name),
                 Cell(text=amount(bar.low, bar.unit), key=bar.low),
                 Cell(text=amount(bar.high, bar.unit), key=bar.high),
-                Cell(text=short(bar.at_low), key=bar.at_low),
-                Cell(text=short(bar.at_high), key=bar.at_high),
+                Cell(text=format_si(bar.at_low), key=bar.at_low),
+                Cell(text=format_si(bar.at_high), key=bar.at_high),
             )
             for bar in moving(found)
         ),
@@ -98,7 +98,7 @@ def amount(value: float, unit: str) -> str:
         return format_duration(value)
     if unit.partition("/")[0] in SHARES:
         return f"{share(value)} {unit}"
-    return f"{short(value)} {unit}"
+    return f"{format_si(value)} {unit}"
 
 
 def _result(value: float, found: Tornado) -> str:

@@ -120,4 +120,4 @@ def _per_hour(choice: Choice, usd: float) -> str:
 
 
 def _usd(amount: float) -> str:
-    return f"{format_si(amount, '').strip()} USD"
+    return f"{format_si(amount)} USD"

@@ -105,4 +105,4 @@ def _range(choice: Choice) -> str:
 
 
 def _usd(amount: float) -> str:
-    return f"{format_si(amount, '').strip()} USD"
+    return f"{format_si(amount)} USD"

@@ -8,7 +8,7 @@ from equipoise.advice.answer.evidence import Evidence, Source
 from equipoise.advice.answer.own_evidence import own_evidence
 from equipoise.advice.plans.planned import Option
 from equipoise.scaling.equilibrium import words as equilibrium_words
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 _MOST_SOURCES = 3
 _NOTICED = 1.05
@@ -74,16 +74,20 @@ def _within(request: Request) -> str:
     if request.deadline_s != float("inf"):
         told.append(f"the deadline of {format_duration(request.deadline_s)}")
     if request.budget_usd != float("inf"):
-        told.append(f"the budget of {format_si(request.budget_usd, '').strip()} USD")
+        told.append(f"the budget of {format_si(request.budget_usd)} USD")
     return f" that keeps {' and '.join(told)}" if told else ""
 
 
 def _time(best: Choice) -> Reason:
     """What each witness says, and how they are joined."""
     sources = tuple(source for each in best.evidence for source in each.sources[:_MOST_SOURCES])
-    if len(best.evidence) == 1:
-        only = best.evidence[0]
-        return Reason(words=f"The time is what {_says(only)}: {only.why}.", sources=sources)
+    counted = [each for each in best.evidence if each.weight > 0.0]
+    if len(counted) == 1:
+        only, others = counted[0], [each for each in best.evidence if not each.weight]
+        besides = "".join(
+            f" {_capital(each.name)} by itself: {format_duration(each.time.value)}." for each in others
+        )
+        return Reason(words=f"The time is what {_says(only)}: {only.why}.{besides}", sources=sources)
     told = ", ".join(
         f"{_says(each)} (weight {format_percent(round(each.weight, 2))})" for each in best.evidence
     )
@@ -97,7 +101,7 @@ def _time(best: Choice) -> Reason:
 
 
 def _says(each: Evidence) -> str:
-    verb = "say" if each.name.endswith("s") else "says"
+    verb = "say" if each.name.endswith("s") or "results" in each.name else "says"
     return f"{each.name} {verb}, {format_duration(each.time.value)}"
 
 
@@ -112,15 +116,11 @@ def _strategy(standing: Standing, best: Choice) -> Iterator[Reason]:
     yield Reason(
         words=(
             f"The strategy is the fastest of {format_count(plan.num_fitting)} that fit into memory, by the "
-            f"model: it holds {memory}{of}; a step of {_short(option.step_s)} is {_spent(option)}."
+            f"model: it holds {memory}{of}; a step of {format_step(option.step_s)} is {_spent(option)}."
         ),
         sources=(Source(kind="modelled", ref=f"calibration {plan.basis.name}: {plan.basis.words}"),),
         formula="step = sum of causes; docs/models.md",
     )
-
-
-def _short(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 1.0 else f"{seconds * 1000.0:.3g} ms"
 
 
 def _spent(option: Option) -> str:
@@ -140,7 +140,7 @@ def _batch(standing: Standing, best: Choice) -> Iterator[Reason]:
     yield Reason(
         words=(
             f"The global batch of {batch} weighs faster steps against more samples to the target: "
-            f"{format_si(option.samples, '').strip()} there, by results at {low} to {high}."
+            f"{format_si(option.samples)} there, by results at {low} to {high}."
         ),
         sources=tuple(
             Source(

@@ -178,7 +178,7 @@ def _two_digits(value: float) -> str:
     >>> _two_digits(364.5e9), _two_digits(335e6), _two_digits(17.1e9)
     ('360 G', '340 M', '17 G')
     """
-    return format_si(float(f"{value:.2g}"), "").strip()
+    return format_si(float(f"{value:.2g}"))
 
 
 def _models(found: Meaning) -> Iterator[str]:

@@ -54,7 +54,7 @@ def training_length(
         amount = stated_samples * (workload.sequence_tokens or 1)
         unit = "tokens" if workload.sequence_tokens else "samples"
         return Length(
-            words=f"train on {format_si(amount, '').strip()} {unit}",
+            words=f"train on {format_si(amount)} {unit}",
             samples=_always(stated_samples),
             log_sd=lambda _: 0.0,
             batches=None,

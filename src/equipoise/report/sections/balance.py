@@ -29,6 +29,7 @@ from equipoise.report.words import (
     ABSENT,
     DASH,
     accelerator_name,
+    capital,
     count,
     listed,
     minutes,
@@ -85,12 +86,8 @@ def _answer(each: Balance) -> tuple[Span, ...]:
     words = next(text for point, text in zip(each.points, each.words, strict=True) if point is answer)
     return (
         strong(f"{accelerator_name(each.accelerator)}: {_size(answer)} ({answer.kind})"),
-        f". {_capital(sentence(words))}.",
+        f". {capital(sentence(words))}.",
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _size(point: Equilibrium) -> str:

@@ -12,7 +12,7 @@ from equipoise.report.section import Section
 from equipoise.report.words import DASH, TIMES, accelerator_name, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import words
 from equipoise.stats import Interval
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 CHOSEN: Final = {
     "time": "The fastest of the sizes that may be taken.",
@@ -67,7 +67,7 @@ def ends(time: Interval) -> str:
 
 def usd(amount: float) -> str:
     """Dollars, short."""
-    return f"{format_si(amount, '').strip()} USD"
+    return f"{format_si(amount)} USD"
 
 
 def _doubling(advice: Advice) -> str:
@@ -131,7 +131,7 @@ def _tiles(advice: Advice, standing: Standing, best: Choice) -> Iterator[Tile]:
     if bill.money is None or price is None:
         yield Tile(
             label="Accelerator-hours",
-            value=format_si(bill.accelerator_hours, "").strip(),
+            value=format_si(bill.accelerator_hours),
             detail=_span(bill.hours, ""),
             words="No price is known: give --price.",
         )
@@ -168,7 +168,7 @@ def _step(standing: Standing, best: Choice) -> Iterator[Tile]:
     yield Tile(
         label="Batch",
         value=f"{format_count(option.strategy.global_batch_samples)} samples",
-        detail=f"a step takes {option_text.short_time(option.step_s)}{share}",
+        detail=f"a step takes {format_step(option.step_s)}{share}",
         words="Of all accelerators together; the step by the model.",
     )
     held = None if standing.cluster is None else standing.cluster.accelerator.memory_bytes
@@ -181,7 +181,7 @@ def _step(standing: Standing, best: Choice) -> Iterator[Tile]:
 
 
 def _span(amount: Interval, unit: str) -> str:
-    low, high = (format_si(each, "").strip() for each in (amount.low, amount.high))
+    low, high = (format_si(each) for each in (amount.low, amount.high))
     return f"{low} {DASH} {high} {unit}, {format_percent(amount.level)}"
 
 

@@ -6,12 +6,12 @@ from typing import Final
 from equipoise.economics.owning import Ownership
 from equipoise.findings import AdviceFindings
 from equipoise.report.blocks import Block, Bullets, Fold, Panels, Tile, Tiles, prose, strong
-from equipoise.report.money_text import NEVER, months, share, short
+from equipoise.report.money_text import NEVER, months, share
 from equipoise.report.section import Section
 from equipoise.report.tornado import moving, tornado_figure, tornado_table
 from equipoise.report.words import DASH, accelerator_name, capital, sentence
 from equipoise.stats import Interval
-from equipoise.units import format_percent
+from equipoise.units import format_percent, format_si
 
 
 def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
@@ -40,7 +40,7 @@ def _verdict(found: Ownership) -> str:
     """Whether buying is ahead by the horizon."""
     after, value = f"{found.horizon_months:g} months", found.return_usd.value
     name = accelerator_name(found.purchase.accelerator)
-    ahead = f"{short(abs(value))} USD {'ahead' if value >= 0.0 else 'behind'}"
+    ahead = f"{format_si(abs(value))} USD {'ahead' if value >= 0.0 else 'behind'}"
     return f"After {after} an own {name} is {ahead} of a rented one."
 
 
@@ -59,7 +59,9 @@ def _odds(found: Ownership) -> str:
 
 def _tiles(found: Ownership) -> Iterator[Tile]:
     room = found.purchase.hosting_usd_per_month
-    placed = "in a room of one's own" if room.high == 0.0 else f"{short(room.value)} USD of it for the room"
+    placed = (
+        "in a room of one's own" if room.high == 0.0 else f"{format_si(room.value)} USD of it for the room"
+    )
     value = months(found.months_to_break_even.value)
     yield Tile(
         label="Pays after",
@@ -69,26 +71,26 @@ def _tiles(found: Ownership) -> Iterator[Tile]:
     )
     yield Tile(
         label=f"Return after {found.horizon_months:g} months",
-        value=f"{short(found.return_usd.value)} USD",
-        detail=_ends(found.return_usd, short),
+        value=f"{format_si(found.return_usd.value)} USD",
+        detail=_ends(found.return_usd, format_si),
         words="Saved, and what it is then worth, less its price.",
     )
     yield Tile(
         label="To buy",
-        value=f"{short(found.purchase.usd.value)} USD",
-        detail=_ends(found.purchase.usd, short),
+        value=f"{format_si(found.purchase.usd.value)} USD",
+        detail=_ends(found.purchase.usd, format_si),
         words="One accelerator with its share of host and network.",
     )
     yield Tile(
         label="To run, a month",
-        value=f"{short(found.running_usd_per_month.value)} USD",
-        detail=_ends(found.running_usd_per_month, short),
+        value=f"{format_si(found.running_usd_per_month.value)} USD",
+        detail=_ends(found.running_usd_per_month, format_si),
         words=f"Electricity, upkeep and room: {placed}.",
     )
     yield Tile(
         label="To rent, a month",
-        value=f"{short(found.rent_usd_per_month.value)} USD",
-        detail=_ends(found.rent_usd_per_month, short),
+        value=f"{format_si(found.rent_usd_per_month.value)} USD",
+        detail=_ends(found.rent_usd_per_month, format_si),
         words="The hours of use alone.",
     )
     yield Tile(

@@ -9,13 +9,12 @@ from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Panels, prose
 from equipoise.report.charts import Axis, BarChart, Chart, Mark, Note, Series
-from equipoise.report.money_text import short
 from equipoise.report.section import Section
 from equipoise.report.sections.advice.answer import hardware, usd
 from equipoise.report.sections.advice.sizes import everyone
 from equipoise.report.tornado import moving, tornado_figure, tornado_table
 from equipoise.report.words import accelerator_name, count, printable
-from equipoise.units import format_duration
+from equipoise.units import format_duration, format_si
 
 TAKEN_MARK: Final = Mark(colour=5, symbol="star")
 
@@ -58,7 +57,7 @@ def _said(findings: AdviceFindings) -> Iterator[str]:
 
 
 def _amount(value: float, swing: Tornado) -> str:
-    return f"{short(value)} {swing.unit}"
+    return f"{format_si(value)} {swing.unit}"
 
 
 def _trade(findings: AdviceFindings) -> Chart:

@@ -20,7 +20,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.money_text import NEVER_S, checkpoints, elapsed, paid, share, short, stops
+from equipoise.report.money_text import NEVER_S, checkpoints, elapsed, paid, share, stops
 from equipoise.report.section import Section
 from equipoise.report.tornado import moving, tornado_figure
 from equipoise.report.words import ABSENT, DASH, capital, sentence
@@ -73,11 +73,12 @@ def _said(risks: tuple[Risk, ...]) -> Iterator[Span]:
     )
     if len(known) > 1:
         cheapest = min(known, key=_usd)
-        yield strong(f"Cheapest {WORDS[cheapest.terms]}: {short(_usd(cheapest))} USD")
+        yield strong(f"Cheapest {WORDS[cheapest.terms]}: {format_si(_usd(cheapest))} USD")
         yield f" in {elapsed(cheapest.elapsed.value)}; "
         rest = [each for each in known if each is not cheapest]
         yield ", ".join(
-            f"{WORDS[each.terms]} {short(_usd(each))} USD in {elapsed(each.elapsed.value)}" for each in rest
+            f"{WORDS[each.terms]} {format_si(_usd(each))} USD in {elapsed(each.elapsed.value)}"
+            for each in rest
         )
         yield "."
     lost = [WORDS[each.terms] for each in risks if each not in ending]
@@ -133,7 +134,7 @@ def _cells(each: Risk, risks: tuple[Risk, ...], *, timed: bool) -> Iterator[Cell
     yield Cell(text=checkpoints(each), key=each.checkpoint_interval_s, detail=f"{size}{pause} each")
     lost = [
         f"{words} {share(each.lost[cause])}" for cause, words in CAUSES.items() if each.lost[cause] >= 0.005
-    ]  # noqa: PLR2004 - half a percent
+    ]
     yield Cell(
         text=share(sum(each.lost.values())), key=sum(each.lost.values()), detail=", ".join(lost) or None
     )

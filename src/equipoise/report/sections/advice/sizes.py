@@ -227,7 +227,7 @@ def _cells(each: Choice, remark: str | None) -> Iterator[Cell]:
             weight = f"weight {format_percent(round(one.weight, 2))}"
             yield Cell(text=format_duration(one.time.value), key=one.time.value, detail=weight)
     bill = each.bill
-    yield Cell(text=ABSENT if bill.usd is None else format_si(bill.usd, "").strip(), key=bill.usd)
+    yield Cell(text=ABSENT if bill.usd is None else format_si(bill.usd), key=bill.usd)
     yield Cell(text=ABSENT if bill.energy_j is None else format_si(bill.energy_j, "J"), key=bill.energy_j)
 
 

@@ -77,9 +77,9 @@ def _tile(row: Row, bill: Bill) -> Tile:
 
 
 def _paid(bill: Bill) -> Iterator[str]:
-    yield f"{format_si(bill.accelerator_hours, '').strip()} accelerator-hours"
+    yield f"{format_si(bill.accelerator_hours)} accelerator-hours"
     if bill.money is not None:
-        yield f"{format_si(bill.money.value, '').strip()} USD"
+        yield f"{format_si(bill.money.value)} USD"
     if bill.energy is not None:
         yield f"{format_si(bill.energy.value, 'J')}{' measured' if bill.energy_basis == 'measured' else ''}"
 

@@ -10,9 +10,18 @@ from equipoise.report import option_text
 from equipoise.report.blocks import Block, Cell, Column, Table, Tile, Tiles, code, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.sections.plan.choices import refusal
-from equipoise.report.words import ABSENT, TIMES, accelerator_name, count, listed, printable, sentence
+from equipoise.report.words import (
+    ABSENT,
+    TIMES,
+    accelerator_name,
+    capital,
+    count,
+    listed,
+    printable,
+    sentence,
+)
 from equipoise.scaling.equilibrium import words
-from equipoise.units import format_duration, format_percent, format_si
+from equipoise.units import format_duration, format_percent, format_si, format_step
 
 NOTICED: Final = 0.99  # of the time, what failures leave: closer to 1 is not worth a word
 MOST_REFUSALS: Final = 3
@@ -55,7 +64,7 @@ def summary(findings: PlanFindings) -> tuple[str, ...]:
     return (
         sentence(f"{time} ({spread}) to {plan.length.words}."),
         f"{', '.join(_paid(best))}.",
-        *(() if plan.answer is None else (f"{_capital(sentence(words(plan.answer)))}.",)),
+        *(() if plan.answer is None else (f"{capital(sentence(words(plan.answer)))}.",)),
         *_instead(findings),
         _sureness(plan),
     )
@@ -96,10 +105,6 @@ def _asked(plan: Plan) -> str:
     else:
         sizes = count(question.most)
     return f"{sizes} {TIMES} {accelerator_name(plan.cluster.accelerator.slug)}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _sureness(plan: Plan) -> str:
@@ -171,9 +176,9 @@ def _time(plan: Plan, best: Option) -> Tile:
         value=format_duration(best.time.value),
         detail=option_text.time_range(best.time),
         words=sentence(
-            f"To {plan.length.words}: {format_si(best.samples, '').strip()} samples in {count(steps)} "
+            f"To {plan.length.words}: {format_si(best.samples)} samples in {count(steps)} "
             f"steps of "
-            f"{option_text.short_time(best.step_s)}.{left if best.goodput < NOTICED else ''}"
+            f"{format_step(best.step_s)}.{left if best.goodput < NOTICED else ''}"
         ),
     )
 

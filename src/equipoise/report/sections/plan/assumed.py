@@ -85,7 +85,7 @@ def _model(plan: Plan) -> Iterator[Fact]:
     model = plan.workload
     told = []
     if model.params is not None:
-        told.append(f"{format_si(model.params, '').strip()} parameters")
+        told.append(f"{format_si(model.params)} parameters")
     if model.train_flop_per_sample is not None:
         told.append(f"{format_si(model.train_flop_per_sample, 'FLOP')} a sample, there and back")
     if model.sequence_tokens is not None:

@@ -10,7 +10,7 @@ from equipoise.report import option_text
 from equipoise.report.blocks import Badge, Block, Cell, Column, Heading, Table, note, prose
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, accelerator_name, count, plural, sentence
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 TITLES: Final = {
     "memory_bytes": "more memory than an accelerator has",
@@ -90,9 +90,9 @@ def _layout_row(each: Sized) -> tuple[Cell, ...]:
         option_text.strategy_cell(option),
         option_text.time_cell(option),
         Cell(text=ABSENT if option is each.reference else format_percent(round(longer, 3)), key=longer),
-        Cell(text=option_text.short_time(option.step_s), key=option.step_s),
+        Cell(text=format_step(option.step_s), key=option.step_s),
         Cell(text=format_si(option.memory_bytes, "B"), key=option.memory_bytes),
-        Cell(text=ABSENT if usd is None else format_si(usd, "").strip(), key=usd),
+        Cell(text=ABSENT if usd is None else format_si(usd), key=usd),
     )
 
 
@@ -128,7 +128,7 @@ def _accelerator_row(plan: Plan, *, is_best: bool) -> tuple[Cell, ...]:
         Cell(text=name, key=name, badge=Badge(text="recommended", tone="good") if is_best else None),
         Cell(text=count(best.num_accelerators), key=best.num_accelerators),
         option_text.time_cell(best),
-        Cell(text=ABSENT if usd is None else format_si(usd, "").strip(), key=usd),
+        Cell(text=ABSENT if usd is None else format_si(usd), key=usd),
         Cell(text=option_text.energy(best.bill), key=best.bill.energy_j),
         option_text.strategy_cell(best),
     )

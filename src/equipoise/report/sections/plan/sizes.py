@@ -283,7 +283,7 @@ def _rows(findings: PlanFindings) -> Iterator[tuple[Cell, ...]]:
             option_text.time_cell(option),
             Cell(text=ratio(each.efficiency), key=each.efficiency),
             Cell(text=ABSENT if share is None else format_percent(round(share, 3)), key=share),
-            Cell(text=ABSENT if bill.usd is None else format_si(bill.usd, "").strip(), key=bill.usd),
+            Cell(text=ABSENT if bill.usd is None else format_si(bill.usd), key=bill.usd),
             Cell(text=option_text.energy(bill), key=bill.energy_j),
             Cell(text=count(option.strategy.global_batch_samples), key=option.strategy.global_batch_samples),
             option_text.strategy_cell(option),

@@ -9,7 +9,7 @@ from equipoise.report.charts import BarChart
 from equipoise.report.section import Section
 from equipoise.report.stacked import Stack
 from equipoise.report.words import count, listed, printable
-from equipoise.units import MICROSECOND_S, MILLISECOND_S
+from equipoise.units import MICROSECOND_S, MILLISECOND_S, format_step
 
 UNITS: Final = (("s", 1.0), ("ms", MILLISECOND_S), ("µs", MICROSECOND_S))
 TITLE: Final = "Accelerator time of one sample, by cause"
@@ -40,7 +40,7 @@ def _chart(findings: PlanFindings, stack: Stack) -> BarChart:
         x_title="accelerators",
         y_title=f"accelerator-{unit} a sample",
         categories=tuple(count(each.num_accelerators) for each in stack.options),
-        labels=tuple(option_text.short_time(each.step_s) for each in stack.options),
+        labels=tuple(format_step(each.step_s) for each in stack.options),
         limits=(0.0, most / scale),
         series=stack.series(scale),
     )

@@ -7,12 +7,11 @@ from equipoise.advice.reach import Reach
 from equipoise.findings import ReachFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Bullets, Tile, Tiles, code, prose
-from equipoise.report.money_text import short
 from equipoise.report.reach_text import ENDS, carried_through, ranged, ratio, shape, sized, there_is, unit
 from equipoise.report.section import Section
 from equipoise.report.words import DASH, accelerator_name, capital, listed, printable, sentence
 from equipoise.stats import Interval
-from equipoise.units import format_count, format_duration, format_percent
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 
 def about(findings: ReachFindings) -> str:
@@ -26,7 +25,7 @@ def headline(findings: ReachFindings) -> str:
     """How far money and time reach, in one sentence."""
     best = findings.reaches.best
     there = capital(there_is(best))
-    amount = short(best.size.value)
+    amount = format_si(best.size.value)
     if best.asked == "model":
         return f"{there}: enough for a model of {amount} parameters"
     return f"{there}: {amount} {unit(best)} of {printable(best.workload.title)}"
@@ -37,9 +36,9 @@ def summary(findings: ReachFindings) -> tuple[str, ...]:
     best = findings.reaches.best
     option = best.option
     model = shape(best)
-    told = [f"90 % range: {short(best.size.low)} {DASH} {short(best.size.high)} {sized(best)}."]
+    told = [f"90 % range: {format_si(best.size.low)} {DASH} {format_si(best.size.high)} {sized(best)}."]
     if model is not None:
-        told.append(sentence(f"{capital(model)}; trained on {short(best.tokens.value)} {unit(best)}."))
+        told.append(sentence(f"{capital(model)}; trained on {format_si(best.tokens.value)} {unit(best)}."))
     told.append(f"It takes {option_text.hardware(option)} for {ranged(option.time, format_duration)}.")
     told.append(f"It ends at {ENDS[best.limit]}.")
     return tuple(told)
@@ -65,7 +64,7 @@ def _blocks(findings: ReachFindings) -> tuple[Block, ...]:
 
 def _other(each: Reach) -> str:
     name = accelerator_name(each.cluster.accelerator.slug)
-    return f"{name}: {ranged(each.size, short)} {sized(each)}"
+    return f"{name}: {ranged(each.size, format_si)} {sized(each)}"
 
 
 def _tiles(best: Reach) -> Iterator[Tile]:
@@ -75,12 +74,12 @@ def _tiles(best: Reach) -> Iterator[Tile]:
         yield _tile("Largest model", best.size, "parameters", shape(best) or "")
         yield Tile(
             label="Trained on",
-            value=f"{short(best.tokens.value)} {unit(best)}",
+            value=f"{format_si(best.tokens.value)} {unit(best)}",
             detail="",
             words=f"{per_param}." if per_param else "",
         )
     else:
-        of = "" if best.params is None else f"Of a model of {short(best.params.value)} parameters"
+        of = "" if best.params is None else f"Of a model of {format_si(best.params.value)} parameters"
         yield _tile("Enough for", best.tokens, unit(best), f"{of}: {per_param}." if of and per_param else of)
     yield Tile(
         label="Accelerators",
@@ -98,23 +97,23 @@ def _tiles(best: Reach) -> Iterator[Tile]:
         through = carried_through(money)
         yield Tile(
             label="Money",
-            value=f"{short(money.value)} USD",
+            value=f"{format_si(money.value)} USD",
             detail="" if through is None else through,
             words=f"It ends at {ENDS[best.limit]}.",
         )
     yield Tile(
         label="Batch",
         value=f"{format_count(option.strategy.global_batch_samples)} samples",
-        detail=f"a step takes {option_text.short_time(option.step_s)}",
+        detail=f"a step takes {format_step(option.step_s)}",
         words="Of all accelerators together; the step by the model.",
     )
 
 
 def _tile(label: str, amount: Interval, of: str, words: str) -> Tile:
-    low, high = short(amount.low), short(amount.high)
+    low, high = format_si(amount.low), format_si(amount.high)
     return Tile(
         label=label,
-        value=f"{short(amount.value)} {of}",
+        value=f"{format_si(amount.value)} {of}",
         detail=f"{low} {DASH} {high}, {format_percent(amount.level)}",
         words=sentence(words),
     )

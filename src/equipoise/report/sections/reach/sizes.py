@@ -8,11 +8,10 @@ from equipoise.findings import ReachFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Cell, Column, Panels, Table, prose
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
-from equipoise.report.money_text import short
 from equipoise.report.reach_text import unit
 from equipoise.report.section import Section
 from equipoise.report.words import DASH, accelerator_name, count, printable
-from equipoise.units import format_percent
+from equipoise.units import format_percent, format_si
 
 REACHED: Final = "within money and time"
 REACHED_MARK: Final = Mark(colour=1, symbol="circle")
@@ -33,7 +32,7 @@ def _blocks(findings: ReachFindings) -> tuple[Block, ...]:
 
 def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
     x = tuple(float(each.option.num_accelerators) for each in sizes)
-    words = [f"{short(each.amount.value)} on {count(each.option.num_accelerators)}" for each in sizes]
+    words = [f"{format_si(each.amount.value)} on {count(each.option.num_accelerators)}" for each in sizes]
     taken = next(each for each in sizes if each.option.num_accelerators == best.option.num_accelerators)
 
     def series(name: str, mark: Mark, shown: Sequence[Within], *, is_main: bool) -> Series:
@@ -43,7 +42,7 @@ def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
             x=tuple(float(each.option.num_accelerators) for each in shown),
             y=tuple(each.amount.value for each in shown),
             hovers=tuple(
-                (f"{short(each.amount.value)} {unit(best)}", *option_text.hover(each.option))
+                (f"{format_si(each.amount.value)} {unit(best)}", *option_text.hover(each.option))
                 for each in shown
             ),
             is_line=not is_main,
@@ -101,7 +100,9 @@ def _cells(best: Reach, each: Within) -> Iterator[Cell]:
     remark = "taken" if option.num_accelerators == best.option.num_accelerators else None
     yield Cell(text=count(option.num_accelerators), key=option.num_accelerators, detail=remark)
     yield Cell(
-        text=short(amount.value), key=amount.value, detail=f"{short(amount.low)} {DASH} {short(amount.high)}"
+        text=format_si(amount.value),
+        key=amount.value,
+        detail=f"{format_si(amount.low)} {DASH} {format_si(amount.high)}",
     )
     yield option_text.time_cell(option)
     yield Cell(text=option_text.usd(option.bill), key=option.bill.usd)

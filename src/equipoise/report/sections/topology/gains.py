@@ -14,7 +14,7 @@ _TONES: Final[dict[str, Tone]] = {"gains": "good", "slower": "bad", "no gain": "
 
 
 def _count(value: float) -> str:
-    return format_si(float(f"{value:.2g}"), "").strip()
+    return format_si(float(f"{value:.2g}"))
 
 
 def _blocks(found: Meaning) -> tuple[Block, ...]:
