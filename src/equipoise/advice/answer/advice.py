@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.checked_traces import TraceCheck
 from equipoise.advice.answer.evidence import Evidence, Source
+from equipoise.advice.answer.like_chips import LikeChip
 from equipoise.advice.answer.own_runs import OwnRun
-from equipoise.advice.answer.own_traces import TraceCheck
 from equipoise.advice.forecast.answer import Forecast
 from equipoise.advice.launch.settings import Setting
 from equipoise.advice.launch.snippet import Snippet
@@ -116,7 +117,7 @@ class Standing:
     that may be taken; beyond: by size, those that only show what more would do. layouts: the best strategies
     at the recommended size, the one to take first. recommended: None where `obstacle` says why.
     points: equilibria of the joint curve; answer: the first reason to stop. traces: of the user on this kind
-    of accelerator, beside what the model says of them.
+    of accelerator, beside what the model says of them. like: the chip whose results were carried over to it.
     """
 
     accelerator: str
@@ -135,6 +136,7 @@ class Standing:
     answer: Equilibrium | None
     notes: tuple[str, ...]
     traces: tuple[TraceCheck, ...] = ()
+    like: LikeChip | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ class Witness:
     name: as in "published says ...". times: by number of accelerators, as the witness states them. log_sds:
     how wrong such times were, by size: the standard deviation of the logarithm; it decides the weight. why:
     what it rests on, in words, by size. curves_s: equally likely curves of time over
-    `domain`; None where it tells no curve.
+    `domain`; None where it tells no curve. is_beside: shown for comparison, without weight where others tell
+    the time: what it says is in theirs already.
     """
 
     kind: EvidenceKind
@@ -45,6 +46,7 @@ class Witness:
     sources: tuple[Source, ...]
     curves_s: Curves | None = None
     domain: Domain | None = None
+    is_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

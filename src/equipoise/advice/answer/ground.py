@@ -7,13 +7,14 @@ import polars as pl
 
 from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.checked_traces import TraceCheck, checks
+from equipoise.advice.answer.like_results import LikeResults, like_results
 from equipoise.advice.answer.machines import Machine
 from equipoise.advice.answer.own_files import OwnFiles
 from equipoise.advice.answer.own_fit import OwnFit, own_fit
 from equipoise.advice.answer.own_level import OwnLevel, own_level
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.own_steps import own_steps
-from equipoise.advice.answer.own_traces import TraceCheck, checks
 from equipoise.advice.forecast.answer import MAX_ACCELERATORS, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
@@ -34,7 +35,8 @@ class Ground:
     """All that witnesses are made of.
 
     nodes: with links as the tables state them. own: what the user's steps make of the model: its parameters,
-    or a level; None where they say nothing of it. traces: beside the model before it learnt from the user.
+    or a level; None where they say nothing of it. like: where the chip has no result of its own, those of the
+    nearest that has. traces: beside the model before it learnt from the user.
     """
 
     nodes: Cluster
@@ -43,6 +45,7 @@ class Ground:
     flat: Landscape | None
     own: OwnFit | OwnLevel | None
     forecast: Forecast | None
+    like: LikeResults | None
     missing: tuple[str, ...]
     notes: tuple[str, ...]
     traces: tuple[TraceCheck, ...] = ()
@@ -70,6 +73,7 @@ def ground(
     planned: Plan | None = None
     flat: Landscape | None = None
     told: Forecast | None = None
+    like: LikeResults | None = None
     learnt: OwnFit | OwnLevel | None = None
     traced = checks(files.traces, None, nodes, None)
     try:
@@ -91,6 +95,8 @@ def ground(
             told = _forecast(request, about, nodes.accelerator.slug, sizes, scores=scores, own=own)
         except EvidenceError as err:
             missing += err.missing
+            if planned is not None and scores is not None:
+                like = like_results(planned, nodes.accelerator, sizes, scores)
     length = planned.length if planned is not None else length_of(request, about, scores)
     return Ground(
         nodes=nodes,
@@ -99,6 +105,7 @@ def ground(
         flat=flat,
         own=learnt,
         forecast=told,
+        like=like,
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
         traces=traced,

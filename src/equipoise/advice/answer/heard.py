@@ -1,6 +1,7 @@
 """Everybody who can tell a time of one kind of machine, each beside the others: the surest kind first."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.evidence import Witness
@@ -33,6 +34,10 @@ def heard(
     if published is not None and modelled is not None and ground.forecast is not None:
         modelled = beside_published(modelled, ground.forecast)
         published = carried(published, modelled)
+    if published is None and ground.like is not None and modelled is not None:
+        published = ground.like.witness(modelled)
+        # The model carried them over: what it says by itself of their level would count twice.
+        modelled = replace(modelled, is_beside=published is not None)
     if published is not None and measured is not None and own is not None:
         ran = {each.num_accelerators for each in own.on(ground.nodes.accelerator.slug)}
         published = at_own_level(published, measured, sorted(ran))
@@ -50,16 +55,18 @@ def _measured(ground: Ground, about: Subject, sizes: Sequence[int], own: OwnRuns
     if not runs:
         return None
     learnt = ground.own
+    links = None if ground.plan is None else ground.plan.links
+    nodes = ground.nodes if links is None else links.on(ground.nodes)
     if learnt is None or ground.plan is None or ground.flat is None:
         wanted: tuple[int, ...] = (*sizes, 2 * sizes[-1])
-        return measured_witness(runs, ground.length, wanted, cluster=ground.nodes, workload=about.workload)
+        return measured_witness(runs, ground.length, wanted, cluster=nodes, workload=about.workload)
     # Of sizes that did not run a model fitted to the runs tells more than what ranks add to one of them.
     wanted = () if isinstance(learnt, OwnFit) else (*sizes, 2 * sizes[-1])
     return measured_witness(
         runs,
         ground.length,
         wanted,
-        cluster=None if isinstance(learnt, OwnFit) else ground.nodes,
+        cluster=None if isinstance(learnt, OwnFit) else nodes,
         workload=about.workload,
         recasts=recasts(learnt.steps, ground.plan, ground.flat.ground.model),
     )

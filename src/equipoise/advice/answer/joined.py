@@ -15,11 +15,13 @@ _NUM_CURVES = 200
 _ROUNDING = 2.0**-30
 
 
-def joined_curves(witnesses: Sequence[Witness], level: Interval, at: int) -> tuple[Curves, Domain] | None:
+def joined_curves(
+    witnesses: Sequence[Witness], level: Interval, at: int, *, domain: Domain | None = None
+) -> tuple[Curves, Domain] | None:
     """Equally likely curves of time and the sizes they hold for; None where no witness tells a curve.
 
-    level: the joint time at the size `at`, from which the curves are drawn up and down. The domain is that of
-    the witness who tells most surely; the curves go on to twice its largest size.
+    level: the joint time at the size `at`, from which the curves are drawn up and down. domain: sizes asked
+    about; that of the witness who tells most surely unless given. The curves go on to twice its largest.
     Slopes are joined, not times: witnesses at unlike levels, of whom one falls silent, would leave a step.
     Assumes draws of different witnesses are independent.
     Source: docs/advice.md; weights as `weighed.shares`.
@@ -28,7 +30,7 @@ def joined_curves(witnesses: Sequence[Witness], level: Interval, at: int) -> tup
     wide = [each for each in told if each.domain is not None and each.domain.largest > each.domain.smallest]
     if not wide:
         return None
-    domain = min(wide, key=_mean_log_sd).domain
+    domain = domain or min(wide, key=_mean_log_sd).domain
     assert domain is not None
     grid_log2 = _grid(domain)
     slopes = np.stack([_slopes(each, grid_log2) for each in wide])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from equipoise.advice.answer.advice import ErrorRecord, Standing
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.joined_record import joined_record
+from equipoise.advice.answer.like_chips_record import like_chip_record
 from equipoise.advice.forecast.advice_record import shipped_advice
 from equipoise.advice.forecast.answer import Record
 from equipoise.advice.ledger.running import running
@@ -15,6 +16,7 @@ def records(request: Request, standing: Standing) -> tuple[ErrorRecord, ...]:
     """The records that bear on the recommended choice, or on the nearest where there is none."""
     return (
         *_joint(standing),
+        *_carried(standing),
         *_published(standing),
         *_plans(standing),
         *_steps(standing),
@@ -27,7 +29,7 @@ def _joint(standing: Standing) -> Iterator[ErrorRecord]:
     """Of joint times, where the recommended one is joined."""
     best = standing.recommended
     kinds = set() if best is None else {each.kind for each in best.evidence}
-    if not {"published", "modelled"} <= kinds:
+    if not {"published", "modelled"} <= kinds or standing.forecast is None:
         return
     found = joined_record()
     yield ErrorRecord(
@@ -42,6 +44,27 @@ def _joint(standing: Standing) -> Iterator[ErrorRecord]:
             f"(median), 90 % by at most {_share(found.p90)}; the range held {_share(found.coverage)}. "
             f"Published results alone: {_share(found.published_median)} and {_share(found.published_p90)}; "
             f"the model alone {_share(found.modelled_median)} (median)."
+        ),
+    )
+
+
+def _carried(standing: Standing) -> Iterator[ErrorRecord]:
+    """Of results carried over from another chip."""
+    if standing.like is None:
+        return
+    found = like_chip_record(standing.like.nearness)
+    yield ErrorRecord(
+        kind="carried",
+        of=found.of,
+        num_held_out=found.num_held_out,
+        median_abs_error=found.median,
+        p90_abs_error=found.p90,
+        coverage=found.coverage,
+        words=(
+            f"Published results of {standing.like.chip.title} carried over: {found.num_held_out} {found.of}, "
+            f"were off by {_share(found.median)} (median), 90 % by at most {_share(found.p90)}; the "
+            f"range held {_share(found.coverage)}. The model alone: {_share(found.modelled_median)} and "
+            f"{_share(found.modelled_p90)}."
         ),
     )
 

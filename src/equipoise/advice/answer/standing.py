@@ -81,6 +81,7 @@ def standing(
         answer=answer,
         notes=(*machine.notes, *known.notes, *own_notes(known.plan, known.traces)),
         traces=known.traces,
+        like=None if known.like is None else known.like.like,
     )
 
 
@@ -145,7 +146,9 @@ def joint_choice(
     run: the user's own set-up of the size, if any.
     """
     told = [each for each in witnesses if size in each.times]
-    joint = weighed([each.times[size] for each in told], [each.log_sds[size] for each in told])
+    counted = [each for each in told if not each.is_beside] or told
+    joint = weighed([each.times[size] for each in counted], [each.log_sds[size] for each in counted])
+    weights = dict(zip([each.name for each in counted], joint.weights, strict=True))
     chance = None
     if not math.isinf(request.deadline_s):
         chance = chance_within(joint.time, request.deadline_s)
@@ -160,11 +163,11 @@ def joint_choice(
                 kind=each.kind,
                 name=each.name,
                 time=each.times[size],
-                weight=weight,
+                weight=weights.get(each.name, 0.0),
                 why=each.why[size],
                 sources=each.sources,
             )
-            for each, weight in zip(told, joint.weights, strict=True)
+            for each in told
         ),
         disagreement=joint.disagreement,
         bill=bill(size, joint.time, prices),

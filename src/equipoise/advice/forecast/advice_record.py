@@ -28,7 +28,9 @@ from equipoise.scaling.backtest import JUMPS
 from equipoise.units import significant
 
 ALL_JUMPS = "all"
-_NAME = "advice.json"
+# Of numbers sought on the curves of published results alone, and joined with those of the model
+# (answer/joined_advice.py).
+PUBLISHED, JOINED = "advice.json", "joined_advice.json"
 _NUM_DIGITS = 5
 # Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
 _JUMPS = JUMPS[-2:]
@@ -170,9 +172,9 @@ class ShippedAdvice:
 
 
 @cache
-def shipped_advice() -> ShippedAdvice:
-    """What ships. Raises DataError where the file is missing or not what `main` writes."""
-    path = files("equipoise") / "data" / _NAME
+def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
+    """What ships, PUBLISHED or JOINED. Raises DataError where the file is missing or is no such record."""
+    path = files("equipoise") / "data" / name
     try:
         found = orjson.loads(path.read_bytes())
         return ShippedAdvice(
@@ -180,7 +182,7 @@ def shipped_advice() -> ShippedAdvice:
         )
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise DataError(
-            f"{path}: {err!r}; expected the record of advised numbers: `make dataset` writes it"
+            f"{path}: {err!r}; expected a record of advised numbers: `make dataset profiles` writes it"
         ) from err
 
 
@@ -189,14 +191,21 @@ def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
     return AdviceErrors(**{**found, "ways": ways})
 
 
-def main() -> int:
-    """Write the file beside the embedded tables."""
-    errors = advice_errors(held_out_advice(embedded.load().scores))
-    document = {"dataset": embedded.version(), "errors": [asdict(each) for each in errors]}
+def write_advice(name: str, results: Sequence[HeldOutAdvice]) -> None:
+    """Write the record of some results beside the embedded tables, under a name."""
+    document = {
+        "dataset": embedded.version(),
+        "errors": [asdict(each) for each in advice_errors(results)],
+    }
     encoded = orjson.dumps(
         significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
-    Path(str(files("equipoise") / "data" / _NAME)).write_bytes(encoded)
+    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
+
+
+def main() -> int:
+    """Write the record of the curves of published results."""
+    write_advice(PUBLISHED, held_out_advice(embedded.load().scores))
     return 0
 
 

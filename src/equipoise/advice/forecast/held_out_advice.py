@@ -30,6 +30,8 @@ from equipoise.scaling.pooled import PooledLaw, Question
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
+# From the law of the past, the rows of a group that are known, and the sizes asked about.
+CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
 
 OBJECTIVES: Final[Mapping[Objective, str]] = {
     "answer": "the default answer: the smallest of balance, marginal and floor",
@@ -104,16 +106,24 @@ class HeldOutAdvice:
         return float(abs(np.log2(self.losses[way].num_accelerators / self.found.num_accelerators)))
 
 
+def pooled_curves(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Curves:
+    """What the forecast draws from some of a group's rows."""
+    first = known.row(0, named=True)
+    question = Question(workload=first["workload"], accelerator=first["accelerator"], num_accelerators=1)
+    return smooth_curves(law, known, question, domain)
+
+
 def held_out_advice(
     scores: pl.DataFrame,
     *,
     rounds: Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
+    curves_of: CurvesOf = pooled_curves,
 ) -> tuple[HeldOutAdvice, ...]:
     """Every number advised from strictly earlier rounds and a group's smaller sizes, beside the one found.
 
     scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is told each
-    round.
+    round. curves_of: on which numbers are sought.
     A group is asked twice, if it has the sizes: without its largest, and without its larger half.
     Raises EvidenceError if no group has three sizes.
     """
@@ -131,22 +141,22 @@ def held_out_advice(
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         for campaign, law in past_laws(best, tuple(groups), progress=progress):
             for rows in groups[campaign]:
-                found += _of_group(law, rows)
+                found += _of_group(law, rows, curves_of)
     return tuple(found)
 
 
-def _of_group(law: PooledLaw, rows: pl.DataFrame) -> Iterator[HeldOutAdvice]:
+def _of_group(law: PooledLaw, rows: pl.DataFrame, curves_of: CurvesOf) -> Iterator[HeldOutAdvice]:
     """rows: one group, in order of size."""
     sizes = rows["num_accelerators"].to_numpy().astype(float)
     domain = Domain(smallest=float(sizes[0]), largest=float(sizes[-1]))
-    all_known = _curves(law, rows, domain)
+    all_known = curves_of(law, rows, domain)
     for part, fewest in _FEWEST_SIZES.items():
         if len(rows) < fewest:
             continue
         known = rows[: -1 if part == "largest" else len(rows) - len(rows) // 2]
         deadline_s = _DEADLINE_FACTOR * float(known["score_s"].to_numpy().min())
         found = _located(all_known, domain, deadline_s)
-        advised = _located(_curves(law, known, domain), domain, deadline_s)
+        advised = _located(curves_of(law, known, domain), domain, deadline_s)
         by_rule = {name: _located(rule, domain, deadline_s) for name, rule in _rules(known).items()}
         for objective in OBJECTIVES:
             numbers = {OURS: advised[objective].num_accelerators}
@@ -172,13 +182,6 @@ def _of_group(law: PooledLaw, rows: pl.DataFrame) -> Iterator[HeldOutAdvice]:
                 found=found[objective],
                 losses={name: judge.loss(number) for name, number in numbers.items()},
             )
-
-
-def _curves(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Curves:
-    """What the forecast draws from some of a group's rows."""
-    first = known.row(0, named=True)
-    question = Question(workload=first["workload"], accelerator=first["accelerator"], num_accelerators=1)
-    return smooth_curves(law, known, question, domain)
 
 
 def _located(curves_s: Curves, domain: Domain, deadline_s: float) -> dict[Objective, Equilibrium]:
