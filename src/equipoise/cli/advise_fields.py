@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from equipoise.advice.answer.advice import Advice, Choice, Standing
-from equipoise.advice.answer.own_traces import TraceCheck
+from equipoise.advice.answer.checked_traces import TraceCheck
 from equipoise.cli.foretold import equilibrium_fields
 from equipoise.cli.plan_fields import links_fields
 from equipoise.cli.priced import ownership_fields, risk_fields

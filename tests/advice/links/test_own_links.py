@@ -170,7 +170,7 @@ def test_what_speaks_of_something_else_is_not_used_and_that_is_said(changed, wor
     found, nodes = own(run(line(30e-6, 20e9), **changed))
     assert found.figures == ()
     assert found.parameters == MODEL.parameters.collective
-    told = " ".join(link_words(found, nodes))
+    told = " ".join((*link_words(found, nodes), *found.notes))
     assert words in told
     assert "all are of the catalogue" in told
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from equipoise.advice.answer.advice import Reason, Standing
+from equipoise.advice.answer.checked_traces import TraceCheck
 from equipoise.advice.answer.evidence import Source
-from equipoise.advice.answer.own_traces import TraceCheck, named
+from equipoise.advice.answer.own_traces import named
 from equipoise.advice.links.own_link_words import link_words
 from equipoise.advice.plans.planned import Plan
 from equipoise.units import MILLISECOND_S, format_count, format_duration, format_percent
@@ -49,7 +50,10 @@ def trace_words(check: TraceCheck) -> str:
             f"{_share(check.modelled_exposed_share)} exposed"
         )
     if trace.strategy is not None:
-        parts.append(f" (taken for {trace.strategy.text()})")
+        told = trace.strategy.text()
+        if trace.is_other:
+            told = f"batch {format_count(trace.strategy.global_batch_samples)} on all ranks"
+        parts.append(f" (taken for {told})")
     told = "".join(parts) + "."
     if trace.missing:
         told += f" It tells no time of a training; missing: {'; '.join(trace.missing)}."

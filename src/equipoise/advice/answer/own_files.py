@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.advice.answer.asked import Request
-from equipoise.advice.answer.own_traces import OwnTrace, own_traces, possible, traced_as
+from equipoise.advice.answer.checked_traces import possible
+from equipoise.advice.answer.own_traces import OwnTrace, own_traces, traced_as
 from equipoise.advice.answer.own_traces import refuse_unnamed as refuse_unnamed_traces
 from equipoise.advice.links.spoken import TimedCollectives, given_collectives, refuse_unnamed
 from equipoise.errors import UsageError

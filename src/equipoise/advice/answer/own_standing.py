@@ -8,6 +8,7 @@ from equipoise import economics
 from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.advice import Standing
 from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.checked_traces import TraceCheck
 from equipoise.advice.answer.chosen import chosen, kept, obstacle
 from equipoise.advice.answer.ground import length_of
 from equipoise.advice.answer.joined import joined_curves
@@ -16,7 +17,6 @@ from equipoise.advice.answer.measured_witness import measured_witness
 from equipoise.advice.answer.own_evidence import own_notes
 from equipoise.advice.answer.own_files import OwnFiles
 from equipoise.advice.answer.own_runs import OwnRuns
-from equipoise.advice.answer.own_traces import TraceCheck
 from equipoise.advice.answer.standing import fastest_of, joint_choice
 from equipoise.advice.answer.witnesses import without_beyond
 from equipoise.economics import Rates

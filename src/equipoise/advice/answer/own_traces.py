@@ -1,4 +1,4 @@
-"""The user's own traces as evidence: a step at so many ranks with what it is spent on, beside the model's.
+"""The user's own traces as evidence: a step at so many ranks with what it is spent on,, for what they tell.
 
 A trace tells seconds; samples of a step, and how it was parallelised, the user has to say.
 """
@@ -13,31 +13,27 @@ import numpy as np
 
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.weighed import LEAST_LOG_SD
+from equipoise.advice.forecast.answer import MAX_ACCELERATORS
 from equipoise.bench.trace.files import read_traces
 from equipoise.bench.trace.rank import RankTrace
 from equipoise.errors import SpecError, UsageError
-from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import grid
-from equipoise.perfmodel.load import Load
-from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.parameters import Parameters
-from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import Accelerator, accelerator_slug
-from equipoise.spec.strategy import DTYPE_OF, Strategy, knob
-from equipoise.spec.workload import Workload
-from equipoise.units import MILLISECOND_S, format_count
+from equipoise.spec.hardware import accelerator_slug
+from equipoise.spec.strategy import Strategy, knob
+from equipoise.units import format_count
 
 _RANKS = "ranks"
-_MOST_RANKS = 1_000_000
+# What data ranks do together where each holds all weights; other collectives are of other axes, or of shards.
+_REPLICAS_DO = frozenset({"allreduce", "broadcast", "reduce"})
+# Knobs that say of which axes, or shards, other collectives are.
+_SHARING = frozenset({"tp", "pp", "cp", "ep", "shard_state"})
+# A way to train that no law carries on to other sizes.
+_UNTOLD = "traced"
 # A profiler slows what it watches by some percent: assumed, as nobody measures with and without it here.
 _PROFILER_LOG_SD = 0.05
 # One or two steps may be ones that log, save or wait for input: ranks of the samples in docs/examples differ
 # by so much in the length of the same step.
 _FEW_STEPS_LOG_SD = 0.2
 _FEWEST_STEPS = 3
-# What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
-# passes in the collective that it comes late to.
-_EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +52,8 @@ class OwnTrace:
     itself; accelerator: its slug, None where that is not known. step_s: None where no step is marked.
     compute_share, exposed_share, idle_share: of a step, that sum to 1; the first and the last only where the
     second is known. log_sd: of step_s. strategy: as the user says, None where that does not make one;
-    missing: what to say for it.
+    missing: what to say for it. is_other: its collectives are those of another strategy, so that it tells
+    of its own size alone.
     """
 
     files: tuple[str, ...]
@@ -72,6 +69,7 @@ class OwnTrace:
     idle_share: float | None
     strategy: Strategy | None
     missing: tuple[str, ...]
+    is_other: bool = False
     notes: tuple[str, ...] = ()
 
     def run(self, workload: str) -> OwnRun | None:
@@ -83,22 +81,13 @@ class OwnTrace:
             workload=workload,
             accelerator=self.accelerator,
             num_accelerators=found.num_accelerators,
-            strategy=_method(found),
+            strategy=_UNTOLD if self.is_other else _method(found),
             precision=found.precision,
             global_batch_samples=found.global_batch_samples,
             samples_per_s=found.global_batch_samples / self.step_s,
             log_sd=self.log_sd,
             run_ids=(f"trace {named(self.files)}",),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceCheck:
-    """A traced run beside what the model says of its strategy; None where it says nothing."""
-
-    trace: OwnTrace
-    modelled_step_s: float | None = None
-    modelled_exposed_share: float | None = None
 
 
 def traced_as(text: str | None) -> TracedAs:
@@ -112,7 +101,7 @@ def traced_as(text: str | None) -> TracedAs:
     for part in (text or "").replace(",", " ").split():
         name, _, value = part.partition("=")
         if name == _RANKS:
-            if not value.isdecimal() or not 1 <= int(value[:12]) <= _MOST_RANKS:
+            if not value.isdecimal() or not 1 <= int(value[:12]) <= MAX_ACCELERATORS:
                 raise UsageError(f"--traced-as {part[:40]!r}: expected a number of ranks, e.g. ranks=8")
             num_ranks = int(value)
             continue
@@ -142,8 +131,10 @@ def own_traces(paths: Sequence[Path], told: TracedAs) -> tuple[OwnTrace, ...]:
 
 def _one(ranks: Sequence[RankTrace], told: TracedAs, refused: tuple[str, ...]) -> OwnTrace:
     first = ranks[0]
-    num_ranks = first.world_size or told.num_ranks
-    notes = [*refused, *_contradictions(ranks, told)]
+    world = first.world_size if 0 < (first.world_size or 0) <= MAX_ACCELERATORS else None
+    num_ranks = world or told.num_ranks
+    others = _other_operations(ranks, told)
+    notes = [*refused, *_contradictions(world, told)]
     marked = [each for each in ranks if each.steps and all(step.number is not None for step in each.steps)]
     steps = [[step.step_s for step in each.steps] for each in marked]
     step_s = fmean(median(each) for each in steps) if steps else None
@@ -152,10 +143,15 @@ def _one(ranks: Sequence[RankTrace], told: TracedAs, refused: tuple[str, ...]) -
     try:
         strategy = _strategy(num_ranks, told)
     except SpecError as err:
-        notes.append(f"--traced-as does not fit the trace: {err}.")
-        missing.append("a --traced-as that fits the trace")
-    if strategy is None and not notes:
+        missing.append(f"a --traced-as that fits the trace: {err}")
+    if strategy is None and len(missing) == (not step_s):
         missing.extend(_unsaid(num_ranks, told))
+    if strategy is not None and others:
+        notes.append(
+            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it tells of "
+            f"{format_count(strategy.num_accelerators)} ranks alone. Say of what they are for more, e.g. "
+            '--traced-as "shard_state=3" or "pp=2".'
+        )
     slug = None if first.device_name is None else accelerator_slug(first.device_name)
     if first.device_name is not None and slug is None:
         notes.append(
@@ -176,12 +172,20 @@ def _one(ranks: Sequence[RankTrace], told: TracedAs, refused: tuple[str, ...]) -
         idle_share=idle,
         strategy=strategy,
         missing=tuple(missing),
+        is_other=bool(others),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _contradictions(ranks: Sequence[RankTrace], told: TracedAs) -> Iterator[str]:
-    world = ranks[0].world_size
+def _other_operations(ranks: Sequence[RankTrace], told: TracedAs) -> list[str]:
+    """Collectives that are not of plain data parallelism, where the user does not say of what they are."""
+    if _SHARING & {name for name, _ in told.knobs}:
+        return []
+    names = {group.partition(" ")[0].replace("_", "") for each in ranks for group in each.collectives.group}
+    return sorted(names - _REPLICAS_DO)
+
+
+def _contradictions(world: int | None, told: TracedAs) -> Iterator[str]:
     if world and told.num_ranks is not None and told.num_ranks != world:
         yield (
             f"--traced-as says {format_count(told.num_ranks)} ranks, the trace {format_count(world)}: the "
@@ -263,29 +267,6 @@ def _log_sd(steps: Sequence[Sequence[float]]) -> float:
     return max(LEAST_LOG_SD, math.hypot(own, _PROFILER_LOG_SD))
 
 
-def possible(trace: OwnTrace, workload: Workload, chip: Accelerator | None) -> OwnTrace:
-    """The trace; with what is wrong of it as missing where its step is faster than the chips' peak allows.
-
-    chip: None where it is not known.
-    """
-    found = trace.strategy
-    if chip is None or found is None or trace.step_s is None:
-        return trace
-    peak = chip.peak_flop_per_s(DTYPE_OF[found.precision])
-    flop = replace(workload, trained=found.trained).train_flop_per_sample
-    if peak is None or flop is None:
-        return trace
-    least_s = flop * found.global_batch_samples / (peak * found.num_accelerators)
-    if trace.step_s >= least_s:
-        return trace
-    wrong = (
-        f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
-        f"{workload.title} take {least_s / MILLISECOND_S:.3g} ms at the peak of "
-        f"{format_count(found.num_accelerators)} x {chip.title}"
-    )
-    return replace(trace, missing=(*trace.missing, wrong))
-
-
 def with_traces(own: OwnRuns | None, traces: Sequence[OwnTrace], workload: str) -> OwnRuns | None:
     """The user's runs, and those of the traces that tell the time of samples."""
     found = tuple(run for each in traces if (run := each.run(workload)) is not None)
@@ -310,32 +291,6 @@ def refuse_unnamed(traces: Sequence[OwnTrace], accelerators: Sequence[str]) -> N
             f"--trace {named(unnamed.files)}: it names no accelerator that is known, and "
             f"{len(set(accelerators))} are asked about: ask about the one it ran on"
         )
-
-
-def checks(
-    traces: Sequence[OwnTrace], load: Load | None, nodes: Cluster, parameters: Parameters | None
-) -> tuple[TraceCheck, ...]:
-    """Traced runs on this kind of accelerator, beside the model's word of their strategies.
-
-    load, parameters: None where there is no model.
-    """
-    return tuple(
-        _check(each, load, nodes, parameters)
-        for each in traces
-        if each.accelerator in {None, nodes.accelerator.slug}
-    )
-
-
-def _check(trace: OwnTrace, load: Load | None, nodes: Cluster, parameters: Parameters | None) -> TraceCheck:
-    if load is None or parameters is None or trace.strategy is None:
-        return TraceCheck(trace=trace)
-    size = trace.strategy.num_accelerators
-    found = estimate(load, machine(replace(nodes, num_accelerators=size)), grid([trace.strategy]), parameters)
-    step_s = float(np.ravel(found.step_s)[0])
-    if not (math.isfinite(step_s) and step_s > 0):
-        return TraceCheck(trace=trace)
-    exposed_s = math.fsum(float(np.ravel(getattr(found.seconds, name))[0]) for name in _EXPOSED)
-    return TraceCheck(trace=trace, modelled_step_s=step_s, modelled_exposed_share=exposed_s / step_s)
 
 
 def named(files: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from equipoise.advice.links.own_links import OCTAVE_LOG_SD, LinkFigure, OwnLinks
+from equipoise.advice.links.link_tables import OCTAVE_LOG_SD
+from equipoise.advice.links.own_links import LinkFigure, OwnLinks
 from equipoise.spec.cluster import Cluster, Link
 from equipoise.units import MICROSECOND_S, format_count, format_percent, format_si
 

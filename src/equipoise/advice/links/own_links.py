@@ -7,36 +7,23 @@ model's law, fitted to it; links that nothing was timed on stay as the catalogue
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.advice.links.collectives import LARGE_BYTES, SMALL_BYTES
-from equipoise.advice.links.spoken import Spoken, TimedCollectives, spoken
-from equipoise.bench.collectives.timing import Run, bus_fraction
-from equipoise.perfmodel.collective import Group, Wires
-from equipoise.perfmodel.collective_correction import OCTAVES, SIZES, STEPS, Correction
+from equipoise.advice.links.link_tables import centre_tables, drawn_tables, of_draw
+from equipoise.advice.links.spoken import TimedCollectives, spoken
+from equipoise.advice.links.timed_groups import Timed, pooled
+from equipoise.bench.collectives.timing import bus_fraction
+from equipoise.perfmodel.collective import Wires
 from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
-from equipoise.perfmodel.collective_table import NOISE_LOG_SD, OPERATIONS, Fitted, Timings, fitted, timings
+from equipoise.perfmodel.collective_table import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.prior import Prior
 from equipoise.spec.cluster import Cluster
 
-Numbers: TypeAlias = NDArray[np.float64]
-
-# What the law errs by, as a standard deviation of the logarithm: an octave of ranks or nodes away, and for
-# another operation on the same links (docs/experiments/0005-collectives.md: two octaves, off by 6 % (median)
-# and 16 % (mean); one rank count out, 2 and 4 %).
-OCTAVE_LOG_SD = 0.1
-OTHER_LOG_SD = 0.1
-# More sizes say nothing more; beyond, they are thinned evenly.
-MOST_SIZES = 200
 _SEED = 3
-# Around a ring or along trees: of these the law knows the steps of short messages too.
-_RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-# Operations that send alike, the likest first.
-_FAMILIES = (("all_gather", "reduce_scatter"), _RINGS, ("all_to_all", "send"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,37 +66,24 @@ class OwnLinks:
     between: bool
     notes: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
-    """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
-
-    operation: str
-    group: Group
-    payload_bytes: Numbers
-    seconds: Numbers
-    log_error: Numbers
-    spread: float
-    runs: tuple[Run, ...]
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether it stayed inside a node."""
-        return float(self.group.num_nodes) <= 1
-
-    def points(self) -> Timings | None:
-        """What the law is fitted to, as one row of points; None where the law says nothing of them."""
-        kept = (self.operation in _RINGS) | (self.payload_bytes >= LARGE_BYTES)
-        if not kept.any():
-            return None
-        return timings(
-            self.operation,
-            self.payload_bytes[kept],
-            self.seconds[kept],
-            ranks_per_node=self.group.ranks_per_node,
-            num_nodes=self.group.num_nodes,
-            log_error=self.log_error[kept],
+    def on(self, nodes: Cluster) -> Cluster:
+        """The cluster, with links as fast as their long messages were timed, over what was expected."""
+        intra, inter = (self._ratio(inside=inside) for inside in (True, False))
+        shared = nodes.shared_host_byte_per_s
+        return replace(
+            nodes,
+            intra=replace(nodes.intra, byte_per_s=intra * nodes.intra.byte_per_s),
+            inter=replace(nodes.inter, byte_per_s=inter * nodes.inter.byte_per_s),
+            shared_host_byte_per_s=None if shared is None else intra * shared,
         )
+
+    def _ratio(self, *, inside: bool) -> float:
+        ratios = [
+            each.bus_byte_per_s / each.usual_bus_byte_per_s
+            for each in self.figures
+            if (each.num_nodes <= 1) == inside and each.bus_byte_per_s and each.usual_bus_byte_per_s
+        ]
+        return float(np.median(ratios)) if ratios else 1.0
 
 
 def own_links(
@@ -125,7 +99,7 @@ def own_links(
     Source: `fitted` for the law; between sizes timed straight lines of time over size (Hockney 1994).
     """
     heard = spoken(given, cluster)
-    timed = _timed(heard)
+    timed = pooled(heard)
     if not timed:
         return OwnLinks(
             parameters=start,
@@ -148,15 +122,15 @@ def own_links(
     columns: dict[str, Any] = {
         each.name: np.array([[float(getattr(one, each.name))] for one in drawn]) for each in COLLECTIVE_PRIORS
     }
-    tables = _tables(timed, wires, CollectiveParameters(**columns), num_draws=len(draws))
+    tables = drawn_tables(timed, wires, CollectiveParameters(**columns), num_draws=len(draws))
     return OwnLinks(
-        parameters=replace(found.parameters, measured=_centre_tables(timed, wires, found.parameters)),
+        parameters=replace(found.parameters, measured=centre_tables(timed, wires, found.parameters)),
         draws=tuple(
-            replace(each, measured={name: _one(table, at) for name, table in tables.items()})
+            replace(each, measured={name: of_draw(table, at) for name, table in tables.items()})
             for at, each in enumerate(drawn)
         ),
         figures=tuple(_figure(each, wires, plain) for each in timed),
-        by_law=_by_law(timed),
+        by_law=tuple(name for name in OPERATIONS if name not in {each.operation for each in timed}),
         inside=any(each.is_inside for each in timed),
         between=any(not each.is_inside for each in timed),
         notes=heard.notes,
@@ -177,44 +151,6 @@ def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[Collect
     ]
 
 
-def _timed(heard: Spoken) -> tuple[_Timed, ...]:
-    """Runs of one operation over one group together, in order: files may come in any."""
-    together: dict[tuple[str, float, float], list[Run]] = {}
-    groups: dict[tuple[str, float, float], Group] = {}
-    for each in heard.used:
-        key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
-        together.setdefault(key, []).append(each.run)
-        groups[key] = each.group
-    return tuple(_pooled(key[0], groups[key], together[key]) for key in sorted(together))
-
-
-def _pooled(operation: str, group: Group, runs: Sequence[Run]) -> _Timed:
-    rows = [
-        (float(timing.payload_bytes), seconds, timing.resolution)
-        for run in runs
-        for timing in run.timings
-        for seconds in timing.seconds
-    ]
-    payload, seconds, resolution = np.array(rows).T
-    sizes = np.unique(payload)
-    if sizes.size > MOST_SIZES:
-        sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
-    alike = [payload == size for size in sizes]
-    medians = np.array([np.median(seconds[each]) for each in alike])
-    left = np.concatenate(
-        [np.log(seconds[each] / middle) for each, middle in zip(alike, medians, strict=True)]
-    )
-    return _Timed(
-        operation=operation,
-        group=group,
-        payload_bytes=sizes,
-        seconds=medians,
-        log_error=np.array([np.median(resolution[each]) for each in alike]),
-        spread=float(np.hypot(NOISE_LOG_SD, np.sqrt(np.mean(left**2)))),
-        runs=tuple(runs),
-    )
-
-
 # Parameters that the rate of the links scales: fractions of the rate stated, and what is told in trips on it.
 _RATES: Mapping[str, tuple[bool, float]] = {
     "intra_fraction": (True, 1.0),
@@ -229,7 +165,7 @@ _OF_BETWEEN = ("inter_latency_scale", "inter_fraction")
 
 
 def _beliefs(
-    timed: Sequence[_Timed],
+    timed: Sequence[Timed],
     wires: Wires,
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
@@ -258,7 +194,7 @@ def _beliefs(
     return tuple(found)
 
 
-def _rate_scale(timed: Sequence[_Timed], wires: Wires, start: CollectiveParameters, *, inside: bool) -> float:
+def _rate_scale(timed: Sequence[Timed], wires: Wires, start: CollectiveParameters, *, inside: bool) -> float:
     """The rate of links over what is stated, as the longest messages show it; 1 where none is long."""
     ratios = []
     for each in timed:
@@ -269,93 +205,7 @@ def _rate_scale(timed: Sequence[_Timed], wires: Wires, start: CollectiveParamete
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def _by_law(timed: Sequence[_Timed]) -> tuple[str, ...]:
-    """Operations that were not timed."""
-    known = {each.operation for each in timed}
-    return tuple(name for name in OPERATIONS if name not in known)
-
-
-def _alike(timed: Sequence[_Timed], operation: str) -> list[_Timed]:
-    """What was timed of an operation; else of those that send as it does."""
-    for names in ((operation,), *(family for family in _FAMILIES if operation in family)):
-        found = [each for each in timed if each.operation in names]
-        if found:
-            return found
-    return []
-
-
-def _centre_tables(
-    timed: Sequence[_Timed], wires: Wires, centre: CollectiveParameters
-) -> dict[str, Correction]:
-    """What the law leaves of what was timed; of other operations, what it leaves of those that send alike."""
-    found = {}
-    for operation in OPERATIONS:
-        mine = _alike(timed, operation)
-        if mine:
-            found[operation] = _correction(
-                mine, np.stack([_log_factor(each, wires, centre) for each in mine])
-            )
-    return found
-
-
-def _tables(
-    timed: Sequence[_Timed], wires: Wires, drawn: CollectiveParameters, *, num_draws: int
-) -> dict[str, Correction]:
-    """The same for each draw, and by how much what was not timed may be off.
-
-    drawn: numbers of shape (n_draws, 1). What was timed is as sure as its repetitions, whatever the law.
-    """
-    own, other, octave = np.random.default_rng(_SEED + 1).standard_normal((3, num_draws, 1))
-    far = OCTAVE_LOG_SD * octave[:, 0]
-    found = {}
-    for operation in OPERATIONS:
-        mine = _alike(timed, operation)
-        unlike = 0.0 if mine and mine[0].operation == operation else OTHER_LOG_SD * other
-        if mine:
-            factors = [_log_factor(each, wires, drawn) + own * each.spread + unlike for each in mine]
-        else:
-            mine = list(timed)
-            factors = [np.broadcast_to(unlike, (num_draws, len(SIZES)))] * len(mine)
-        found[operation] = _correction(mine, np.stack(factors, axis=1), far)
-    return found
-
-
-def _correction(timed: Sequence[_Timed], factors: Numbers, far: Numbers | float = 0.0) -> Correction:
-    return Correction(
-        log_factor=factors,
-        log_inside=np.log2([float(each.group.ranks_per_node) for each in timed]),
-        log_nodes=np.log2([float(each.group.num_nodes) for each in timed]),
-        log_octave=far,
-    )
-
-
-def _one(table: Correction, draw: int) -> Correction:
-    """The table of one draw."""
-    return replace(
-        table, log_factor=table.log_factor[draw], log_octave=float(np.asarray(table.log_octave)[draw])
-    )
-
-
-def _log_factor(timed: _Timed, wires: Wires, parameters: CollectiveParameters) -> Numbers:
-    """Log(measured / modelled) at SIZES: (n_sizes,), or (n_draws, n_sizes) for parameters of so many draws.
-
-    Beyond the sizes timed the first and last factor hold where the messages there are all latency, or all
-    wire; else they fade, as what one says of the other is little.
-    """
-    timer, sizes = OPERATIONS[timed.operation], timed.payload_bytes
-    at_ends = np.log(timed.seconds[[0, -1]] / timer(sizes[[0, -1]], timed.group, wires, parameters))
-    between_s = np.interp(SIZES, sizes, timed.seconds)
-    inside = np.log(between_s / timer(SIZES, timed.group, wires, parameters))
-    octaves = np.arange(len(SIZES)) / STEPS
-    below, above = np.log2(sizes[0]) - octaves, octaves - np.log2(sizes[-1])
-    first = 1.0 if sizes[0] <= SMALL_BYTES else np.exp(-np.maximum(below, 0.0) / OCTAVES)
-    last = 1.0 if sizes[-1] >= LARGE_BYTES else np.exp(-np.maximum(above, 0.0) / OCTAVES)
-    return np.asarray(
-        np.where(below > 0, at_ends[..., :1] * first, np.where(above > 0, at_ends[..., 1:] * last, inside))
-    )
-
-
-def _figure(timed: _Timed, wires: Wires, start: CollectiveParameters) -> LinkFigure:
+def _figure(timed: Timed, wires: Wires, start: CollectiveParameters) -> LinkFigure:
     smallest, largest = int(timed.payload_bytes[0]), int(timed.payload_bytes[-1])
     ranks = round(float(timed.group.num_ranks))
     plain = replace(start, measured=None)
