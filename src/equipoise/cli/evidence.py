@@ -19,7 +19,7 @@ from equipoise.cli.options import (
     Workloads,
     extend_catalogue,
 )
-from equipoise.cli.output import answering, written_aside
+from equipoise.cli.output import answering, expect_place, written_aside
 from equipoise.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ def report(
         from equipoise.report.json import report_fields
         from equipoise.study import study
 
+        if out:
+            expect_place(out)
         findings = study(round_, workload, k=k, data=data, also=also or ())
         if out:
             from equipoise.report.html import render as html

@@ -54,6 +54,8 @@ class Answer:
 def answering(verb: str, *, as_json: bool, json_out: Path | None) -> Iterator[Answer]:
     """The answer of a verb; too little evidence is written to its document too, with what is missing."""
     answer = Answer(verb=verb, as_json=as_json, json_out=json_out)
+    if json_out:
+        expect_place(json_out)
     try:
         yield answer
     except errors.EvidenceError as err:
@@ -108,13 +110,18 @@ def answers_only() -> Iterator[None]:
         os.close(own)
 
 
-@contextmanager
-def written_aside(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is whole; until then what was there before stays."""
+def expect_place(path: Path) -> None:
+    """Raises UsageError where no file of that name can be; asked before what takes long to find out."""
     if path.is_dir():
         raise errors.UsageError(f"{path}: a directory; expected the name of a file to write")
     if not path.parent.is_dir():
         raise errors.UsageError(f"{path}: the directory {str(path.parent)!r} does not exist; make it first")
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name only when it is whole; until then what was there before stays."""
+    expect_place(path)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
