@@ -11,7 +11,7 @@ BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
 
 _TILE = 64
 # Memory-bound work moves a block's token whole: the norm reads and writes it, and dropout and residual read
-# two, # write one and a mask of a byte.
+# two, write one and a mask of a byte.
 _WHOLE_PASSES = 5.5
 # Values kept of a block's whole token: input of the norm, of the products, and the dropout's mask.
 _WHOLE_KEPT = 2.5

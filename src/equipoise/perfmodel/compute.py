@@ -31,7 +31,7 @@ _FUSED_BACKWARD_PER_FORWARD = 2.5
 # writes it, reads both for softmax and writes one, and reads that twice: 19 bytes a score for 13.
 _SCORES_BACKWARD_PER_FORWARD = 19 / 13
 # Fused softmax works on blocks of four rows of heads; elsewhere six kernels (widen, scale, make a mask, apply
-# it, # softmax, narrow) do its work: Megatron-LM, fused_softmax.py, is_kernel_available.
+# it, softmax, narrow) do its work: Megatron-LM, fused_softmax.py, is_kernel_available.
 _SOFTMAX_ROWS, _SOFTMAX_KERNELS = 4, 6.0
 # Tensor cores read 16 bytes at once: matrices whose width is no multiple of 8 values of 2 bytes are read in
 # halves, quarters or eighths of it.

@@ -21,8 +21,8 @@ class Failures:
 
 
 # 419 unexpected interruptions of 16,384 accelerators in 54 days (Llama team 2024, section 3.3.4): one in
-# 1.8e8 s # each. Assumed, not measured: 10 s to write some terabytes to storage of 2 TB/s (same paper,
-# section 3.3.1), and # ten minutes until an automatic restart steps again.
+# 1.8e8 s each. Assumed, not measured: 10 s to write some terabytes to storage of 2 TB/s (same paper,
+# section 3.3.1), and ten minutes until an automatic restart steps again.
 TYPICAL_FAILURES = Failures(mean_time_between_s=1.8e8, checkpoint_s=10.0, restart_s=600.0)
 
 

@@ -76,7 +76,7 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
-        # and # overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
+        # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
         shard_state=max(stage, 1) if nemo else stage,
         shard_group=group,
