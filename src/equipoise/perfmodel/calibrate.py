@@ -16,11 +16,12 @@ from equipoise.perfmodel.prior import Prior
 # Seconds of every measured case under some parameters, shape (n_cases,); (n_draws, n_cases) of stacked ones.
 Predict: TypeAlias = Callable[[Parameters], NDArray[np.float64]]
 
-# Errors beyond this many standard deviations count linearly, not squared, as of a cluster with a broken cable.
+# Errors beyond this many standard deviations count linearly, not squared: one cluster may have a broken
+# cable.
 _ROBUST_SD = 2.0
 _STEP = 1e-4
 # What an error of one standard deviation is, in logs. 0.035: of 0.03 to 0.1, what leaves the smallest error
-# on GPU counts left out within vtrain_single, and then on hidden sizes (docs/experiments/0006-calibration.md).
+# on GPU counts left out within vtrain_single, and then on hidden sizes: docs/experiments/0006.
 NOISE_LOG_SD = 0.035
 
 
