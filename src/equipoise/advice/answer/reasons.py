@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from equipoise.advice.answer.advice import Choice, NextDoubling, Reason, Standing
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.evidence import Evidence, Source
+from equipoise.advice.answer.like_workloads import closest_reason
 from equipoise.advice.answer.own_evidence import own_evidence
 from equipoise.advice.plans.planned import Option
 from equipoise.scaling.equilibrium import words as equilibrium_words
@@ -33,6 +34,7 @@ def reasons(request: Request, standing: Standing, doubled: NextDoubling | None) 
         *_strategy(standing, best),
         *_batch(standing, best),
         *_money(standing, best),
+        *closest_reason(standing),
     )
 
 

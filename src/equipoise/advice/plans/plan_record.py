@@ -1,10 +1,10 @@
 """How wrong plans were about published trainings, of which nothing but the samples to target was fitted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -37,6 +37,19 @@ class PlanRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlans:
+    """How far planned times of one workload were from published ones. bias: median of planned over published.
+
+    median: of |planned / published - 1|.
+    """
+
+    workload: str
+    num_trainings: int
+    bias: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """A published training beside its plan at the same batch; planned_s: None where there is none.
 
@@ -55,10 +68,22 @@ class Planned:
 @cache
 def plan_records() -> tuple[PlanRecord, ...]:
     """The records that ship. Raises DataError where their file is missing or not what `main` writes."""
+    return tuple(
+        PlanRecord(**(each | {"workloads": tuple(each["workloads"])})) for each in _read()["records"]
+    )
+
+
+@cache
+def workload_plans() -> Mapping[str, WorkloadPlans]:
+    """By workload, those that some training was planned of. Raises DataError as `plan_records` does."""
+    return {each.workload: each for each in (WorkloadPlans(**found) for found in _read()["workloads"])}
+
+
+def _read() -> Any:  # noqa: ANN401 - what a JSON file holds
     path = files("equipoise") / "data" / NAME
     try:
-        found = orjson.loads(path.read_bytes())["records"]
-        return tuple(PlanRecord(**(each | {"workloads": tuple(each["workloads"])})) for each in found)
+        found = orjson.loads(path.read_bytes())
+        return {"records": found["records"], "workloads": found["workloads"]}
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise DataError(f"{path}: {err!r}; expected the record of plans: `make profiles` writes it") from err
 
@@ -75,6 +100,23 @@ def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
         _record(kind, [each for each in found if each.kind == kind])
         for kind in kinds
         if any(each.kind == kind and each.planned_s is not None for each in found)
+    )
+
+
+def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
+    """How wrong plans were of each workload that some training was planned of."""
+    ratios: dict[str, list[float]] = {}
+    for each in found:
+        if each.planned_s is not None:
+            ratios.setdefault(each.workload, []).append(each.planned_s / each.published_s)
+    return tuple(
+        WorkloadPlans(
+            workload=name,
+            num_trainings=len(ratios[name]),
+            bias=float(np.median(ratios[name])),
+            median=float(np.median(np.abs(np.array(ratios[name]) - 1.0))),
+        )
+        for name in sorted(ratios)
     )
 
 

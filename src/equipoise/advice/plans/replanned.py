@@ -15,7 +15,7 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from equipoise.advice.forecast.answer import Terms
-from equipoise.advice.plans.plan_record import NAME, ModelKind, Planned, records
+from equipoise.advice.plans.plan_record import NAME, ModelKind, Planned, by_workload, records
 from equipoise.advice.plans.planned import Question
 from equipoise.advice.plans.setting import setting
 from equipoise.errors import InputError
@@ -94,8 +94,12 @@ def _precisions(row: dict[str, Any]) -> dict[str, tuple[Value, ...]]:
 def main() -> int:
     """Plan every training and write the file beside the embedded tables."""
     with threadpool_limits(limits=1):
-        made = records(tuple(planned(embedded.load().scores)))
-    document = {"dataset": embedded.version(), "records": [asdict(each) for each in made]}
+        found = tuple(planned(embedded.load().scores))
+    document = {
+        "dataset": embedded.version(),
+        "records": [asdict(each) for each in records(found)],
+        "workloads": [asdict(each) for each in by_workload(found)],
+    }
     path = Path(str(files("equipoise") / "data" / NAME))
     encoded = orjson.dumps(
         significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
