@@ -21,7 +21,8 @@ from statistics import median
 from two_hosts import timed
 
 from equipoise.advice.measured.exchange_costs import exchange_costs, needed
-from equipoise.advice.measured.tune import Found, Space, alone_cells, candidates, search
+from equipoise.advice.measured.tune import Found, search
+from equipoise.advice.measured.ways import Space, alone_cells, candidates
 from equipoise.bench.cell import Cell
 from equipoise.bench.interference import interference
 from equipoise.bench.launchers import launcher

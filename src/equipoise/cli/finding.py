@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.advice.measured.tune import EXACT, Found, Space, default_methods, effect
+from equipoise.advice.measured.tune import Found
 from equipoise.advice.measured.tuned import tuned
+from equipoise.advice.measured.ways import EXACT, Space, default_methods, effect
 from equipoise.bench.cell import Cell
 from equipoise.bench.devices import device
 from equipoise.bench.launchers.launcher import Launcher

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.advice.measured.foretold_steps import LEVEL as FORETOLD_LEVEL
-from equipoise.advice.measured.tune import EVIDENCE, EXACT, LEVEL, LOSSY, OTHER, Candidate, Found
+from equipoise.advice.measured.tune import LEVEL, Candidate, Found
+from equipoise.advice.measured.ways import EVIDENCE, EXACT, LOSSY, OTHER
 from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.stats import Interval
 from equipoise.units import format_percent, significant

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
-from equipoise.advice.measured.tune import (
+from equipoise.advice.measured.tune import search
+from equipoise.advice.measured.ways import (
     EXACT,
     LARGER_BATCH,
     LOSSY,
@@ -17,7 +18,6 @@ from equipoise.advice.measured.tune import (
     candidates,
     default_methods,
     effect,
-    search,
 )
 from equipoise.bench.cell import cell_from
 from equipoise.bench.methods import METHODS

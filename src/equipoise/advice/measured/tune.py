@@ -2,37 +2,19 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import exp, log
 from statistics import median
 
 from equipoise.advice.measured.exchange_costs import ExchangeCosts
 from equipoise.advice.measured.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
+from equipoise.advice.measured.ways import Refused, Space, alone_cells, candidates, effect
 from equipoise.bench.cell import Cell
-from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, Finished
 from equipoise.bench.timed_run import timed_run
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.stats import Interval, ratio_interval
 
 LEVEL = 0.9
-# What a way to train does to what is learned from a sample.
-EXACT, LARGER_BATCH, LOSSY, OTHER = (
-    "exact",
-    "exact for a larger batch",
-    "lossy",
-    "changes the algorithm",
-)
-_EFFECTS = {
-    **dict.fromkeys(("single", "ddp", "static_graph", "fsdp"), EXACT),
-    "accumulate": LARGER_BATCH,
-    **dict.fromkeys(("fp16", "bf16", "powersgd", "topk"), LOSSY),
-    **dict.fromkeys(("localsgd", "diloco", "localsgd_fp16", "diloco_fp16"), OTHER),
-}
-# Searched unless others are named: what is exact, and what was seen to reach the same loss.
-EXACT_METHODS = ("ddp", "ddp:1", "static_graph", "fsdp")
-EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp16:32")
-EVIDENCE = "docs/experiments/0013-convergence.md"
 # Once a method was measured at one batch, others of it are foretold by that error, within this factor.
 _SEEN_HALF_LOG = 0.12
 # Measured speeds that lie closer than this are measured again.
@@ -40,31 +22,6 @@ _NEAR = 0.93
 _MOST_FINALISTS = 3
 
 Measure = Callable[[Sequence[Cell]], Sequence[Finished]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """What may be tried. methods: of several ranks, as texts. batches: samples of a step over all ranks."""
-
-    workload: str
-    methods: tuple[str, ...]
-    sizes: tuple[int, ...]
-    batches: tuple[int, ...]
-    precision: str = "fp32"
-    device: str = "cpu"
-    backend: str = "gloo"
-    num_steps: int = 20
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """What cannot be tried here, and why."""
-
-    method: str
-    num_ranks: int
-    batch_samples: int | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,60 +82,6 @@ class Found:
             if each.cell.num_ranks > 1 and each.error_log is not None
         ]
         return median(errors) if errors else None
-
-
-def effect(text: str) -> str:
-    """What a way to train does to what is learned from a sample.
-
-    >>> effect("fp16"), effect("ddp"), effect("localsgd:8")
-    ('lossy', 'exact', 'changes the algorithm')
-    """
-    return _EFFECTS[method(text)[0].name]
-
-
-def default_methods(*, exact_only: bool) -> tuple[str, ...]:
-    """What is searched when no strategy is named."""
-    return EXACT_METHODS if exact_only else (*EXACT_METHODS, *EVIDENCED_METHODS)
-
-
-def candidates(space: Space) -> tuple[tuple[Cell, ...], tuple[Refused, ...]]:
-    """Every combination that can run here, one device among them, and those that cannot with the reason."""
-    cells: dict[str, Cell] = {}
-    refused = []
-    for size, text, batch in product(space.sizes, ("single", *space.methods), space.batches):
-        if (size == 1) != (text == "single"):
-            continue
-        reason = method(text)[0].why_not(size, space.backend)
-        if reason is not None:
-            refused.append(Refused(method=text, num_ranks=size, batch_samples=None, reason=reason))
-            continue
-        if batch % size:
-            reason = f"a batch of {batch} cannot be shared equally by {size} ranks"
-            refused.append(Refused(method=text, num_ranks=size, batch_samples=batch, reason=reason))
-            continue
-        cell = _cell(space, text, size, batch)
-        cells[cell.cell_id] = cell
-    return tuple(cells.values()), tuple(dict.fromkeys(refused))
-
-
-def _cell(space: Space, text: str, size: int, batch: int) -> Cell:
-    return Cell(
-        workload=space.workload,
-        method=text,
-        num_ranks=size,
-        batch_samples=batch,
-        precision=space.precision,
-        device=space.device,
-        num_steps=space.num_steps,
-        seed=space.seed,
-    )
-
-
-def alone_cells(space: Space) -> tuple[Cell, ...]:
-    """Runs of one device that the foretelling needs: its smallest and largest share, and all own batches."""
-    shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
-    wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
-    return tuple(_cell(space, "single", 1, batch) for batch in sorted(wanted))
 
 
 def search(

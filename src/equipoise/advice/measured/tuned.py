@@ -1,10 +1,11 @@
-"""The search of `advice.tune` on this machine: costs of messages first, then runs as they are chosen."""
+"""The search of `tune.py` on this machine: costs of messages first, then runs as they are chosen."""
 
 from dataclasses import asdict
 
 from equipoise.advice.measured.exchange_costs import exchange_costs, needed
 from equipoise.advice.measured.foretold_steps import one_device
-from equipoise.advice.measured.tune import Found, Space, alone_cells, search
+from equipoise.advice.measured.tune import Found, search
+from equipoise.advice.measured.ways import Space, alone_cells
 from equipoise.bench.trials import Trials
 from equipoise.errors import UsageError
 
