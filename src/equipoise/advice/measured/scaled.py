@@ -17,7 +17,6 @@ from equipoise.perfmodel.scale_up import (
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
 
-LEVEL = 0.9
 # Half of the interval, of the logarithm: 90 % of workloads that a fit had not seen (docs/experiments/0009).
 HALF_WIDTH_LOG = 0.38
 # What was measured to be faster than perfect scaling was so by 3 % at most, misprints left out (likewise).
@@ -50,7 +49,7 @@ class SmallRun:
 class ScaledSteps:
     """Steps of the same set-up on other numbers of accelerators; every field of shape (n_sizes,).
 
-    step_s, low_s, high_s: seconds and bounds at LEVEL. samples_per_s: over all. efficiency: that over perfect
+    step_s, low_s, high_s: seconds and 90 % bounds. samples_per_s: over all. efficiency: that over perfect
     scaling. waiting, exchange, input: seconds over those of the accelerator's own work, by cause.
     """
 
