@@ -10,9 +10,11 @@ import polars as pl
 
 from equipoise import economics
 from equipoise.advice.forecast.answer import LEVEL, Evidence, Terms
+from equipoise.advice.plans.choice import chosen, kept, pareto
 from equipoise.advice.plans.landscape import Landscape, Sized, surveyed
-from equipoise.advice.plans.mixed import kinds, rates, speed_shares_gain
+from equipoise.advice.plans.mixed import rates
 from equipoise.advice.plans.modelled import Model
+from equipoise.advice.plans.notes import notes
 from equipoise.advice.plans.planned import Length, Option, Plan, Question, Rejection
 from equipoise.advice.plans.remedy import remedy
 from equipoise.advice.plans.seen import seen
@@ -21,12 +23,9 @@ from equipoise.economics import Rates
 from equipoise.errors import UsageError
 from equipoise.scaling.equilibrium import Equilibrium, default_answer, equilibria
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.units import format_percent
 
 # Where the number of accelerators is given: sizes so many doublings below and above show what more would do.
 _DOUBLINGS_AROUND = 3
-# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
-_NEARLY_FULL = 0.95
 
 
 def plan(
@@ -89,9 +88,9 @@ def answered(
     answer = default_answer(points) if points else None
     asked = [each for each in sized if question.asks(each.num_accelerators)]
     best = [each for each in by_size if question.asks(each.num_accelerators)]
-    kept, refused = _kept(question, best)
-    chosen = _chosen(question, kept, answer)
-    others = _others(ground, sized, chosen, paid)
+    within, refused = kept(question, best)
+    taken = chosen(question, within, answer)
+    others = _others(ground, sized, taken, paid)
     return Plan(
         question=question,
         workload=ground.workload,
@@ -100,24 +99,19 @@ def answered(
         length=ground.length,
         basis=ground.model.basis,
         record=ground.record,
-        recommended=chosen,
+        recommended=taken,
         alternatives=others,
         by_size=by_size,
         drawn_s=drawn_s,
         pareto=pareto(best),
         points=points,
         answer=answer,
-        seen=_seen(ground, scores, chosen),
+        seen=_seen(ground, scores, taken),
         rejected=(*refused, *_rejections(ground, asked)),
         remedy=None if best else remedy(ground, question.most),
         leanest=None if best else _leanest(ground, asked),
         parameters=ground.model.parameters,
-        notes=(
-            *ground.length.notes,
-            *_notes(question, ground),
-            *_mixed_notes(ground, question, chosen),
-            *_full_notes(ground, chosen, others),
-        ),
+        notes=tuple(notes(question, ground, taken, others)),
         num_considered=sum(each.found.num_legal for each in sized),
         num_fitting=sum(each.found.num_fitting for each in sized),
         search_s=found.search_s,
@@ -219,66 +213,6 @@ def _as_tried(point: Equilibrium) -> Equilibrium:
     return replace(point, next_doubling=replace(point.next_doubling, extrapolated=False))
 
 
-def _kept(question: Question, best: Sequence[Option]) -> tuple[list[Option], tuple[Rejection, ...]]:
-    """The sizes that keep deadline and budget; what the others would have needed."""
-    kept: list[Option] = []
-    late: list[float] = []
-    dear: list[float] = []
-    for each in best:
-        usd = each.bill.usd
-        if each.time.value > question.deadline_s:
-            late.append(each.time.value)
-        elif usd is not None and usd > question.budget_usd:
-            dear.append(usd)
-        else:
-            kept.append(each)
-    refused = [
-        Rejection(reason=reason, needed=min(values), available=limit, count=len(values))
-        for reason, values, limit in (
-            ("deadline_s", late, question.deadline_s),
-            ("budget_usd", dear, question.budget_usd),
-        )
-        if values
-    ]
-    return kept, tuple(refused)
-
-
-def _chosen(question: Question, kept: Sequence[Option], answer: Equilibrium | None) -> Option | None:
-    """The size that serves the objective best; fewer accelerators where two serve alike."""
-    if not kept:
-        return None
-    if question.objective == "balance":
-        limit = kept[0].num_accelerators if answer is None else answer.num_accelerators
-        below = [each for each in kept if each.num_accelerators <= limit]
-        return min(below, key=lambda each: each.time.value) if below else kept[0]
-    if question.objective == "time":
-        return min(kept, key=lambda each: each.time.value)
-    if question.objective == "cost":
-        return min(kept, key=lambda each: each.bill.accelerator_hours)
-    return min(kept, key=lambda each: each.bill.energy_j or each.bill.accelerator_hours)
-
-
-def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
-    """Of the options, those that no other is as good as in time, money and energy and better in one."""
-    worth = {id(each): _worth(each) for each in options}
-    front = [
-        each
-        for each in options
-        if not any(_beats(worth[id(other)], worth[id(each)]) for other in options if other is not each)
-    ]
-    return tuple(sorted(front, key=lambda each: each.time.value))
-
-
-def _worth(option: Option) -> tuple[float, ...]:
-    hours = option.bill.accelerator_hours
-    usd, energy_j = option.bill.usd, option.bill.energy_j
-    return (option.time.value, hours if usd is None else usd, hours if energy_j is None else energy_j)
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
-
-
 def _leanest(ground: Setting, sized: Sequence[Sized]) -> Option | None:
     """Where nothing fits, what needs the least memory on the most accelerators; None if nothing is legal."""
     memories = sized[-1].found.memories
@@ -312,46 +246,3 @@ def _seen(ground: Setting, scores: pl.DataFrame | None, chosen: Option | None) -
     if scores is None or chosen is None or ground.length.batches is None:
         return None
     return seen(scores, ground.workload.slug, chosen)
-
-
-def _mixed_notes(ground: Setting, question: Question, chosen: Option | None) -> Iterator[str]:
-    """Of unequal accelerators: what sharing out by speed would gain."""
-    if chosen is None or len(kinds(ground.cluster.accelerator)) == 1:
-        return
-    gain = speed_shares_gain(question, ground.cluster, ground.load, ground.model.parameters, chosen)
-    yield (
-        "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
-        f"step at most {format_percent(round(gain, 3))} shorter."
-    )
-
-
-def _full_notes(ground: Setting, chosen: Option | None, others: Sequence[Option]) -> Iterator[str]:
-    """Where the memory is all but full: what to take if the estimate of it is a little too low."""
-    held = ground.cluster.accelerator.memory_bytes
-    if chosen is None or held is None or chosen.memory_bytes <= _NEARLY_FULL * held:
-        return
-    share = format_percent(round(chosen.memory_bytes / held, 3))
-    lean = [each for each in others if each.memory_bytes <= _NEARLY_FULL * held]
-    instead = f"; else take {lean[0].strategy.text()!r}" if lean else ""
-    yield f"It fills {share} of the memory, which estimates miss by some percent: try it first{instead}."
-
-
-def _notes(question: Question, ground: Setting) -> Iterator[str]:
-    """What the answer does not show by itself."""
-    length, batch = ground.length, question.global_batch_samples
-    if length.batches is None and batch is None:
-        yield (
-            "The global batch is the usual one of language models, 4 Mi tokens: no published result tells "
-            "how many more samples a larger one needs. Give --global-batch for another."
-        )
-    elif length.batches is None and length.is_whole:
-        yield "The number of samples is taken to be the same at every global batch."
-    elif length.batches and batch and not length.batches[0] <= batch <= length.batches[1]:
-        yield (
-            f"A global batch of {batch:,} lies outside those of published results, {length.batches[0]:,} to "
-            f"{length.batches[1]:,}: its samples are an extrapolation."
-        )
-    if question.objective in {"cost", "energy"} and math.isinf(question.deadline_s):
-        yield f"Without --deadline the least {question.objective} is nearly always at the fewest that fit."
-    if ground.rates.price is None:
-        yield f"No price of {ground.cluster.accelerator.slug} is known: give --price."
