@@ -36,6 +36,7 @@ def _named(run: Run) -> dict[str, Any]:
         "num_ranks": run.num_ranks,
         "num_nodes": run.num_nodes,
         "device": run.device,
+        "backend": run.backend,
         "file": run.file,
         "run": run.number,
     }

@@ -53,7 +53,8 @@ def given_collectives(files: Sequence[Path]) -> TimedCollectives:
 
     reading = read_files(files)
     refused = tuple(
-        f"{format_count(each['count'])} rows not used: {each['first']}." for each in reading.rejected.rows()
+        f"{format_count(each['count'])} row{'' if each['count'] == 1 else 's'} not used: {each['first']}."
+        for each in reading.rejected.rows()
     )
     if not reading.runs:
         raise EvidenceError("--collectives: no row of the files can be used", missing=refused)

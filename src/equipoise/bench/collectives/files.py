@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from equipoise.bench.collectives import fitted_document
 from equipoise.bench.collectives.document import SCHEMA, reading_in
 from equipoise.bench.collectives.infer import (
     PROGRAMS,
@@ -64,6 +65,10 @@ def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tal
         document = document_in(text, where=str(path))
         if document.get("schema") == SCHEMA:
             _take(reading_in(document, where=str(path)), runs, rejected, notes)
+            return
+        if document.get("schema") == fitted_document.SCHEMA:
+            found_fits = fitted_document.reading_of_fits(document, where=str(path))
+            _take(found_fits, runs, rejected, notes)
             return
         found = tables_in_document(document)
         for table in found.tables:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from equipoise.bench.collectives import fitted_document
 from equipoise.bench.collectives.infer import PROGRAMS, Printed, Side
 from equipoise.bench.collectives.text import Found, Row, Table
 from equipoise.errors import DataError
@@ -30,7 +31,7 @@ def looks_like_json(text: str) -> bool:
 def document_in(text: str, *, where: str) -> dict[str, Any]:
     """The document without the environment it was written in.
 
-    Raises DataError where the text is no JSON object, or is not of nccl-tests.
+    Raises DataError where the text is no JSON object, or neither of nccl-tests nor of `collectives`.
     """
     try:
         # A rate over no time is printed as `inf`, which JSON does not have.
@@ -40,8 +41,12 @@ def document_in(text: str, *, where: str) -> dict[str, Any]:
             f"{where}: broken or cut JSON ({err}); expected the whole file of `nccl-tests -J`, or its "
             "text output"
         ) from err
-    if not isinstance(whole, dict) or not isinstance(whole.get("results"), list):
-        raise DataError(f"{where}: JSON without a list `results`; expected what `nccl-tests -J FILE` writes")
+    is_fits = isinstance(whole, dict) and whole.get("schema") == fitted_document.SCHEMA
+    if not is_fits and not (isinstance(whole, dict) and isinstance(whole.get("results"), list)):
+        raise DataError(
+            f"{where}: JSON without a list `results`; expected what `nccl-tests -J FILE` writes, or "
+            "`equipoise collectives`"
+        )
     return {key: value for key, value in whole.items() if key not in _SECRET}
 
 
