@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from equipoise.advice.forecast.answer import Terms
+from equipoise.advice.plans.choice import pareto
 from equipoise.advice.plans.compared import comparison
 from equipoise.advice.plans.length import stated_length, training_length
 from equipoise.advice.plans.modelled import prior_model
-from equipoise.advice.plans.choice import pareto
 from equipoise.advice.plans.plan import plan
 from equipoise.advice.plans.planned import Question
 from equipoise.advice.validation.profiles import profile_for
