@@ -19,8 +19,9 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
 test: $(VENV)/test.stamp ## run every test
+# A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
 # Many tests start real processes and kill some: what fails beside the others is tried once more, alone.
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal || { \
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder || { \
 	  echo "make: once more, alone, what failed:"; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
@@ -59,6 +60,8 @@ profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/me
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.fitted_profiles $(EQUIPOISE_DATA)/measured
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.plans.replanned
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.joined_record
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.joined_advice
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.like_chips_record
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

@@ -101,3 +101,16 @@ def test_a_model_that_fits_nowhere_says_what_is_missing(scores):
     with pytest.raises(EvidenceError) as caught:
         advise(request, scores=scores)
     assert caught.value.missing
+
+
+def test_a_chip_without_results_is_told_of_by_its_sibling(scores):
+    request = Request(workload="stable_diffusion", accelerators=("h200-nvl-141gb",), most=16)
+    found = advise(request, scores=scores)
+    (told,) = [each for each in found.recommended.evidence if each.kind == "published"]
+    assert told.name == "published results, carried from NVIDIA H200 SXM5 141 GB"
+    # the model carried them: its own time is shown, and counts no second time
+    assert told.weight == 1.0
+    assert [each.weight for each in found.recommended.evidence if each.kind == "modelled"] == [0.0]
+    assert found.recommended.time == told.time
+    assert "carried" in {each.kind for each in found.records}
+    assert "joint" not in {each.kind for each in found.records}

@@ -60,13 +60,16 @@ def _measured(ground: Ground, about: Subject, sizes: Sequence[int], own: OwnRuns
     if learnt is None or ground.plan is None or ground.flat is None:
         wanted: tuple[int, ...] = (*sizes, 2 * sizes[-1])
         return measured_witness(runs, ground.length, wanted, cluster=nodes, workload=about.workload)
-    # Of sizes that did not run a model fitted to the runs tells more than what ranks add to one of them.
-    wanted = () if isinstance(learnt, OwnFit) else (*sizes, 2 * sizes[-1])
-    return measured_witness(
-        runs,
-        ground.length,
-        wanted,
-        cluster=None if isinstance(learnt, OwnFit) else nodes,
-        workload=about.workload,
-        recasts=recasts(learnt.steps, ground.plan, ground.flat.ground.model),
-    )
+    advised = recasts(learnt.steps, ground.plan, ground.flat.ground.model)
+    if not isinstance(learnt, OwnFit):
+        return measured_witness(
+            runs,
+            ground.length,
+            (*sizes, 2 * sizes[-1]),
+            cluster=nodes,
+            workload=about.workload,
+            recasts=advised,
+        )
+    # Of other sizes, and of the curve, a model fitted to the runs tells more than the runs by themselves.
+    found = measured_witness(runs, ground.length, (), cluster=None, workload=None, recasts=advised)
+    return None if found is None else replace(found, curves_s=None, domain=None)
