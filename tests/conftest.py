@@ -13,7 +13,40 @@ settings.load_profile("house")
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# The files that take longest, in this order: begun first, so that no worker of xdist is left alone with one.
+SLOW = (
+    "test_docs.py",
+    "bench/test_watch_ranks.py",
+    "bench/test_bench_verb.py",
+    "bench/test_slurm.py",
+    "bench/test_bench_worker.py",
+    "bench/test_hosts.py",
+    "bench/test_trained.py",
+    "bench/test_ray.py",
+    "bench/test_collectives_timed.py",
+    "runs/test_mlperf_rounds.py",
+    "test_study.py",
+    "test_cli.py",
+    "bench/test_watch.py",
+    "spec/test_torch_model.py",
+    "bench/test_methods.py",
+    "scaling/test_fit.py",
+    "web/test_pages.py",
+    "web/test_dashboard_browser.py",
+    "bench/test_find.py",
+    "advice/launch/test_commands.py",
+    "test_plan.py",
+    "bench/test_emulated.py",
+    "test_understanding.py",
+    "advice/validation/test_validate.py",
+)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+def pytest_collection_modifyitems(items):
+    """Put the slow files first."""
+    place = {ROOT / "tests" / name: number for number, name in enumerate(SLOW)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +56,19 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.skip("development data not found: set EQUIPOISE_DATA to its folder")
     return path
+
+
+@pytest.fixture
+def one_core():
+    """This process and what it starts stay on one core, another one in each worker of xdist.
+
+    A run of one rank takes all cores it finds; where others compute there too, its threads wait for each other.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, {cores[worker % len(cores)]})
+    yield
+    os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,7 @@ def become(request, streams):
     for stream, number in zip(streams, (0, 1, 2), strict=True):
         os.dup2(stream, number)
         os.close(stream)
+    os.sched_setaffinity(0, request["cores"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
