@@ -141,7 +141,7 @@ def test_study_is_the_same_twice(v41):
 
 
 @pytest.mark.truth
-@pytest.mark.parametrize("round_", ["v0.5", "v1.0", "v2.1", "v3.1", "v5.0"])  # a round of each set of rules
+@pytest.mark.parametrize("round_", ["v0.5", "v3.1", "v5.0"])  # the first, one with most workloads, the last
 def test_every_workload_with_three_scored_entries_can_be_studied(round_):
     closed = embedded.load().scores.filter(pl.col("division") == "closed")
     counts = (
@@ -236,7 +236,7 @@ def test_own_data_stand_beside_the_embedded(folder):
     path = folder(_line("bert", (1, 100.0), (2, 60.0), (4, 40.0)))
     assert scores(also=path).height == scores().height + 3
     assert study("v9.0", also=[path]).round == "v9.0"
-    assert study(also=[path]).round == "v4.1"
+    assert study(workloads=["bert"], also=[path]).round == "v4.1"
 
 
 def test_the_latest_round_is_studied_where_the_published_one_is_absent(folder):
