@@ -10,9 +10,9 @@ from typing import TypeVar
 
 Measured = TypeVar("Measured")
 # Of one core: what a kernel's own threads and a few shells that look for something now and then take.
-MOST_OTHERS = 0.15
+MOST_OTHERS = 0.25
 NUM_TRIES = 3
-_WINDOW_S, _PATIENCE_S = 0.25, 20.0
+_WINDOW_S, _PATIENCE_S = 0.25, 3.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 # Of the line `cpu` of /proc/stat: user, nice, system, and what the host gave to other machines.
 _BUSY = (1, 2, 3, 8)
@@ -35,7 +35,7 @@ def others_s(own: Sequence[int]) -> float:
 
 
 def until_quiet(own: Sequence[int]) -> None:
-    """Wait until others take next to nothing, or for 20 s."""
+    """Wait until others take next to nothing, or for 3 s."""
     end_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < end_s:
         before_s = others_s(own)
@@ -47,7 +47,7 @@ def until_quiet(own: Sequence[int]) -> None:
 def in_quiet(measure: Callable[[], Measured], own: Sequence[int]) -> tuple[Measured, float]:
     """What was measured, and the part of one core that others took meanwhile: of three tries the quietest.
 
-    own: ids of processes that measure. The first try in which others took at most 15 % of a core is the last;
+    own: ids of processes that measure. The first try in which others took at most 25 % of a core is the last;
     what was measured is not looked at.
     """
     tried: list[tuple[float, Measured]] = []
