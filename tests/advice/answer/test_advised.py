@@ -107,7 +107,7 @@ def test_a_chip_without_results_is_told_of_by_its_sibling(scores):
     request = Request(workload="stable_diffusion", accelerators=("h200-nvl-141gb",), most=16)
     found = advise(request, scores=scores)
     (told,) = [each for each in found.recommended.evidence if each.kind == "published"]
-    assert told.name == "published results, carried from NVIDIA H200 SXM5 141 GB"
+    assert told.name == "published results (carried from NVIDIA H200 SXM5 141 GB)"
     # the model carried them: its own time is shown, and counts no second time
     assert told.weight == 1.0
     assert [each.weight for each in found.recommended.evidence if each.kind == "modelled"] == [0.0]

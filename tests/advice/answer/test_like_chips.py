@@ -85,7 +85,7 @@ def test_times_are_carried_over_by_the_ratio_of_modelled_ones():
     assert {size: time.value for size, time in found.times.items()} == pytest.approx({8: 300.0, 32: 240.0})
     # as wrong as chips held out, and no surer than the results themselves
     assert found.log_sds == pytest.approx({8: 0.2, 32: 0.3})
-    assert found.name == "published results, carried from NVIDIA H200 SXM5 141 GB"
+    assert found.name == "published results (carried from NVIDIA H200 SXM5 141 GB)"
     # ratios of 3 and 6: their geometric mean half way
     assert found.curves_s(np.array([8.0, 16.0, 32.0]))[0] == pytest.approx([300.0, 60.0 * 18.0**0.5, 240.0])
     assert (found.domain.smallest, found.domain.largest) == (8.0, 32.0)

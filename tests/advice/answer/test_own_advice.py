@@ -81,6 +81,6 @@ def test_what_ran_and_what_did_not_lie_in_the_range(advised):
 
 def test_it_says_that_parameters_were_fitted_and_how_wrong_they_were(advised):
     said = [each for each in advised[1].recommended.evidence if each.kind == "modelled"]
-    assert said[0].name == "the model, fitted to your runs"
+    assert said[0].name == "the model (fitted to your runs)"
     assert "with a size held out it was off by" in said[0].why
     assert advised[1].standing.plan.basis.name == "your runs"

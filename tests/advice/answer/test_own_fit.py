@@ -61,6 +61,7 @@ def test_the_rate_of_the_link_is_found(fitted):
     assert isinstance(found, OwnFit)
     share = MODEL.parameters.collective.inter_fraction
     assert found.inter * share * 25e9 == pytest.approx(link_byte_per_s, rel=0.35)
+    assert ("links between nodes turned out 0.1" in found.sentence) == (link_byte_per_s < 25e9)
 
 
 def test_sizes_and_batches_held_out_lie_in_the_interval(fitted):

@@ -118,6 +118,7 @@ class Standing:
     at the recommended size, the one to take first. recommended: None where `obstacle` says why.
     points: equilibria of the joint curve; answer: the first reason to stop. traces: of the user on this kind
     of accelerator, beside what the model says of them. like: the chip whose results were carried over to it.
+    learnt: in words, what the own steps of the user made of the model.
     """
 
     accelerator: str
@@ -137,6 +138,7 @@ class Standing:
     notes: tuple[str, ...]
     traces: tuple[TraceCheck, ...] = ()
     like: LikeChip | None = None
+    learnt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,7 +153,7 @@ def over_to(
     curves_s, domain = _curves(published, ratios)
     return replace(
         published,
-        name=f"published results, carried from {like.chip.title}",
+        name=f"published results (carried from {like.chip.title})",
         times={
             size: with_log_sd(ratios[size] * published.times[size].value, log_sds[size]) for size in shared
         },

@@ -20,7 +20,6 @@ from equipoise.perfmodel.calibrate import Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.law import FloatArray
-from equipoise.spec.cluster import Cluster, Link
 from equipoise.units import format_count, format_percent
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
@@ -38,6 +37,7 @@ _UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
 # Fewer cannot tell rates from links from what a step costs beside them; of one size nobody sees links.
 _FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
 _SENSITIVE = 1e-3
+_NOTICED = 1.25
 _NUDGE = 1e-3
 _SEED = 2
 
@@ -68,16 +68,15 @@ class OwnFit:
             f"{format_percent(round(self.level_error, 3))}"
         )
 
-    def on(self, nodes: Cluster) -> Cluster:
-        """The cluster, with links as fast as they turned out."""
-        return replace(
-            nodes,
-            intra=Link(byte_per_s=self.intra * nodes.intra.byte_per_s, latency_s=nodes.intra.latency_s),
-            inter=Link(byte_per_s=self.inter * nodes.inter.byte_per_s, latency_s=nodes.inter.latency_s),
-            shared_host_byte_per_s=None
-            if nodes.shared_host_byte_per_s is None
-            else self.intra * nodes.shared_host_byte_per_s,
-        )
+    @property
+    def sentence(self) -> str:
+        """What was learnt, with links that are not as stated."""
+        found = [
+            f"links {where} turned out {factor:.2g} times as fast as stated"
+            for where, factor in (("inside nodes", self.intra), ("between nodes", self.inter))
+            if not 1.0 / _NOTICED < factor < _NOTICED
+        ]
+        return "; ".join((f"the model's parameters were {self.words}", *found))
 
 
 def own_fit(steps: OwnSteps, start: Model) -> OwnFit | str:

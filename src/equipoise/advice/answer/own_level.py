@@ -35,6 +35,11 @@ class OwnLevel:
     steps: OwnSteps
     why: str
 
+    @property
+    def sentence(self) -> str:
+        """What was learnt, and why no more."""
+        return f"the model is set to your level, {self.factor:.2f} times its own: {self.why}"
+
 
 def own_level(steps: OwnSteps, model: Model, why: str) -> OwnLevel:
     """The level of the user's steps over a model. why: it is no fit, in words.
@@ -79,7 +84,7 @@ def levelled_witness(witness: Witness, plan: Plan, level: OwnLevel) -> Witness:
         times[size] = with_log_sd(level.factor * time.value, min(spread, max(log_sd(time), level.log_sd)))
     return replace(
         witness,
-        name="the model, at the level of your runs",
+        name="the model (at the level of your runs)",
         times=times,
         log_sds={size: log_sd(time) for size, time in times.items()},
         why=dict.fromkeys(times, f"your steps take {level.factor:.2f} times what it says; {level.why}"),
@@ -104,7 +109,7 @@ def fitted_witness(witness: Witness, plan: Plan, fit: OwnFit) -> Witness:
         times[size] = with_log_sd(witness.times[size].value, spread)
     return replace(
         witness,
-        name="the model, fitted to your runs",
+        name="the model (fitted to your runs)",
         times=times,
         log_sds={size: log_sd(time) for size, time in times.items()},
         why=dict.fromkeys(times, fit.words),

@@ -13,6 +13,8 @@ from equipoise.units import format_count, format_duration, format_percent, forma
 
 _MOST_SOURCES = 3
 _NOTICED = 1.05
+# Names of witnesses that are several things.
+_SEVERAL = ("published results", "your")
 _OBJECTIVES = {
     "time": "the least time of the sizes that may be taken",
     "cost": "the least money of the sizes that may be taken",
@@ -31,6 +33,7 @@ def reasons(request: Request, standing: Standing, doubled: NextDoubling | None) 
         _size(request, standing, best, doubled),
         _time(best),
         *own_evidence(standing),
+        *_learnt(standing),
         *_strategy(standing, best),
         *_batch(standing, best),
         *_money(standing, best),
@@ -103,8 +106,17 @@ def _time(best: Choice) -> Reason:
 
 
 def _says(each: Evidence) -> str:
-    verb = "say" if each.name.endswith("s") or "results" in each.name else "says"
+    verb = "say" if each.name.startswith(_SEVERAL) else "says"
     return f"{each.name} {verb}, {format_duration(each.time.value)}"
+
+
+def _learnt(standing: Standing) -> Iterator[Reason]:
+    """What the user's own steps made of the model."""
+    if standing.learnt is not None:
+        yield Reason(
+            words=f"{_capital(standing.learnt)}.",
+            formula="maximum a posteriori; docs/advice.md, your own runs",
+        )
 
 
 def _strategy(standing: Standing, best: Choice) -> Iterator[Reason]:

@@ -82,6 +82,7 @@ def standing(
         notes=(*machine.notes, *known.notes, *own_notes(known.plan, known.traces)),
         traces=known.traces,
         like=None if known.like is None else known.like.like,
+        learnt=None if known.own is None else known.own.sentence,
     )
 
 
@@ -151,7 +152,7 @@ def joint_choice(
     weights = dict(zip([each.name for each in counted], joint.weights, strict=True))
     chance = None
     if not math.isinf(request.deadline_s):
-        chance = chance_within(joint.time, request.deadline_s)
+        chance = chance_within(joint.time, request.within_s)
     return Choice(
         accelerator=accelerator,
         num_accelerators=size,

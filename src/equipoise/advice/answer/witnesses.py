@@ -172,7 +172,7 @@ def at_own_level(published: Witness, measured: Witness, sizes: Sequence[int]) ->
     curves_s = published.curves_s
     return replace(
         published,
-        name="published results, at the level of your runs",
+        name="published results (at the level of your runs)",
         times={
             size: with_log_sd(factor * time.value, log_sds[size]) for size, time in published.times.items()
         },
