@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from two_hosts import undisturbed
+from two_hosts import PARTS, RATES, undisturbed
 
 from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
 from equipoise.advice.measured.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
@@ -26,8 +26,6 @@ from equipoise.bench.cell import Cell
 from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import summaries
 
-RATES = ("1gbit", "10gbit")
-PARTS = ("family", "held_out", "images", "zoo")
 NEAR = 0.2
 # Of a document of bench.interference.
 TABLES = ("messages", "own_work", "slowed")
