@@ -37,6 +37,15 @@ def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
     return f"{value:.{digits}g} {unit}".rstrip()
 
 
+def format_rough(value: float, unit: str = "") -> str:
+    """A value with its SI prefix to two digits, for what is not known to three.
+
+    >>> format_rough(364.5e9, "B/s"), format_rough(335e6), format_rough(17.1e9)
+    ('360 GB/s', '340 M', '17 G')
+    """
+    return format_si(float(f"{value:.2g}"), unit)
+
+
 def format_duration(seconds: float) -> str:
     """A duration as people say it: seconds below two minutes, minutes below two hours, hours, days.
 

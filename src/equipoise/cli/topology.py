@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from equipoise.advice.launch.pair import LEVEL
-from equipoise.advice.links.link_words import basis, ends, gaps, sentences
+from equipoise.advice.links.gain_words import basis, ends
+from equipoise.advice.links.link_words import gaps, sentences
 from equipoise.advice.links.links import FAMILY, Meaning
 from equipoise.bench.topology.topology import Device, Nic, Topology
 from equipoise.cli.console import drawn
@@ -13,7 +14,7 @@ from equipoise.cli.output import counted, paragraph, printable, table_text, widt
 from equipoise.spec.hardware import accelerator_alias
 from equipoise.spec.link_class import FABRICS, kind, rank
 from equipoise.spec.link_class import meaning as what_lies_between
-from equipoise.units import format_si, significant
+from equipoise.units import format_rough, format_si, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -290,7 +291,7 @@ def _gains(found: Meaning) -> str:
     for title, params in models:
         shown = [of[title, name] for name in classes]
         cells = [f"{gain.speedup:.2f} ({gain.low:.2f}-{gain.high:.2f})" for gain in shown]
-        rows.append((title, format_si(float(f"{params:.2g}")), *cells, shown[-1].verdict))
+        rows.append((title, format_rough(params), *cells, shown[-1].verdict))
     head = ("two over one", "params", *classes, f"by {classes[-1]}")
     align = "<>" + ">" * len(classes) + "<"
     return table_text(head, rows, align=align) + paragraph(basis(found))

@@ -14,6 +14,8 @@ LONGEST_NAME: Final = 160
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
 ABSENT: Final = DASH
+# Before the size of an equilibrium, by its bound.
+BOUND_WORDS: Final = {"at": "", "at_least": "at least ", "at_most": "at most "}
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from equipoise.advice.launch.field_report import report
-from equipoise.advice.launch.pair import LEVEL
-from equipoise.advice.links.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
+from equipoise.advice.links.gain_words import ends, gain_words
+from equipoise.advice.links.links import ClassReach, Meaning, named_chips
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.link_class import PEER_WORDS, Reach, kind, number, rank
 from equipoise.spec.link_class import meaning as what_lies_between
-from equipoise.units import MILLISECOND_S, format_count, format_percent, format_si
+from equipoise.units import format_count, format_rough
 
 _MOST_NAMED = 4
 
@@ -20,22 +19,10 @@ def sentences(found: Meaning) -> tuple[str, ...]:
     return (
         *_joined(found),
         *_rates(found),
-        *_models(found),
+        *gain_words(found),
         *_parts(found),
         *_cards(topology),
         *_slices(topology),
-    )
-
-
-def basis(found: Meaning) -> str:
-    """What the predictions rest on, in one sentence."""
-    count = len(found.candidates)
-    who = found.candidates[0].title if count == 1 else f"any of {count} accelerators"
-    return (
-        f"Predicted, not measured, for {who} under torch's DistributedDataParallel "
-        f"{'with autocast' if found.with_autocast else 'in fp32'}: "
-        f"{format_percent(LEVEL)} ranges hold what the model's priors and the rates of the links leave "
-        f"open{'' if count == 1 else ', and which it is'}."
     )
 
 
@@ -127,11 +114,13 @@ def _rates(found: Meaning) -> Iterator[str]:
     for each in found.reached:
         alike.setdefault(each.reach, []).append(each.link_class)
     for rate, classes in alike.items():
-        low, high = rate.stated_byte_per_s
-        stated = _rate(low) if low == high else f"{_rate(low)} to {_rate(high)}"
+        stated, shared = rate.stated_byte_per_s, (rate.byte_per_s, rate.low, rate.high)
+        low, high = (format_rough(each, "B/s") for each in stated)
+        middle, least, most = (format_rough(each, "B/s") for each in shared)
+        told = low if low == high else f"{low} to {high}"
         yield (
-            f"{', '.join(classes)}: 2 accelerators share about {_rate(rate.byte_per_s)} each way "
-            f"({_rate(rate.low)} to {_rate(rate.high)}), of {stated} stated."
+            f"{', '.join(classes)}: 2 accelerators share about {middle} each way ({least} to {most}), of "
+            f"{told} stated."
         )
     denied = any(link.peers not in (None, "OK", "U") for link in found.topology.between_devices)
     if denied or any(each.reach.path == "staged" for each in found.reached):
@@ -166,119 +155,6 @@ def _unknowns(found: Meaning) -> Iterator[str]:
     if over_pcie and not asked and "nvidia" in found.topology.origin:
         peers = ", nor whether peers reach each other's memory (`nvidia-smi topo -p2p r` tells)"
     yield f"{who} (--accelerator NAME does){peers}: ranges hold all {len(found.candidates)} it may be."
-
-
-def _rate(byte_per_s: float) -> str:
-    return format_si(float(f"{byte_per_s:.2g}"), "B/s")
-
-
-def _two_digits(value: float) -> str:
-    """A value with its prefix: two digits, for none of these is known to three.
-
-    >>> _two_digits(364.5e9), _two_digits(335e6), _two_digits(17.1e9)
-    ('360 G', '340 M', '17 G')
-    """
-    return format_si(float(f"{value:.2g}"))
-
-
-def _models(found: Meaning) -> Iterator[str]:
-    """Which models gain on two, over the weakest link between devices; and which more over the best."""
-    classes = ends([each.link_class for each in found.reached])
-    by_class = {name: [gain for gain in found.gains if gain.link_class == name] for name in classes}
-    if not found.gains or not by_class[classes[-1]]:
-        return
-    yield _sentence_of(classes[-1], by_class[classes[-1]], found.batch)
-    sure = {gain.workload for gain in by_class[classes[-1]] if gain.verdict == "gains"}
-    more = [gain for gain in by_class[classes[0]] if gain.verdict == "gains" and gain.workload not in sure]
-    if more:
-        also = ", ".join(f"{gain.title} ({_times(gain)})" for gain in more[:_MOST_NAMED])
-        yield f"Over {classes[0]} also {also}."
-    for crossover in found.crossovers:
-        if crossover.link_class == classes[-1]:
-            yield _family(crossover, found.batch)
-    yield from _why(found, classes)
-    if any("staged" in each.reach.path and each.link_class == classes[-1] for each in found.reached):
-        yield _elsewhere()
-
-
-def _why(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
-    """Where a step on two goes, over the weakest link and over the best."""
-    of = {each.link_class: each for each in found.parts}
-    shown = [of[name] for name in reversed(classes) if name in of]
-    if not shown:
-        return
-    told = "; ".join(
-        f"over {each.link_class} on two {_ms(each.share_s)} of its half, {_ms(each.launching_s)} of launches "
-        f"and copies that halving does not halve, {_ms(each.exchange_s)} of exchange that nothing hides"
-        for each in shown
-    )
-    yield f"Why: {shown[0].title} takes {_ms(shown[0].one_s)} on one; {told}."
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds / MILLISECOND_S:.3g} ms"
-
-
-def _elsewhere() -> str:
-    """What others measured on a pair without peer access."""
-    models = report().models
-    told = ", ".join(
-        f"{each.speedup:.2f}x with {each.workload.title} ({_two_digits(float(each.workload.params or 0))})"
-        for each in models[1:4]
-    )
-    return (
-        f"A field report measured two cards without peer access: {told}; a rule by parameters alone holds "
-        "for its link and batch."
-    )
-
-
-def ends(classes: Sequence[str]) -> list[str]:
-    """The first and the last of some classes, which stand from best to worst."""
-    return list(dict.fromkeys((*classes[:1], *classes[-1:])))
-
-
-def _sentence_of(name: str, gains: Sequence[Gain], batch: int) -> str:
-    idle = [gain for gain in gains if gain.verdict in ("slower", "no gain")]
-    fast = [gain for gain in gains if gain.verdict == "gains"]
-    start = f"Two over {name}, sharing a batch of {batch}: "
-    slow = "no model tried surely loses" if not idle else _idle(idle)
-    worth = f"{_example(fast[0])} gains" if fast else f"none surely gains, not even {_example(gains[-1])}"
-    return f"{start}{slow}; {worth}."
-
-
-def _example(gain: Gain) -> str:
-    return f"{gain.title} ({_two_digits(gain.params)}; {_times(gain)})"
-
-
-def _idle(gains: Sequence[Gain]) -> str:
-    largest = max(gains, key=lambda gain: gain.params)
-    slower = any(gain.verdict == "slower" for gain in gains)
-    what = "slow down" if slower else "gain nothing"
-    size = _two_digits(largest.params)
-    return f"expect models of {size} parameters or fewer to {what}, like {largest.title} ({_times(largest)})"
-
-
-def _times(gain: Gain) -> str:
-    return f"{gain.speedup:.2f}x, {gain.low:.2f} to {gain.high:.2f}"
-
-
-def _family(crossover: Crossover, batch: int) -> str:
-    if crossover.params is None:
-        start = f"up to {_size(crossover.most, crossover)} parameters gain less than 5 %"
-    else:
-        start = f"gain 5 % or more from {_size(crossover.params, crossover)} parameters up"
-    low = "none" if crossover.low is None else _size(crossover.low, crossover)
-    beyond = f"no size up to {_size(crossover.most, crossover)}"
-    high = beyond if crossover.high is None else _size(crossover.high, crossover)
-    return (
-        f"{FAMILY[:1].upper()}{FAMILY[1:]} {start} ({format_percent(LEVEL)} range: from {low} to {high}; "
-        f"batch {batch}, {crossover.link_class})."
-    )
-
-
-def _size(params: float, crossover: Crossover) -> str:
-    text = _two_digits(params)
-    return f"{text} or fewer" if params == crossover.least else text
 
 
 def _parts(found: Meaning) -> Iterator[str]:

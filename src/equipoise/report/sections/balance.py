@@ -27,6 +27,7 @@ from equipoise.report.marks import accelerator_marks
 from equipoise.report.section import Section
 from equipoise.report.words import (
     ABSENT,
+    BOUND_WORDS,
     DASH,
     accelerator_name,
     capital,
@@ -44,7 +45,6 @@ STOPS: Final = "where it stops paying"
 STOP_MARK: Final = Mark(colour=5, symbol="star")
 NEAR: Final = 1.5  # sizes closer than this factor share a label
 ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
-BOUNDS: Final = {"at": "", "at_least": "at least ", "at_most": "at most "}
 
 
 def _blocks(findings: Findings) -> tuple[Block, ...]:
@@ -91,7 +91,7 @@ def _answer(each: Balance) -> tuple[Span, ...]:
 
 
 def _size(point: Equilibrium) -> str:
-    return f"{BOUNDS[point.bound]}{count(point.num_accelerators)}"
+    return f"{BOUND_WORDS[point.bound]}{count(point.num_accelerators)}"
 
 
 def _chart(workload: WorkloadFindings, told: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:

@@ -10,12 +10,11 @@ from equipoise.report import option_text
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Table, note, prose, strong
 from equipoise.report.charts import Axis, Band, Chart, Level, Mark, Note, Series
 from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, count, listed, printable, ratio, sentence
-from equipoise.scaling.equilibrium import KINDS, Equilibrium, words
+from equipoise.report.words import ABSENT, BOUND_WORDS, count, listed, printable, ratio, sentence
+from equipoise.scaling.equilibrium import KINDS, Equilibrium, doubling_words, words
 from equipoise.units import format_duration, format_percent, format_si
 
 FEWEST: Final = 2
-BOUNDS: Final = {"at": "", "at_least": "at least ", "at_most": "at most "}
 BEST: Final = "best strategy"
 BEST_MARK: Final = Mark(colour=1, symbol="circle")
 BEYOND: Final = "beyond what was asked"
@@ -221,8 +220,10 @@ def _points(plan: Plan) -> tuple[Block, ...]:
         return (note("Too few sizes could be tried to tell where more accelerators stop paying."),)
     items = tuple(
         (
-            strong(f"{BOUNDS[bound]}{count(size)} accelerators ({listed([each.kind for each in group])})"),
-            f": {_place(group[0])}{_next(group[0])}.",
+            strong(
+                f"{BOUND_WORDS[bound]}{count(size)} accelerators ({listed([each.kind for each in group])})"
+            ),
+            f": {_place(group[0])}{doubling_words(group[0])}.",
         )
         for (size, bound), group in places.items()
     )
@@ -232,17 +233,6 @@ def _points(plan: Plan) -> tuple[Block, ...]:
 def _place(point: Equilibrium) -> str:
     """How surely the point lies there."""
     return f"{_range(point)}; " if point.bound == "at" else ""
-
-
-def _next(point: Equilibrium) -> str:
-    """What twice as many would gain and cost."""
-    after = point.next_doubling
-    change = f"{format_duration(abs(after.gain_s))} ({format_percent(abs(round(after.gain_fraction, 2)))})"
-    gain = f"saves {change}" if after.gain_s >= 0.0 else f"takes {change} longer"
-    return (
-        f"going from {count(point.num_accelerators)} to {count(2 * point.num_accelerators)} {gain} and costs "
-        f"{after.accelerator_hours_factor:.2g} times the accelerator-hours"
-    )
 
 
 def _definitions() -> Block:

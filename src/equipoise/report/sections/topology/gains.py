@@ -3,18 +3,14 @@
 from typing import Final
 
 from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL
-from equipoise.advice.links.link_words import basis
+from equipoise.advice.links.gain_words import basis
 from equipoise.advice.links.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.report.blocks import Badge, Block, Cell, Column, Table, Tone, note, prose
 from equipoise.report.section import Section
 from equipoise.report.words import DASH
-from equipoise.units import format_percent, format_si
+from equipoise.units import format_percent, format_rough
 
 _TONES: Final[dict[str, Tone]] = {"gains": "good", "slower": "bad", "no gain": "bad", "either way": "quiet"}
-
-
-def _count(value: float) -> str:
-    return format_si(float(f"{value:.2g}"))
 
 
 def _blocks(found: Meaning) -> tuple[Block, ...]:
@@ -35,7 +31,7 @@ def _blocks(found: Meaning) -> tuple[Block, ...]:
         rows=tuple(
             (
                 Cell(text=title, key=title),
-                Cell(text=_count(params), key=params),
+                Cell(text=format_rough(params), key=params),
                 *(_gain(of[slug, name]) for name in classes),
             )
             for slug, title, params in models
@@ -65,9 +61,9 @@ def _crossover(each: Crossover, batch: int) -> str:
     least = format_percent(round(LEAST_GAIN - 1, 3))
     start = f"Over {each.link_class}, {FAMILY} with a batch of {batch}"
     if each.params is None:
-        return f"{start} gain less than {least} at every size up to {_count(each.most)} parameters."
+        return f"{start} gain less than {least} at every size up to {format_rough(each.most)} parameters."
     low = "no size" if each.low is None else _size(each.low, each)
-    high = f"more than {_count(each.most)}" if each.high is None else _size(each.high, each)
+    high = f"more than {format_rough(each.most)}" if each.high is None else _size(each.high, each)
     return (
         f"{start} gain {least} or more from {_size(each.params, each)} parameters up "
         f"({format_percent(LEVEL)} range: {low} to {high})."
@@ -75,7 +71,7 @@ def _crossover(each: Crossover, batch: int) -> str:
 
 
 def _size(params: float, each: Crossover) -> str:
-    return f"{_count(params)} or fewer" if params == each.least else _count(params)
+    return f"{format_rough(params)} or fewer" if params == each.least else format_rough(params)
 
 
 def _basis(found: Meaning) -> str:
