@@ -119,20 +119,15 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
         "    return torch.nn.Linear(1000, 1000), torch.zeros(8, 1000)\n"
         "def leaves():\n"
         "    raise SystemExit(7)\n"
-        "class Mine(Exception):\n"
-        "    pass\n"
-        "def fails():\n"
-        "    raise Mine('boom')\n"
     )
     options = ("--accelerator", "a100-sxm4-80gb", "--global-batch", "64", "--samples", "1e6", "--json")
     ended = equipoise("plan", "loud:make", *options, cwd=tmp_path)
     assert json.loads(ended.stdout)["workload"] == "loud:make"
     assert {"raw", "imported", "made"} <= set(ended.stderr.replace("raw", "raw ").split())
-    for name, words in (("leaves", "SystemExit: 7"), ("fails", "Mine: boom")):
-        refused = equipoise("plan", f"loud:{name}", *options, cwd=tmp_path)
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert words in refused.stderr
-        assert "Traceback" not in refused.stderr
+    refused = equipoise("plan", "loud:leaves", *options, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "SystemExit: 7" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,9 +114,13 @@ def test_a_failing_rank_marks_its_cell_with_the_reason(workload, words):
 
 
 def test_a_hung_cell_is_ended_and_leaves_no_process(here):
-    (one,) = swept("models:hanging", limit_s=20.0)
-    assert one.reason.startswith("hung: ended after 20 s")
-    pids = [int(path.read_text()) for path in here.glob("hanging-*")]
+    for limit_s in (6, 60):  # a busy machine takes longer to have both ranks there
+        (one,) = swept("models:hanging", limit_s=float(limit_s))
+        assert one.reason.startswith(f"hung: ended after {limit_s} s")
+        pids = [int(path.read_text() or 0) for path in here.glob("hanging-*")]
+        if len(pids) == 2:
+            break
+        shutil.rmtree("out")
     assert len(pids) == 2
     assert not any(alive(pid) for pid in pids)
 

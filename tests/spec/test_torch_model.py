@@ -705,6 +705,14 @@ def test_a_function_that_cannot_be_used_says_what_is_expected(tmp_path, monkeypa
         load_factory(reference).made()
 
 
+@pytest.mark.parametrize(("name", "words"), [("leaves", "SystemExit: 7"), ("fails", "Mine: boom")])
+def test_a_function_that_raises_is_refused_with_what_it_raised(tmp_path, monkeypatch, name, words):
+    text = "def leaves():\n    raise SystemExit(7)\nclass Mine(Exception):\n    pass\ndef fails():\n    raise Mine('boom')\n"
+    write_module(tmp_path, monkeypatch, "own_raises", text)
+    with pytest.raises(SpecError, match=words):
+        count_function(f"own_raises:{name}")
+
+
 def test_a_builder_that_needs_values_is_told_so(tmp_path, monkeypatch):
     text = "import torch\ndef made():\n    rates = [x.item() for x in torch.linspace(0, 0.1, 3)]\n    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(rates[2])), torch.randn(4, 3)\n"
     write_module(tmp_path, monkeypatch, "own_values", text)

@@ -16,9 +16,11 @@ from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
 from equipoise.bench.launchers.processes import GRACE_S
 from equipoise.bench.launchers.ranks import Order
 from equipoise.bench.launchers.ray_task import RankActor
-from equipoise.errors import UsageError
+from equipoise.errors import DataError, UsageError
 
 NAME = "ray"
+# What Ray raises where no cluster answers.
+_NO_CLUSTER = (ConnectionError, RuntimeError, ValueError)
 _ASK_S = 2
 _POLL_S = 1.0
 _END_S = 20.0
@@ -43,26 +45,46 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
         return _why_not(address)
 
     def launch(job: Job) -> Outcome:
+        try:
+            _connect(address)
+        except _NO_CLUSTER as err:
+            raise DataError(_said(address, err)) from err
         return _launch(job, int(cpus))
 
     return Launcher(name=NAME, why_not=cannot, launch=launch, binds_here=False)
 
 
 def _why_not(address: str) -> str | None:
-    """Why nothing can be run there; None once this process is connected."""
+    """Why nothing can be run there; None where a cluster answers. This process is as connected as before."""
     if find_spec("ray") is None:
         return "ray is not installed: pip install 'equipoise[ray]'"
+    try:
+        is_new = _connect(address)
+    except _NO_CLUSTER as err:
+        return _said(address, err)
+    if is_new:
+        import ray  # noqa: PLC0415 - only where it is wanted
+
+        ray.shutdown()  # Ray ends a connected process a minute after its cluster, whatever else it does
+    return why_not()
+
+
+def _said(address: str, err: Exception) -> str:
+    """What is said where no cluster answers."""
+    said = (str(err).strip().splitlines() or [type(err).__name__])[0]
+    return f"no cluster at {address} ({said}); start one: ray start --head, and give --address"
+
+
+def _connect(address: str) -> bool:
+    """Be connected to the cluster; whether this process was not."""
     # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray  # noqa: PLC0415 - only where it is wanted
 
-    if not ray.is_initialized():
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, RuntimeError, ValueError) as err:
-            said = (str(err).strip().splitlines() or [type(err).__name__])[0]
-            return f"no cluster at {address} ({said}); start one: ray start --head, and give --address"
-    return why_not()
+    if ray.is_initialized():
+        return False
+    ray.init(address=address, log_to_driver=False, logging_level="error")
+    return True
 
 
 def _launch(job: Job, cpus: int) -> Outcome:
