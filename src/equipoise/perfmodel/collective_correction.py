@@ -24,8 +24,9 @@ SIZES = 2.0 ** (np.arange(MOST_OCTAVES * STEPS + 1) / STEPS)
 # What was measured says something of sizes and groups up to about four times as large, or small
 # (docs/experiments/0005-collectives.md: results hardly change from 1 to 3 octaves).
 OCTAVES = 2.0
-# Groups farther away than this are no less sure: what the law itself is wrong by was seen up to there.
-FARTHEST_OCTAVES = 3.0
+# Groups nearer than the first are no surer, and groups farther away than the second no less sure: what the
+# law itself is wrong by was seen between.
+NEAREST_OCTAVES, FARTHEST_OCTAVES = 0.5, 3.0
 _NEAR = 10.0**-6
 
 
@@ -66,7 +67,8 @@ class Correction:
         known = np.isfinite(nearest)
         far = np.where(known, nearest, 0.0)
         fades = known * np.exp(-far / OCTAVES) / np.where(known, weight, 1.0)
-        return np.asarray(found * fades + self.log_octave * np.minimum(far, FARTHEST_OCTAVES))
+        doubt = np.clip(far, NEAREST_OCTAVES * (far > _NEAR), FARTHEST_OCTAVES)
+        return np.asarray(found * fades + self.log_octave * doubt)
 
 
 def stacked_corrections(draws: Sequence[Mapping[str, Correction] | None]) -> dict[str, Correction] | None:

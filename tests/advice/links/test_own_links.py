@@ -1,7 +1,9 @@
 """Own timed collectives as links of a plan: what was timed comes back, in sizes and groups as far as it speaks."""
 
 import math
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from equipoise.perfmodel.collective_table import OPERATIONS as TIMERS
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.cluster import cluster
 
+TRUTH = tomllib.loads((Path(__file__).parents[2] / "truth" / "collectives.toml").read_text())
 SIZES = [2**power for power in range(3, 33, 2)]
 A100, PCIE = "NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-80GB"
 MODEL = prior_model()
@@ -137,6 +140,30 @@ def test_draws_agree_about_what_was_timed_and_less_the_farther_from_it():
     assert timed < log_sd(all_reduce_s, 4, found.draws) < log_sd(all_reduce_s, 2, found.draws)
     assert timed < log_sd(reduce_scatter_s, 8, found.draws)
     assert timed < log_sd(all_reduce_s, 8, before)
+
+
+@pytest.mark.truth
+def test_ranges_hold_what_others_measured_over_groups_that_were_not_timed():
+    # vTrain's all-reduces on A100 (tests/truth/collectives.toml): plans know one group or two, of 2 to 8.
+    truth = TRUTH["a100"]
+    sizes = [each * 2**20 for each in truth["payload_mib"]]
+    took = {ranks: np.array(truth[f"ranks_{ranks}_us"]) / 1e6 for ranks in range(2, 9)}
+    errors, held = [], []
+    for known in ([8], [4], [2], [2, 8]):
+        runs = [
+            run(dict(zip(sizes, took[each], strict=True)).__getitem__, num_ranks=each, sizes=sizes)
+            for each in known
+        ]
+        found, nodes = own(*runs)
+        wires, payload = machine(nodes).wires, np.array(sizes, dtype=float)
+        for ranks in set(took) - set(known):
+            drawn = [all_reduce_s(payload, group(ranks), wires, each) for each in found.draws]
+            low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+            told = all_reduce_s(payload, group(ranks), wires, found.parameters)
+            errors.extend(np.abs(told / took[ranks] - 1))
+            held.extend((low <= took[ranks]) & (took[ranks] <= high))
+    assert np.median(errors) < 0.08
+    assert 0.85 < np.mean(held) < 0.98
 
 
 def test_scattered_repetitions_make_the_range_wider():

@@ -13,9 +13,9 @@ from equipoise.perfmodel.collective_parameters import CollectiveParameters
 from equipoise.perfmodel.collective_table import OPERATIONS
 
 # What the law errs by, as a standard deviation of the logarithm: an octave of ranks or nodes away, and for
-# another operation on the same links (docs/experiments/0005-collectives.md: two octaves, off by 6 % (median)
-# and 16 % (mean); one rank count out, 2 and 4 %).
-OCTAVE_LOG_SD = 0.1
+# another operation on the same links (docs/experiments/0005-collectives.md: with these, 90 % ranges held 93 %
+# of all-reduces over groups that were not timed).
+OCTAVE_LOG_SD = 0.12
 OTHER_LOG_SD = 0.1
 _SEED = 4
 # Operations that send alike, the likest first.
