@@ -81,7 +81,7 @@ def test_predict_joins_a_file_with_published_results(mine):
 
 
 def test_batch_deadline_and_price_change_the_answer():
-    options = ("--global-batch", 64, "--price", 2.5, "--region", "france", "--deadline-h", 0.1)
+    options = ("--global-batch", 64, "--price", 2.5, "--region", "france", "--deadline", "6min")
     found = document(equipoise("predict", *H200, "--at", "64", *options, "--json"))
     (each,) = found["predictions"]
     assert each["usd"] == pytest.approx(2.5 * each["accelerator_hours"], rel=1e-4)

@@ -13,7 +13,6 @@ from equipoise.errors import UsageError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.cluster import NodeFacts, cluster
 from equipoise.spec.strategy import FLAGS, knob
-from equipoise.units import HOUR_S
 
 _SIZES = re.compile(r"([0-9]{1,12})(?:\.\.([0-9]{1,12}))?")
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*x\s*(.+)")
@@ -33,7 +32,7 @@ class Asked:
     samples: float | None = None
     tokens: float | None = None
     objective: ObjectiveName = "balance"
-    deadline_h: float | None = None
+    deadline_s: float | None = None
     budget_usd: float | None = None
     precision: str | None = None
     fixed: tuple[str, ...] = ()
@@ -68,7 +67,7 @@ def questions(asked: Asked) -> Iterator[Question]:
             global_batch_samples=asked.global_batch,
             training_samples=asked.samples,
             training_tokens=asked.tokens,
-            deadline_s=math.inf if asked.deadline_h is None else asked.deadline_h * HOUR_S,
+            deadline_s=math.inf if asked.deadline_s is None else asked.deadline_s,
             budget_usd=math.inf if asked.budget_usd is None else asked.budget_usd,
             choices=knobs,
             node=node,

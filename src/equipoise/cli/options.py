@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from equipoise.errors import UsageError
+
 
 def _rounds_from(incomplete: str) -> list[str]:
     """Embedded rounds, for a shell that completes a word."""
@@ -85,6 +87,7 @@ Workloads = Annotated[
 Price = Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")]
 Region = Annotated[str, typer.Option(help="Whose electricity the carbon is of.")]
 Budget = Annotated[float | None, typer.Option(metavar="USD", help="What it may cost.")]
+Deadline = Annotated[str | None, typer.Option(metavar="HOURS", help="What training may take: 12, 90min, 2d.")]
 GlobalBatch = Annotated[
     int | None, typer.Option(help="Samples a step over all accelerators; chosen unless given.")
 ]
@@ -112,6 +115,27 @@ Recorded = Annotated[
     bool,
     typer.Option("--record", help="Keep it in your ledger, for `record` to hold against what is measured."),
 ]
+
+
+def deadline_s(given: str | float | None) -> float | None:
+    """The seconds of `--deadline`: hours, or a time with its unit; None where there is none.
+
+    Raises UsageError for other text.
+
+    >>> deadline_s("2"), deadline_s("90min")
+    (7200.0, 5400.0)
+    """
+    from equipoise.units import HOUR_S, duration_s
+
+    if given is None:
+        return None
+    try:
+        return float(given) * HOUR_S
+    except ValueError:
+        found = duration_s(str(given))
+    if found is None:
+        raise UsageError(f"--deadline {given!r}; expected hours, or a time with its unit such as 90min or 2d")
+    return found
 
 
 def extend_catalogue(hardware: Sequence[Path] | None, workloads: Sequence[Path] | None) -> None:

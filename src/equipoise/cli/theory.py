@@ -12,6 +12,7 @@ from equipoise.cli.options import (
     Budget,
     Collectives,
     Data,
+    Deadline,
     GlobalBatch,
     Hardware,
     JsonOut,
@@ -23,6 +24,7 @@ from equipoise.cli.options import (
     Tokens,
     Workloads,
     clusters_from,
+    deadline_s,
     extend_catalogue,
     trained_from,
 )
@@ -111,7 +113,7 @@ def plan(
     objective: Annotated[
         Literal["time", "cost", "energy", "balance"], typer.Option(help="What decides between sizes.")
     ] = "balance",
-    deadline: Annotated[float | None, typer.Option(metavar="HOURS", help="What training may take.")] = None,
+    deadline: Deadline = None,
     budget: Budget = None,
     precision: Precisions = None,
     fix: Annotated[
@@ -160,7 +162,7 @@ def plan(
             samples=samples,
             tokens=tokens,
             objective=objective,
-            deadline_h=deadline,
+            deadline_s=deadline_s(deadline),
             budget_usd=budget,
             precision=precision,
             fixed=tuple(fix or ()),

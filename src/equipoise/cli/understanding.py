@@ -11,12 +11,14 @@ from equipoise.cli.options import (
     AsJson,
     Columns,
     Data,
+    Deadline,
     Hardware,
     JsonOut,
     Price,
     Recorded,
     Region,
     Workloads,
+    deadline_s,
     extend_catalogue,
 )
 from equipoise.cli.output import answering
@@ -53,7 +55,7 @@ def predict(
     price: Price = None,
     region: Region = "world",
     hour_usd: Annotated[float | None, typer.Option(help="What an hour of waiting costs, US dollars.")] = None,
-    deadline_h: Annotated[float | None, typer.Option(help="Hours that training may take at most.")] = None,
+    deadline: Deadline = None,
     recorded: Recorded = False,
     data: Data = None,
     also: Also = None,
@@ -71,7 +73,6 @@ def predict(
         from equipoise.runs.chosen import tables
         from equipoise.runs.readers.exports import columns_of
         from equipoise.runs.readers.measurements import read_measurements
-        from equipoise.units import HOUR_S
 
         inquiry = Inquiry(
             workload=workload,
@@ -85,7 +86,7 @@ def predict(
             usd_per_accelerator_hour=price,
             region=region,
             usd_per_hour=hour_usd,
-            deadline_s=None if deadline_h is None else deadline_h * HOUR_S,
+            deadline_s=deadline_s(deadline),
         )
         own = None
         if from_ is not None:

@@ -72,7 +72,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         """Refuse what is no amount."""
-        for option, value in (("--hour-usd", self.usd_per_hour), ("--deadline-h", self.deadline_s)):
+        for option, value in (("--hour-usd", self.usd_per_hour), ("--deadline", self.deadline_s)):
             if value is not None and not 0.0 < value < float("inf"):
                 raise UsageError(f"{option} is {value:g}; expected a finite number above 0")
 
