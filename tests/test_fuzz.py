@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[1]
 FINDINGS = ROOT / "tests" / "findings"
-MOST_S = 5.0
+MOST_S = 5.0  # of its own computing: a busy machine is no slow reader
 
 _spec = importlib.util.spec_from_file_location("targets", ROOT / "fuzz" / "targets.py")
 targets = importlib.util.module_from_spec(_spec)
@@ -73,9 +73,9 @@ def test_readers_refuse_or_read_whatever_they_are_given(target):
     @given(seed=st.sampled_from(seeds), edits=EDITS, anything=st.one_of(st.none(), st.binary(max_size=200)))
     def check(seed, edits, anything):
         data = anything if anything is not None else mangled(seed, edits)
-        began = time.monotonic()
+        began = time.process_time()
         target.survives(data)
-        assert time.monotonic() - began < MOST_S
+        assert time.process_time() - began < MOST_S
 
     check()
 
