@@ -1,7 +1,5 @@
 """What is to be trained: a workload of the catalogue, or a torch model counted on the spot."""
 
-from functools import lru_cache
-
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.space import Value
 from equipoise.spec.torch_model import count_function
@@ -18,15 +16,7 @@ def subject(name: str) -> Workload:
 
     Raises SpecError with the nearest names, or why the function's model cannot be counted.
     """
-    if ":" not in name:
-        return workload(name)
-    return _counted(name)
-
-
-@lru_cache(maxsize=8)
-def _counted(name: str) -> Workload:
-    """The workload of a function's model, counted once: that takes seconds, and all of an answer needs it."""
-    return count_function(name).workload(name, name)
+    return count_function(name).workload(name, name) if ":" in name else workload(name)
 
 
 def usual_choices(asked: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
