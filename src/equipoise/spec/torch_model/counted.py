@@ -1,4 +1,4 @@
-"""What a count of a torch model states: plain numbers, no torch. How they are found is in count.py."""
+"""What a count of a torch model states: plain numbers, no torch. How they are found is in step.py."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
