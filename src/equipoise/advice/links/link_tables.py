@@ -13,11 +13,13 @@ from equipoise.perfmodel.collective_parameters import CollectiveParameters
 from equipoise.perfmodel.collective_table import OPERATIONS
 
 # What the law errs by, as a standard deviation of the logarithm: an octave of ranks or nodes away, and for
-# another operation on the same links (docs/experiments/0005-collectives.md: with these, 90 % ranges held 93 %
+# another operation on the same links (docs/experiments/0005-collectives.md: with these, 90 % ranges held 96 %
 # of all-reduces over groups that were not timed).
-OCTAVE_LOG_SD = 0.12
+OCTAVE_LOG_SD = 0.1
 OTHER_LOG_SD = 0.1
 _SEED = 4
+# How long messages of each of SIZES are: 0 where they are all latency, 1 where all wire.
+_LONG = np.clip(np.log(SIZES / SMALL_BYTES) / np.log(LARGE_BYTES / SMALL_BYTES), 0.0, 1.0)
 # Operations that send alike, the likest first.
 FAMILIES = (("all_gather", "reduce_scatter"), RINGS, ("all_to_all", "send"))
 
@@ -34,12 +36,17 @@ def alike(timed: Sequence[Timed], operation: str) -> list[Timed]:
 def centre_tables(
     timed: Sequence[Timed], wires: Wires, centre: CollectiveParameters
 ) -> dict[str, Correction]:
-    """What the law leaves of what was timed; of other operations, what it leaves of those that send alike."""
+    """What the law leaves of what was timed; of other operations, what it leaves of those that send alike,
+    where messages are long: what short ones take beside their steps, each operation does in its own way.
+    """
     found = {}
     for operation in OPERATIONS:
         mine = alike(timed, operation)
         if mine:
-            found[operation] = _correction(mine, np.stack([log_factor(each, wires, centre) for each in mine]))
+            share = 1.0 if mine[0].operation == operation else _LONG
+            found[operation] = _correction(
+                mine, np.stack([share * log_factor(each, wires, centre) for each in mine])
+            )
     return found
 
 
@@ -55,9 +62,11 @@ def drawn_tables(
     found = {}
     for operation in OPERATIONS:
         mine = alike(timed, operation)
-        unlike = 0.0 if mine and mine[0].operation == operation else OTHER_LOG_SD * other
+        has_own = bool(mine) and mine[0].operation == operation
+        share = 1.0 if has_own else _LONG
+        unlike = 0.0 if has_own else OTHER_LOG_SD * other
         if mine:
-            factors = [log_factor(each, wires, drawn) + own * each.spread + unlike for each in mine]
+            factors = [share * log_factor(each, wires, drawn) + own * each.spread + unlike for each in mine]
         else:
             mine = list(timed)
             factors = [np.broadcast_to(unlike, (num_draws, len(SIZES)))] * len(mine)

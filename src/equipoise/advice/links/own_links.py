@@ -14,7 +14,7 @@ import numpy as np
 from equipoise.advice.links.collectives import LARGE_BYTES, SMALL_BYTES
 from equipoise.advice.links.link_tables import centre_tables, drawn_tables, of_draw
 from equipoise.advice.links.spoken import TimedCollectives, spoken
-from equipoise.advice.links.timed_groups import Timed, pooled
+from equipoise.advice.links.timed_groups import RINGS, Timed, pooled
 from equipoise.bench.collectives.timing import bus_fraction
 from equipoise.perfmodel.collective import Wires
 from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
@@ -162,6 +162,8 @@ _RATES: Mapping[str, tuple[bool, float]] = {
 # both were timed, so that what one says does not change the other.
 _OF_INSIDE = ("intra_latency_scale", "intra_fraction", "switch_fraction", "local_share")
 _OF_BETWEEN = ("inter_latency_scale", "inter_fraction")
+# Which links' steps they scale: of these only short messages tell.
+_LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
 
 
 def _beliefs(
@@ -182,6 +184,8 @@ def _beliefs(
     for prior in COLLECTIVE_PRIORS:
         if only is not None and prior.name not in only:
             continue
+        if prior.name in _LATENCIES and not _has_short(timed, inside=_LATENCIES[prior.name]):
+            continue
         value = float(getattr(start, prior.name))
         logs = np.log([float(getattr(each, prior.name)) for each in draws])
         log_sd = max(float(np.sqrt(np.mean((logs - math.log(value)) ** 2))), prior.log_sd / 4)
@@ -192,6 +196,14 @@ def _beliefs(
             changed = replace(prior, median=min(value, prior.largest))
         found.append(replace(changed, log_sd=log_sd))
     return tuple(found)
+
+
+def _has_short(timed: Sequence[Timed], *, inside: bool) -> bool:
+    """Whether short messages of what the law knows the steps of were timed on such links."""
+    return any(
+        each.is_inside == inside and each.operation in RINGS and each.payload_bytes[0] <= SMALL_BYTES
+        for each in timed
+    )
 
 
 def _rate_scale(timed: Sequence[Timed], wires: Wires, start: CollectiveParameters, *, inside: bool) -> float:
