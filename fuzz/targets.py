@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -17,15 +18,19 @@ from pathlib import Path
 import polars as pl
 
 from equipoise.advice.allocation.jobs import read_jobs, read_prices
-from equipoise.advice.ledger import read_ledger, running_of
+from equipoise.advice.ledger.kept import read_ledger
+from equipoise.advice.ledger.running import running_of
+from equipoise.advice.measured.watched_now import watched_now
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.store import Store
 from equipoise.bench.topology.reading import read as read_topology
 from equipoise.bench.trace.files import read_traces
-from equipoise.bench.watching.joined import joined
-from equipoise.bench.watching.record import rank_record
+from equipoise.bench.watching.record import run_folder, written_step
+from equipoise.bench.watching.rows import watched
 from equipoise.cli.asked_advice import from_file
 from equipoise.errors import EquipoiseError
+from equipoise.report.html import fragment
+from equipoise.report.pages import WATCHED
 from equipoise.runs.imported import import_runs
 from equipoise.runs.ingest import ingest
 from equipoise.runs.reader import Blob, SourceFacts
@@ -96,6 +101,30 @@ def _store(data: bytes) -> object:
     finally:
         for left in (folder / "cells").iterdir():
             left.unlink()
+
+
+def _loop(data: bytes) -> Path:
+    """A folder of one watched run whose two ranks left the two halves of the data."""
+    out = _SCRATCH / "loop"
+    run = run_folder(out, "20250101T000000-abcdef")
+    run.mkdir(parents=True, exist_ok=True)
+    for number, content in enumerate(data.split(b"\0", 1)):
+        (run / f"rank-{number}.jsonl").write_bytes(content)
+    return out
+
+
+def _watched_page(data: bytes) -> object:
+    try:
+        return fragment(WATCHED, watched_now(_loop(data)))
+    finally:
+        shutil.rmtree(_SCRATCH / "loop")
+
+
+def _watched_tables(data: bytes) -> object:
+    try:
+        return watched(_loop(data))
+    finally:
+        shutil.rmtree(_SCRATCH / "loop")
 
 
 def _ledger(data: bytes) -> object:
@@ -191,21 +220,28 @@ def _power() -> list[bytes]:
 
 
 def _watched() -> list[bytes]:
-    lines = [
-        {"schema": "equipoise.watched/1", "rank": 0, "num_ranks": 1, "conditions": {"host": "a"}},
-        *(
+    """What two ranks leave, and one alone."""
+    split = {"step": 0.1, "input": 0.05, "forward": 0.02, "backward": 0.02, "communication_exposed": 0.01}
+    exchanged = {"communication_s": 0.1, "step_s": 0.4, "exposed_s": 0.1, "passes_s": 0.2}
+    ranks = []
+    for rank in range(2):
+        first = {"schema": "equipoise.watched/1", "rank": rank, "num_ranks": 2, "workload": "net"}
+        lines = [
             {
-                "step": at,
-                "batches": 1,
-                "samples": 8,
-                "profiled": False,
-                "seconds": {"step": 0.1, "forward": 0.05},
-            }
-            for at in range(20)
-        ),
-        {"end": {"memory_bytes": 1000, "cpu_fraction": 0.5}},
-    ]
-    return [b"".join(json.dumps(line).encode() + b"\n" for line in lines)]
+                **first,
+                "batch_samples": None,
+                "device": "cpu",
+                "conditions": {"host": "a", "core_sets": [[0]]},
+            },
+            {"told": {"precision": "fp32", "strategy": "ddp"}},
+            *(
+                written_step(split, number=at, num_batches=1, num_samples=8, profiled=at in {9, 10})
+                for at in range(1, 21)
+            ),
+            {"end": {"memory_bytes": 1000, "cpu_fraction": 0.5, "exchanged": exchanged, "reason": None}},
+        ]
+        ranks.append(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    return [b"\0".join(ranks), ranks[0]]
 
 
 def _parquet() -> list[bytes]:
@@ -305,9 +341,8 @@ TARGETS = (
     ),
     Target(name="ledger", read=_ledger, seeds=_examples("own-ledger.jsonl")),
     Target(name="sweep", read=_store, seeds=_sweep),
-    Target(
-        name="watched", read=lambda data: joined([rank_record(_file("rank0.jsonl", data))]), seeds=_watched
-    ),
+    Target(name="watched", read=_watched_page, seeds=_watched),
+    Target(name="watched_tables", read=_watched_tables, seeds=_watched),
     Target(
         name="texts",
         read=_texts,

@@ -441,7 +441,7 @@ class Parsed(HTMLParser):
 
     def handle_data(self, data):
         for found in self.open:
-            found["text"] += data
+            found["text"] += data.replace("\N{NO-BREAK SPACE}", " ")  # between numbers and their units
 
     def all(self, tag, **attributes):
         wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}

@@ -4,14 +4,17 @@ import base64
 import hashlib
 from functools import cache
 from importlib.resources import files
+from typing import Final
 
 from equipoise import __version__
 from equipoise.report.blocks import Block, Heading
 from equipoise.report.html_blocks import anchor, rendered
-from equipoise.report.markup import Html, element
+from equipoise.report.markup import Html, element, unbroken
 from equipoise.report.page import Page
 from equipoise.report.section import Section, Shown
-from equipoise.report.words import listed
+from equipoise.report.words import capital, listed
+
+PLOTLY: Final = "Figures are drawn by plotly.js, © Plotly Technologies Inc., MIT licence."
 
 
 def render(page: Page[Shown], findings: Shown) -> str:
@@ -34,7 +37,7 @@ def render(page: Page[Shown], findings: Shown) -> str:
                 id="main",
                 class_="sections",
             ),
-            _footer(page.closing(findings), page.left_out(findings)),
+            _footer(page.closing(findings), page.left_out(findings), f"Equipoise {__version__}.", PLOTLY),
             class_="page",
         ),
         *(element("script", Html(script)) for script in scripts),
@@ -71,7 +74,9 @@ def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
         element("meta", name="description", content=description),
         element("title", title),
         element("style", Html(_asset("style.css"))),
-        element("style", Html(_asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"),
+        element(
+            "style", Html(_asset("dark.css")), id="dark", media="screen and (prefers-color-scheme: dark)"
+        ),
     )
 
 
@@ -92,12 +97,12 @@ def _masthead(page: Page[Shown], findings: Shown, *brand: str) -> Html:
         "header",
         element(
             "div",
-            element("span", *brand, page.about(findings)),
+            element("span", *brand, unbroken(capital(page.about(findings)))),
             button if brand else "",
             class_="kicker",
         ),
-        element("h1", page.headline(findings)),
-        element("ul", *(element("li", each) for each in page.summary(findings)), class_="summary"),
+        element("h1", unbroken(page.headline(findings))),
+        element("ul", *(element("li", unbroken(each)) for each in page.summary(findings)), class_="summary"),
         element(
             "noscript",
             element("p", "Figures need JavaScript; every number is in the tables too.", class_="note"),
@@ -128,14 +133,9 @@ def _section(section: Section[Shown], blocks: tuple[Block, ...]) -> Html:
     )
 
 
-def _footer(closing: tuple[str, ...], left_out: list[str]) -> Html:
-    absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
-    return element(
-        "footer",
-        *(element("p", each) for each in closing),
-        element(
-            "p",
-            f"Equipoise {__version__}.{absent} "
-            "Figures are drawn by plotly.js, © Plotly Technologies Inc., MIT licence.",
-        ),
-    )
+def _footer(closing: tuple[str, ...], left_out: list[str], *credit: str) -> Html:
+    """Last words; nothing where there are none."""
+    absent = f"Left out for lack of data: {listed(left_out)}." if left_out else ""
+    said = [*closing, " ".join(filter(None, (absent, *credit)))]
+    words = [element("p", unbroken(each)) for each in said if each]
+    return element("footer", *words) if words else Html("")

@@ -24,7 +24,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark
 from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
-from equipoise.report.markup import Html, element, escaped, json_script
+from equipoise.report.markup import Html, element, escaped, joined, json_script, unbroken
 
 TALL_ROWS: Final = 16  # a longer table scrolls in its own box
 SYMBOL_PATHS: Final = {
@@ -49,8 +49,8 @@ def rendered(block: Block) -> Html:
 
 def _span(span: Span) -> Html:
     if isinstance(span, Strong):
-        return element("strong", span.text)
-    return element("code", span.text) if isinstance(span, Code) else escaped(span)
+        return element("strong", unbroken(span.text))
+    return element("code", span.text) if isinstance(span, Code) else escaped(unbroken(span))
 
 
 def _prose(block: Prose) -> Html:
@@ -77,9 +77,9 @@ def _tile(tile: Tile) -> Html:
     return element(
         "div",
         element("p", tile.label, class_="label"),
-        element("p", tile.value, class_="value"),
-        element("p", tile.detail, class_="detail"),
-        element("p", tile.words, class_="words"),
+        element("p", unbroken(tile.value), class_="value"),
+        element("p", unbroken(tile.detail), class_="detail"),
+        element("p", unbroken(tile.words), class_="words"),
         class_="tile",
     )
 
@@ -132,7 +132,7 @@ def _row(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> Html:
 
 def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
     shown = element("code", cell.text) if cell.is_code else escaped(cell.text)
-    badge = _badge(cell.badge) if cell.badge else ""
+    badge = joined(" ", _badge(cell.badge)) if cell.badge else ""
     detail = element("span", cell.detail, class_="detail") if cell.detail else ""
     return element(
         "th" if is_header else "td",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from equipoise.advice.measured.sweep_now import SweepNow
@@ -26,12 +27,7 @@ Subject = tuple[str, str, str]
 
 def subjects(findings: SweepNow) -> list[tuple[Subject, list[Judgement]]]:
     """The configurations of each workload, precision and device, in their order."""
-    return [(each, list(group)) for each, group in groupby(findings.swept.judgements, _subject)]
-
-
-def _subject(each: Judgement) -> Subject:
-    cell = each.summary.cell
-    return (cell.workload, cell.precision, cell.device)
+    return [(each, list(group)) for each, group in groupby(findings.swept.judgements, attrgetter("subject"))]
 
 
 def subject_name(subject: Subject) -> str:
@@ -47,10 +43,20 @@ def way(cell: Cell) -> str:
 
 def spread_ms(found: Spread) -> str:
     """Seconds with their interval, said in milliseconds."""
-    said = f"{found.value / MILLISECOND_S:.3g}"
-    if found.low is None or found.high is None:
-        return f"{said} ms"
-    return f"{said} ms ({found.low / MILLISECOND_S:.3g}{DASH}{found.high / MILLISECOND_S:.3g})"
+    said, ends = _said_ms(found)
+    return f"{said} ms ({ends})" if ends else f"{said} ms"
+
+
+def _said_ms(found: Spread) -> tuple[str, str | None]:
+    """Milliseconds and the ends of their interval, with as many digits as tell these apart."""
+    low, high = found.low, found.high
+    if low is None or high is None or low == high:
+        return f"{found.value / MILLISECOND_S:.3g}", None
+    for digits in (3, 4, 5):
+        ends = [f"{each / MILLISECOND_S:.{digits}g}" for each in (low, high)]
+        if ends[0] != ends[1]:
+            break
+    return f"{found.value / MILLISECOND_S:.{digits}g}", f" {DASH} ".join(ends)
 
 
 def per_second(rate: float) -> str:
@@ -62,10 +68,8 @@ def milliseconds(found: Spread | None) -> TableCell:
     """Seconds said in milliseconds, their interval below."""
     if found is None:
         return TableCell(text=ABSENT)
-    detail = None
-    if found.low is not None and found.high is not None:
-        detail = f"{found.low / MILLISECOND_S:.3g} {DASH} {found.high / MILLISECOND_S:.3g}"
-    return TableCell(text=f"{found.value / MILLISECOND_S:.3g}", key=found.value, detail=detail)
+    said, ends = _said_ms(found)
+    return TableCell(text=said, key=found.value, detail=ends)
 
 
 def times(found: Spread | None) -> TableCell:

@@ -21,9 +21,14 @@ def begun(run: WatchedRun) -> str:
 
 
 def clock(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
-    """The same, shorter where all were begun on one day."""
+    """The same, shorter: without what all of them share."""
+    told = begun(run)
+    if any(_NAME.fullmatch(each.name) is None for each in among):
+        return told
     days = {begun(each)[:10] for each in among}
-    return begun(run)[11:] if len(days) == 1 and _NAME.fullmatch(run.name) else begun(run)
+    if len(days) == 1:
+        return told[11:]
+    return told[5:16] if len({begun(each)[5:16] for each in among}) == len(among) else told
 
 
 def ranks(run: WatchedRun) -> str:

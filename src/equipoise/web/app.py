@@ -35,7 +35,7 @@ from equipoise.web.responses import NOT_STORED, GoneError, InPieces, Page, while
 from equipoise.web.screen import Screen
 from equipoise.web.screens import SCREENS, accuracy, advice, compare, plan, runs, study
 from equipoise.web.sources import Sources
-from equipoise.web.trouble import refused, unanswered
+from equipoise.web.trouble import FIELDS, refused, unanswered
 from equipoise.web.waiting import waiting
 from equipoise.web.workers import Workers
 
@@ -296,7 +296,7 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    """What is wrong with one field."""
+    """What is wrong with one field, by its name in the form."""
     where: Sequence[Any] = error["loc"][1:] or ("the address",)
     name = printable(str(where[0]))
     words = {
@@ -304,4 +304,5 @@ def _sentence(error: Mapping[str, Any]) -> str:
         "too_long": f"has too many values: {error['msg']}",
     }.get(error["type"], f"{error['msg'][:1].lower()}{error['msg'][1:]}")
     found = printable(str(error.get("input", "")))
-    return f"{name}={found!r}: {words}."
+    label = FIELDS.get(name.replace("_", "-"))
+    return f"{f'“{label}”, ' if label else ''}{name}={found!r}: {words}."

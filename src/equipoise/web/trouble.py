@@ -1,14 +1,14 @@
 """Pages that say why there is no answer: what was asked cannot be, or the evidence is too thin."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.blocks import Block, Bullets
 from equipoise.report.page import Page
 from equipoise.report.section import Section
-from equipoise.report.words import sentence
+from equipoise.report.words import capital, sentence
 from equipoise.web.answer import OK, REFUSED, Answer, shown
 
 
@@ -30,7 +30,7 @@ PAGE: Final[Page[Trouble]] = Page(
     title=lambda trouble: trouble.headline,
     about=lambda trouble: trouble.about,
     headline=lambda trouble: trouble.headline,
-    summary=lambda trouble: tuple(map(sentence, trouble.reasons)),
+    summary=lambda trouble: tuple(f"{sentence(each).rstrip('.')}." for each in trouble.reasons),
     sections=(Section(name="missing", title="What is missing", needs=("missing",), blocks=_missing),),
     closing=lambda _: (),
 )
@@ -41,12 +41,25 @@ FIELDS: Final = {
     "accelerator": "On",
     "accelerators": "Accelerators, at most",
     "max-accelerators": "Accelerators, at most",
+    "most": "Accelerators, at most",
     "global-batch": "Global batch",
     "deadline": "Deadline",
     "budget": "Budget",
     "price": "USD an accelerator-hour",
     "tokens": "Tokens to train on",
     "precision": "Precision",
+    "terms": "Rented",
+    "region": "Electricity of",
+    "electricity": "Electricity, USD a kWh",
+    "pue": "Building over machines (PUE)",
+    "queue": "Queue, hours",
+    "ask": "Asked for",
+    "tokens-per-param": "Tokens a parameter",
+    "buy": "Buying",
+    "purchase": "To buy one, USD",
+    "hosting": "Room, USD a month",
+    "utilisation": "Share of hours used",
+    "horizon": "Horizon, months",
 }
 _OPTION: Final = re.compile(rf"--({'|'.join(sorted(FIELDS, key=len, reverse=True))})(?![\w-])(?: [A-Z]+\b)?")
 
@@ -62,8 +75,7 @@ def _in_form(text: str) -> str:
 
 def refused(about: str, *reasons: str, status: int = REFUSED) -> Answer:
     """The page for what cannot be asked."""
-    found = Trouble(about=about, headline="That cannot be answered", reasons=reasons)
-    return shown(PAGE, found, status=status)
+    return _told(Trouble(about=about, headline="That cannot be answered", reasons=reasons), status)
 
 
 def unanswered(about: str, err: InputError | EvidenceError) -> Answer:
@@ -73,7 +85,13 @@ def unanswered(about: str, err: InputError | EvidenceError) -> Answer:
     found = Trouble(
         about=about,
         headline="Not enough evidence",
-        reasons=(_in_form(str(err)),),
+        reasons=(capital(_in_form(str(err))),),
         missing=tuple(map(_in_form, err.missing)),
     )
-    return shown(PAGE, found, status=OK)
+    return _told(found, OK)
+
+
+def _told(found: Trouble, status: int) -> Answer:
+    # Without it, the page would say that the section of what is missing is missing.
+    page = PAGE if found.missing else replace(PAGE, sections=())
+    return shown(page, found, status=status)

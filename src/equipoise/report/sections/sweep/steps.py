@@ -54,7 +54,7 @@ def _of_subject(subject: Subject, rows: Sequence[Judgement]) -> tuple[Block, ...
     charts = _charts(identifier, name, rows)
     table = Table(
         name=identifier,
-        caption=f"{name}: {plural(len(rows), 'configuration')}",
+        caption=plural(len(rows), "configuration"),
         columns=COLUMNS,
         rows=tuple(map(_row, rows)),
     )
@@ -87,9 +87,10 @@ def _badge(each: Judgement) -> Badge | None:
         return Badge(text=f"{len(each.summary.failed)} failed", tone="bad")
     if not each.summary.is_steady:
         return Badge(text="not steady", tone="quiet")
-    if each.speedup is not None and not each.is_alone and each.speedup.value < 1.0:
-        return Badge(text="slower than one", tone="bad")
-    return None
+    if each.speedup is None or each.is_alone:
+        return None
+    most = each.speedup.value if each.speedup.high is None else each.speedup.high
+    return Badge(text="slower than one", tone="bad") if most < 1.0 else None
 
 
 def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Chart, ...]:

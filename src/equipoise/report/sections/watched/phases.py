@@ -26,15 +26,18 @@ def _blocks(findings: WatchedNow) -> tuple[Block, ...]:
 
 
 def _chart(runs: tuple[WatchedRun, ...]) -> BarChart:
+    is_alike = len({run.num_ranks for run in runs}) == 1
     whole = [sum(run.phases.get(phase, 0.0) for phase in PHASES) for run in runs]
     return BarChart(
         name="watched-phases",
         title="A step of each run",
-        subtitle="when it was begun and its ranks below; its milliseconds above",
+        subtitle="when it was begun below; its milliseconds above",
         alternative=sentence(f"{'; '.join(map(_words, runs))}."),
-        x_title="begun, UTC; ranks",
+        x_title="begun, UTC" if is_alike else "begun, UTC; ranks",
         y_title="ms a step",
-        categories=tuple(f"{clock(run, runs)}, {ranks(run)}" for run in runs),
+        categories=tuple(
+            clock(run, runs) if is_alike else f"{clock(run, runs)}, {ranks(run)}" for run in runs
+        ),
         labels=tuple(f"{each / MILLISECOND_S:.3g}" for each in whole),
         limits=(0.0, max(whole) / MILLISECOND_S),
         series=tuple(
