@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.advice.forecast.advice_record import advice_errors, shipped_advice
+from equipoise.advice.forecast.advice_record import JOINED, advice_errors, shipped_advice
 from equipoise.advice.forecast.held_out_advice import OURS, HeldOutAdvice, Loss
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Doubling, Equilibrium
@@ -85,3 +85,16 @@ def test_the_record_shown_is_of_the_jump_asked_about():
     assert near.of == "the largest size of a group held out, up to 4x the largest known"
     assert far.of == "the larger half of a group's sizes held out, beyond 4x the largest known"
     assert 0 < near.num_compared <= near.num_groups
+
+
+def test_the_joint_number_is_within_a_doubling_as_promised():
+    shipped = shipped_advice(JOINED)
+    assert shipped.dataset == embedded.version(), "make profiles rewrites it"
+    whole = next(
+        each
+        for each in shipped.errors
+        if (each.objective, each.held_out, each.jump) == ("balance", "largest", "all")
+    )
+    assert whole.ways[OURS].within_doubling >= 0.9
+    assert whole.ways[OURS].median_regret <= 0.05
+    assert shipped.record("cost") is None

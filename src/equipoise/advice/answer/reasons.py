@@ -68,6 +68,10 @@ def _size(request: Request, standing: Standing, best: Choice, doubled: NextDoubl
         nearest = f"; {size} is the nearest size{_within(request)}"
     else:
         nearest = f"; {size} is the nearest size that was searched"
+    known = None if standing.forecast is None else standing.forecast.ground.domain.largest
+    if known is not None and answer.num_accelerators > known:
+        told = told.replace(", where the data end", "")
+        nearest += f"; results end at {format_count(int(known))}, beyond them it is foretold"
     gain = ""
     if doubled is not None and doubled.gain_s <= 0.0:
         gain = " Twice as many would take longer."

@@ -6,7 +6,8 @@ from equipoise.advice.answer.advice import ErrorRecord, Standing
 from equipoise.advice.answer.asked import Request
 from equipoise.advice.answer.joined_record import joined_record
 from equipoise.advice.answer.like_chips_record import like_chip_record
-from equipoise.advice.forecast.advice_record import shipped_advice
+from equipoise.advice.answer.witnesses import FARTHEST
+from equipoise.advice.forecast.advice_record import JOINED, PUBLISHED, shipped_advice
 from equipoise.advice.forecast.answer import Record
 from equipoise.advice.ledger.running import running
 from equipoise.units import format_count, format_percent
@@ -27,9 +28,7 @@ def records(request: Request, standing: Standing) -> tuple[ErrorRecord, ...]:
 
 def _joint(standing: Standing) -> Iterator[ErrorRecord]:
     """Of joint times, where the recommended one is joined."""
-    best = standing.recommended
-    kinds = set() if best is None else {each.kind for each in best.evidence}
-    if not {"published", "modelled"} <= kinds or standing.forecast is None:
+    if not _is_joined(standing):
         return
     found = joined_record()
     yield ErrorRecord(
@@ -75,10 +74,13 @@ def _numbers(request: Request, standing: Standing) -> Iterator[ErrorRecord]:
     if forecast is None or best is None or request.objective not in {"balance", "cost"}:
         return
     limit = max(each.num_accelerators for each in standing.choices)
-    jump = max(1.0, limit / forecast.ground.domain.largest)
-    found = shipped_advice().record("answer" if request.objective == "balance" else "cost", jump=jump)
+    jump = min(FARTHEST, max(1.0, limit / forecast.ground.domain.largest))
+    joins = request.objective == "balance" and _is_joined(standing)
+    shipped = shipped_advice(JOINED if joins else PUBLISHED)
+    found = shipped.record("answer" if request.objective == "balance" else "cost", jump=jump)
     if found is None:
         return
+    who = "results and the model together advise" if joins else "results alone advise"
     yield ErrorRecord(
         kind="number",
         of=found.of,
@@ -87,13 +89,19 @@ def _numbers(request: Request, standing: Standing) -> Iterator[ErrorRecord]:
         p90_abs_error=found.p90_regret,
         coverage=found.coverage,
         words=(
-            f"The number that published results alone advise: {_share(found.within_doubling)} of "
-            f"{found.num_compared} lay within one "
-            f"doubling of the one found with all data ({found.of}); taking it cost "
+            f"The number that published {who}: {_share(found.within_doubling)} of {found.num_compared} lay "
+            f"within one doubling of the one found with all data ({found.of}); taking it cost "
             f"{_share(found.median_regret)} of the objective (median), 90 % at most "
             f"{_share(found.p90_regret)}."
         ),
     )
+
+
+def _is_joined(standing: Standing) -> bool:
+    """Whether published results of the machine and the model are weighed together in the choice."""
+    best = standing.recommended
+    told = set() if best is None else {each.kind for each in best.evidence if each.weight > 0.0}
+    return standing.forecast is not None and {"published", "modelled"} <= told
 
 
 def _own(standing: Standing) -> Iterator[ErrorRecord]:
