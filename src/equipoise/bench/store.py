@@ -137,7 +137,7 @@ class Store:
         if not self._plan.exists():
             told = [cell.as_json() for cell in order]
             document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "cells": told}
-            write_whole(self._plan, _encoded(document))
+            write_whole(self._plan, encoded(document))
             return
         if not resume:
             raise UsageError(f"{self.folder}: holds a sweep; take another --out or go on with --resume")
@@ -194,7 +194,7 @@ class Store:
             "conditions": dict(finished.conditions),
             "result": dict(finished.result),
         }
-        write_whole(self.path(finished.cell), _encoded(document))
+        write_whole(self.path(finished.cell), encoded(document))
 
     def finished(self) -> tuple[Finished, ...]:
         """Every finished cell of the plan, in its order. Raises DataError for a damaged file."""
@@ -218,5 +218,6 @@ class Store:
         )
 
 
-def _encoded(document: Mapping[str, Any]) -> bytes:
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """A document as the file of a sweep holds it."""
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()

@@ -9,7 +9,7 @@ from typing import Any
 from equipoise.bench.cell import Cell
 from equipoise.bench.interference import Rivals, interference
 from equipoise.bench.launchers.launcher import Launcher
-from equipoise.bench.store import Finished, write_whole
+from equipoise.bench.store import Finished, encoded, write_whole
 from equipoise.bench.sweep import Progress, run_sweep
 from equipoise.errors import DataError, UsageError
 
@@ -38,11 +38,11 @@ class Trials:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as err:
                 raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
-            write_whole(path, _encoded(document))
+            write_whole(path, encoded(document))
             return
         if not resume:
             raise UsageError(f"{self.folder}: holds trials; take another --out or go on with --resume")
-        if _read(path) != json.loads(_encoded(document)):
+        if _read(path) != json.loads(encoded(document)):
             raise UsageError(
                 f"{self.folder}: holds trials of other options; resume with those, or take another --out"
             )
@@ -70,12 +70,8 @@ class Trials:
         if not path.exists():
             if self.progress:
                 self.progress(f"messages between {num_ranks} ranks", 0, 1)
-            write_whole(path, _encoded(interference(asked, self.launch_with)))
+            write_whole(path, encoded(interference(asked, self.launch_with)))
         return _read(path)
-
-
-def _encoded(document: dict[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def _sizes(found: Advice) -> str:
     if found.others:
         return _compared(found)
     best, standing = found.recommended, found.standing
-    shown = _thinned(everyone(standing), best, _MOST_SIZES)
+    shown = _thinned(standing.everyone, best, _MOST_SIZES)
     if len(shown) == 1:
         return ""
     rows = [(*_row(each), _mark(found, standing, each)) for each in shown]
@@ -174,7 +174,7 @@ def _sizes(found: Advice) -> str:
 def _compared(found: Advice) -> str:
     rows = []
     for standing in (found.standing, *found.others):
-        for each in _thinned(everyone(standing), standing.recommended, _MOST_COMPARED):
+        for each in _thinned(standing.everyone, standing.recommended, _MOST_COMPARED):
             row = (standing.accelerator, *_row(each)[:4])
             rows.append((*row, _mark(found, standing, each)))
     head = ("accelerator", "N", "time", "90 % range", "USD", "")
@@ -187,11 +187,6 @@ def _mark(found: Advice, standing: Standing, each: Choice) -> str:
     if each is standing.recommended:
         return "best of it"
     return "beyond" if each.num_accelerators in standing.beyond else ""
-
-
-def everyone(standing: Standing) -> list[Choice]:
-    """Every size known, from the smallest."""
-    return sorted((*standing.choices, *standing.beyond.values()), key=lambda each: each.num_accelerators)
 
 
 def _thinned(choices: Sequence[Choice], best: Choice | None, most: int) -> list[Choice]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from equipoise.advice.measured.sweep_words import Swept, told_apart
@@ -28,7 +29,7 @@ _TITLES = {EXPOSED: "exposed", "optimizer": "update"}
 def text(found: Swept) -> str:
     """The whole answer."""
     parts = [_head(found)]
-    for _, group in groupby(found.judgements, _subject):
+    for _, group in groupby(found.judgements, attrgetter("subject")):
         rows = list(group)
         timed = [each for each in rows if each.summary.timed]
         trained = [each for each in rows if each.summary.trained]
@@ -52,15 +53,10 @@ def _head(found: Swept) -> str:
     return paragraph(f"{found.name}: {cells}{failed}; {settings}.")
 
 
-def _subject(each: Judgement) -> tuple[str, str, str]:
-    cell = each.summary.cell
-    return (cell.workload, cell.precision, cell.device)
-
-
 def _titled(rows: Sequence[Judgement]) -> str:
     batch = _batch(rows)
     shared = "" if batch is None else f", batch {batch}"
-    return printable(", ".join(_subject(rows[0])) + shared)
+    return printable(", ".join(rows[0].subject) + shared)
 
 
 # --- columns

@@ -6,7 +6,7 @@ from functools import cache
 from statistics import NormalDist, fmean, stdev
 
 from equipoise.economics.tables import table
-from equipoise.economics.uncertain import LEVEL, exact, spread
+from equipoise.economics.uncertain import LEVEL, exact, spread, stated
 from equipoise.errors import UsageError
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S
@@ -61,11 +61,11 @@ def hazards(*, hours_between: float | None = None, preemptions_per_node_hour: fl
         if rate is not None and not 0.0 < rate < math.inf:
             raise UsageError(f"{option} is {rate!r}; expected a number above 0")
     usual = table("failures.toml")["usual"]
-    between, preempted = _hours_between(), _stated(usual["preemptions_per_node_hour"])
+    between, preempted = _hours_between(), stated(usual["preemptions_per_node_hour"])
     return Hazards(
         hours_between=between if hours_between is None else exact(hours_between),
-        restart_s=_stated(usual["restart_s"]),
-        storage_byte_per_s_per_node=_stated(usual["storage_byte_per_s_per_node"]),
+        restart_s=stated(usual["restart_s"]),
+        storage_byte_per_s_per_node=stated(usual["storage_byte_per_s_per_node"]),
         checkpoint_bytes_per_param=float(usual["checkpoint_bytes_per_param"]),
         preemptions_per_node_hour=(
             preempted if preemptions_per_node_hour is None else exact(preemptions_per_node_hour)
@@ -91,8 +91,3 @@ def _hours_between() -> Interval:
     centre = fmean(logs)
     reach = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0) * stdev(logs)
     return spread(math.exp(centre), reach)
-
-
-def _stated(row: list[float]) -> Interval:
-    low, value, high = row
-    return Interval(value=float(value), low=float(low), high=float(high), level=LEVEL)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from equipoise.economics.tables import table
-from equipoise.economics.uncertain import LEVEL, exact
+from equipoise.economics.uncertain import exact, stated
 from equipoise.errors import SpecError, UsageError
 from equipoise.stats import Interval
 
@@ -70,12 +70,7 @@ def electricity(
     if pue is None:
         told.append(usual[f"{place}_source"])
     return Electricity(
-        usd_per_kwh=_stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
-        pue=_stated(usual[place]) if pue is None else exact(pue),
+        usd_per_kwh=stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
+        pue=stated(usual[place]) if pue is None else exact(pue),
         basis="; ".join(told) or "your own figures",
     )
-
-
-def _stated(row: list[float]) -> Interval:
-    low, value, high = row
-    return Interval(value=value, low=low, high=high, level=LEVEL)

@@ -20,6 +20,7 @@ from equipoise.economics.uncertain import (
     exact,
     product,
     propagated,
+    stated,
     tornado,
 )
 from equipoise.errors import EvidenceError, UsageError
@@ -98,7 +99,7 @@ def purchase(
     if own_usd is not None:
         usd, basis = exact(own_usd), ["price: your own"]
     else:
-        usd = product(_stated(rows[0]["usd"]), _stated(usual["system_factor"]))
+        usd = product(stated(rows[0]["usd"]), stated(usual["system_factor"]))
         basis = [
             f"price {rows[0]['read']}: {rows[0]['source']}",
             f"host and network: {usual['system_factor_source']}",
@@ -107,12 +108,12 @@ def purchase(
     return Purchase(
         accelerator=chip.slug,
         usd=usd,
-        upkeep_per_year=_stated(usual["upkeep_per_year"]),
+        upkeep_per_year=stated(usual["upkeep_per_year"]),
         hosting_usd_per_month=hosting,
         in_office=bool(chip.for_desktops),
-        idle_power_fraction=_stated(usual["idle_power_fraction"]),
-        residual_fraction=_stated(usual["residual_fraction_36_months"]),
-        lifetime_months=_stated(usual["lifetime_months"]),
+        idle_power_fraction=stated(usual["idle_power_fraction"]),
+        residual_fraction=stated(usual["residual_fraction_36_months"]),
+        lifetime_months=stated(usual["lifetime_months"]),
         basis=(
             *basis,
             f"hosting: {room}",
@@ -131,12 +132,12 @@ def _hosting(
     if own_usd_per_month is not None:
         return exact(own_usd_per_month), "your own figure"
     if chip.for_desktops:
-        return _stated(usual["office_hosting_usd_per_month"]), usual["office_hosting_source"]
+        return stated(usual["office_hosting_usd_per_month"]), usual["office_hosting_source"]
     if chip.power_w is None:
         raise EvidenceError(
             f"no power of {chip.slug} is known, so the room it takes is not", missing=("--hosting USD",)
         )
-    per_kw = _stated(usual["hosting_usd_per_kw_month"])
+    per_kw = stated(usual["hosting_usd_per_kw_month"])
     return product(per_kw, exact(chip.power_w / SI_PREFIXES["k"])), usual["hosting_source"]
 
 
@@ -202,7 +203,7 @@ class _Flows:
         """A month of an owned machine: electricity busy and idle, room, upkeep."""
         busy = _used(at)
         drawn_kw = self.power_kw * at["system power"] * (busy + (1.0 - busy) * at["idle power"])
-        electric = drawn_kw * MONTH_H * at["pue"] * at["electricity"]
+        electric = drawn_kw * MONTH_H * at["PUE"] * at["electricity"]
         return np.asarray(electric + at["hosting"] + at["purchase"] * at["upkeep"] / _MONTHS_A_YEAR)
 
     def months_to_break_even(self, at: Values) -> NDArray[np.float64]:
@@ -241,7 +242,7 @@ def _inputs(
         ("utilisation", "of hours", utilisation),
         ("time against predicted", "x", speed_error or exact(1.0)),
         ("electricity", "USD/kWh", power.usd_per_kwh),
-        ("pue", "x", power.pue),
+        ("PUE", "x", power.pue),
         ("system power", "x rated", SYSTEM_POWER.interval),
         ("idle power", "of busy", bought.idle_power_fraction),
         ("hosting", "USD/month", bought.hosting_usd_per_month),
@@ -269,8 +270,3 @@ def _check(utilisation: Interval, horizon_months: float) -> None:
         raise UsageError(f"--utilisation is {utilisation.value:g}; expected a share of all hours, 0 to 1")
     if not 0.0 < horizon_months <= _MOST_MONTHS:
         raise UsageError(f"--horizon is {horizon_months:g}; expected months, above 0, at most {_MOST_MONTHS}")
-
-
-def _stated(row: list[float]) -> Interval:
-    low, value, high = row
-    return Interval(value=float(value), low=float(low), high=float(high), level=LEVEL)

@@ -67,6 +67,12 @@ def exact(value: float, *, level: float = LEVEL) -> Interval:
     return Interval(value=value, low=value, high=value, level=level)
 
 
+def stated(row: list[float]) -> Interval:
+    """The interval of an amount that a table states as lowest, usual and highest."""
+    low, value, high = row
+    return Interval(value=float(value), low=float(low), high=float(high), level=LEVEL)
+
+
 def spread(value: float, log_half_width: float, *, level: float = LEVEL) -> Interval:
     """The interval that reaches a factor of exp(log_half_width) to both sides."""
     factor = math.exp(log_half_width)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Final
 
+from equipoise.advice.answer.advice import Choice
 from equipoise.advice.plans.planned import Option
 from equipoise.economics import Bill
 from equipoise.report.blocks import Cell
@@ -76,7 +77,7 @@ def time_range(time: Interval) -> str:
     return f"{low} {DASH} {high}, {format_percent(time.level)}"
 
 
-def hardware(option: Option) -> str:
+def hardware(option: Option | Choice) -> str:
     """Count and kind of accelerators: `64 x H100 SXM5 80 GB`."""
     return f"{count(option.num_accelerators)} {TIMES} {accelerator_name(option.accelerator)}"
 

@@ -140,6 +140,11 @@ class Standing:
     like: LikeChip | None = None
     learnt: str | None = None
 
+    @property
+    def everyone(self) -> tuple[Choice, ...]:
+        """Every size known, those that only show what more would do included, from the smallest."""
+        return tuple(sorted((*self.choices, *self.beyond.values()), key=lambda each: each.num_accelerators))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:

@@ -61,7 +61,7 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
     choice = best.recommended
     doubled = None
     if choice is not None:
-        everyone = {each.num_accelerators: each for each in (*best.choices, *best.beyond.values())}
+        everyone = {each.num_accelerators: each for each in best.everyone}
         doubled = next_doubling(choice, everyone.get(2 * choice.num_accelerators))
     bought, unbought = _bought(request, best)
     return Advice(

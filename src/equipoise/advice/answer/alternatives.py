@@ -32,9 +32,8 @@ def alternatives(request: Request, standing: Standing, others: Sequence[Standing
 
 def _sizes(best: Choice, standing: Standing) -> Iterator[Alternative]:
     """The next smaller and the next larger size."""
-    everyone = sorted((*standing.choices, *standing.beyond.values()), key=lambda each: each.num_accelerators)
-    smaller = [each for each in everyone if each.num_accelerators < best.num_accelerators]
-    larger = [each for each in everyone if each.num_accelerators > best.num_accelerators]
+    smaller = [each for each in standing.everyone if each.num_accelerators < best.num_accelerators]
+    larger = [each for each in standing.everyone if each.num_accelerators > best.num_accelerators]
     if smaller:
         yield Alternative(choice=smaller[-1], words=_sized(smaller[-1]), wins_when=_slower(best, smaller[-1]))
     if larger:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from equipoise.advice.measured.swept import FalseDifferences, Judgement, false_differences, judged
@@ -84,17 +85,14 @@ def _launched(finished: Sequence[Finished]) -> dict[str, str]:
 def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     """A few sentences for each workload, precision and device."""
     timed = [each for each in judgements if each.summary.timed]
-    grouped = (list(group) for _, group in groupby(sorted(timed, key=_subject), _subject))
+    grouped = (
+        list(group) for _, group in groupby(sorted(timed, key=attrgetter("subject")), attrgetter("subject"))
+    )
     return tuple(
         f"{group[0].summary.cell.workload} in {group[0].summary.cell.precision}: {' '.join(sentences)}"
         for group in grouped
         if (sentences := list(_about(group)))
     )
-
-
-def _subject(each: Judgement) -> tuple[str, str, str]:
-    cell = each.summary.cell
-    return (cell.workload, cell.precision, cell.device)
 
 
 def _about(group: Sequence[Judgement]) -> Iterator[str]:

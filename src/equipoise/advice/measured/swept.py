@@ -33,6 +33,12 @@ class Judgement:
         return None if self.speedup is None else self.speedup.value / self.summary.cell.num_ranks
 
     @property
+    def subject(self) -> tuple[str, str, str]:
+        """What it trained: workload, precision and device."""
+        cell = self.summary.cell
+        return (cell.workload, cell.precision, cell.device)
+
+    @property
     def is_alone(self) -> bool:
         """Whether it ran on one device."""
         return self.summary.cell.num_ranks == 1

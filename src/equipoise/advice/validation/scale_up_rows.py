@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.advice.validation.machine_of import machine_of
 from equipoise.advice.validation.predictor import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
 from equipoise.advice.validation.set_ups import (
     Partner,
@@ -19,7 +20,6 @@ from equipoise.advice.validation.set_ups import (
 )
 from equipoise.errors import SpecError
 from equipoise.perfmodel import machine as machines
-from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.scale_up import (
     GRADIENT_BYTES,
     RAGGED_SAMPLES,
@@ -29,7 +29,6 @@ from equipoise.perfmodel.scale_up import (
     fit_scale_up,
     scaled_up,
 )
-from equipoise.runs.readers.cells import echo
 from equipoise.runs.readers.published.models import known_workload
 from equipoise.runs.readers.published.rows import PublishedRow
 from equipoise.spec.cluster_text import cluster_in_text
@@ -182,7 +181,7 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
     if partner is None:
         return "no row of the same set-up on fewer accelerators"
     try:
-        _machine(row.hardware, row.num_accelerators)
+        machine_of(row.hardware, row.num_accelerators)
     except SpecError as err:
         return str(err)
     return None
@@ -192,7 +191,7 @@ def _measured(
     here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
 ) -> Measured:
     """First rows as arrays; the machines are those of the rows that are foretold from them."""
-    rates = machines.stacked([_machine(row.hardware, row.num_accelerators) for row in here])
+    rates = machines.stacked([machine_of(row.hardware, row.num_accelerators) for row in here])
     return Measured(
         microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
         num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
@@ -267,16 +266,6 @@ def _num_cores(hardware: str, num_accelerators: int) -> float:
     """Cores of a host; NaN where not stated."""
     cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
     return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
-
-
-@cache
-def _machine(hardware: str, num_accelerators: int) -> Machine:
-    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
-    if cluster is None:
-        raise SpecError(
-            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
-        )
-    return machines.machine(cluster)
 
 
 SCALE_UP = Predictor(name="scale_up", claims=_claims, begin=_begin)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.advice.validation.accuracy import LEVEL
+from equipoise.advice.validation.machine_of import machine_of
 from equipoise.advice.validation.predictor import (
     Basis,
     Foretold,
@@ -31,7 +32,6 @@ from equipoise.perfmodel.memory import memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.runs.readers.cells import echo
 from equipoise.runs.readers.published.rows import PublishedRow
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 
@@ -85,7 +85,7 @@ def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
     """
     return StepRows(
         load=loads.stacked([_load(row) for row in rows]),
-        machine=machines.stacked([_machine(row.hardware, row.num_accelerators) for row in rows]),
+        machine=machines.stacked([machine_of(row.hardware, row.num_accelerators) for row in rows]),
         grid=grid([row.strategy for row in rows if row.strategy is not None]),
     )
 
@@ -98,7 +98,7 @@ def refusal(row: PublishedRow) -> str | None:
         return row.notes[0] if row.notes else "no time of a training step"
     try:
         _load(row)
-        rates = _machine(row.hardware, row.num_accelerators)
+        rates = machine_of(row.hardware, row.num_accelerators)
     except SpecError as err:
         return str(err)
     peak = machines.stacked([rates]).peak_flop_per_s[int(grid([row.strategy]).precision[0])]
@@ -127,16 +127,6 @@ def _transformer_load(model: Transformer, sequence: int) -> Load:
 @cache
 def _workload_load(known: Workload) -> Load:
     return loads.workload_load(known)
-
-
-@cache
-def _machine(hardware: str, num_accelerators: int) -> Machine:
-    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
-    if cluster is None:
-        raise SpecError(
-            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
-        )
-    return machines.machine(cluster)
 
 
 def calibrated(rows: Sequence[PublishedRow]) -> Calibration:

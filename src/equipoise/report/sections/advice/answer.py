@@ -9,7 +9,7 @@ from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Tile, Tiles, code, note, prose, strong
 from equipoise.report.section import Section
-from equipoise.report.words import DASH, TIMES, accelerator_name, capital, count, listed, printable, sentence
+from equipoise.report.words import DASH, accelerator_name, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import words
 from equipoise.stats import Interval
 from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
@@ -37,7 +37,7 @@ def headline(findings: AdviceFindings) -> str:
     if best is None:
         return f"{title}: no size keeps what was asked"
     paid = "" if best.bill.usd is None else f", {usd(best.bill.usd)}"
-    return f"{title}: take {hardware(best)}, {format_duration(best.time.value)}{paid}"
+    return f"{title}: take {option_text.hardware(best)}, {format_duration(best.time.value)}{paid}"
 
 
 def summary(findings: AdviceFindings) -> tuple[str, ...]:
@@ -53,11 +53,6 @@ def summary(findings: AdviceFindings) -> tuple[str, ...]:
     told += [_doubling(advice)] if advice.next_doubling is not None else []
     told += [sentence(each.words) for each in advice.records[:1]]
     return tuple(told)
-
-
-def hardware(choice: Choice) -> str:
-    """Count and kind of accelerators."""
-    return f"{count(choice.num_accelerators)} {TIMES} {accelerator_name(choice.accelerator)}"
 
 
 def ends(time: Interval) -> str:
@@ -116,7 +111,10 @@ def _tiles(advice: Advice, standing: Standing, best: Choice) -> Iterator[Tile]:
     bill = best.bill
     node = "" if standing.cluster is None else f"{count(standing.cluster.node_size)} to a node"
     yield Tile(
-        label="Accelerators", value=hardware(best), detail=node, words=CHOSEN[advice.request.objective]
+        label="Accelerators",
+        value=option_text.hardware(best),
+        detail=node,
+        words=CHOSEN[advice.request.objective],
     )
     told = ", ".join(
         f"{sentence(each.name)} {format_percent(round(each.weight, 2))}" for each in best.evidence

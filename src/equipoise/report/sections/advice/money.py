@@ -9,9 +9,9 @@ from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Panels, prose
 from equipoise.report.charts import Axis, BarChart, Chart, Mark, Note, Series
+from equipoise.report.option_text import hardware
 from equipoise.report.section import Section
-from equipoise.report.sections.advice.answer import hardware, usd
-from equipoise.report.sections.advice.sizes import everyone
+from equipoise.report.sections.advice.answer import usd
 from equipoise.report.tornado import moving, tornado_figure, tornado_table
 from equipoise.report.words import accelerator_name, count, printable
 from equipoise.units import format_duration, format_si
@@ -22,9 +22,9 @@ TAKEN_MARK: Final = Mark(colour=5, symbol="star")
 def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
     advice = findings.advice
     standings = (advice.standing, *advice.others)
-    priced = [each for each in standings if everyone(each)[0].bill.usd is not None]
+    priced = [each for each in standings if each.everyone[0].bill.usd is not None]
     charts: tuple[Chart | BarChart, ...] = ()
-    if priced and sum(len(everyone(each)) for each in priced) > 1:
+    if priced and sum(len(each.everyone) for each in priced) > 1:
         charts = (_trade(findings),)
     swing = () if advice.swing is None or not moving(advice.swing) else _swung(advice.swing)
     return (
@@ -62,7 +62,7 @@ def _amount(value: float, swing: Tornado) -> str:
 
 def _trade(findings: AdviceFindings) -> Chart:
     advice = findings.advice
-    every = [each for one in (advice.standing, *advice.others) for each in everyone(one)]
+    every = [each for one in (advice.standing, *advice.others) for each in one.everyone]
     told = [each for each in every if each.bill.usd is not None]
     unit = option_text.time_unit([each.time.value for each in told])
 
@@ -83,7 +83,7 @@ def _trade(findings: AdviceFindings) -> Chart:
     lines = [
         series(
             accelerator_name(standing.accelerator),
-            [each for each in everyone(standing) if each.bill.usd is not None],
+            [each for each in standing.everyone if each.bill.usd is not None],
             Mark(colour=place % 4 + 1, symbol="circle"),
         )
         for place, standing in enumerate((advice.standing, *advice.others))
@@ -108,7 +108,7 @@ def _trade(findings: AdviceFindings) -> Chart:
                 text=count(each.num_accelerators),
                 is_above=True,
             )
-            for each in everyone(advice.standing)
+            for each in advice.standing.everyone
             if each.bill.usd is not None
         ),
     )

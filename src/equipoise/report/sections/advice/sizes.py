@@ -10,8 +10,9 @@ from equipoise.findings import AdviceFindings
 from equipoise.report import option_text
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Table, prose, strong
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
+from equipoise.report.option_text import hardware
 from equipoise.report.section import Section
-from equipoise.report.sections.advice.answer import ends, hardware, usd
+from equipoise.report.sections.advice.answer import ends, usd
 from equipoise.report.words import ABSENT, DASH, accelerator_name, count, printable, sentence
 from equipoise.scaling.equilibrium import words
 from equipoise.units import format_duration, format_percent, format_si
@@ -31,14 +32,9 @@ KINDS: Final[dict[EvidenceKind, tuple[str, Mark]]] = {
 }
 
 
-def everyone(standing: Standing) -> list[Choice]:
-    """Every size known, those beyond the limit included, from the smallest."""
-    return sorted((*standing.choices, *standing.beyond.values()), key=lambda each: each.num_accelerators)
-
-
 def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
     standing = findings.advice.standing
-    choices = everyone(standing)
+    choices = standing.everyone
     charts = (_chart(findings, choices),) if len(choices) > 1 else ()
     return (
         prose(
@@ -191,7 +187,7 @@ def _table(findings: AdviceFindings) -> Table:
     advice = findings.advice
     rows = []
     for standing in (advice.standing, *advice.others):
-        for each in everyone(standing):
+        for each in standing.everyone:
             remark = "recommended" if each is advice.recommended else None
             if each.num_accelerators in standing.beyond:
                 remark = "beyond the limit"
