@@ -1,6 +1,6 @@
 """One device against two emulated hosts of one core each: steps by model, batch and rate of the link.
 
-    python experiments/two_hosts.py [--out DIR] [--quick] [--minutes M] [--parts links,family,...]
+    python experiments/two_hosts.py [--out DIR] [--quick] [--minutes M] [--parts links,...]
 
 Needs root, ip, tc and two idle cores. All of it takes about half an hour, --quick five minutes;
 --minutes stops earlier, between two cells, and the same command goes on from there.
@@ -266,9 +266,17 @@ def undisturbed(out: Path, part: str) -> frozenset[int]:
     return frozenset(each for each, ratios in slowed.items() if median(ratios) <= MOST_SLOWED * least)
 
 
-def _sweeps(out: Path, parts: Sequence[str], cores: Sequence[int], *, is_quick: bool, end_s: float) -> bool:
+def _sweeps(
+    out: Path,
+    parts: Sequence[str],
+    cores: Sequence[int],
+    *,
+    repetitions: Sequence[int],
+    is_quick: bool,
+    end_s: float,
+) -> bool:
     """All parts; repetition by repetition through all folders, so that drifts fall on all alike."""
-    for repetition, part in product(range(1, NUM_REPETITIONS + 1), parts):
+    for repetition, part in product(repetitions, parts):
         _interferences(out, repetition, cores, end_s=end_s)
         asked = askings(part, is_quick=is_quick)
         for name, rate, num_ranks in (("single", RATES[0], 1), *((rate, rate, 2) for rate in RATES)):
@@ -320,6 +328,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/experiments/two-hosts"))
     parser.add_argument("--quick", action="store_true", help="what is small, twice")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long")
+    of_all = ",".join(map(str, range(1, NUM_REPETITIONS + 1)))
+    parser.add_argument("--repetitions", default=of_all, help="those to measure, in this order")
     parser.add_argument("--parts", default=",".join(("links", *PARTS)))
     chosen = parser.parse_args()
     out = chosen.out.resolve()
@@ -330,7 +340,8 @@ def main() -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         swept = [each for each in PARTS if each in parts]
-        is_done = _sweeps(out, swept, cores, is_quick=chosen.quick, end_s=end_s)
+        asked = [int(each) for each in chosen.repetitions.split(",")]
+        is_done = _sweeps(out, swept, cores, repetitions=asked, is_quick=chosen.quick, end_s=end_s)
         if "links" in parts:
             _links(out, cores, end_s=end_s)
     except UsageError as err:
