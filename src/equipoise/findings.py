@@ -163,12 +163,14 @@ class AccuracyFindings:
     """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
 
     forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
-    a kind of model each. advised: of advised numbers of accelerators. own: of one's own ledger.
+    a kind of model each. advised, advised_jointly: of advised numbers of
+    accelerators, by published results alone and with the model. own: of one's own ledger.
     """
 
     forecasts: Shipped | None
     profiles: tuple[Profile, ...]
     plans: tuple[PlanRecord, ...]
     advised: tuple[AdviceErrors, ...]
+    advised_jointly: tuple[AdviceErrors, ...]
     own: Running | None
     dataset: str

@@ -5,7 +5,7 @@ from equipoise.advice.answer.advised import advise
 from equipoise.advice.answer.asked import Request, Sought
 from equipoise.advice.answer.reached import Reaches, reaches
 from equipoise.advice.forecast import record
-from equipoise.advice.forecast.advice_record import shipped_advice
+from equipoise.advice.forecast.advice_record import JOINED, shipped_advice
 from equipoise.advice.ledger.running import running
 from equipoise.advice.plans import sizing
 from equipoise.advice.plans.plan_record import plan_records
@@ -68,6 +68,7 @@ def accuracy() -> AccuracyFindings:
         profiles=profiles(),
         plans=plan_records(),
         advised=shipped_advice().errors,
+        advised_jointly=shipped_advice(JOINED).errors,
         own=running(),
         dataset=embedded.version(),
     )

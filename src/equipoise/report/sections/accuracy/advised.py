@@ -1,5 +1,6 @@
 """How right the advised numbers of accelerators were on sizes held out, beside simple rules."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from equipoise.advice.forecast.advice_record import ALL_JUMPS, AdviceErrors
@@ -39,14 +40,21 @@ def _blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             ", then held against the number that all its sizes give. Where either lies beyond what was "
             "measured, they are not compared.",
         ),
-        Table(
-            name="advised",
-            caption="Advised numbers of accelerators against those found with all data",
-            columns=COLUMNS,
-            rows=tuple(_row(errors) for errors in findings.advised if errors.jump == ALL_JUMPS),
+        _table(
+            "advised", "Advised by published results, against those found with all data", findings.advised
+        ),
+        _table(
+            "advised_jointly",
+            "Advised by published results and the model together, as advise does",
+            findings.advised_jointly,
         ),
         note("Every group: ", code("equipoise backtest --advice"), "."),
     )
+
+
+def _table(name: str, caption: str, found: Sequence[AdviceErrors]) -> Table:
+    rows = tuple(_row(errors) for errors in found if errors.jump == ALL_JUMPS)
+    return Table(name=name, caption=caption, columns=COLUMNS, rows=rows)
 
 
 def _row(errors: AdviceErrors) -> tuple[Cell, ...]:
