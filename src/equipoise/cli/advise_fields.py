@@ -55,7 +55,7 @@ def fields(found: Advice) -> dict[str, Any]:
             "whole": standing.length.is_whole,
             "missing": list(standing.length.missing),
         },
-        "links": None if standing.plan is None else links_fields(standing.plan.links),
+        "links": links_fields(standing.plan),
         "traces": [_trace(each) for each in standing.traces],
         "rates": asdict(standing.rates),
         "notes": list(found.notes),

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from typing import Any
 
-from equipoise.advice.links.own_links import OwnLinks
 from equipoise.advice.plans.planned import Comparison, Option, Plan
 from equipoise.cli.foretold import equilibrium_fields
 from equipoise.economics import bill_fields
@@ -40,7 +39,7 @@ def _plan(found: Plan) -> dict[str, Any]:
             "whole": found.length.is_whole,
             "missing": list(found.length.missing),
         },
-        "links": links_fields(found.links),
+        "links": links_fields(found),
         "rates": asdict(found.rates),
         "notes": list(found.notes),
         "num_considered": found.num_considered,
@@ -49,15 +48,17 @@ def _plan(found: Plan) -> dict[str, Any]:
     }
 
 
-def links_fields(found: OwnLinks | None) -> dict[str, Any] | None:
+def links_fields(plan: Plan | None) -> dict[str, Any] | None:
     """What own timed collectives said of the links; None where none were given."""
-    if found is None:
+    if plan is None or plan.links is None:
         return None
+    found = plan.links
     return {
         "timed": [asdict(each) for each in found.figures],
         "by_law": list(found.by_law),
         "timed_inside": found.inside,
         "timed_between": found.between,
+        "step_doubt": None if plan.link_doubt is None else asdict(plan.link_doubt),
         "notes": list(found.notes),
     }
 

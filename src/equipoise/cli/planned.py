@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from equipoise.advice.links.own_link_words import link_words
+from equipoise.advice.plans.linked_words import linked_words
 from equipoise.advice.plans.plan_record import PlanRecord
 from equipoise.advice.plans.planned import Comparison, Option, Plan, Rejection
 from equipoise.advice.plans.sizing import kinds_held
@@ -236,7 +236,7 @@ def _ground(found: Plan) -> Iterator[str]:
         yield f"Record of the calibration: held out {basis.num_held_out} times, a step off by {off} (median)."
     yield _plans_record(found.record)
     if found.links is not None:
-        yield from link_words(found.links, found.cluster)
+        yield from linked_words(found)
         yield from (f"Note: {note}" for note in found.links.notes)
     if found.seen is not None:
         ratio = found.seen.time_s / found.recommended.time.value if found.recommended else 1.0

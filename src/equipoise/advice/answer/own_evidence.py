@@ -6,7 +6,7 @@ from equipoise.advice.answer.advice import Reason, Standing
 from equipoise.advice.answer.checked_traces import TraceCheck
 from equipoise.advice.answer.evidence import Source
 from equipoise.advice.answer.own_traces import named
-from equipoise.advice.links.own_link_words import link_words
+from equipoise.advice.plans.linked_words import linked_words
 from equipoise.advice.plans.planned import Plan
 from equipoise.units import MILLISECOND_S, format_count, format_duration, format_percent
 
@@ -23,7 +23,7 @@ def own_evidence(standing: Standing) -> Iterator[Reason]:
         return
     refs = dict.fromkeys(name for each in plan.links.figures for name in each.files)
     yield Reason(
-        words=" ".join(link_words(plan.links, plan.cluster)),
+        words=" ".join(linked_words(plan)),
         sources=tuple(Source(kind="measured", ref=name) for name in refs),
         formula=_LAW,
     )

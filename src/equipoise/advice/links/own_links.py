@@ -53,13 +53,14 @@ class LinkFigure:
 class OwnLinks:
     """The collectives of a machine as they were timed.
 
-    parameters, draws: in place of the model's own; each draw as likely as the other. by_law: operations that
-    were not timed on links that were. inside, between: whether links in a node, and between nodes, were.
-    notes: what was not used, or contradicts, one sentence each.
+    parameters, draws: in place of the model's own; each draw as likely as the other. usual_draws: those it
+    had before. by_law: operations that were not timed on links that were. inside, between: whether links in a
+    node, and between nodes, were. notes: what was not used, or contradicts, one sentence each.
     """
 
     parameters: CollectiveParameters
     draws: tuple[CollectiveParameters, ...]
+    usual_draws: tuple[CollectiveParameters, ...]
     figures: tuple[LinkFigure, ...]
     by_law: tuple[str, ...]
     inside: bool
@@ -104,6 +105,7 @@ def own_links(
         return OwnLinks(
             parameters=start,
             draws=tuple(draws),
+            usual_draws=tuple(draws),
             figures=(),
             by_law=(),
             inside=False,
@@ -129,6 +131,7 @@ def own_links(
             replace(each, measured={name: of_draw(table, at) for name, table in tables.items()})
             for at, each in enumerate(drawn)
         ),
+        usual_draws=tuple(draws),
         figures=tuple(_figure(each, wires, plain) for each in timed),
         by_law=tuple(name for name in OPERATIONS if name not in {each.operation for each in timed}),
         inside=any(each.is_inside for each in timed),

@@ -12,6 +12,7 @@ from equipoise import economics
 from equipoise.advice.forecast.answer import LEVEL, Evidence, Terms
 from equipoise.advice.plans.choice import chosen, kept, pareto
 from equipoise.advice.plans.landscape import Landscape, Sized, surveyed
+from equipoise.advice.plans.link_doubt import link_doubt
 from equipoise.advice.plans.mixed import rates
 from equipoise.advice.plans.modelled import Model
 from equipoise.advice.plans.notes import notes
@@ -116,6 +117,7 @@ def answered(
         num_fitting=sum(each.found.num_fitting for each in sized),
         search_s=found.search_s,
         links=ground.model.links,
+        link_doubt=None if taken is None else link_doubt(ground, taken.strategy),
     )
 
 

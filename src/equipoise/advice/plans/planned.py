@@ -148,6 +148,17 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDoubt:
+    """How unsure links leave a step, all else known: standard deviations of its logarithm.
+
+    usual_log_sd: as they were believed to be; timed_log_sd: as the user timed them.
+    """
+
+    usual_log_sd: float
+    timed_log_sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The answer. recommended: None where nothing is legal, fits, and keeps deadline and budget.
 
@@ -160,7 +171,7 @@ class Plan:
     accelerators asked that needs the least memory. parameters: of the model, in use. num_considered,
     num_fitting: legal strategies among which the best were found, and those that fit into memory. search_s:
     seconds that finding them took, whenever that was. links: what the user's timed collectives said; None
-    where none were given.
+    where none were given; link_doubt: how unsure links leave a step of what is recommended.
     """
 
     question: Question
@@ -187,6 +198,7 @@ class Plan:
     num_fitting: int
     search_s: float
     links: OwnLinks | None = None
+    link_doubt: LinkDoubt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from equipoise.advice.links.own_link_words import link_words
+from equipoise.advice.plans.linked_words import linked_words
 from equipoise.advice.plans.planned import Plan
 from equipoise.findings import PlanFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, note
@@ -33,7 +33,7 @@ def _blocks(findings: PlanFindings) -> tuple[Block, ...]:
             for name, value, source in facts
         ),
     )
-    told = () if plan.links is None else (*link_words(plan.links, plan.cluster), *plan.links.notes)
+    told = () if plan.links is None else (*linked_words(plan), *plan.links.notes)
     lines = tuple(note(sentence(each)) for each in told)
     return (table, *lines, *(note(f"Not known: {sentence(each)}.") for each in plan.length.missing))
 
