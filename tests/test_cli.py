@@ -126,7 +126,7 @@ def strict_json(text):
     "arguments",
     [
         ["scores", "--round", "v4.1", "--workload", "bert"],
-        ["report"],
+        ["report", "--workload", "bert"],
         ["list", "rounds"],
         ["list", "workloads"],
         ["list", "accelerators"],

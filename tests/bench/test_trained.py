@@ -62,13 +62,13 @@ def test_equal_seeds_give_equal_curves_and_others_do_not(tmp_path):
 
 
 @pytest.mark.usefixtures("one_core")
-def test_what_holds_nothing_out_is_refused(tmp_path):
-    (one,) = run_sweep(
-        [cell("single", num_ranks=1, workload="small_llama", train_samples=64)],
-        tmp_path,
-        launcher("inprocess"),
-        limit_s=120,
+def test_what_holds_nothing_out_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(
+        "import torch\ndef model():\n    return torch.nn.Linear(4, 2), torch.ones(64, 4), torch.sum\n"
     )
+    short = cell("single", num_ranks=1, workload="models:model", train_samples=64)
+    (one,) = run_sweep([short], tmp_path / "out", launcher("inprocess"), limit_s=120)
     assert one.status == "failed"
     assert "holds no data out" in one.reason
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "bin"
+CAN_FORK = sys.platform == "linux"  # elsewhere plain processes do
 
 
 @cache
@@ -48,12 +49,16 @@ def _loaded():
 
 def programs():
     """A folder for PATH in which `equipoise` is what `command` starts."""
+    if not CAN_FORK:
+        return Path(sys.executable).parent
     _loaded()
     return FOLDER
 
 
 def command(*arguments):
     """What to start, in place of `python -m equipoise ARGUMENTS`."""
+    if not CAN_FORK:
+        return [sys.executable, "-m", "equipoise", *map(str, arguments)]
     _loaded()
     # -I and -S: a client needs neither site-packages nor what the environment asks of Python.
     return [sys.executable, "-I", "-S", str(FOLDER / "equipoise"), *map(str, arguments)]
