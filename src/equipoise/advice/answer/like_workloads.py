@@ -14,6 +14,8 @@ from equipoise.perfmodel.load import workload_load
 from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_si
 
+# As far as the closest neighbour of any workload held out lay: what is farther is like nothing published.
+_FARTHEST_OCTAVES = 6.0
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
@@ -41,7 +43,7 @@ class LikeWorkload:
 
 
 def closest_workload(about: Workload) -> LikeWorkload | None:
-    """The published workload closest in parameters and FLOP a sample; None where either is unknown.
+    """The published workload closest in parameters and FLOP a sample; None where none is close.
 
     Source: the Euclidean distance of both logarithms.
     """
@@ -58,7 +60,8 @@ def closest_workload(about: Workload) -> LikeWorkload | None:
                 math.log2(theirs.flop_per_sample / mine.flop_per_sample),
             )
             found.append(LikeWorkload(workload=known, sizes=theirs, octaves=far, plans=plans))
-    return min(found, key=lambda each: each.octaves, default=None)
+    near = [each for each in found if each.octaves <= _FARTHEST_OCTAVES]
+    return min(near, key=lambda each: each.octaves, default=None)
 
 
 def sizes_of(about: Workload) -> Sizes | None:
