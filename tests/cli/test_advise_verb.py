@@ -2,9 +2,14 @@
 
 import json
 import re
+import shutil
+from html import unescape
+from pathlib import Path
 
 import pytest
 from command_line import equipoise
+
+from equipoise.units import format_si
 
 COMMON = ["llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--max-accelerators", "32"]
 
@@ -16,7 +21,17 @@ def _run(*arguments, **kwargs):
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("advice")
-    options = ["--json-out", str(folder / "a.json"), "--html", str(folder / "a.html")]
+    options = [
+        "--buy",
+        "--deadline",
+        "2",
+        "--queue",
+        "1",
+        "--json-out",
+        str(folder / "a.json"),
+        "--html",
+        str(folder / "a.html"),
+    ]
     done = _run(*COMMON, *options, cwd=folder)
     return done, json.loads((folder / "a.json").read_text()), (folder / "a.html").read_text()
 
@@ -50,6 +65,42 @@ def test_the_page_puts_the_answer_first(answered):
     assert re.search(rf"take {size} \S+ H200", head)
 
 
+def _told(amount):
+    return format_si(amount, "").strip()
+
+
+def test_text_and_page_tell_of_renting_and_buying_what_the_document_does(answered):
+    done, found, page = answered
+    text, page = " ".join(done.stdout.split()), unescape(page)
+    assert [each["terms"] for each in found["risks"]] == ["on_demand", "reserved", "spot"]
+    for each in found["risks"]:
+        assert each["time_s"]["value"] > 3600.0  # an hour in the queue
+        for shown in (text, page):
+            assert _told(each["usd"]["value"]) in shown
+    owned = found["ownership"]
+    assert owned["return_usd"]["low"] < owned["return_usd"]["value"] < owned["return_usd"]["high"]
+    for shown in (text, page):
+        assert _told(owned["return_usd"]["value"]) in shown
+        assert _told(owned["purchase_usd"]["value"]) in shown
+    widest = owned["sensitivity"]["bars"][0]
+    assert f"{widest['name']} ({_told(widest['at_low'])} to" in text
+    assert 'data-figure="figure-buying-tornado-data"' in page
+
+
+def test_what_money_is_enough_for_has_its_page_too(tmp_path):
+    options = ["--budget", "20", "--ask", "tokens", "--json-out", "a.json", "--html", "a.html"]
+    done = _run(
+        "llama2_7b", "--accelerator", "h100-sxm5-80gb", "--max-accelerators", "8", *options, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "a.json").read_text())
+    page = unescape((tmp_path / "a.html").read_text())
+    for shown in (done.stdout, page[: page.index("<h2")]):
+        assert f"{_told(found['tokens']['value'])}" in shown
+        assert "20 USD" in shown
+    assert all(_told(each["amount"]["value"]) in page for each in found["sizes"])
+
+
 def test_nothing_to_go_on_is_exit_3_with_what_is_missing():
     done = _run("bert", "--here", "--json")
     if done.returncode == 0:
@@ -61,3 +112,43 @@ def test_nothing_to_go_on_is_exit_3_with_what_is_missing():
 def test_what_names_nothing_is_exit_2():
     assert _run("no_such_thing", "--accelerator", "h100-sxm5-80gb").returncode == 2
     assert _run("bert").returncode == 2
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def test_own_nccl_tests_and_traces_come_from_a_file_of_options(tmp_path):
+    for name in ("nccl-a100.txt", "dlrm-traces.tar.gz"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    (tmp_path / "job.toml").write_text(
+        'workload = "bert"\naccelerator = "a100-sxm4-80gb"\nmax_accelerators = 16\n'
+        'collectives = "nccl-a100.txt"\ntrace = ["dlrm-traces.tar.gz"]\ntraced_as = "precision=fp16"\n'
+    )
+    done = _run("job.toml", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # nccl-tests prints 235 GB/s of busbw at 8 GiB (docs/examples/nccl-a100.txt).
+    (timed,) = found["links"]["timed"]
+    assert timed["bus_byte_per_s"] == pytest.approx(235.15e9, rel=1e-3)
+    (trace,) = found["traces"]
+    assert (trace["num_accelerators"], trace["num_traced"], trace["num_steps"]) == (8, 4, 4)
+    assert "global_batch=N" in trace["missing"][0]
+    assert sum(trace[f"{part}_share"] for part in ("compute", "exposed", "idle")) == pytest.approx(1.0)
+    said = [each["words"] for each in found["reasons"]]
+    assert any(each.startswith("Your trace (rank0.pt.trace.json and 3 more) at 8 ranks") for each in said)
+    assert any(each.startswith("Links timed, all_reduce of 8 in a node") for each in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--collectives", "none.txt"], "none.txt"),
+        (["--trace", "none.json"], "none.json"),
+        (["--traced-as", "ranks=8"], "give them: --trace FILE"),
+    ],
+)
+def test_files_that_are_not_there_are_one_sentence(tmp_path, options, words):
+    done = _run(*COMMON, *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
