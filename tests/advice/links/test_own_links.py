@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given as drawn_from
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from equipoise.advice.links.own_link_words import link_words
 from equipoise.advice.links.own_links import own_links
@@ -290,3 +293,33 @@ def test_timed_links_leave_a_step_less_open():
 def test_the_model_is_as_it_was_without_files():
     nodes = cluster("a100-sxm4-80gb", num_accelerators=8)
     assert with_links(MODEL, None, nodes) is MODEL
+
+
+@settings(max_examples=15, deadline=None)
+@drawn_from(
+    rows=st.lists(
+        st.tuples(st.integers(1, 2**40), st.floats(-9, 6)),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda row: row[0],
+    ),
+    num_ranks=st.integers(2, 4096),
+    num_nodes=st.none() | st.integers(1, 10**6),
+    operation=st.sampled_from(sorted(TIMERS)),
+)
+def test_whatever_a_file_says_no_time_is_less_than_nothing(rows, num_ranks, num_nodes, operation):
+    seconds = {size: 10.0**power for size, power in rows}
+    timed = run(
+        lambda size: seconds[int(size)],
+        sizes=[*seconds],
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        operation=operation,
+    )
+    found, nodes = own(timed, num_accelerators=64)
+    wires = machine(nodes).wires
+    for parameters in (found.parameters, *found.draws[:4]):
+        for asked_group in (group(2), group(8), group(8, 8), group(1, 64)):
+            took = TIMERS[operation](np.array([0.0, 8.0, 1e6, 1e12]), asked_group, wires, parameters)
+            assert np.isfinite(took).all()
+            assert (took > 0).all()

@@ -8,7 +8,7 @@ from equipoise.advice.answer.evidence import Source
 from equipoise.advice.answer.own_traces import named
 from equipoise.advice.plans.linked_words import linked_words
 from equipoise.advice.plans.planned import Plan
-from equipoise.units import MILLISECOND_S, format_count, format_duration, format_percent
+from equipoise.units import format_count, format_percent, format_step
 
 _LAW = "what was timed as it was; elsewhere the law fitted to it (docs/experiments/0005-collectives.md)"
 
@@ -39,14 +39,14 @@ def own_notes(plan: Plan | None, traces: Sequence[TraceCheck]) -> Iterator[str]:
 def trace_words(check: TraceCheck) -> str:
     """A traced run beside the model, and what is missing of it."""
     trace = check.trace
-    own = [] if trace.step_s is None else [f"a step of {_short(trace.step_s)}"]
+    own = [] if trace.step_s is None else [f"a step of {format_step(trace.step_s)}"]
     if trace.exposed_share is not None:
         own.append(f"{_share(trace.exposed_share)} exposed, {_share(trace.idle_share or 0.0)} idle")
     at = "" if trace.num_ranks is None else f" at {format_count(trace.num_ranks)} ranks"
     parts = [f"Your trace ({named(trace.files)}){at}: {', '.join(own) or 'nothing of its steps'}"]
     if check.modelled_step_s is not None and check.modelled_exposed_share is not None:
         parts.append(
-            f"; the model says {_short(check.modelled_step_s)}, "
+            f"; the model says {format_step(check.modelled_step_s)}, "
             f"{_share(check.modelled_exposed_share)} exposed"
         )
     if trace.strategy is not None:
@@ -58,10 +58,6 @@ def trace_words(check: TraceCheck) -> str:
     if trace.missing:
         told += f" It tells no time of a training; missing: {'; '.join(trace.missing)}."
     return told
-
-
-def _short(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 1.0 else f"{seconds / MILLISECOND_S:.3g} ms"
 
 
 def _share(share: float) -> str:
