@@ -48,7 +48,7 @@ def test_the_command_line_comes_before_the_file(tmp_path):
         ("max_accelerators = 2.5", "a whole number"),
         ("max_accelerators = true", "a whole number"),
         ('objective = "fast"', "expected one of time, cost, energy, balance"),
-        ("accelerator = [1]", "a list of texts"),
+        ("accelerator = [1]", "expected text or a list of such"),
         ("workload = [", "no TOML"),
         ("hosting = '10'", "hosting = '10'; expected a number"),
         ('ask = "fame"', "expected one of tokens, model"),

@@ -132,6 +132,18 @@ def test_bars_side_by_side_share_the_scale_they_are_given():
     )
 
 
+def test_bars_that_lie_reach_from_the_result_to_their_ends():
+    figure = plotly_figure(bars(is_across=True, origin=1.0, limits=(-0.5, 3.0)))
+    rules, batch = figure["data"]
+    assert rules["orientation"] == "h"
+    assert [start + length for start, length in zip(batch["base"], batch["x"], strict=True)] == [2.0, 3.0]
+    assert figure["layout"]["yaxis"]["categoryarray"] == ["64", "8"]  # from below: the first is on top
+    low, high = figure["layout"]["xaxis"]["range"]
+    assert low < -0.5
+    assert high > 3.0
+    assert figure["layout"]["xaxis"]["zeroline"]
+
+
 def test_a_band_is_closed_and_inside_the_axis():
     band = Band(name="A", mark=MARK, x=(8.0, 64.0), low=(0.5, 0.2), high=(2.0, 0.9))
     figure = plotly_figure(chart(bands=(band,)))

@@ -26,6 +26,12 @@ WRONG = (
     ("/plan?workload=os:getcwd", "workload 'os:getcwd' is not known"),
     ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is no known system or accelerator"),
     ("/plan?region=atlantis", "region 'atlantis' is not known"),
+    ("/advice?hosting=-1", "hosting='-1': input should be greater than or equal to 0"),
+    ("/advice?utilisation=2", "less than or equal to 1"),
+    ("/advice?ask=tokens", "“Asked for” tokens needs “Budget” or “Deadline”"),
+    ("/advice?ask=model&budget=9&buy=yes", "ask for two answers; keep one"),
+    ("/advice?runs=../../etc", "runs '../../etc' are not known"),
+    ("/advice?workload=os:getcwd", "workload 'os:getcwd' is not known"),
     ("/runs?sweep=../../etc", "runs '../../etc' are not known"),
     ("/accuracy?x=1", "x='1': is no field of this page"),
 )
@@ -56,6 +62,24 @@ def test_thin_evidence_says_what_is_missing(dashboard):
     assert status == 200
     assert "Not enough evidence" in page.text
     assert "What is missing" in page.text
+
+
+def test_advice_shows_renting_and_buying_where_asked(dashboard):
+    query = "workload=bert&accelerator=dgx-h100&most=8&deadline=24&queue=2"
+    _, page = dashboard.page(f"/advice?{query}&buy=yes&hosting=0")
+    held = {each["name"]: each["value"] for each in page.all("input") if "name" in each}
+    assert (held["queue"], held["hosting"], held["horizon"]) == ("2", "0", "")
+    assert "Rented, with what fails on the way" in page.text
+    assert "In time" in page.text
+    assert "in a room of one's own" in page.text
+    assert "Bought or rented" not in dashboard.page(f"/advice?{query}")[1].text
+
+
+def test_advice_says_what_money_is_enough_for(dashboard):
+    query = "workload=llama2_7b&accelerator=dgx-h100&most=16&budget=1000"
+    _, page = dashboard.page(f"/advice?{query}&ask=tokens")
+    assert "1,000 USD:" in page.text
+    assert "By number of accelerators" in page.text
 
 
 def test_addresses_without_a_page_say_so(dashboard):

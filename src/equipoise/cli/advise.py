@@ -12,6 +12,7 @@ from equipoise.cli.options import (
     Budget,
     Collectives,
     Data,
+    Deadline,
     GlobalBatch,
     Hardware,
     JsonOut,
@@ -60,9 +61,7 @@ def advise(
         Literal["time", "cost", "energy", "balance"] | None,
         typer.Option(help="What decides between sizes; balance."),
     ] = None,
-    deadline: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="What training may take: 12, 90min, 2d.")
-    ] = None,
+    deadline: Deadline = None,
     budget: Budget = None,
     price: Price = None,
     terms: Annotated[

@@ -15,9 +15,10 @@ from equipoise.advice.forecast.answer import Terms
 from equipoise.advice.plans.planned import ObjectiveName
 from equipoise.advice.reach import TOKENS_PER_PARAM, Ask
 from equipoise.cli.asked import choices
+from equipoise.cli.options import deadline_s
 from equipoise.economics import DEFAULT_GRID, PriceTerms
 from equipoise.errors import DataError, UsageError
-from equipoise.units import HOUR_S, MIB, duration_s
+from equipoise.units import HOUR_S, MIB
 
 _MOST_BYTES = MIB
 # Options that are no keys of a file, and why.
@@ -179,13 +180,11 @@ def wanted(found: Asked) -> Request | Sought:
 
     Raises UsageError or SpecError for what no option can mean.
     """
-    request, owning = _request(found), _owning(found)
+    request = _request(found)
     if found.ask is None:
         if found.tokens_per_param is not None:
             raise UsageError("--tokens-per-param belongs to --ask model")
-        return replace(request, owning=owning)
-    if owning is not None:
-        raise UsageError(f"--ask {found.ask} and --buy ask for two answers; keep one")
+        return request
     per_param = TOKENS_PER_PARAM if found.tokens_per_param is None else found.tokens_per_param
     return Sought(request=request, ask=found.ask, tokens_per_param=per_param)
 
@@ -194,13 +193,14 @@ def _request(found: Asked) -> Request:
     if found.workload is None:
         raise UsageError("advise needs a WORKLOAD, a module:function, or a CONFIG.toml")
     precisions: dict[str, Any] = dict(choices((), precision=found.precision))
+    limit_s = deadline_s(found.deadline)
     return Request(
         workload=found.workload,
         accelerators=found.accelerator or (),
         here=bool(found.here),
         most=found.max_accelerators,
         objective=found.objective or "balance",
-        deadline_s=_deadline_s(found.deadline),
+        deadline_s=math.inf if limit_s is None else limit_s,
         budget_usd=math.inf if found.budget is None else found.budget,
         terms=Terms(
             usd_per_accelerator_hour=found.price,
@@ -218,6 +218,7 @@ def _request(found: Asked) -> Request:
         traces=found.trace or (),
         traced_as=found.traced_as,
         queue_s=None if found.queue is None else found.queue * HOUR_S,
+        owning=_owning(found),
     )
 
 
@@ -232,16 +233,3 @@ def _owning(found: Asked) -> Owning | None:
         utilisation=found.utilisation,
         horizon_months=USUAL_HORIZON_MONTHS if found.horizon is None else found.horizon,
     )
-
-
-def _deadline_s(given: str | float | None) -> float:
-    """Hours, or text with a unit, as seconds."""
-    if given is None:
-        return math.inf
-    try:
-        return float(given) * HOUR_S
-    except ValueError:
-        found = duration_s(str(given))
-    if found is None:
-        raise UsageError(f"--deadline {given!r}; expected hours, or a time with its unit such as 90min or 2d")
-    return found

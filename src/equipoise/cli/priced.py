@@ -126,6 +126,7 @@ def ownership_fields(found: Ownership) -> dict[str, Any]:
     whole = {
         "accelerator": found.purchase.accelerator,
         "purchase_usd": asdict(found.purchase.usd),
+        "hosting_usd_per_month": asdict(found.purchase.hosting_usd_per_month),
         "utilisation": asdict(found.utilisation),
         "horizon_months": found.horizon_months,
         "rent_usd_per_month": asdict(found.rent_usd_per_month),

@@ -303,6 +303,8 @@ def ticks(low: float, high: float) -> list[float]:
     [2, 8, 32, 128, 512, 2048]
     >>> ticks(1.9, 5.2)
     [2, 2.5, 3, 4, 5]
+    >>> ticks(16_400, 18_500)
+    [16500.0, 17000.0, 17500.0, 18000.0, 18500.0]
     """
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last - first < FEWEST_TICKS - 1:
@@ -311,10 +313,20 @@ def ticks(low: float, high: float) -> list[float]:
     return [2.0**exponent if exponent < 0 else 2**exponent for exponent in range(first, last + 1, step)]
 
 
+def _even_numbers(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, between two numbers that lie close together."""
+    apart = (high - low) / MOST_TICKS
+    decade = 10.0 ** math.floor(math.log10(apart))
+    step = next(digit * decade for digit in (1, 2, 5, 10) if digit * decade >= apart)
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
 def _round_numbers(low: float, high: float) -> list[float]:
     """Numbers of one digit, or of two that end in 5, between two that lie less than a decade apart."""
     decade = 10.0 ** math.floor(math.log10(low))
     numbers = [digit * decade for digit in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50)]
     inside = [number for number in numbers if low <= number <= high]
+    if len(inside) < FEWEST_TICKS:
+        inside = _even_numbers(low, high)
     step = max(1, math.ceil(len(inside) / MOST_TICKS))
     return [int(number) if number.is_integer() else number for number in inside[::step]]

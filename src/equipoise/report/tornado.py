@@ -15,7 +15,10 @@ SHARES: Final = {"of hours", "of busy", "of price"}
 
 
 def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> BarChart:
-    """Each cause alone, from one end of its range to the other; the widest on top. title: else of the result."""
+    """Each cause alone, from one end of its range to the other; the widest on top.
+
+    title: that of the result unless given.
+    """
     value = found.result.value
 
     def part(words: str, mark: Mark, ends: list[tuple[Bar, float]]) -> Part:
@@ -55,13 +58,13 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
     """The same as numbers."""
     return Table(
         name=name,
-        caption=f"The {found.name}, each cause moved alone",
+        caption=f"The {found.name} in {found.unit}, each cause moved alone",
         columns=(
             Column(title="Cause", is_header=True),
-            Column(title="From", is_number=True),
-            Column(title="To", is_number=True),
-            Column(title=f"{capital(found.name)} there, {found.unit}", is_number=True),
-            Column(title=f"{capital(found.name)} here, {found.unit}", is_number=True),
+            Column(title="Low end", is_number=True),
+            Column(title="High end", is_number=True),
+            Column(title=f"{capital(found.name)} at the low end", is_number=True),
+            Column(title="At the high end", is_number=True),
         ),
         rows=tuple(
             (

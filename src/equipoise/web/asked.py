@@ -24,6 +24,7 @@ _BLANK = BeforeValidator(_without_blanks)
 Name: TypeAlias = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
 OptionalName: TypeAlias = Annotated[Name | None, _BLANK]
 Names: TypeAlias = Annotated[list[Name], _BLANK, Field(max_length=MOST_NAMES)]
+AskName: TypeAlias = Literal["size", "tokens", "model"]
 Precision: TypeAlias = Literal["bf16", "bf16,fp8", "fp8", "fp16", "fp32"]
 Amount: TypeAlias = Annotated[float | None, _BLANK, Field(gt=0, le=1e15, allow_inf_nan=False)]
 
@@ -68,8 +69,22 @@ class AskedPlan(Asked):
 
 
 class AskedAdvice(AskedPlan):
-    """The same for an advice, which joins what was published and the user's own runs. runs: one by name."""
+    """The same for an advice, which joins what was published and the user's own runs. runs: one by name.
 
+    ask: for a number of accelerators, or what budget and deadline are enough for. buy: whether owning is
+    compared; each of its amounts asks for it too. queue: hours. hosting: USD a month, of one accelerator.
+    """
+
+    ask: AskName = "size"
+    tokens_per_param: Annotated[float | None, _BLANK, Field(gt=0, le=1e5)] = None
+    queue: Annotated[float | None, _BLANK, Field(ge=0, le=1e6)] = None
+    electricity: Annotated[float | None, _BLANK, Field(gt=0, lt=10)] = None
+    pue: Annotated[float | None, _BLANK, Field(ge=1, lt=5)] = None
+    buy: Literal["no", "yes"] = "no"
+    purchase: Annotated[float | None, _BLANK, Field(ge=0, lt=1e8)] = None
+    hosting: Annotated[float | None, _BLANK, Field(ge=0, lt=1e8)] = None
+    utilisation: Annotated[float | None, _BLANK, Field(gt=0, le=1)] = None
+    horizon: Annotated[float | None, _BLANK, Field(gt=0, le=240)] = None
     runs: OptionalName = None
 
 

@@ -1,5 +1,6 @@
 """What the forms of plans and advice offer: workloads, machines, regions. The catalogue's names alone."""
 
+from dataclasses import dataclass
 from functools import cache
 
 from equipoise.economics.grids import DEFAULT_GRID
@@ -7,7 +8,7 @@ from equipoise.economics.tables import table
 from equipoise.spec.cluster import systems
 from equipoise.spec.hardware import accelerators
 from equipoise.spec.workload import workload, workloads
-from equipoise.web.asked import MOST_ACCELERATORS, AskedPlan
+from equipoise.web.asked import MOST_ACCELERATORS, AskedAdvice, AskedPlan
 from equipoise.web.fields import Choice, Field, Given, Group, More, Number, Select, Slider, first
 
 OTHERS = "Other accelerators"
@@ -29,6 +30,15 @@ TERMS = (
     Choice(value="on_demand", label="On demand"),
     Choice(value="reserved", label="Reserved"),
     Choice(value="spot", label="Spot"),
+)
+ASKS = (
+    Choice(value="size", label="How many accelerators"),
+    Choice(value="tokens", label="How many tokens"),
+    Choice(value="model", label="How large a model"),
+)
+BUYING = (
+    Choice(value="no", label="Not compared"),
+    Choice(value="yes", label="Compared with renting"),
 )
 PRECISIONS = (
     Choice(value="bf16", label="bf16"),
@@ -77,61 +87,130 @@ def regions() -> tuple[Choice, ...]:
     return tuple(Choice(value=name, label=name.replace("_", " ").capitalize()) for name in known)
 
 
-def plan_fields(given: Given, *more: Field) -> tuple[Field, ...]:
-    """The fields of a plan as the address fills them, else as a plan is asked without them.
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A form as the address fills it, else as a page is asked without it."""
 
-    more: further ones of a page, at the end.
-    """
+    given: Given
+    asked: type[AskedPlan]
 
-    def held(name: str) -> str:
-        if name in given:
-            return first(given, name)
-        usual = AskedPlan.model_fields[name].default
+    def held(self, name: str) -> str:
+        """What a field holds."""
+        if name in self.given:
+            return first(self.given, name)
+        usual = self.asked.model_fields[name].default
         return "" if usual is None else str(usual)
 
     def number(
-        name: str, label: str, limits: tuple[float, float], *, unset: str = "", whole: bool = False
+        self, name: str, label: str, limits: tuple[float, float], *, unset: str = "", whole: bool = False
     ) -> Number:
-        least, most = limits
-        step = "1" if whole else "any"
+        """A number between limits. unset: what an empty field means."""
         return Number(
             name=name,
             label=label,
-            value=held(name),
-            least=least,
-            most=most,
-            step=step,
+            value=self.held(name),
+            least=limits[0],
+            most=limits[1],
+            step="1" if whole else "any",
             unset=unset,
             slider=SLIDERS.get(name),
         )
 
+    def select(self, name: str, label: str, choices: tuple[Choice, ...]) -> Select:
+        """One of a few."""
+        return Select(name=name, label=label, choices=choices, value=self.held(name))
+
+    def grouped(
+        self, name: str, label: str, groups: tuple[Group, ...], choices: tuple[Choice, ...] = ()
+    ) -> Select:
+        """One of many, in groups."""
+        return Select(name=name, label=label, choices=choices, groups=groups, value=self.held(name))
+
+    def more(self, name: str, label: str, *fields: Field) -> More:
+        """Fields behind a label, open where the address fills one."""
+        return More(
+            name=name, label=label, fields=fields, is_open=any(each.name in self.given for each in fields)
+        )
+
+
+def plan_fields(given: Given) -> tuple[Field, ...]:
+    """The fields of a plan."""
+    form = Filled(given, AskedPlan)
     return (
-        Select(name="workload", label="Train", choices=(), groups=workload_groups(), value=held("workload")),
-        Select(
-            name="accelerator", label="On", choices=(), groups=machine_groups(), value=held("accelerator")
-        ),
-        Select(name="objective", label="What counts", choices=OBJECTIVES, value=held("objective")),
-        number("most", "Accelerators, at most", (1, MOST_ACCELERATORS), whole=True),
+        *_asked_first(form),
         More(
             name="more",
             label="Limits, money and more",
-            fields=(
-                number("deadline", "Deadline, hours", (0.001, 1e6), unset="none"),
-                number("budget", "Budget, USD", (0.01, 1e12), unset="none"),
-                number("price", "USD an accelerator-hour", (0.001, 1e4), unset="price table"),
-                Select(name="terms", label="Rented", choices=TERMS, value=held("terms")),
-                number("global_batch", "Global batch, samples", (1, 1e9), unset="chosen", whole=True),
-                Select(name="precision", label="Precision", choices=PRECISIONS, value=held("precision")),
-                number("tokens", "Tokens to train on", (1, 1e15), unset="to the target"),
-                Select(name="region", label="Electricity of", choices=regions(), value=held("region")),
-                Select(
-                    name="other",
-                    label="Compared with",
-                    choices=(Choice(value="", label="nothing else"),),
-                    groups=machine_groups(),
-                    value=held("other"),
-                ),
-                *more,
-            ),
+            fields=(*_limits(form), *_rent(form), *_training(form), _region(form), _other(form)),
         ),
     )
+
+
+def advice_fields(given: Given, *own: Field) -> tuple[Field, ...]:
+    """The fields of an advice: those of a plan, owning, and what else may be asked. own: the user's runs."""
+    form = Filled(given, AskedAdvice)
+    per_param = form.number("tokens_per_param", "Tokens a parameter", (0.001, 1e5), unset="20")
+    return (
+        form.select("ask", "Asked for", ASKS),
+        *_asked_first(form),
+        form.more(
+            "limits", "Limits", *_limits(form), form.number("queue", "Queue, hours", (0, 1e6), unset="none")
+        ),
+        form.more(
+            "money",
+            "Money and power",
+            *_rent(form),
+            form.number("electricity", "Electricity, USD a kWh", (0.001, 9.99), unset="not billed"),
+            form.number("pue", "Building over machines (PUE)", (1, 4.99), unset="as usual"),
+            _region(form),
+        ),
+        form.more("training", "Training and evidence", *_training(form), per_param, _other(form), *own),
+        form.more(
+            "buying",
+            "Buying",
+            form.select("buy", "Buying", BUYING),
+            form.number("purchase", "To buy one, USD", (0, 1e8), unset="price table"),
+            form.number("hosting", "Room, USD a month", (0, 1e8), unset="as usual"),
+            form.number("utilisation", "Share of hours used, 0 to 1", (0.001, 1), unset="0.5"),
+            form.number("horizon", "Horizon, months", (1, 240), unset="36"),
+        ),
+    )
+
+
+def _asked_first(form: Filled) -> tuple[Field, ...]:
+    return (
+        form.grouped("workload", "Train", workload_groups()),
+        form.grouped("accelerator", "On", machine_groups()),
+        form.select("objective", "What counts", OBJECTIVES),
+        form.number("most", "Accelerators, at most", (1, MOST_ACCELERATORS), whole=True),
+    )
+
+
+def _limits(form: Filled) -> tuple[Field, ...]:
+    return (
+        form.number("deadline", "Deadline, hours", (0.001, 1e6), unset="none"),
+        form.number("budget", "Budget, USD", (0.01, 1e12), unset="none"),
+    )
+
+
+def _rent(form: Filled) -> tuple[Field, ...]:
+    return (
+        form.number("price", "USD an accelerator-hour", (0.001, 1e4), unset="price table"),
+        form.select("terms", "Rented", TERMS),
+    )
+
+
+def _training(form: Filled) -> tuple[Field, ...]:
+    return (
+        form.number("global_batch", "Global batch, samples", (1, 1e9), unset="chosen", whole=True),
+        form.select("precision", "Precision", PRECISIONS),
+        form.number("tokens", "Tokens to train on", (1, 1e15), unset="to the target"),
+    )
+
+
+def _region(form: Filled) -> Field:
+    return form.select("region", "Electricity of", regions())
+
+
+def _other(form: Filled) -> Field:
+    return form.grouped("other", "Compared with", machine_groups(), (Choice(value="", label="nothing else"),))

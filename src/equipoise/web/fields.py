@@ -87,12 +87,13 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class More:
-    """Fields that most questions do without, behind their label."""
+    """Fields that most questions do without, behind their label. is_open: as the page comes."""
 
     kind: ClassVar[str] = "more"
     name: str
     label: str
     fields: "tuple[Field, ...]"
+    is_open: bool = True
 
 
 Field: TypeAlias = Select | Checks | Number | More

@@ -78,15 +78,30 @@ class Request:
                 raise UsageError(f"{option} {value:g}; expected a number above 0")
         if self.queue_s is not None and not 0.0 <= self.queue_s < math.inf:
             raise UsageError(f"--queue is {self.queue_s / HOUR_S:g} hours; expected hours, at least 0")
+        if not self.within_s > 0.0:
+            raise UsageError(
+                f"--queue of {(self.queue_s or 0.0) / HOUR_S:g} hours leaves nothing of the --deadline of "
+                f"{self.deadline_s / HOUR_S:g}"
+            )
+
+    @property
+    def within_s(self) -> float:
+        """What training may take: what the queue leaves of the deadline."""
+        return self.deadline_s - (self.queue_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sought:
     """What budget and deadline are enough for is asked, in place of how many accelerators to take.
 
-    request: its length, objective and owning say nothing here.
+    request: its length and objective say nothing here.
     """
 
     request: Request
     ask: Ask
     tokens_per_param: float = TOKENS_PER_PARAM
+
+    def __post_init__(self) -> None:
+        """Refuse what asks for two answers."""
+        if self.request.owning is not None:
+            raise UsageError(f"--ask {self.ask} and --buy ask for two answers; keep one")

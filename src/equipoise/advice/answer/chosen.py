@@ -15,7 +15,7 @@ def kept(request: Request, choices: Sequence[Choice]) -> list[Choice]:
     return [
         each
         for each in choices
-        if each.time.value <= request.deadline_s
+        if each.time.value <= request.within_s
         and (each.bill.usd is None or each.bill.usd <= request.budget_usd)
     ]
 
@@ -59,18 +59,21 @@ def obstacle(request: Request, choices: Sequence[Choice], beyond: Sequence[Choic
     fastest = min(choices, key=lambda each: each.time.value)
     cheapest = min(choices, key=lambda each: worth(each, "cost"))
     told = []
-    if fastest.time.value > request.deadline_s:
+    if fastest.time.value > request.within_s:
+        queue_s = request.queue_s or 0.0
+        queue = f", {format_duration(queue_s)} of it in the queue," if queue_s else ""
         told.append(
-            f"The deadline of {format_duration(request.deadline_s)} cannot be kept: the fastest, "
+            f"The deadline of {format_duration(request.deadline_s)}{queue} cannot be kept: the fastest, "
             f"{_sized(fastest)}, takes {_range(fastest)}."
         )
-        quicker = [each for each in beyond if each.time.value <= request.deadline_s]
+        quicker = [each for each in beyond if each.time.value <= request.within_s]
         if quicker:
             told.append(f"{_sized(quicker[0])} would take {_range(quicker[0])}: allow so many.")
         else:
             told.append(
-                f"A deadline of {format_duration(fastest.time.value)} is kept in half of the cases, one of "
-                f"{format_duration(fastest.time.high)} nearly always; or take a faster accelerator."
+                f"A deadline of {format_duration(queue_s + fastest.time.value)} is kept in half of the "
+                f"cases, one of {format_duration(queue_s + fastest.time.high)} nearly always; or take a "
+                "faster accelerator."
             )
     dearest = cheapest.bill.usd
     if dearest is not None and dearest > request.budget_usd:
@@ -80,7 +83,7 @@ def obstacle(request: Request, choices: Sequence[Choice], beyond: Sequence[Choic
             f"{request.budget_usd / dearest:.2f} times as high, would do."
         )
     if not told:
-        in_time = [each for each in choices if each.time.value <= request.deadline_s]
+        in_time = [each for each in choices if each.time.value <= request.within_s]
         least = min(in_time, key=lambda each: worth(each, "cost"))
         told.append(
             f"No size keeps both: the cheapest within the deadline, {_sized(least)}, costs "

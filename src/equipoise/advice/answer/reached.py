@@ -1,6 +1,6 @@
 """What money and time are enough for, on each of a request's machines."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -10,7 +10,6 @@ from equipoise.advice.answer.machines import Machine, machines
 from equipoise.advice.plans.planned import Question
 from equipoise.advice.reach import Reach, reach
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.units import HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +27,9 @@ class Reaches:
 def reaches(sought: Sought, *, scores: pl.DataFrame | None = None) -> Reaches:
     """What the request's budget and deadline are enough for on each of its machines, the furthest first.
 
-    Raises as `reach`, where no machine has an answer; UsageError where the queue outlasts the deadline.
+    Raises as `reach`, where no machine has an answer.
     """
-    request = _after_the_queue(sought.request)
+    request = sought.request
     about = subject_of(request.workload)
     found: list[Reach] = []
     refused: list[EvidenceError | UsageError] = []
@@ -63,17 +62,6 @@ def reaches(sought: Sought, *, scores: pl.DataFrame | None = None) -> Reaches:
     )
 
 
-def _after_the_queue(request: Request) -> Request:
-    """The request, its deadline counted from when the accelerators are there."""
-    queue_s = request.queue_s or 0.0
-    if queue_s >= request.deadline_s:
-        raise UsageError(
-            f"--queue of {queue_s / HOUR_S:g} hours leaves nothing of the --deadline of "
-            f"{request.deadline_s / HOUR_S:g}"
-        )
-    return replace(request, deadline_s=request.deadline_s - queue_s)
-
-
 def _question(request: Request, about: Subject, machine: Machine) -> Question:
     return Question(
         workload=request.workload,
@@ -83,7 +71,7 @@ def _question(request: Request, about: Subject, machine: Machine) -> Question:
         most=request.most or machine.most or USUAL_MOST,
         objective=request.objective,
         global_batch_samples=request.global_batch_samples or about.global_batch_samples,
-        deadline_s=request.deadline_s,
+        deadline_s=request.within_s,
         budget_usd=request.budget_usd,
         choices={"precision": request.precision} if request.precision else {},
     )

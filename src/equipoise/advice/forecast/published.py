@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ WORK = "the whole training"
 _MOST_LISTED = 8
 _NUM_EVIDENCE = 8
 _KNOT_LOG2 = 0.25
+_MOST_LAWS = 8
 _LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
 _ASSUMES = (
     "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
@@ -68,11 +69,7 @@ class Results:
         """The pooled law of strictly earlier rounds, with the settings that ship."""
         key = (round_, given_batch)
         if key not in self.laws:
-            self.laws[key] = pooled.fit(
-                self.before(round_),
-                given_batch=given_batch,
-                settings=record.shipped().settings(given_batch=given_batch),
-            )
+            self.laws[key] = _fitted(_Entries(self.before(round_)), given_batch=given_batch)
         return self.laws[key]
 
     def before(self, round_: str | None) -> pl.DataFrame:
@@ -82,6 +79,28 @@ class Results:
         rounds = self.best["campaign"].unique()
         earlier = [name for name in rounds if round_key(name) < round_key(round_)]
         return self.best.filter(pl.col("campaign").is_in(earlier))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entries:
+    """Rows that are the same where they hold the same."""
+
+    rows: pl.DataFrame
+
+    def __hash__(self) -> int:
+        """Equal for equal rows."""
+        return hash((self.rows.height, int(self.rows.hash_rows().sum())))
+
+    def __eq__(self, other: object) -> bool:
+        """By content."""
+        return isinstance(other, _Entries) and self.rows.equals(other.rows)
+
+
+@lru_cache(maxsize=_MOST_LAWS)
+def _fitted(entries: _Entries, *, given_batch: bool) -> pooled.PooledLaw:
+    """The pooled law of entries: a dashboard asks the same ones again and again."""
+    settings = record.shipped().settings(given_batch=given_batch)
+    return pooled.fit(entries.rows, given_batch=given_batch, settings=settings)
 
 
 def published_ground(

@@ -27,7 +27,12 @@ from equipoise.report.words import ABSENT, DASH, capital, sentence
 from equipoise.stats import Interval
 from equipoise.units import format_duration, format_percent, format_si
 
-CAUSES: Final = {"checkpoints": "checkpoints", "repeated": "done twice", "restarts": "restarts"}
+# What is lost, as columns: title and meaning.
+CAUSES: Final = {
+    "checkpoints": ("Writing", "of the paid time, that writes checkpoints"),
+    "repeated": ("Redone", "of the paid time, that does again what a failure undid"),
+    "restarts": ("Restarts", "of the paid time, from a failure until it trains again"),
+}
 
 
 def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
@@ -93,9 +98,11 @@ def _usd(each: Risk) -> float:
 def _table(risks: tuple[Risk, ...]) -> Table:
     level = format_percent(risks[0].elapsed.level)
     timed = risks[0].chance_in_time is not None
+    size = risks[0].checkpoint_bytes
+    written = "" if size is None else f"; a checkpoint holds {format_si(size, 'B')}"
     return Table(
         name="advice-terms",
-        caption=f"Each terms of renting; quiet figures are {level} ranges",
+        caption=f"Each terms of renting; below, {level} ranges{written}",
         columns=(
             Column(title="Terms", is_header=True),
             Column(title="Time", is_number=True, meaning="from asking for accelerators to the last step"),
@@ -108,6 +115,7 @@ def _table(risks: tuple[Risk, ...]) -> Table:
             Column(title="Failures", is_number=True, meaning="expected stops while it runs"),
             Column(title="Checkpoint", is_number=True, meaning="work between two that loses least"),
             Column(title="Lost", is_number=True, meaning="share of the paid time that trains nothing"),
+            *(Column(title=title, is_number=True, meaning=words) for title, words in CAUSES.values()),
         ),
         rows=tuple(tuple(_cells(each, risks, timed=timed)) for each in risks),
     )
@@ -130,14 +138,11 @@ def _cells(each: Risk, risks: tuple[Risk, ...], *, timed: bool) -> Iterator[Cell
     any_ = f"any: {share(each.chance_of_any)}"
     yield Cell(text=stops(number.value), key=number.value, detail=any_)
     pause = format_duration(each.checkpoint_s.value)
-    size = "" if each.checkpoint_bytes is None else f"{format_si(each.checkpoint_bytes, 'B')}, "
-    yield Cell(text=checkpoints(each), key=each.checkpoint_interval_s, detail=f"{size}{pause} each")
-    lost = [
-        f"{words} {share(each.lost[cause])}" for cause, words in CAUSES.items() if each.lost[cause] >= 0.005
-    ]
-    yield Cell(
-        text=share(sum(each.lost.values())), key=sum(each.lost.values()), detail=", ".join(lost) or None
-    )
+    yield Cell(text=checkpoints(each), key=each.checkpoint_interval_s, detail=f"{pause} each")
+    whole = sum(each.lost.values())
+    yield Cell(text=share(whole), key=whole)
+    for cause in CAUSES:
+        yield Cell(text=share(each.lost[cause]), key=each.lost[cause])
 
 
 def _paid(each: Risk, money: Interval | None) -> Cell:

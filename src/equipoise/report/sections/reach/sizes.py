@@ -11,7 +11,7 @@ from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
 from equipoise.report.reach_text import unit
 from equipoise.report.section import Section
 from equipoise.report.words import DASH, accelerator_name, count, printable
-from equipoise.units import format_percent, format_si
+from equipoise.units import SI_PREFIXES, format_percent, format_si
 
 REACHED: Final = "within money and time"
 REACHED_MARK: Final = Mark(colour=1, symbol="circle")
@@ -33,6 +33,7 @@ def _blocks(findings: ReachFindings) -> tuple[Block, ...]:
 def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
     x = tuple(float(each.option.num_accelerators) for each in sizes)
     words = [f"{format_si(each.amount.value)} on {count(each.option.num_accelerators)}" for each in sizes]
+    prefix, scale = _prefix(best.tokens.value)
     taken = next(each for each in sizes if each.option.num_accelerators == best.option.num_accelerators)
 
     def series(name: str, mark: Mark, shown: Sequence[Within], *, is_main: bool) -> Series:
@@ -40,7 +41,7 @@ def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
             name=name,
             mark=mark,
             x=tuple(float(each.option.num_accelerators) for each in shown),
-            y=tuple(each.amount.value for each in shown),
+            y=tuple(each.amount.value / scale for each in shown),
             hovers=tuple(
                 (f"{format_si(each.amount.value)} {unit(best)}", *option_text.hover(each.option))
                 for each in shown
@@ -55,7 +56,7 @@ def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
         subtitle=f"shaded: the {format_percent(best.tokens.level)} range",
         alternative=f"{unit(best)} of {printable(best.workload.title)} by accelerators: {', '.join(words)}.",
         x=Axis(title=f"{accelerator_name(best.cluster.accelerator.slug)}, number", is_log=True),
-        y=Axis(title=unit(best), is_log=True),
+        y=Axis(title=f"{prefix} {unit(best)}".strip(), is_log=True),
         series=(
             series(REACHED, REACHED_MARK, sizes, is_main=False),
             series(TAKEN, TAKEN_MARK, (taken,), is_main=True),
@@ -63,7 +64,7 @@ def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
         notes=(
             Note(
                 x=float(taken.option.num_accelerators),
-                y=taken.amount.value,
+                y=taken.amount.value / scale,
                 text=count(taken.option.num_accelerators),
                 is_above=True,
             ),
@@ -73,11 +74,17 @@ def _chart(best: Reach, sizes: Sequence[Within]) -> Chart:
                 name=REACHED,
                 mark=REACHED_MARK,
                 x=x,
-                low=tuple(each.amount.low for each in sizes),
-                high=tuple(each.amount.high for each in sizes),
+                low=tuple(each.amount.low / scale for each in sizes),
+                high=tuple(each.amount.high / scale for each in sizes),
             ),
         ),
     )
+
+
+def _prefix(amount: float) -> tuple[str, float]:
+    """The largest SI prefix of which there is at least one."""
+    fitting = ((name, size) for name, size in reversed(SI_PREFIXES.items()) if amount >= size)
+    return next(fitting, ("", 1.0))
 
 
 def _table(best: Reach) -> Table:
