@@ -47,22 +47,20 @@ def _blocks(findings: WatchedNow) -> tuple[Block, ...]:
 
 def _row(run: WatchedRun) -> tuple[Cell, ...]:
     rate = run.samples_per_s
-    how = " ".join(printable(each) for each in (run.strategy, run.precision) if each)
+    machine = accelerator_name(run.accelerator) if run.accelerator else ""
+    how = ", ".join(printable(each) for each in (run.strategy, run.precision, machine) if each)
+    ends = None if rate is None else within(rate)
     return (
         Cell(text=begun(run), key=run.name, badge=_badge(run)),
         Cell(text=printable(run.workload or "unknown"), key=run.workload or "", detail=how or None),
-        Cell(
-            text=count(run.num_ranks),
-            key=run.num_ranks,
-            detail=accelerator_name(run.accelerator) if run.accelerator else None,
-        ),
+        Cell(text=count(run.num_ranks), key=run.num_ranks),
         Cell(text=ABSENT)
         if run.batch_samples is None
         else Cell(text=count(run.batch_samples), key=run.batch_samples),
         milliseconds(run.step_s),
         Cell(text=ABSENT)
         if rate is None
-        else Cell(text=ratio(rate.value), key=rate.value, detail=within(rate)),
+        else Cell(text=ratio(rate.value), key=rate.value, detail=ends),
         Cell(text=count(run.num_steps), key=run.num_steps),
         Cell(text=count(run.num_warm_up), key=run.num_warm_up),
         Cell(text=count(run.num_unlike), key=run.num_unlike),
