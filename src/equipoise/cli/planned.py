@@ -9,7 +9,7 @@ from equipoise.advice.plans.sizing import kinds_held
 from equipoise.cli.output import counted, paragraph, table_text
 from equipoise.scaling.equilibrium import Equilibrium, doubling_words, place_words
 from equipoise.stats import Interval
-from equipoise.units import format_count, format_duration, format_percent, format_si
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
 
 # Shares of a whole below this are left out of its list for people.
 _LEAST_SHARE = 0.005
@@ -87,7 +87,7 @@ def _recommended(found: Plan) -> str:
     lines = {
         "strategy": best.strategy.text(),
         "time": _time(best),
-        "a step": f"{format_duration(best.step_s)} for {format_count(batch)} samples{share}",
+        "a step": f"{format_step(best.step_s)} for {format_count(batch)} samples{share}",
         "costs": _costs(best),
         "memory": _memory(found, best),
         "a step is": _seconds(best),
