@@ -1,5 +1,6 @@
 """Whole answers on the embedded data."""
 
+import polars as pl
 import pytest
 
 from equipoise.advice.answer.advised import advise
@@ -114,3 +115,10 @@ def test_a_chip_without_results_is_told_of_by_its_sibling(scores):
     assert found.recommended.time == told.time
     assert "carried" in {each.kind for each in found.records}
     assert "joint" not in {each.kind for each in found.records}
+
+
+def test_results_of_campaigns_that_are_no_rounds_do_not_stand_in_the_way(scores):
+    mine = scores.filter(pl.col("accelerator") == "h200-sxm5-141gb").with_columns(campaign=pl.lit("mine"))
+    request = Request(workload="stable_diffusion", accelerators=("h200-nvl-141gb",), most=8)
+    found = advise(request, scores=pl.concat([scores, mine]))
+    assert found.standing.like.chip.slug == "h200-sxm5-141gb"

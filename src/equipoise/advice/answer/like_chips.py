@@ -65,9 +65,9 @@ def nearest_chip(
 ) -> LikeChip | None:
     """The chip with results of a workload that is nearest to one without; None where none is near at all.
 
-    best: as `best_per_size` returned it. sizes: asked about. The same chip in another form comes first, then
-    other chips of its maker and kind; of those the one of the nearest peak, whose results are new and lie
-    where the sizes are.
+    best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: asked about.
+    The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
+    nearest peak, whose results are new and lie where the sizes are.
     """
     rows = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") != asked.slug))
     rounds = sorted(rows["campaign"].unique(), key=round_key)

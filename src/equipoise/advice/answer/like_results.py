@@ -11,9 +11,9 @@ from equipoise.advice.answer.like_chips_record import like_chip_record
 from equipoise.advice.answer.witnesses import carried, published_witness
 from equipoise.advice.forecast.answer import Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
+from equipoise.advice.forecast.published import results_of
 from equipoise.advice.plans.planned import Plan
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.scaling.points import best_per_size
 from equipoise.spec.hardware import Accelerator
 
 
@@ -44,7 +44,7 @@ def like_results(
     plan: of the chip asked about.
     """
     question, workload = plan.question, plan.workload.slug
-    like = nearest_chip(best_per_size(scores), workload, asked, sizes)
+    like = nearest_chip(results_of(scores).best, workload, asked, sizes)
     if like is None:
         return None
     batch = question.global_batch_samples
