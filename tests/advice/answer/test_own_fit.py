@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.advice.answer.own_fit import OwnFit, own_fit
+from equipoise.advice.answer.own_level import own_level
 from equipoise.advice.answer.own_runs import OwnRun
 from equipoise.advice.answer.own_steps import own_steps
 from equipoise.advice.plans.modelled import model_for
@@ -92,8 +93,12 @@ def test_too_few_set_ups_tell_a_level_alone():
 def test_where_all_is_slower_by_one_factor_the_level_is_taken():
     modelled = steps_of(CELLS, 25e9).rows.step_s(MODEL.parameters)
     runs = [run(*cell, 1.7 * each) for cell, each in zip(CELLS, modelled, strict=True)]
-    why = own_fit(own_steps(runs, LOAD, NODES, MODEL.parameters), MODEL)
+    steps = own_steps(runs, LOAD, NODES, MODEL.parameters)
+    why = own_fit(steps, MODEL)
     assert "tell its level alone: with a size held out" in why
+    level = own_level(steps, MODEL, why)
+    assert level.factor == pytest.approx(1.7)
+    assert level.sentence.startswith("the model is set to your level, 1.70 times its own: your 12 set-ups")
 
 
 def test_steps_as_the_model_foretells_them_leave_it_as_it_is():
