@@ -37,7 +37,7 @@ def heard(
     if published is None and ground.like is not None and modelled is not None:
         published = ground.like.witness(modelled)
         # The model carried them over: what it says by itself of their level would count twice.
-        modelled = replace(modelled, is_beside=published is not None)
+        modelled = replace(modelled, is_beside=published is not None and ground.own is None)
     if published is not None and measured is not None and own is not None:
         ran = {each.num_accelerators for each in own.on(ground.nodes.accelerator.slug)}
         published = at_own_level(published, measured, sorted(ran))
