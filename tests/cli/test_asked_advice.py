@@ -82,11 +82,11 @@ def test_every_option_of_the_verb_is_a_key_or_says_why_not():
 
 
 def test_money_is_asked_for_in_a_file(tmp_path):
-    text = WHOLE + 'queue = 6\nhosting = 0\nhorizon = 24\nruns = "mine"\nhardware = "chips.toml"\n'
+    text = WHOLE + 'queue = 1\nhosting = 0\nhorizon = 24\nruns = "mine"\nhardware = "chips.toml"\n'
     options = asked(_written(tmp_path, text))
     found = wanted(options)
     assert found.owning == Owning(hosting_usd_per_month=0.0, horizon_months=24.0)
-    assert found.queue_s == 21_600.0
+    assert found.queue_s == 3600.0
     assert found.runs == tmp_path / "mine"
     assert options.hardware == (tmp_path / "chips.toml",)
 

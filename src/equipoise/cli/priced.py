@@ -72,9 +72,10 @@ def ownership_text(found: Ownership) -> str:
         f"{_range(running, format_si)} USD a month, {where}",
         "rented": f"{_range(found.rent_usd_per_month, format_si)} USD a month, used "
         f"{_range(found.utilisation, share)} of all hours",
-        "pays after": f"{_range(found.months_to_break_even, months)} months; before it is worn out: "
+        "pays after": f"{_range(found.months_to_break_even, months)} months, unsold; before it is worn out: "
         f"{share(found.chance_in_lifetime)} likely",
-        "return": f"{_range(found.return_usd, format_si)} USD after {found.horizon_months:g} months"
+        "return": f"{_range(found.return_usd, format_si)} USD after {found.horizon_months:g} months, "
+        "sold then"
         + (
             ", never positive at any use"
             if found.even_at_utilisation is None

@@ -304,7 +304,7 @@ def ticks(low: float, high: float) -> list[float]:
     >>> ticks(1.9, 5.2)
     [2, 2.5, 3, 4, 5]
     >>> ticks(16_400, 18_500)
-    [16500.0, 17000.0, 17500.0, 18000.0, 18500.0]
+    [16500, 17000, 17500, 18000, 18500]
     """
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last - first < FEWEST_TICKS - 1:

@@ -67,13 +67,13 @@ def _tiles(found: Ownership) -> Iterator[Tile]:
         label="Pays after",
         value=value if value == NEVER else f"{value} months",
         detail=_ends(found.months_to_break_even, months),
-        words="What it costs over what a month of owning saves.",
+        words="Its price over what a month of owning saves; what it can then be sold for is left out.",
     )
     yield Tile(
         label=f"Return after {found.horizon_months:g} months",
         value=f"{format_si(found.return_usd.value)} USD",
         detail=_ends(found.return_usd, format_si),
-        words="Saved, and what it is then worth, less its price.",
+        words="Saved, and what it can then be sold for, less its price.",
     )
     yield Tile(
         label="To buy",

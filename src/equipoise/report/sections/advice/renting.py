@@ -27,12 +27,7 @@ from equipoise.report.words import ABSENT, DASH, capital, sentence
 from equipoise.stats import Interval
 from equipoise.units import format_duration, format_percent, format_si
 
-# What is lost, as columns: title and meaning.
-CAUSES: Final = {
-    "checkpoints": ("Writing", "of the paid time, that writes checkpoints"),
-    "repeated": ("Redone", "of the paid time, that does again what a failure undid"),
-    "restarts": ("Restarts", "of the paid time, from a failure until it trains again"),
-}
+CAUSES: Final = ("checkpoints", "repeated", "restarts")
 
 
 def _blocks(findings: AdviceFindings) -> tuple[Block, ...]:
@@ -102,20 +97,22 @@ def _table(risks: tuple[Risk, ...]) -> Table:
     written = "" if size is None else f"; a checkpoint holds {format_si(size, 'B')}"
     return Table(
         name="advice-terms",
-        caption=f"Each terms of renting; below, {level} ranges{written}",
+        caption=(
+            f"Each terms of renting; below, {level} ranges{written}. "
+            "Lost: to checkpoints / work done twice / restarts"
+        ),
         columns=(
             Column(title="Terms", is_header=True),
             Column(title="Time", is_number=True, meaning="from asking for accelerators to the last step"),
             Column(title="USD", is_number=True, meaning="all paid hours, with what is lost"),
             *(
-                (Column(title="In time", is_number=True, meaning="chance to keep the deadline"),)
+                (Column(title="In\u00a0time", is_number=True, meaning="chance to keep the deadline"),)
                 if timed
                 else ()
             ),
             Column(title="Failures", is_number=True, meaning="expected stops while it runs"),
             Column(title="Checkpoint", is_number=True, meaning="work between two that loses least"),
             Column(title="Lost", is_number=True, meaning="share of the paid time that trains nothing"),
-            *(Column(title=title, is_number=True, meaning=words) for title, words in CAUSES.values()),
         ),
         rows=tuple(tuple(_cells(each, risks, timed=timed)) for each in risks),
     )
@@ -140,9 +137,8 @@ def _cells(each: Risk, risks: tuple[Risk, ...], *, timed: bool) -> Iterator[Cell
     pause = format_duration(each.checkpoint_s.value)
     yield Cell(text=checkpoints(each), key=each.checkpoint_interval_s, detail=f"{pause} each")
     whole = sum(each.lost.values())
-    yield Cell(text=share(whole), key=whole)
-    for cause in CAUSES:
-        yield Cell(text=share(each.lost[cause]), key=each.lost[cause])
+    apart = " / ".join(f"{100.0 * each.lost[cause]:.0f}" for cause in CAUSES)
+    yield Cell(text=share(whole), key=whole, detail=f"{apart} %")
 
 
 def _paid(each: Risk, money: Interval | None) -> Cell:
