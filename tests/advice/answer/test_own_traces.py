@@ -5,7 +5,7 @@ import json
 import pytest
 
 from equipoise.advice.answer.asked import Request
-from equipoise.advice.answer.checked_traces import checks, possible
+from equipoise.advice.answer.checked_traces import checks, possible, ran_elsewhere
 from equipoise.advice.answer.measured_witness import measured_witness
 from equipoise.advice.answer.own_evidence import trace_words
 from equipoise.advice.answer.own_files import own_files
@@ -155,6 +155,10 @@ def test_the_model_says_what_it_thinks_of_the_traced_strategy(traced):
     assert told.startswith("Your trace (rank0.json) at 8 ranks: a step of 200 ms, 20 % exposed, 10 % idle")
     assert f"the model says {1000 * check.modelled_step_s:.3g} ms" in told
     assert checks([found], load, cluster("h100-sxm5-80gb"), parameters) == ()
+    assert ran_elsewhere([found], "a100-sxm4-80gb", "A100") == ()
+    assert ran_elsewhere([found], "h100-sxm5-80gb", "H100") == (
+        "Not used for H100: rank0.json ran on NVIDIA A100-SXM4-80GB.",
+    )
 
 
 def test_a_step_faster_than_the_peak_is_of_something_else(traced):

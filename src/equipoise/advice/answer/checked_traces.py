@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from equipoise.advice.answer.own_traces import OwnTrace
+from equipoise.advice.answer.own_traces import OwnTrace, named
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import grid
 from equipoise.perfmodel.load import Load
@@ -66,6 +66,15 @@ def checks(
         _check(each, load, nodes, parameters)
         for each in traces
         if each.accelerator in {None, nodes.accelerator.slug}
+    )
+
+
+def ran_elsewhere(traces: Sequence[OwnTrace], accelerator: str, title: str) -> tuple[str, ...]:
+    """What to say of traces of another accelerator than the one asked about."""
+    return tuple(
+        f"Not used for {title}: {named(each.files)} ran on {each.device}."
+        for each in traces
+        if each.accelerator not in {None, accelerator}
     )
 
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.asked import Request
-from equipoise.advice.answer.checked_traces import TraceCheck, checks
+from equipoise.advice.answer.checked_traces import TraceCheck, checks, ran_elsewhere
 from equipoise.advice.answer.like_results import LikeResults, like_results
 from equipoise.advice.answer.machines import Machine
 from equipoise.advice.answer.own_files import OwnFiles
@@ -69,7 +69,8 @@ def ground(
 ) -> Ground:
     """The plan and the forecast, as far as there is ground for them, and the length of the training."""
     missing: list[str] = []
-    notes: list[str] = []
+    chip = nodes.accelerator
+    notes = [*ran_elsewhere(files.traces, chip.slug, chip.title)]
     planned: Plan | None = None
     flat: Landscape | None = None
     told: Forecast | None = None

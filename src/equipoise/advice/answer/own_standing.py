@@ -8,7 +8,7 @@ from equipoise import economics
 from equipoise.advice.answer.about import Subject
 from equipoise.advice.answer.advice import Standing
 from equipoise.advice.answer.asked import Request
-from equipoise.advice.answer.checked_traces import TraceCheck
+from equipoise.advice.answer.checked_traces import TraceCheck, ran_elsewhere
 from equipoise.advice.answer.chosen import chosen, kept, obstacle
 from equipoise.advice.answer.ground import length_of
 from equipoise.advice.answer.joined import joined_curves
@@ -78,7 +78,11 @@ def own_standing(
         obstacle=None if kept(request, choices) else obstacle(request, choices, []),
         points=points,
         answer=answer,
-        notes=(*machine.notes, *own_notes(None, traces)),
+        notes=(
+            *machine.notes,
+            *ran_elsewhere(files.traces, machine.name, machine.title),
+            *own_notes(None, traces),
+        ),
         traces=traces,
     )
 
