@@ -30,7 +30,11 @@ def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
     '8.07 MJ'
     >>> format_si(0.5, "s"), format_si(16_720.0), format_si(-34.5)
     ('0.5 s', '16.7 k', '-34.5')
+    >>> format_si(999.6), format_si(999_999, "J")
+    ('1 k', '1 MJ')
     """
+    if math.isfinite(value):
+        value = float(f"{value:.{digits}g}")  # 999.6 is 1 k, as 1000 is
     for factor, prefix in _SI_PREFIXES:
         if abs(value) >= factor:
             return f"{value / factor:.{digits}g} {prefix}{unit}"

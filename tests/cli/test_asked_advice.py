@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 
 import pytest
 
@@ -65,6 +66,13 @@ def test_what_no_option_means_is_refused_with_its_place(tmp_path, line, words):
                 f"{'' if 'workload' in line else chr(10).join(['workload = ' + chr(34) + 'bert' + chr(34), ''])}{line}\n",
             )
         )
+
+
+def test_what_may_never_end_is_not_read(tmp_path):
+    pipe = tmp_path / "job.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match="not a regular file"):
+        asked(Asked(workload=str(pipe)))
 
 
 def test_a_deadline_is_hours_or_has_its_unit():

@@ -33,7 +33,7 @@ _WHY_TOKENS = (
     "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
     "trained on more: --tokens-per-param"
 )
-_ALIKE = "all cost the same time; whether so many are needed, or enough, is not asked"
+_ALIKE = "each takes the same time; whether so many are needed, or enough, is not asked"
 # The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
 _AS_GOOD = 0.02
 # Where so little of money and time is used up at the largest model found, they are not what ends it.
@@ -101,7 +101,10 @@ def reach(
     if math.isinf(question.budget_usd) and math.isinf(question.deadline_s):
         raise UsageError(f"--ask {asked} needs --budget or --deadline: how much money or time there is")
     if not 0.0 < tokens_per_param <= _MOST_TOKENS_PER_PARAM:
-        raise UsageError(f"--tokens-per-param is {tokens_per_param:g}; expected a number above 0")
+        raise UsageError(
+            f"--tokens-per-param is {tokens_per_param:g}; expected a number above 0, at most "
+            f"{_MOST_TOKENS_PER_PARAM:g}"
+        )
     about = replace(question, training_samples=_UNIT, training_tokens=None, num_best=1)
     ground = setting(about, terms or Terms(), scores, model=model)
     refuse(question, ground, terms or Terms())

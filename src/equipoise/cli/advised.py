@@ -124,7 +124,8 @@ def _mass(amount: Interval) -> str:
     factor, unit = (_TONNE_KG, "t") if amount.value >= _TONNE_KG else (1.0, "kg")
     if amount.value < 1.0:
         factor, unit = 1 / _TONNE_KG, "g"
-    low, value, high = (f"{each / factor:.3g}" for each in (amount.low, amount.value, amount.high))
+    rounded = (float(f"{each / factor:.3g}") for each in (amount.low, amount.value, amount.high))
+    low, value, high = (f"{each:,g}" for each in rounded)
     return f"{value} {unit} CO2 ({low} to {high})"
 
 

@@ -116,12 +116,12 @@ def choices(fixed: Sequence[str], *, precision: str | None) -> Mapping[str, tupl
     fixed: texts such as `tp=8`, `shard_state=2..3`, `recompute=none,full`.
     Raises SpecError for a knob or value that is not known, UsageError for one given twice.
     """
-    texts = list(fixed)
+    texts = [(text, "--fix") for text in fixed]
     if precision is not None:
-        texts.append(f"precision={precision}")
+        texts.append((f"precision={precision}", "--precision"))
     found: dict[str, tuple[Value, ...]] = {}
-    for text in texts:
-        name, values = _values(text)
+    for text, option in texts:
+        name, values = _values(text, option)
         if name in found:
             raise UsageError(f"--fix {name} is given twice; list its values with commas")
         if name == "global_batch_samples":
@@ -130,18 +130,18 @@ def choices(fixed: Sequence[str], *, precision: str | None) -> Mapping[str, tupl
     return found
 
 
-def _values(text: str) -> tuple[str, tuple[Value, ...]]:
-    """The field and the values of one text."""
+def _values(text: str, option: str) -> tuple[str, tuple[Value, ...]]:
+    """The field and the values of one text. option: where it stands, for the error."""
     name, equals, listed = text.partition("=")
     values: list[Value] = []
     field = name.strip()
     for item in listed.split(",") if equals else [""]:
         first, dots, last = item.strip().partition("..")
         stated = f"{name.strip()}={first}" if equals else text
-        field, value = knob(stated, where="--fix")
+        field, value = knob(stated, where=option)
         values.append(value)
         if dots:
-            _, end = knob(f"{name.strip()}={last}", where="--fix")
+            _, end = knob(f"{name.strip()}={last}", where=option)
             values.extend(_between(text, field, value, end))
     return field, tuple(dict.fromkeys(values))
 

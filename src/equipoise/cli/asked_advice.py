@@ -1,6 +1,7 @@
 """What `advise` is asked: its options, or a TOML file that holds the same, as a request for advice."""
 
 import math
+import stat
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -90,6 +91,8 @@ def given(options: Mapping[str, object]) -> Asked:
 def from_file(path: Path) -> Asked:
     """What a TOML file asks. Raises DataError that names the key, what was found and what was expected."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait forever
+            raise DataError(f"{path}: not a regular file; expected a TOML file with the options")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as err:

@@ -59,9 +59,15 @@ def electricity(
     Raises UsageError where the user's own are no such amounts.
     """
     if usd_per_kwh is not None and not 0 < usd_per_kwh < _MOST_USD_PER_KWH:
-        raise UsageError(f"--electricity is {usd_per_kwh!r}; expected US dollars a kWh, above 0")
+        raise UsageError(
+            f"--electricity is {usd_per_kwh!r}; expected US dollars a kWh, above 0, "
+            f"below {_MOST_USD_PER_KWH:g}"
+        )
     if pue is not None and not 1 <= pue < _MOST_PUE:
-        raise UsageError(f"--pue is {pue!r}; expected the building's energy over that of machines, from 1")
+        raise UsageError(
+            f"--pue is {pue!r}; expected the building's energy over that of machines, from 1, "
+            f"below {_MOST_PUE:g}"
+        )
     usual = table("grids.toml")["electricity"]
     place = "office_pue" if in_office else "pue"
     told = []

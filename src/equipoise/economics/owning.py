@@ -90,7 +90,9 @@ def purchase(
     """
     for option, amount in (("--purchase", own_usd), ("--hosting", hosting_usd_per_month)):
         if amount is not None and not 0 <= amount < _MOST_USD:
-            raise UsageError(f"{option} is {amount!r}; expected US dollars an accelerator")
+            raise UsageError(
+                f"{option} is {amount!r}; expected US dollars an accelerator, from 0, below {_MOST_USD:g}"
+            )
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
     rows = [row for row in known["purchase"] if row["accelerator"] == chip.slug]

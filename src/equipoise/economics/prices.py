@@ -84,7 +84,9 @@ def offers(accelerator: str) -> tuple[Offer, ...]:
 
 def _own(accelerator: str, own: float, terms: PriceTerms) -> Price:
     if not 0 < own < _MOST_USD:
-        raise UsageError(f"--price is {own!r}; expected US dollars per accelerator and hour, above 0")
+        raise UsageError(
+            f"--price is {own!r}; expected US dollars per accelerator and hour, above 0, below {_MOST_USD:g}"
+        )
     return Price(
         accelerator=accelerator,
         usd_per_accelerator_hour=own,

@@ -49,7 +49,8 @@ def standing(
     """
     nodes = cluster(machine.name, **machine.node)
     chip = nodes.accelerator
-    published = _published_sizes(scores, about.workload, chip) if is_to_target(request) else ()
+    is_usual = is_to_target(request) and request.global_batch_samples is None
+    published = _published_sizes(scores, about.workload, chip) if is_usual else ()
     most = request.most or machine.most or max((USUAL_MOST, *published))
     sizes = _sizes(nodes, most, published)
     known = ground(request, about, machine, nodes=nodes, sizes=sizes, scores=scores, own=own, files=files)
