@@ -58,9 +58,7 @@ def _row(run: WatchedRun) -> tuple[Cell, ...]:
         if run.batch_samples is None
         else Cell(text=count(run.batch_samples), key=run.batch_samples),
         milliseconds(run.step_s),
-        Cell(text=ABSENT)
-        if rate is None
-        else Cell(text=ratio(rate.value), key=rate.value, detail=ends),
+        Cell(text=ABSENT) if rate is None else Cell(text=ratio(rate.value), key=rate.value, detail=ends),
         Cell(text=count(run.num_steps), key=run.num_steps),
         Cell(text=count(run.num_warm_up), key=run.num_warm_up),
         Cell(text=count(run.num_unlike), key=run.num_unlike),
