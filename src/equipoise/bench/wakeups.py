@@ -16,7 +16,7 @@ from equipoise.units import MICROSECOND_S, NANOSECOND_S
 # The least that Linux grants (6.12 and later; before, it is not asked).
 SLICE_S = 100 * MICROSECOND_S
 # A thread that is ready may have to wait for the clock's tick, 4 ms, while another spins for what it holds.
-# An interruption takes some 35 us where a virtual machine lies within another: no more often than needed.
+# An interruption takes some 40 us where a virtual machine lies within another: no more often than needed.
 TICK_S = 1000 * MICROSECOND_S
 _LATENCY = Path("/dev/cpu_dma_latency")
 # Numbers of sched_setattr(2) and sched_getattr(2), for which the C library has no functions.
