@@ -74,10 +74,10 @@ def exact(text, rank, world_size):
 def looked_at(text, rank, world_size):
     """The same training as `falling`, judged after every run; what was found in the middle of a cycle."""
     looks = []
+    judge = Judge(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
 
     def look(step):
         own = step.weights()
-        judge = Judge(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
         looks.append((own, judge.of(step.weights())))
 
     result = trained(
