@@ -15,8 +15,7 @@ from equipoise.advice.forecast.answer import LEVEL
 from equipoise.advice.plans.modelled import Model
 from equipoise.advice.plans.planned import Basis
 from equipoise.advice.validation.accuracy import half_width
-from equipoise.advice.validation.step_rows import NOISE_LOG_SD
-from equipoise.perfmodel.calibrate import Calibration, calibrate
+from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.law import FloatArray
@@ -187,7 +186,7 @@ class _Fitting:
             steps.measured_s,
             names=self.names,
             weights=np.ones(len(steps.measured_s)),
-            noise_log_sd=NOISE_LOG_SD,
+            noise_log_sd=STRAY_LOG_SD,
             beliefs=self.beliefs,
             centre=self.start,
             at_once=True,

@@ -23,7 +23,7 @@ from equipoise.advice.validation.predictor import (
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
-from equipoise.perfmodel.calibrate import Calibration, calibrate
+from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.grid import Grid, grid
 from equipoise.perfmodel.load import Load
@@ -38,8 +38,6 @@ from equipoise.spec.workload import Workload
 _Arrays = TypeVar("_Arrays", Load, Machine, Grid)
 # One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
 _NUDGE = 1e-3
-# Wider than the 0.035 that `calibrate` fits with; the coverage in docs/accuracy.md is with this value.
-NOISE_LOG_SD = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,14 +233,14 @@ def _further_log_sd(
     """What is left open of every row by parameters, beyond what is left open of the middle fitted row.
 
     is_elsewhere: (n_rows,), rows of no campaign that was fitted: what is a campaign's own is open for them.
-    Assumes errors of NOISE_LOG_SD a cluster, and that small changes of parameters add up.
+    Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
     Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
     """
     slopes = np.stack([_slope(arrays, prior.name, found.parameters) for prior in PRIORS], axis=1)
     moved = np.array([prior.name in found.moved for prior in PRIORS])
     own = np.array([prior.local for prior in PRIORS])
     log_sd = np.array([prior.log_sd for prior in PRIORS])
-    seen = slopes[fitted] * moved * np.sqrt(cluster_weights(clusters[fitted]))[:, None] / NOISE_LOG_SD
+    seen = slopes[fitted] * moved * np.sqrt(cluster_weights(clusters[fitted]))[:, None] / STRAY_LOG_SD
     covariance = np.linalg.inv(seen.T @ seen + np.diag(log_sd**-2.0))
     variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
     shared = slopes * ~own
