@@ -297,7 +297,7 @@ def _range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
 def ticks(low: float, high: float) -> list[float]:
     """At most `MOST_TICKS` powers of two that lie between low and high, evenly apart on a log axis.
 
-    Round numbers instead where only one or two such powers lie between.
+    Round numbers instead where only one or two such powers lie between, the number itself where both are one.
 
     >>> ticks(1.8, 4000)
     [2, 8, 32, 128, 512, 2048]
@@ -305,7 +305,11 @@ def ticks(low: float, high: float) -> list[float]:
     [2, 2.5, 3, 4, 5]
     >>> ticks(16_400, 18_500)
     [16500, 17000, 17500, 18000, 18500]
+    >>> ticks(256, 256)
+    [256]
     """
+    if low == high:
+        return [low]
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last - first < FEWEST_TICKS - 1:
         return _round_numbers(low, high)
