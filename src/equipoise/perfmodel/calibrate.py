@@ -25,8 +25,8 @@ _STEP = 1e-4
 NOISE_LOG_SD = 0.035
 # How far one set-up strays from what its parameters say, in logs: with it is counted what a fit leaves open,
 # and few steps of one's own are fitted. Rows held out are off by 0.03 to 0.1 (docs/accuracy.md), more than
-# one standard deviation above, in whose fit what lies far out weighs less. The intervals of 82 rows of vTrain,
-# Megatron and torchtitan held out hold as many with 0.035.
+# one standard deviation above, in whose fit what lies far out weighs less. The intervals of 82 rows held out
+# of vTrain, Megatron and torchtitan hold as many with 0.035.
 STRAY_LOG_SD = 0.05
 
 
