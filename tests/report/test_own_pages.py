@@ -198,6 +198,21 @@ def test_watched_loops_tell_rates_phases_and_ranks(tmp_path):
     assert "2025-01-02 00:00:00" in page
 
 
+def test_steps_without_phases_are_told_without_them(tmp_path):
+    file = RankFile(run_folder(tmp_path, "one"), {"rank": 0, "num_ranks": 1})
+    only = {"step": 0.5}
+    file.add(
+        [
+            written_step(only, number=number, num_batches=1, num_samples=0, profiled=False)
+            for number in range(1, 41)
+        ]
+    )
+    file.close()
+    told = text(WATCHED, watched_now(tmp_path))
+    assert "a model on 1 rank, 500 ms a step" in told
+    assert "Where a step goes ─" not in told
+
+
 def test_long_loops_are_drawn_by_medians_of_neighbours(tmp_path):
     loop(tmp_path, "20250101T000000-abcdef", 0.010, num=1000, ended=False)
     (run,) = watched_now(tmp_path).runs

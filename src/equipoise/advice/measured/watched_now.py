@@ -95,9 +95,9 @@ class WatchedNow:
     num_older: int
 
     @property
-    def timed(self) -> tuple[WatchedRun, ...]:
-        """Those in which steps were seen."""
-        return tuple(run for run in self.runs if run.step_s is not None)
+    def split(self) -> tuple[WatchedRun, ...]:
+        """Those whose steps have told their phases."""
+        return tuple(run for run in self.runs if run.phases)
 
     @property
     def several(self) -> tuple[WatchedRun, ...]:
@@ -155,7 +155,7 @@ def _seen(files: RunFiles) -> WatchedRun:
         is_steady=watched.is_steady,
         step_s=found,
         samples_per_s=_rate(batch, found),
-        phases={} if found is None else {name: share * found.value for name, share in shares.items()},
+        phases=_phases(shares, found),
         gains=tuple(gains(shares)),
         course=_course(now),
         ranks=tuple(_rank(record, watched.numbers) for record in now.records),
@@ -165,6 +165,13 @@ def _seen(files: RunFiles) -> WatchedRun:
         is_whole=now.is_whole,
         changed_s=files.changed_s,
     )
+
+
+def _phases(shares: Mapping[str, float], step_s: Spread | None) -> dict[str, float]:
+    """Seconds of each phase of the median step; nothing where no parts were told."""
+    if step_s is None or sum(shares.get(name, 0.0) for name in PARTS) <= 0:
+        return {}
+    return {name: share * step_s.value for name, share in shares.items()}
 
 
 def _rate(batch: int | None, step_s: Spread | None) -> Spread | None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import WATCHED, content, write_whole
 from equipoise.errors import DataError
-from equipoise.units import MIB, NANOSECOND_S
+from equipoise.units import MIB, MILLISECOND_S, NANOSECOND_S
 
 _SCHEMA = "equipoise.watched/1"
 _MOST_RANKS = 1_000_000
@@ -220,7 +220,10 @@ def _is_split(seconds: Mapping[str, Any]) -> bool:
     """Whether these are a step's seconds by phase."""
     if STEP not in seconds or not all(map(_is_finite, seconds.values())):
         return False
-    return seconds[STEP] >= _SHORTEST_S and all(abs(each) <= _LONGEST_S for each in seconds.values())
+    # Differences of moments may miss zero by what clocks of devices do not resolve.
+    return seconds[STEP] >= _SHORTEST_S and all(
+        -MILLISECOND_S <= each <= _LONGEST_S for each in seconds.values()
+    )
 
 
 def _is_exchanged(found: object) -> bool:

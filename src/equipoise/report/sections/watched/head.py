@@ -43,15 +43,22 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
         return (
             ("Phases come when its steps have become steady: after a few dozen.",) if run.is_running else ()
         )
-    most = max((name for name in PHASES if name in run.phases), key=lambda name: run.phases[name])
-    share = format_percent(round(run.phases[most] / run.step_s.value, 3))
     rate = "" if run.samples_per_s is None else f", {per_second(run.samples_per_s.value)}"
     steady = () if run.is_steady else ("Step times still had a trend: they are not steady.",)
     return (
-        f"{count(run.num_steps)} steps count{rate}; {share} of a step is {PHASES[most]}.",
+        f"{count(run.num_steps)} steps count{rate}{_largest(run)}.",
         *(sentence(f"{each[:1].upper()}{each[1:]}.") for each in run.gains[:MOST_GAINS]),
         *steady,
     )
+
+
+def _largest(run: WatchedRun) -> str:
+    """The phase that takes most of a step; nothing where no phases were told."""
+    told = {name: run.phases[name] for name in PHASES if name in run.phases}
+    if not told:
+        return ""
+    most = max(told, key=lambda name: told[name])
+    return f"; {format_percent(round(told[most] / sum(told.values()), 3))} of a step is {PHASES[most]}"
 
 
 def closing(findings: WatchedNow) -> tuple[str, ...]:

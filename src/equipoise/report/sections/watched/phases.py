@@ -15,12 +15,12 @@ MOST_BARS: Final = 12
 
 
 def _blocks(findings: WatchedNow) -> tuple[Block, ...]:
-    runs = findings.timed[:MOST_BARS]
+    runs = findings.split[:MOST_BARS]
     intro = prose(
         "A bar is the median step of a run, by phase. Exposed communication is what the step waits for; "
         "what computing hides is not in it."
     )
-    cut = len(findings.timed) > MOST_BARS
+    cut = len(findings.split) > MOST_BARS
     more = (note(f"The newest {MOST_BARS} runs are shown."),) if cut else ()
     return (intro, Panels(charts=(_chart(runs),), legend="Phase"), *more)
 
@@ -71,5 +71,5 @@ def _words(run: WatchedRun) -> str:
 
 
 SECTION: Final[Section[WatchedNow]] = Section(
-    name="phases", title="Where a step goes", needs=("timed",), blocks=_blocks
+    name="phases", title="Where a step goes", needs=("split",), blocks=_blocks
 )
