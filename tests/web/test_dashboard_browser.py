@@ -112,6 +112,19 @@ def test_the_keyboard_reaches_everything_in_order(opened):
             assert landmark in roles, landmark
 
 
+def test_buying_is_asked_for_by_keys_alone(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-h100&most=8") as page:
+        page.locator("h1", has_text="BERT").wait_for()
+        page.locator("summary", has_text="Buying").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "buy"
+        page.keyboard.press("ArrowDown")
+        page.wait_for_url("**buy=yes**")
+        page.locator("#buying").wait_for()
+        assert "months" in page.locator("#buying").inner_text()
+
+
 def test_the_theme_stays_while_pages_change(opened):
     with opened("/accuracy", color_scheme="light") as page:
         page.get_by_role("button", name="Dark theme").click()
@@ -122,7 +135,14 @@ def test_the_theme_stays_while_pages_change(opened):
 
 
 @pytest.mark.parametrize(
-    "path", ["/study", "/compare", "/plan?workload=bert&accelerator=dgx-a100&most=8", "/runs"]
+    "path",
+    [
+        "/study",
+        "/compare",
+        "/plan?workload=bert&accelerator=dgx-a100&most=8",
+        "/runs",
+        "/advice?workload=bert&accelerator=dgx-h100&most=8&deadline=9&buy=yes",
+    ],
 )
 def test_a_phone_never_scrolls_sideways(opened, path):
     with opened(path, viewport={"width": 390, "height": 800}, is_mobile=True) as page:

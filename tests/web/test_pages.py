@@ -28,7 +28,7 @@ WRONG = (
     ("/plan?region=atlantis", "region 'atlantis' is not known"),
     ("/advice?hosting=-1", "hosting='-1': input should be greater than or equal to 0"),
     ("/advice?utilisation=2", "less than or equal to 1"),
-    ("/advice?ask=tokens", "“Asked for” tokens needs “Budget” or “Deadline”"),
+    ("/advice?ask=tokens", "“How many” tokens needs “Budget” or “Deadline”"),
     ("/advice?ask=model&budget=9&buy=yes", "ask for two answers; keep one"),
     ("/advice?runs=../../etc", "runs '../../etc' are not known"),
     ("/advice?workload=os:getcwd", "workload 'os:getcwd' is not known"),

@@ -114,7 +114,7 @@ def advise(
     hosting: Annotated[
         float | None,
         typer.Option(
-            metavar="USD", help="A month of the room of an own accelerator, without power; 0 in one's own."
+            metavar="USD", help="A month of room for one own accelerator, without power; 0 in your own."
         ),
     ] = None,
     horizon: Annotated[

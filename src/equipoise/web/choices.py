@@ -32,13 +32,13 @@ TERMS = (
     Choice(value="spot", label="Spot"),
 )
 ASKS = (
-    Choice(value="size", label="How many accelerators"),
-    Choice(value="tokens", label="How many tokens"),
-    Choice(value="model", label="How large a model"),
+    Choice(value="size", label="accelerators to take"),
+    Choice(value="tokens", label="tokens to train on"),
+    Choice(value="model", label="parameters of a model"),
 )
 BUYING = (
     Choice(value="no", label="Not compared"),
-    Choice(value="yes", label="Compared with renting"),
+    Choice(value="yes", label="Compared"),
 )
 PRECISIONS = (
     Choice(value="bf16", label="bf16"),
@@ -151,7 +151,7 @@ def advice_fields(given: Given, *own: Field) -> tuple[Field, ...]:
     form = Filled(given, AskedAdvice)
     per_param = form.number("tokens_per_param", "Tokens a parameter", (0.001, 1e5), unset="20")
     return (
-        form.select("ask", "Asked for", ASKS),
+        form.select("ask", "How many", ASKS),
         *_asked_first(form),
         form.more(
             "limits", "Limits", *_limits(form), form.number("queue", "Queue, hours", (0, 1e6), unset="none")
@@ -171,7 +171,7 @@ def advice_fields(given: Given, *own: Field) -> tuple[Field, ...]:
             form.select("buy", "Buying", BUYING),
             form.number("purchase", "To buy one, USD", (0, 1e8), unset="price table"),
             form.number("hosting", "Room, USD a month", (0, 1e8), unset="as usual"),
-            form.number("utilisation", "Share of hours used, 0 to 1", (0.001, 1), unset="0.5"),
+            form.number("utilisation", "Use, 0 to 1 of hours", (0.001, 1), unset="0.5"),
             form.number("horizon", "Horizon, months", (1, 240), unset="36"),
         ),
     )

@@ -53,12 +53,12 @@ FIELDS: Final = {
     "electricity": "Electricity, USD a kWh",
     "pue": "Building over machines (PUE)",
     "queue": "Queue, hours",
-    "ask": "Asked for",
+    "ask": "How many",
     "tokens-per-param": "Tokens a parameter",
     "buy": "Buying",
     "purchase": "To buy one, USD",
     "hosting": "Room, USD a month",
-    "utilisation": "Share of hours used",
+    "utilisation": "Use, 0 to 1 of hours",
     "horizon": "Horizon, months",
 }
 _OPTION: Final = re.compile(rf"--({'|'.join(sorted(FIELDS, key=len, reverse=True))})(?![\w-])(?: [A-Z]+\b)?")
