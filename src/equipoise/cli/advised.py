@@ -90,7 +90,8 @@ def _amounts(standing: Standing, best: Choice) -> Iterator[tuple[str, str]]:
         )
     if option is None:
         if best.run is None:
-            yield "strategy", "not known: the model has none that fits"
+            why = "the notes say why" if standing.plan is None else "the model has none that fits"
+            yield "strategy", f"not known: {why}"
         return
     share = (
         "" if option.flop_share is None else f", {format_percent(float(f'{option.flop_share:.2g}'))} of peak"

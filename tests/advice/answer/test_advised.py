@@ -97,6 +97,27 @@ def test_machines_have_to_be_named_in_one_way():
         Request(workload="bert", accelerators=("h100-sxm5-80gb",), here=True)
 
 
+def test_a_batch_too_small_to_share_is_advised_on_fewer_than_anybody_published(scores):
+    request = Request(workload="bert", accelerators=("h100-sxm5-80gb",), most=8, global_batch_samples=2)
+    found = advise(request, scores=scores)
+    assert found.recommended.num_accelerators == 1  # published: 4 and more
+
+
+def test_times_of_a_unit_are_not_joined_with_those_to_the_target(scores):
+    one_batch = scores.filter(  # too few batches to tell samples to the target by
+        pl.col("workload") == "llama2_70b_lora",
+        pl.col("accelerator") == "h200-sxm5-141gb",
+        pl.col("global_batch_samples") == 8,
+    )
+    names, chip = "llama2_70b_lora", ("h200-sxm5-141gb",)
+    found = advise(
+        Request(workload=names, accelerators=chip, most=16, global_batch_samples=8), scores=one_batch
+    )
+    assert {each.kind for each in found.recommended.evidence} == {"published"}
+    assert "MLPerf target" in found.standing.length.words
+    assert found.recommended.option is not None  # its strategy is still told
+
+
 def test_a_model_that_fits_nowhere_says_what_is_missing(scores):
     request = Request(workload="llama31_405b", accelerators=("h100-sxm5-80gb",), most=1)
     with pytest.raises(EvidenceError) as caught:

@@ -1,7 +1,7 @@
 """What all witnesses of a kind of machine are made of: plan, forecast, what was fitted to own runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from equipoise.advice.answer.own_steps import own_steps
 from equipoise.advice.forecast.answer import MAX_ACCELERATORS, Forecast, Inquiry, Terms
 from equipoise.advice.forecast.forecast import forecast
 from equipoise.advice.plans.landscape import Landscape, surveyed
-from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, training_length
+from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, target_words, training_length
 from equipoise.advice.plans.plan import answered, landscape, tried
 from equipoise.advice.plans.planned import Length, Plan, Question
 from equipoise.errors import EvidenceError, SpecError
@@ -28,6 +28,10 @@ _NUM_LAYOUTS = 3
 _MODEL_ALONE = (
     "The model's times are of training steps alone; published ones hold evaluation and start-up too."
 )
+_NO_SAMPLES = (
+    "How many samples the target takes, results do not tell: steps and the model tell strategies, and how "
+    "times change with size, but no time. --samples or --tokens states another length."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +40,13 @@ class Ground:
 
     nodes: with links as the tables state them. own: what the user's steps make of the model: its parameters,
     or a level; None where they say nothing of it. like: where the chip has no result of its own, those of the
-    nearest that has. traces: beside the model before it learnt from the user.
+    nearest that has. traces: beside the model before it learnt from the user. has_samples: whether anything
+    tells how many samples the training takes: where results only say how long, steps tell no time of it.
     """
 
     nodes: Cluster
     length: Length
+    has_samples: bool
     plan: Plan | None
     flat: Landscape | None
     own: OwnFit | OwnLevel | None
@@ -95,13 +101,20 @@ def ground(
         try:
             told = _forecast(request, about, nodes.accelerator.slug, sizes, scores=scores, own=own)
         except EvidenceError as err:
-            missing += err.missing
+            missing += (each.replace("--from FILE", "--runs FILE") for each in err.missing)
             if planned is not None and scores is not None:
                 like = like_results(planned, nodes.accelerator, sizes, scores)
     length = planned.length if planned is not None else length_of(request, about, scores)
+    has_samples = length.is_whole or (told is None and like is None)
+    if not has_samples:
+        # Published times are of whole trainings, the model's of a unit: of the target only the former.
+        notes = [each for each in notes if each not in length.notes]
+        notes.append(_NO_SAMPLES)
+        length = replace(length, words=target_words(about.workload), is_whole=True, missing=(), notes=())
     return Ground(
         nodes=nodes,
         length=length,
+        has_samples=has_samples,
         plan=planned,
         flat=flat,
         own=learnt,

@@ -28,7 +28,7 @@ def heard(
 
     sizes: asked about. most: no curve goes on beyond it.
     """
-    measured = _measured(ground, about, sizes, own)
+    measured = _measured(ground, about, sizes, own) if ground.has_samples else None
     modelled = None if ground.plan is None else modelled_witness(ground.plan)
     published = None if ground.forecast is None else published_witness(ground.forecast)
     if published is not None and modelled is not None and ground.forecast is not None:
@@ -38,6 +38,8 @@ def heard(
         published = ground.like.witness(modelled)
         # The model carried them over: what it says by itself of their level would count twice.
         modelled = replace(modelled, is_beside=published is not None and ground.own is None)
+    if not ground.has_samples:  # ratios of its times may carry published ones; they are of another length
+        modelled = None
     if published is not None and measured is not None and own is not None:
         ran = {each.num_accelerators for each in own.on(ground.nodes.accelerator.slug)}
         published = at_own_level(published, measured, sorted(ran))

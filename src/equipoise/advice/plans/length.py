@@ -68,6 +68,11 @@ def training_length(
     return _fitted(workload, growth, entries)
 
 
+def target_words(workload: Workload) -> str:
+    """What the length of a published training is, as in "the time to ..."."""
+    return f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}"
+
+
 def _always(samples: float) -> Callable[[FloatArray], FloatArray]:
     return lambda batch: np.full_like(batch, samples)
 
@@ -94,7 +99,7 @@ def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> L
         f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}."
     )
     return Length(
-        words=f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}",
+        words=target_words(workload),
         samples=lambda batch: np.asarray(least * (1 + batch / critical)),
         log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
         batches=(int(seen.min()), int(seen.max())),
