@@ -7,7 +7,7 @@ from equipoise.report.blocks import Badge, Block, Bullets, Cell, Column, Table, 
 from equipoise.report.section import Section
 from equipoise.report.sweep_text import milliseconds, within
 from equipoise.report.watched_text import SUCCESS, begun, reason
-from equipoise.report.words import ABSENT, accelerator_name, count, plural, printable, ratio, sentence
+from equipoise.report.words import ABSENT, DASH, accelerator_name, count, plural, printable, ratio, sentence
 
 MOST_WHY: Final = 10
 COLUMNS: Final = (
@@ -50,6 +50,8 @@ def _row(run: WatchedRun) -> tuple[Cell, ...]:
     machine = accelerator_name(run.accelerator) if run.accelerator else ""
     how = ", ".join(printable(each) for each in (run.strategy, run.precision, machine) if each)
     ends = None if rate is None else within(rate)
+    if ends is not None and len(set(ends.split(f" {DASH} "))) == 1:  # narrower than its digits
+        ends = None
     return (
         Cell(text=begun(run), key=run.name, badge=_badge(run)),
         Cell(text=printable(run.workload or "unknown"), key=run.workload or "", detail=how or None),
