@@ -732,6 +732,17 @@ def test_a_builder_that_needs_values_is_told_so(tmp_path, monkeypatch):
     assert count_function("own_values:made", allocate=True).num_forward_kernels == 2
 
 
+def test_lazy_modules_want_one_batch_before_they_have_shapes():
+    def build():
+        return nn.Sequential(nn.LazyLinear(4), nn.ReLU())
+
+    with pytest.raises(SpecError, match="lazy module has no shapes"):
+        count(build, torch.zeros(2, 3))
+    model = build()
+    model(torch.zeros(2, 3))
+    assert count(model, torch.zeros(2, 3)).params == 3 * 4 + 4
+
+
 def test_weights_drawn_until_they_fit_need_no_values():
     def build():
         layer = nn.Linear(8, 8)

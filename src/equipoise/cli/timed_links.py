@@ -85,7 +85,8 @@ def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
     here = at_hand(wanted.device or "auto")
     if not binds_here:
         return {"device": here.device, "num_ranks": wanted.ranks}
-    num_ranks = wanted.ranks or (max(here.num_devices, 2) if here.device == "cuda" else 2)
+    usual = max(here.num_devices, 2) if here.device == "cuda" else 2
+    num_ranks = usual if wanted.ranks is None else wanted.ranks
     if here.device == "cuda" and here.num_devices < num_ranks:
         if wanted.device == "cuda":
             raise UsageError(f"--ranks {num_ranks}: this machine has {here.num_devices} accelerators")

@@ -103,6 +103,13 @@ def test_a_batch_too_small_to_share_is_advised_on_fewer_than_anybody_published(s
     assert found.recommended.num_accelerators == 1  # published: 4 and more
 
 
+def test_sizes_that_only_an_earlier_round_holds_are_told_of_by_it(scores):
+    # bert on H100: v5.0 holds 64 alone, v4.1 holds 4 and 8 (official: 5.4 minutes on 8).
+    found = advise(Request(workload="bert", accelerators=("h100-sxm5-80gb",), most=8), scores=scores)
+    (told,) = [each for each in found.recommended.evidence if each.kind == "published"]
+    assert told.time.value == pytest.approx(5.4 * 60, rel=0.05)
+
+
 def test_times_of_a_unit_are_not_joined_with_those_to_the_target(scores):
     one_batch = scores.filter(  # too few batches to tell samples to the target by
         pl.col("workload") == "llama2_70b_lora",

@@ -1,6 +1,7 @@
 """What all witnesses of a kind of machine are made of: plan, forecast, what was fitted to own runs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -22,6 +23,8 @@ from equipoise.advice.plans.length import TRAINING_ALONE, stated_length, target_
 from equipoise.advice.plans.plan import answered, landscape, tried
 from equipoise.advice.plans.planned import Length, Plan, Question
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.scaling.metrics import COMPARABLE
+from equipoise.scaling.points import round_key
 from equipoise.spec.cluster import Cluster
 
 _NUM_LAYOUTS = 3
@@ -169,7 +172,10 @@ def _forecast(
     scores: pl.DataFrame | None,
     own: OwnRuns | None,
 ) -> Forecast:
-    """What published results say of the sizes, and the user's own whole trainings among them."""
+    """What published results say of the sizes, and the user's own whole trainings among them.
+
+    Of the newest round that tells a time of any size with a record: the latest may hold other sizes alone.
+    """
     assert scores is not None
     batch = request.global_batch_samples
     inquiry = Inquiry(
@@ -179,7 +185,33 @@ def _forecast(
         global_batch_samples=None if batch is None else float(batch),
     )
     trainings = None if own is None else own.trainings
-    return forecast(scores, inquiry, own=trainings, terms=Terms())
+    newest = forecast(scores, inquiry, own=trainings, terms=Terms())
+    if batch is not None:
+        return newest
+    found = newest
+    for name in _earlier_rounds(scores, about, slug, newest.ground.round, most=2 * sizes[-1]):
+        if any(each.record is not None for each in found.ground.foretold):
+            return found
+        with suppress(EvidenceError):
+            found = forecast(scores, replace(inquiry, round=name), own=trainings, terms=Terms())
+    return found if any(each.record is not None for each in found.ground.foretold) else newest
+
+
+def _earlier_rounds(
+    scores: pl.DataFrame, about: Subject, slug: str, newest: str | None, *, most: int
+) -> list[str]:
+    """Rounds before one with a result of the workload on at most so many accelerators, the latest first."""
+    if newest is None:
+        return []
+    rows = scores.filter(
+        COMPARABLE
+        & (pl.col("division") == "closed")
+        & (pl.col("workload") == about.workload.slug)
+        & (pl.col("accelerator") == slug)
+        & (pl.col("num_accelerators") <= most)
+    )
+    held = sorted(rows["campaign"].unique(), key=round_key, reverse=True)
+    return [name for name in held if round_key(name) < round_key(newest)]
 
 
 def length_of(request: Request, about: Subject, scores: pl.DataFrame | None) -> Length:

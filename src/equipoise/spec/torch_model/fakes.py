@@ -33,6 +33,11 @@ def fake_model(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
         model = model.module
     memo: dict[int, Any] = {}
     for tensor in _held_tensors(model):
+        if nn.parameter.is_lazy(tensor):
+            raise SpecError(
+                f"{type(model).__name__}: a lazy module has no shapes before its first batch; "
+                "run model(batch) once before the model is returned"
+            )
         if id(tensor) not in memo:
             memo[id(tensor)] = _fake_tensor(tensor, mode)
     originals = list(_held_tensors(model))  # alive until the copy is made: the memo knows them by address
