@@ -80,7 +80,7 @@ def closest_reason(standing: Standing) -> tuple[Reason, ...]:
     if plan is None or standing.forecast is not None or plan.length.batches is not None:
         return ()
     mine, like = sizes_of(plan.workload), closest_workload(plan.workload)
-    if mine is None or like is None:
+    if mine is None or like is None or like.workload.slug == plan.workload.slug:  # only its length is another
         return ()
     return (
         Reason(
