@@ -45,6 +45,13 @@ def test_a_run_by_hand(pretraining):
     assert sum(found.lost.values()) == pytest.approx(lost / (1 + lost), rel=0.01)
 
 
+def test_what_is_lost_and_the_work_are_the_time_paid_for(pretraining):
+    # A restart of 660 s with a stop each 6 min and a half: most restarts are cut short themselves.
+    found = risks(replace(pretraining, work=exact(3600.0)), usual=hazards(hours_between=7.0))[0]
+    assert sum(found.lost.values()) == pytest.approx(1.0 - 3600.0 / found.elapsed.value)
+    assert all(share >= 0.0 for share in found.lost.values())
+
+
 def test_terms_differ_by_price_alone_until_nodes_are_taken_away(by_terms):
     demand, reserved, spot = by_terms["on_demand"], by_terms["reserved"], by_terms["spot"]
     assert demand.elapsed == reserved.elapsed

@@ -231,9 +231,11 @@ def _lost(run: _Run, values: Values) -> dict[str, float]:
         return {"checkpoints": 0.0, "repeated": 1.0, "restarts": 0.0}
     written = work / interval * float(run.checkpoint_s(values)[0]) if interval < work else 0.0
     restarted = paid / float(run.between_s(values)[0]) * float(values["restart"][0])
-    checkpoints, restarts = written / paid, min(restarted / paid, 1.0)
-    repeated = max(0.0, 1.0 - work / paid - checkpoints - restarts)
-    return {"checkpoints": checkpoints, "repeated": repeated, "restarts": restarts}
+    checkpoints = written / paid
+    rest = max(0.0, 1.0 - work / paid - checkpoints)
+    # A restart that takes as long as the time between failures is itself cut short, mostly.
+    restarts = min(restarted / paid, rest)
+    return {"checkpoints": checkpoints, "repeated": rest - restarts, "restarts": restarts}
 
 
 def _assumes(run: _Run, terms: PriceTerms, rates: Hazards, queue_s: Interval | None) -> tuple[str, ...]:

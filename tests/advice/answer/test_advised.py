@@ -1,5 +1,7 @@
 """Whole answers on the embedded data."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -88,6 +90,21 @@ def test_of_two_machines_the_cheaper_training_is_taken(scores):
     found = advise(request, scores=scores)
     assert len(found.others) == 1
     assert found.recommended.bill.usd <= found.others[0].recommended.bill.usd
+
+
+def test_unlike_calibrations_do_not_settle_an_order_and_stops_are_counted():
+    request = Request(
+        workload="llama2_70b_lora",
+        accelerators=("h200-sxm5-141gb", "h100-sxm5-80gb"),
+        most=16,
+        global_batch_samples=32,
+        training_samples=5000.0,
+        precision=("bf16", "fp8"),
+    )
+    spot = replace(request, terms=replace(request.terms, price_terms="spot"))
+    told = advise(spot, scores=None).notes
+    assert any("not settled" in each for each in told)
+    assert any("without stops" in each and "spot" in each for each in told)
 
 
 def test_machines_have_to_be_named_in_one_way():

@@ -10,6 +10,7 @@ from equipoise.advice.answer.about import Subject, subject_of
 from equipoise.advice.answer.advice import Advice, Standing
 from equipoise.advice.answer.alternatives import alternatives
 from equipoise.advice.answer.asked import Request
+from equipoise.advice.answer.caveats import caveats
 from equipoise.advice.answer.chosen import worth
 from equipoise.advice.answer.machines import Machine, machines
 from equipoise.advice.answer.next_doubling import next_doubling
@@ -64,6 +65,7 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
         everyone = {each.num_accelerators: each for each in best.everyone}
         doubled = next_doubling(choice, everyone.get(2 * choice.num_accelerators))
     bought, unbought = _bought(request, best)
+    risks = rented(request, best, about.workload)
     return Advice(
         request=request,
         workload=about.workload.slug,
@@ -76,11 +78,12 @@ def _advise(request: Request, scores: pl.DataFrame | None) -> Advice:
         to_measure=to_measure(request, best),
         records=records(request, best),
         swing=None if choice is None else swing(best, choice),
-        risks=rented(request, best, about.workload),
+        risks=risks,
         ownership=bought,
         snippets=snippets_of(best, choice),
         settings=settings_of(best, choice),
         notes=(
+            *caveats(request, best, others, risks),
             *about.notes,
             *best.notes,
             *(() if own is None else own.notes),
