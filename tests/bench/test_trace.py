@@ -352,7 +352,7 @@ def test_one_broken_trace_of_several_is_counted(tmp_path):
     good, bad = tmp_path / "rank0.json", tmp_path / "rank1.json"
     good.write_text(json.dumps(document([kernel(MATMUL, 0, 1)])))
     bad.write_text("no")
-    found = read_traces([tmp_path])
+    found = read_traces([tmp_path, good])  # the good one is named twice, and is one rank
     assert len(found.ranks) == 1
     assert found.rejected.rows()[0]["where"] == str(bad)
 

@@ -52,12 +52,17 @@ def reaches(sought: Sought, *, scores: pl.DataFrame | None = None) -> Reaches:
     if not found:
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
+    has_length = request.training_samples is not None or request.training_tokens is not None
     return Reaches(
         best=ordered[0],
         others=tuple(ordered[1:]),
         notes=(
             *(f"Not compared: {each}." for each in refused),
             *(() if request.runs is None else ("Your own runs are not used here: times are modelled.",)),
+            *(
+                ("--samples and --tokens are not used: how much can be trained is what is asked.",)
+                * has_length
+            ),
         ),
     )
 

@@ -29,12 +29,12 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> Traces:
-    """The traces in files, folders and archives.
+    """The traces in files, folders and archives; a file that is named twice counts once.
 
     Raises DataError where none of them can be read: with the first reason.
     """
     found, rejected, first = list[RankTrace](), Tally(), None
-    files = [each for path in paths for each in _files(path)]
+    files = [*{each.resolve(): each for path in paths for each in _files(path)}.values()]
     for number, path in enumerate(files):
         if progress is not None:
             progress(path.name, number, len(files))
