@@ -14,7 +14,6 @@ import numpy as np
 from equipoise.advice.answer.own_runs import OwnRun, OwnRuns
 from equipoise.advice.answer.weighed import LEAST_LOG_SD
 from equipoise.advice.forecast.answer import MAX_ACCELERATORS
-from equipoise.bench.trace.files import read_traces
 from equipoise.bench.trace.rank import RankTrace
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec.hardware import accelerator_slug
@@ -117,6 +116,8 @@ def own_traces(paths: Sequence[Path], told: TracedAs) -> tuple[OwnTrace, ...]:
 
     Raises DataError where no file can be read.
     """
+    from equipoise.bench.trace.files import read_traces  # noqa: PLC0415 - only where files are given
+
     reading = read_traces(paths)
     runs: dict[tuple[int, str], list[RankTrace]] = {}
     for each in reading.ranks:
