@@ -52,4 +52,8 @@ def serve(opened: socket.socket, place: Place, sources: Sources, *, warms: bool 
     sys.setswitchinterval(_SWITCH_S)
     # The matrices are small: threads of a library would only wait for each other.
     with opened, threadpool_limits(limits=1):
-        uvicorn.Server(config).run(sockets=[opened])
+        server = uvicorn.Server(config)
+        server.run(sockets=[opened])
+    if server.started:
+        # Only an interrupt ends it. Uvicorn raises it again within its own task, where it can get lost.
+        raise KeyboardInterrupt
