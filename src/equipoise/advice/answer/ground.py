@@ -190,11 +190,16 @@ def _forecast(
         return newest
     found = newest
     for name in _earlier_rounds(scores, about, slug, newest.ground.round, most=2 * sizes[-1]):
-        if any(each.record is not None for each in found.ground.foretold):
+        if _tells(found):
             return found
         with suppress(EvidenceError):
             found = forecast(scores, replace(inquiry, round=name), own=trainings, terms=Terms())
-    return found if any(each.record is not None for each in found.ground.foretold) else newest
+    return found if _tells(found) else newest
+
+
+def _tells(found: Forecast) -> bool:
+    """Whether it has a time of any size, with a record."""
+    return any(each.record is not None for each in found.ground.foretold)
 
 
 def _earlier_rounds(
