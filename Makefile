@@ -56,12 +56,12 @@ fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each, guided 
 accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
 
-profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured; replan published trainings
+profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.fitted_profiles $(EQUIPOISE_DATA)/measured
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.plans.replanned
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.joined_record
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.joined_advice
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.answer.like_chips_record
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.plans
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined_advice
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.transfer
 
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py

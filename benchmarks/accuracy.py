@@ -1,7 +1,7 @@
 """How wrong the performance model is on published measurements it has not seen, beside other tools.
 
 Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/accuracy.md]; EQUIPOISE_DATA names the data.
-Every line names its split; nothing in it was foretold by a model that had seen it.
+Every line names its split; nothing in it was predicted by a model that had seen it.
 """
 
 import os
@@ -64,7 +64,7 @@ class Target:
 
 
 def on(num_accelerators: int) -> Wanted:
-    """Whether a row is on so many accelerators and not foretold by its FLOP and bytes."""
+    """Whether a row is on so many accelerators and not predicted by its FLOP and bytes."""
     return lambda verdict: verdict.by != "step" and verdict.row.num_accelerators == num_accelerators
 
 
@@ -257,7 +257,7 @@ def table(results: list[Result]) -> str:
 
 def rows_of(result: Result) -> str:
     """Every execution of a small target by itself."""
-    lines = ["| row | measured | foretold | 90 % range | unit | error |", "|---|---|---|---|---|---|"]
+    lines = ["| row | measured | predicted | 90 % range | unit | error |", "|---|---|---|---|---|---|"]
     for each in result.found.verdicts:
         if each.predicted is None or each.low is None or each.high is None:
             continue
@@ -269,14 +269,14 @@ def rows_of(result: Result) -> str:
     return "\n".join(lines)
 
 
-PAGE = """# How wrong the model is
+PAGE = """# Accuracy of the performance model
 
 Written by `make accuracy`; it can be repeated with `equipoise validate` and the files named. An error is
 |predicted time / measured time - 1|. A row that states an execution in a second unit counts once. A cluster
 (one width of model, machine and strategy) counts once, however many layers and micro-batches were measured;
-`mean` and `median` are over clusters. What is held out has been seen by nothing that foretells it: not by
-the parameters, not by the width of the intervals. `expressed` is the share of rows with a prediction, of
-those that ask for one: rows that others are foretold from do not. `in range` is the share of executions
+`mean` and `median` are over clusters. Held-out rows were used neither to fit
+the parameters nor to set the width of the intervals. `expressed` is the share of rows with a prediction, of
+those that ask for one: rows that others are predicted from do not. `in range` is the share of executions
 inside their 90 % range.
 
 The form of the model and the medians of its priors were chosen while these files lay open, which flatters

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from equipoise.runs import embedded
+from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import Backtest, Protocol, Record, backtest
 
 RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
@@ -46,7 +47,7 @@ def main() -> None:
     scores = pl.read_parquet(Path(sys.argv[1]) / "scores.parquet") if sys.argv[1:] else embedded.load().scores
     for protocol, given_batch in RUNS:
         start = time.perf_counter()
-        result = backtest(scores, protocol=protocol, given_batch=given_batch)
+        result = backtest(best_per_size(scores), protocol=protocol, given_batch=given_batch)
         show(result, time.perf_counter() - start)
 
 

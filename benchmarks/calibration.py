@@ -41,7 +41,7 @@ NAMES = (
         "launch_s",
         "eager_launch",
         "launch_jitter",
-        "tp_bare",
+        "tp_exposed",
         "dp_overlap",
     ),
     *("pp_overlap", "optimizer_traffic", "rank_jitter", "step_s"),
@@ -125,7 +125,7 @@ def main() -> None:
     print(f"{'':32} | n_gpus 2, 4, 8 (by cluster) | hidden | {' | '.join(others)}: mean / median")
     line("as it is", single, others, NAMES)
     line("software carried to others", single, others, NAMES, at_home=1.0)
-    for name in ("recompute_share", "unaligned_fraction", "tp_bare"):
+    for name in ("recompute_share", "unaligned_fraction", "tp_exposed"):
         line(f"{name} not fitted", single, others, [each for each in NAMES if each != name])
     line("links fitted to steps too", single, others, [*NAMES, *LINKS])
     for noise in (0.02, 0.05, 0.07, 0.1):

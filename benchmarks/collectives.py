@@ -1,10 +1,10 @@
-"""Accuracy of perfmodel/collective_table.py on published nccl-tests, beside plain ways to foretell the same.
+"""Accuracy of perfmodel/collectives.py on published nccl-tests, beside plain ways to predict the same.
 
     python benchmarks/collectives.py [--data DIR]
 
 DIR holds nccl_vtrain_allreduce.csv and nccl_published.csv (default: `measured` below $EQUIPOISE_DATA). Errors
 are of time, on points held out of the fit by the split named; one execution counts once, whatever units it is
-printed in. docs/experiments/0005-collectives.md tells what was learnt.
+printed in. docs/experiments/0005-collectives.md has the results.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from equipoise.errors import EvidenceError
-from equipoise.perfmodel.collective import Wire, Wires, all_reduce_s
-from equipoise.perfmodel.collective_parameters import CollectiveParameters
-from equipoise.perfmodel.collective_table import Timings, collective_table, held_out, timings
+from equipoise.perfmodel.collectives import Timings, all_reduce_s, collective_table, timings
+from equipoise.perfmodel.machine import Wire, Wires
+from equipoise.perfmodel.parameters import CollectiveParameters
 from equipoise.stats import conformal_half_width
 from equipoise.units import MICROSECOND_S
 
@@ -167,6 +168,31 @@ def report_untouched(name: str, points: Timings, wires: Wires) -> None:
     modelled_s = all_reduce_s(points.payload_bytes, points.group, wires, CollectiveParameters())
     errors = 100 * np.abs(modelled_s / points.seconds - 1)
     print(f"{name}: from stated links alone, median {np.median(errors):.1f} %, n {errors.size}")
+
+
+def held_out(
+    measured: tuple[Timings, ...], wires: Wires, *, by: Literal["size", "ranks"]
+) -> tuple[Numbers, Numbers]:
+    """What a table is wrong by where it was not measured: (log errors, their clusters), both (n_points,).
+
+    by: what is left out at a time and is a cluster: the points of one size, or of one group of ranks.
+    Returns log(predicted / measured) of tables that saw all but the cluster, for stats.conformal_half_width.
+    Raises EvidenceError if too little is left to fit.
+    Assumes each cluster is as unlike the rest as the next unmeasured one will be.
+    """
+    marks = [
+        points.payload_bytes if by == "size" else points.ranks_per_node + 1j * points.num_nodes
+        for points in measured
+    ]
+    kinds, clusters = np.unique(np.concatenate(marks), return_inverse=True)
+    errors = [np.zeros_like(points.seconds) for points in measured]
+    for kind in kinds:
+        kept = tuple(points.where(mark != kind) for points, mark in zip(measured, marks, strict=True))
+        table = collective_table(tuple(points for points in kept if points.seconds.size), wires)
+        for points, mark, error in zip(measured, marks, errors, strict=True):
+            predicted_s = table.seconds(points.operation, points.payload_bytes, points.group)
+            error[mark == kind] = np.log(predicted_s / points.seconds)[mark == kind]
+    return np.concatenate(errors), clusters.astype(float)
 
 
 def report_coverage(name: str, points: Timings, wires: Wires) -> None:

@@ -20,7 +20,7 @@ from threading import Thread
 
 PAGES = ("/study", "/compare", "/accuracy", "/study?round=v4.0", "/plan?workload=bert&accelerator=dgx-h100")
 SLIDES = [
-    f"/plan?workload=llama2_70b_lora&accelerator=dgx-h100&most={most}&objective={objective}&price={price}"
+    f"/advice?workload=llama2_70b_lora&max_accelerators={most}&objective={objective}&price={price}"
     for price, objective, most in product((2, 3, 4), ("balance", "time", "cost"), (16, 32, 64, 128, 256))
 ]
 LIMIT_S = 120
@@ -119,7 +119,7 @@ async def measure(port: int, process_id: int, *, num_clients: int) -> None:
     told(f"one new study, asked by {num_clients} at once", [seconds for seconds, _, _ in same])
     assert len({body for _, _, body in same}) == 1
     slides = [(await fetched(port, path, alone=True))[0] for path in SLIDES]
-    told("a slider moved: plans of one training, one after the other", slides[1:])
+    told("a slider moved: answers of one training, one after the other", slides[1:])
     now, most = memory_mib(process_id)
     print(f"memory: {before:.0f} MiB after the first pages, {now:.0f} MiB at the end, {most:.0f} MiB at most")
 

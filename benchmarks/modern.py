@@ -20,7 +20,7 @@ from equipoise.advice.validation.predictor import cluster_weights
 from equipoise.advice.validation.step_rows import StepRows, step_rows
 from equipoise.perfmodel.calibrate import calibrate
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import memory

@@ -1,4 +1,4 @@
-"""What own runs make of the model: steps on the most accelerators of a set-up, from a few on fewer.
+"""What a user's own runs make of the model: steps on the most accelerators of a set-up, from a few on fewer.
 
 Needs the CSV files of measured/ in $EQUIPOISE_DATA (default ../shared/data). About a minute.
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.answer.own_fit import OwnFit, own_fit
-from equipoise.advice.answer.own_steps import OwnSteps
-from equipoise.advice.plans.modelled import prior_model
+from equipoise.advice.validation.calibrated_model import prior_model
 from equipoise.advice.validation.step_rows import refusal, step_rows
+from equipoise.decide.user_evidence.fit import UserFit, user_fit
+from equipoise.decide.user_evidence.steps import UserSteps
 from equipoise.runs.readers.published.executions import read_executions
 from equipoise.runs.readers.published.rows import PublishedRow
 
@@ -27,7 +27,7 @@ FILES = (
     "vtrain_multi.csv",
     "vtrain_single.csv",
 )
-FEWEST_ROWS, FEWEST_SIZES, OWN_ROWS, MOST_HELD_OUT = 5, 3, 12, 60
+FEWEST_ROWS, FEWEST_SIZES, USER_ROWS, MOST_HELD_OUT = 5, 3, 12, 60
 DEVIATE = 1.645
 
 
@@ -43,9 +43,9 @@ def users() -> dict[tuple[str, ...], list[PublishedRow]]:
     return {key: sorted(rows, key=lambda row: row.num_accelerators) for key, rows in found.items()}
 
 
-def steps(rows: list[PublishedRow]) -> OwnSteps:
+def steps(rows: list[PublishedRow]) -> UserSteps:
     """Rows as the steps of a user."""
-    return OwnSteps(
+    return UserSteps(
         rows=step_rows(rows),
         measured_s=np.array([row.seconds for row in rows], dtype=float),
         sizes=np.array([row.num_accelerators for row in rows], dtype=float),
@@ -54,47 +54,47 @@ def steps(rows: list[PublishedRow]) -> OwnSteps:
     )
 
 
-def judged(own: OwnSteps, aim: OwnSteps) -> tuple[str, list[float]]:
-    """What was taken; median errors before, by the level and as taken, and how often the range held."""
+def judged(known: UserSteps, held_out: UserSteps) -> tuple[str, list[float]]:
+    """What was taken; median errors before, by the level and as taken, and interval coverage."""
     start = prior_model()
-    before = aim.log_ratios(start.parameters)
-    level = before - np.median(own.log_ratios(start.parameters))
-    found = own_fit(own, start)
+    before = held_out.log_ratios(start.parameters)
+    level = before - np.median(known.log_ratios(start.parameters))
+    found = user_fit(known, start)
     taken, inside = level, np.nan
-    if isinstance(found, OwnFit):
-        taken = aim.log_ratios(found.model.parameters)
-        spread = np.std([aim.log_ratios(each) for each in found.model.draws], axis=0)
+    if isinstance(found, UserFit):
+        taken = held_out.log_ratios(found.model.parameters)
+        spread = np.std([held_out.log_ratios(each) for each in found.model.draws], axis=0)
         half = np.hypot(DEVIATE * spread, found.model.log_half_width)
         inside = float(np.mean(np.abs(taken) <= half))
     errors = [float(np.median(np.abs(np.expm1(each)))) for each in (before, level, taken)]
-    return "fit" if isinstance(found, OwnFit) else "level", [*errors, inside]
+    return "fit" if isinstance(found, UserFit) else "level", [*errors, inside]
 
 
 def main() -> None:
     """Print the errors on the largest size of every user, and over all users."""
-    told = []
+    all_errors = []
     rng = np.random.default_rng(0)
     for key, rows in sorted(users().items()):
         largest = rows[-1].num_accelerators
         below = [row for row in rows if row.num_accelerators < largest]
         held = [row for row in rows if row.num_accelerators == largest]
-        below = [below[at] for at in sorted(rng.permutation(len(below))[:OWN_ROWS])]
+        below = [below[at] for at in sorted(rng.permutation(len(below))[:USER_ROWS])]
         held = [held[at] for at in sorted(rng.permutation(len(held))[:MOST_HELD_OUT])]
         num_sizes = len({row.num_accelerators for row in below}) + 1
         if num_sizes < FEWEST_SIZES or len(rows) < FEWEST_ROWS:
             continue
         way, errors = judged(steps(below), steps(held))
-        told.append(errors)
+        all_errors.append(errors)
         print(
             f"{key[1][:30]:30} {key[2][:26]:26} {key[3]:6} {len(below):3} rows -> {largest:4}: "
             f"before {errors[0]:7.1%}, level {errors[1]:6.1%}, taken ({way}) {errors[2]:6.1%}, "
-            f"range held {errors[3]:.0%}"
+            f"coverage {errors[3]:.0%}"
         )
-    before, level, taken, _ = np.median(told, axis=0)
-    held_share = np.nanmean([each[-1] for each in told])
+    before, level, taken, _ = np.median(all_errors, axis=0)
+    coverage = np.nanmean([each[-1] for each in all_errors])
     print(
-        f"{len(told)} users, median: before {before:.1%}, level {level:.1%} ({level / taken:.1f} times "
-        f"ours), taken {taken:.1%}; ranges of fits held {held_share:.0%}"
+        f"{len(all_errors)} users, median: before {before:.1%}, level {level:.1%} "
+        f"({level / taken:.1f} times ours), taken {taken:.1%}; interval coverage of fits {coverage:.0%}"
     )
 
 

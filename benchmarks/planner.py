@@ -3,11 +3,13 @@
     python benchmarks/planner.py [--repetitions 5] [--cold 3]
 
 Cases are workloads on accelerators from few to many, none chosen for its speed. Searches: every repetition
-searches all sizes of a case by `perfmodel.fastest` and then, in the same run, by `perfmodel.search`, which
-works out every strategy; both must find the same strategies, times and counts, or this ends with an error.
-Changes: what a page that keeps landscapes asks, one after the other: a pair never seen, other money, another
-deadline, another number. Cold: fresh processes of the verbs, from their start to their end; `-` for a verb
-that this version lacks. Seconds of the core, which other work on the machine stretches less than the clock.
+searches all sizes of a case by `perfmodel.search` and then, in the same run, by the exhaustive search of the
+tests, which works out every strategy; both must find the same strategies, times and counts, or this ends
+with an error.
+Changes: whole answers to what a page that keeps surveys asks, one after the other: a pair never seen, other
+money, another objective, another deadline, another number. Cold: fresh processes of the verbs, from their
+start to their end; `-` for a verb that this version lacks. Seconds of the core, which other work on the
+machine stretches less than the clock.
 docs/experiments/0020-planner.md has the figures.
 """
 
@@ -19,32 +21,41 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.advice.forecast.answer import Terms
-from equipoise.advice.plans.landscapes import Landscapes
-from equipoise.advice.plans.plan import landscape, tried
-from equipoise.advice.plans.planned import Question
+from equipoise.decide.assess import Inputs, size_range, start_model
+from equipoise.decide.decision import answer
+from equipoise.decide.field import Sizes
+from equipoise.decide.query import TrainingQuery, changed, query
+from equipoise.decide.strategies.problem import problem
+from equipoise.decide.strategies.survey import SURVEYS
+from equipoise.decide.systems import asked_systems
+from equipoise.decide.training import training
+from equipoise.decide.user_evidence.files import UserEvidence
 from equipoise.perfmodel.estimate import Estimates
-from equipoise.perfmodel.fastest import fastest
-from equipoise.perfmodel.grid import Grid, Numbers
-from equipoise.perfmodel.job import Job
+from equipoise.perfmodel.layouts import Grid, Numbers
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.search import Searched, search
+from equipoise.perfmodel.search import Job, Searched, fastest
 from equipoise.perfmodel.space import Space
 from equipoise.runs.chosen import tables
+from equipoise.spec.catalogue import shipped
+from equipoise.units import HOUR_S
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "perfmodel"))
+from exhaustive import search
 
 CASES = (
-    ("llama2_70b_lora", "h200-sxm5-141gb", 8, 512, {}),
-    ("llama2_70b_lora", "a100-sxm4-40gb", 8, 64, {}),
-    ("gpt3", "h100-sxm5-80gb", 64, 512, {}),
-    ("mixtral_8x7b", "h100-sxm5-80gb", 8, 64, {"training_tokens": 1e9}),
-    ("deepseekv3_671b", "h100-sxm5-80gb", 512, 2048, {"training_tokens": 1e12}),
-    ("resnet50", "a100-sxm4-80gb", 1, 128, {}),
+    ("llama2_70b_lora", "h200-sxm5-141gb", "8..512", {}),
+    ("llama2_70b_lora", "a100-sxm4-40gb", "8..64", {}),
+    ("gpt3", "h100-sxm5-80gb", "64..512", {}),
+    ("mixtral_8x7b", "h100-sxm5-80gb", "8..64", {"tokens": 1e9}),
+    ("deepseekv3_671b", "h100-sxm5-80gb", "512..2048", {"tokens": 1e12}),
+    ("resnet50", "a100-sxm4-80gb", "1..128", {}),
 )
 VERBS = (
     ("plan", "llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--accelerators", "8..512"),
@@ -55,15 +66,15 @@ VERBS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question, its setting, and what both searches are given."""
+    """A question of one system, and what both searches are given."""
 
-    question: Question
+    asked: TrainingQuery
     job: Job
     spaces: tuple[Space, ...]
 
     def pruned(self) -> tuple[Searched, ...]:
         """By the search in use."""
-        return fastest(self.job, self.spaces, num_best=self.question.num_best)
+        return fastest(self.job, self.spaces, num_best=self.asked.num_strategies)
 
     def exhaustive(self) -> tuple[Searched, ...]:
         """By working out every strategy."""
@@ -78,30 +89,31 @@ class Case:
                 each,
                 self.job.parameters,
                 objectives=(time_s,),
-                num_best=self.question.num_best,
+                num_best=self.asked.num_strategies,
             )
             for each in self.spaces
         )
 
 
-def case(scores: pl.DataFrame, question: Question) -> Case:
+def case(scores: pl.DataFrame, asked: TrainingQuery) -> Case:
     """A case of one kind of node: all its sizes have the same machine."""
-    ground = landscape(question, scores=scores).ground
-    sizes = sorted(tried(question, ground))
+    known = shipped()
+    (system,) = asked_systems(asked, known)
+    about = training(asked, known, scores)
+    inputs = Inputs(asked=asked, training=about, catalogue=known, scores=scores, user=UserEvidence())
+    assert system.cluster is not None
+    posed = problem(about, system.cluster, start_model(inputs, system), num_best=asked.num_strategies)
+    sizes = size_range(inputs, system).tried
     return Case(
-        question=question,
+        asked=asked,
         job=Job(
-            load=ground.load,
-            machine=machine(replace(ground.cluster, num_accelerators=sizes[-1])),
-            parameters=ground.model.parameters,
-            num_steps=lambda batch: ground.length.samples(batch) / batch,
+            load=posed.load,
+            machine=machine(replace(posed.cluster, num_accelerators=sizes[-1])),
+            parameters=posed.model.parameters,
+            num_steps=posed.num_steps,
         ),
         spaces=tuple(
-            Space(
-                num_accelerators=size,
-                global_batches=ground.batches(size),
-                choices=ground.choices,
-            )
+            Space(num_accelerators=size, global_batches=posed.batches(size), choices=posed.choices)
             for size in sizes
         ),
     )
@@ -114,44 +126,44 @@ def core_s(of: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def told(found: Searched) -> tuple[object, ...]:
-    """What of a search an answer rests on."""
+def comparable(found: Searched) -> tuple[object, ...]:
+    """What an answer takes from a search."""
     return found.num_legal, found.num_fitting, found.best, found.faults
 
 
 def compare(each: Case, repetitions: int) -> None:
     """Print both searches' seconds and their ratio; exit where they do not find the same."""
     quick, whole = each.pruned(), each.exhaustive()
-    if any(told(one) != told(other) for one, other in zip(quick, whole, strict=True)):
-        sys.exit(f"{each.question.workload}: the searches differ")
+    if any(comparable(one) != comparable(other) for one, other in zip(quick, whole, strict=True)):
+        sys.exit(f"{each.asked.workload}: the searches differ")
     pairs = [(core_s(each.pruned), core_s(each.exhaustive)) for _ in range(repetitions)]
     ratios = sorted(slow / fast for fast, slow in pairs)
     fast, slow = (median(column) for column in zip(*pairs, strict=True))
     print(
-        f"{each.question.workload:<16} {each.question.accelerator:<16} {len(each.spaces):>2} sizes "
+        f"{each.asked.workload:<16} {each.asked.systems[0]:<16} {len(each.spaces):>2} sizes "
         f"{sum(found.num_legal for found in quick):>11,} {fast:>7.3f} s {slow:>7.3f} s "
         f"{median(ratios):>5.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f})"
     )
 
 
-def changes(scores: pl.DataFrame, question: Question, repetitions: int) -> None:
+def changes(scores: pl.DataFrame, question: TrainingQuery, repetitions: int) -> None:
     """Print what each kind of change takes."""
+    assert question.sizes is not None
+    fewer = Sizes(listed=(question.sizes.fewest, 3 * question.sizes.most // 4), is_range=True)
+    asked = {
+        "never seen": question,
+        "other money": changed(question, price=(("", 1.5),), region="france"),
+        "objective": changed(question, objective="cost"),
+        "deadline": changed(question, deadline_s=HOUR_S),
+        "other number": changed(question, sizes=fewer),
+    }
     spent: dict[str, list[float]] = {}
     for _ in range(repetitions):
-        kept = Landscapes()
-        asked = {
-            "never seen": (question, Terms()),
-            "other money": (question, Terms(usd_per_accelerator_hour=1.5, region="france")),
-            "objective": (replace(question, objective="cost"), Terms()),
-            "deadline": (replace(question, deadline_s=3600.0), Terms()),
-            "other number": (replace(question, most=3 * question.most // 4), Terms()),
-        }
-        for name, (changed, terms) in asked.items():
-            began = time.process_time()
-            kept.plan(changed, terms=terms, scores=scores)
-            spent.setdefault(name, []).append(time.process_time() - began)
-    told = "  ".join(f"{name} {1e3 * median(times):.0f} ms" for name, times in spent.items())
-    print(f"{question.workload:<16} {question.accelerator:<16} {told}")
+        SURVEYS.clear()
+        for name, each in asked.items():
+            spent.setdefault(name, []).append(core_s(lambda each=each: answer(each, scores=scores)))
+    shown = "  ".join(f"{name} {1e3 * median(times):.0f} ms" for name, times in spent.items())
+    print(f"{question.workload:<16} {question.systems[0]:<16} {shown}")
 
 
 def cold(arguments: tuple[str, ...], repetitions: int) -> None:
@@ -184,8 +196,8 @@ def main() -> None:
     arguments = parser.parse_args()
     scores = tables().scores
     questions = [
-        Question(workload=workload, accelerator=accelerator, fewest=fewest, most=most, **stated)
-        for workload, accelerator, fewest, most, stated in CASES
+        query({"workload": workload, "accelerator": [chip], "accelerators": sizes, **stated})
+        for workload, chip, sizes, stated in CASES
     ]
     with threadpool_limits(limits=1):
         print("search: strategies, this search, every strategy, ratio (least to most)")

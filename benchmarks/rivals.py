@@ -28,10 +28,10 @@ import polars as pl
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from equipoise.runs import embedded
+from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.law import FloatArray, Law
 from equipoise.scaling.laws import AMDAHL, USL
-from equipoise.scaling.points import best_per_size
 
 OURS = "pooled law (ours)"
 # Seconds foretold for each held-out group, in their order; None where there is no answer.
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--scores", type=Path, help="a table of scores; the embedded data by default")
     chosen = parser.parse_args()
     scores = pl.read_parquet(chosen.scores) if chosen.scores else embedded.load().scores
-    held_out = backtest(scores).groups
+    held_out = backtest(best_per_size(scores)).groups
     asked = list(tasks(best_per_size(scores), held_out))
     answers: dict[str, Answers] = {
         OURS: [one.predicted_s for one in held_out],

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from equipoise.advice.launch.field_report import (
+from field_report import (
     Reproduction,
     Row,
     Sensitivity,
@@ -24,10 +24,11 @@ from equipoise.advice.launch.field_report import (
     reproduced,
     swept_rows,
 )
-from equipoise.advice.launch.judged import judged
-from equipoise.advice.launch.pair import LEAST_GAIN
-from equipoise.advice.launch.settings import placed
-from equipoise.advice.launch.threshold import choice, said
+from judged import judged
+from threshold import choice, said
+
+from equipoise.advice.links.pair import LEAST_GAIN
+from equipoise.launch.settings import placed
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.units import SI_PREFIXES, format_percent, format_si

@@ -16,6 +16,7 @@ import contextlib
 import json
 import resource
 import subprocess
+import sys
 import tempfile
 import time
 import venv
@@ -25,16 +26,17 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from equipoise.perfmodel.laid import laid
-from equipoise.perfmodel.legality import limits
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import Searched, search
-from equipoise.perfmodel.space import Space
+from equipoise.perfmodel.search import Searched
+from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "perfmodel"))
+from exhaustive import legal_strategies, search
 
 NUM_ACCELERATORS, GLOBAL_BATCH, SEQUENCE = 64, 1536, 2048
 # Every knob that leaves what is trained as it is, and the precisions the chip has.
@@ -115,7 +117,7 @@ def some_strategies(load: Load, nodes: Machine) -> list[Strategy]:
         global_batches=(GLOBAL_BATCH,),
         choices={"cp": (1,), "interleave": (1,), "tp_overlap": (False,)},
     )
-    meshes = laid(narrow, limits(load, nodes), most_elements=10**6).meshes
+    meshes = legal_strategies(narrow, limits(load, nodes), most_elements=10**6).meshes
     found = [mesh.strategy(index) for mesh in meshes for index in range(int(np.prod(mesh.shape)))]
     return (found * (NUM_RIVAL // len(found) + 1))[:NUM_RIVAL]
 
@@ -136,7 +138,7 @@ def rival_python(python: str | None, *, install: bool) -> Iterator[str | None]:
 def rival_rate(python: str, asked: list[Strategy]) -> tuple[float, str]:
     """Configurations a second of llm-analysis, and its version."""
     rows = [
-        [each.dp, each.tp, each.pp, each.microbatch_samples, each.shard_state, each.recompute]
+        [each.dp, each.tp, each.pp, each.microbatch_samples, each.zero_stage, each.recompute]
         for each in asked
     ]
     ended = subprocess.run(

@@ -127,10 +127,14 @@ def furnish(folder: Path) -> None:
                 sweep.extractall(folder, filter="data")
         elif example.suffix in {".gz", ".csv", ".txt", ".toml", ".jsonl", ".py"}:
             shutil.copy(example, folder)
+    # A reader of the README is in the checkout, one of the other pages has the examples beside them.
+    (folder / "docs").mkdir()
+    (folder / "docs" / "examples").symlink_to(ROOT / "docs" / "examples")
 
 
 def main() -> None:
-    """Rewrite every page that has sessions, or those that are named."""
+    """Rewrite what follows from the fields of a question, and every page with sessions, or those named."""
+    subprocess.run([sys.executable, str(ROOT / "docs" / "questions.py")], check=True)
     for page in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

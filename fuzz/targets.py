@@ -17,9 +17,6 @@ from pathlib import Path
 
 import polars as pl
 
-from equipoise.advice.allocation.jobs import read_jobs, read_prices
-from equipoise.advice.ledger.kept import read_ledger
-from equipoise.advice.ledger.running import running_of
 from equipoise.advice.measured.watched_now import watched_now
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.store import Store
@@ -27,16 +24,19 @@ from equipoise.bench.topology.reading import read as read_topology
 from equipoise.bench.trace.files import read_traces
 from equipoise.bench.watching.record import run_folder, written_step
 from equipoise.bench.watching.rows import watched
-from equipoise.cli.asked_advice import from_file
+from equipoise.decide.allocation.jobs import read_jobs, read_prices
+from equipoise.decide.ledger import read_ledger, running_of
+from equipoise.decide.query import query
 from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment
-from equipoise.report.pages import WATCHED
+from equipoise.report.pages.watched import WATCHED
 from equipoise.runs.imported import import_runs
 from equipoise.runs.ingest import ingest
 from equipoise.runs.reader import Blob, SourceFacts
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.readers.mlperf.reader import MLPERF
 from equipoise.runs.readers.published.rows import read_rows
+from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import load_systems
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import load_hardware
@@ -78,7 +78,8 @@ def _mlperf(path: str) -> Callable[[bytes], object]:
 
     def read(data: bytes) -> object:
         facts = {path: MLPERF.parse(Blob(path=path, data=data))}
-        return MLPERF.assemble([SourceFacts(context=("training_results_v4.1",), facts=facts)])
+        sources = [SourceFacts(context=("training_results_v4.1",), facts=facts)]
+        return MLPERF.assemble(sources, shipped())
 
     return read
 
@@ -130,6 +131,13 @@ def _watched_tables(data: bytes) -> object:
 def _ledger(data: bytes) -> object:
     found = read_ledger(_file("ledger.jsonl", data))
     return running_of(found.path, found.entries)
+
+
+def _question(data: bytes) -> object:
+    """Lines of `field = text`, as options and forms give them."""
+    lines = data.decode(errors="replace").splitlines()
+    given = (line.partition("=") for line in lines)
+    return query({name.strip(): text.strip() for name, _, text in given})
 
 
 def _texts(data: bytes) -> object:
@@ -250,7 +258,7 @@ def _parquet() -> list[bytes]:
     return [buffer.getvalue()]
 
 
-_CONFIG = b'workload = "bert"\naccelerator = ["h100-sxm5-80gb"]\nobjective = "cost"\nprice = 2.5\n'
+_QUESTION = b"workload = bert\naccelerator = h100\nobjective = cost\nprice = 2.5\ntokens = 1T\ndeadline = 7d"
 _SYSTEM = b'{"submitter": "Org", "accelerator_model_name": "NVIDIA H100", "accelerators_per_node": "8"}'
 _EXTRA_P = (
     b'{"params": {"p": 8}, "callpath": "bert->h100", "metric": "time_to_train_s", "value": [1.5, 1.6]}\n'
@@ -323,7 +331,7 @@ TARGETS = (
         read=lambda data: read_prices(_file("prices.csv", data)),
         seeds=_examples("prices-by-hour.csv"),
     ),
-    Target(name="config", read=lambda data: from_file(_file("config.toml", data)), seeds=lambda: [_CONFIG]),
+    Target(name="question", read=_question, seeds=lambda: [_QUESTION]),
     Target(
         name="hardware",
         read=lambda data: load_hardware([_file("hardware.toml", data)]),
@@ -346,6 +354,6 @@ TARGETS = (
     Target(
         name="texts",
         read=_texts,
-        seeds=lambda: [b"dp=8 microbatch=1 global_batch=64 shard_state=3", b"2x dgx-h100", b"3 h"],
+        seeds=lambda: [b"dp=8 microbatch=1 global_batch=64 zero_stage=3", b"2x dgx-h100", b"3 h"],
     ),
 )

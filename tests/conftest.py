@@ -36,7 +36,7 @@ SLOW = (
     "scaling/test_fit.py",
     "web/test_pages.py",
     "bench/test_watch.py",
-    "advice/launch/test_commands.py",
+    "launch/test_commands.py",
     "test_plan.py",
     "bench/test_emulated.py",
     "bench/test_trace.py",

@@ -20,14 +20,50 @@ TIERS = (
     ("economics",),
     ("runs", "scaling", "perfmodel"),
     ("bench",),
+    ("launch",),
     ("advice",),
+    ("decide",),
     ("findings",),
     ("report",),
     ("study",),
+    ("library",),
     ("web",),
     ("cli",),
 )
 TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
+# The modules and packages of decide/, in the order in which a question becomes an answer: each imports earlier
+# ones alone. `records` asks questions about the past, and is imported by nobody.
+DECIDE = (
+    *(
+        "field",
+        "query",
+        "question_file",
+        "estimate",
+        "candidate",
+        "answer",
+        "select",
+        "sensitivity",
+        "combine",
+        "ledger_entry",
+    ),
+    *(
+        "ledger",
+        "knobs",
+        "training_budget",
+        "training",
+        "strategies",
+        "systems",
+        "mixtures",
+        "combined_record",
+    ),
+    *("user_evidence", "estimators", "assess", "candidates", "similar_workloads", "explain", "reasons"),
+    *("decision", "prediction", "ledger_predictions", "model_family", "solve_for", "allocation", "records"),
+)
+# Files that import each other: to be taken apart, and no others may join them.
+KNOWN_CYCLES = {
+    frozenset({"bench.methods.method", "bench.models"}),
+    frozenset({"spec.torch_model.counted", "spec.torch_model.recognise"}),
+}
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`
 
 HEAVY = ("polars", "scipy", "sklearn", "plotly", "torch", "numpy", "pandas", "rich.markdown")
@@ -110,6 +146,75 @@ def test_the_import_rule_sees_an_upward_import(tmp_path, monkeypatch):
         "scaling imports runs",
         "scaling imports report",
     ]
+
+
+def _decide_part(name: str) -> str | None:
+    """The module or package of decide/ that a name lies in; None elsewhere."""
+    found = re.match(r"equipoise\.decide\.(\w+)", name)
+    return found[1] if found else None
+
+
+def test_every_module_of_decide_has_its_place_in_the_order():
+    inside = {module.relative_to(SOURCE / "decide").parts[0] for module in (SOURCE / "decide").rglob("*.py")}
+    assert {name.removesuffix(".py") for name in inside} - {"__init__"} == set(DECIDE)
+
+
+def test_imports_inside_decide_point_to_earlier_modules():
+    place = {part: number for number, part in enumerate(DECIDE)}
+    wrong = []
+    for module in sorted((SOURCE / "decide").rglob("*.py")):
+        part = module.relative_to(SOURCE / "decide").parts[0].removesuffix(".py")
+        for name, line in _imported(module):
+            other = _decide_part(name)
+            if part in place and other in place and place[other] > place[part]:
+                wrong.append(f"{module.relative_to(ROOT)}:{line}: {part} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _graph() -> dict[str, set[str]]:
+    """Which files import which, by dotted names from the package; a package stands for its __init__.py."""
+    named = {}
+    for module in _modules():
+        name = ".".join(module.relative_to(SOURCE).with_suffix("").parts)
+        named[name.removesuffix(".__init__")] = module
+    graph: dict[str, set[str]] = {}
+    for name, module in named.items():
+        found = set()
+        for imported, _ in _imported(module):
+            wanted = imported.removeprefix("equipoise.")
+            found.add(wanted if wanted in named else wanted.rpartition(".")[0])
+        graph[name] = (found & named.keys()) - {name}
+    return graph
+
+
+def _cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Groups of nodes that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [*graph[start]]
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += graph[node]
+        return found
+
+    reach = {node: reached(node) for node in graph}
+    return {
+        frozenset(other for other in reach[node] if node in reach[other])
+        for node in graph
+        if node in reach[node]
+    }
+
+
+def test_no_two_files_import_each_other():
+    assert _cycles(_graph()) == KNOWN_CYCLES
+
+
+def test_the_cycle_rule_sees_a_cycle_of_three():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
+    assert _cycles(graph) == {frozenset("abc")}
 
 
 def test_torch_is_imported_only_where_models_are_run_or_read():

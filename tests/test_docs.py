@@ -91,7 +91,6 @@ def test_python_examples_give_what_is_shown(page, tmp_path, monkeypatch):
     if "import digits" in page.read_text():
         pytest.importorskip("torch")
     sessions.furnish(tmp_path)
-    (tmp_path / "docs").symlink_to(DOCS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -119,7 +118,7 @@ def _differences(shown, printed, path="$"):
         return [found for at, pair in enumerate(pairs) for found in _differences(*pair, f"{path}[{at}]")]
     if isinstance(shown, float) and isinstance(printed, float) and math.isclose(shown, printed, rel_tol=1e-9):
         return []
-    if path == "$.search_s":  # what the machine was busy with
+    if path.endswith(".search_s"):  # what the machine was busy with
         return []
     return [] if shown == printed else [f"{path}: shown {shown!r}, printed {printed!r}"]
 

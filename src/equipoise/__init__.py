@@ -4,7 +4,18 @@ Importing loads nothing heavy; the names below are loaded when first used.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipoise.bench.watching.lightning import LightningWatch
+    from equipoise.bench.watching.rows import watched
+    from equipoise.bench.watching.trainer import TrainerWatch
+    from equipoise.bench.watching.watch import watch
+    from equipoise.library.checks import topology, validate
+    from equipoise.library.decisions import advise, allocate, plan, predict
+    from equipoise.runs.chosen import tables
+    from equipoise.runs.ingest import ingest
+    from equipoise.study import scores
 
 __version__ = "0.1.0"
 
@@ -13,9 +24,15 @@ __version__ = "0.1.0"
 _OWNERS = {
     "LightningWatch": "equipoise.bench.watching.lightning",
     "TrainerWatch": "equipoise.bench.watching.trainer",
+    "advise": "equipoise.library.decisions",
+    "allocate": "equipoise.library.decisions",
     "ingest": "equipoise.runs.ingest",
+    "plan": "equipoise.library.decisions",
+    "predict": "equipoise.library.decisions",
     "scores": "equipoise.study",
     "tables": "equipoise.runs.chosen",
+    "topology": "equipoise.library.checks",
+    "validate": "equipoise.library.checks",
     "watch": "equipoise.bench.watching.watch",
     "watched": "equipoise.bench.watching.rows",
 }
@@ -24,9 +41,15 @@ __all__ = [
     "LightningWatch",
     "TrainerWatch",
     "__version__",
+    "advise",
+    "allocate",
     "ingest",
+    "plan",
+    "predict",
     "scores",
     "tables",
+    "topology",
+    "validate",
     "watch",
     "watched",
 ]

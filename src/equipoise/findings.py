@@ -1,24 +1,17 @@
-"""What a study or a plan found: the records that the layers own, side by side. No logic."""
+"""What a study found: the records that the layers own, side by side. No logic."""
 
 from dataclasses import dataclass
 
 import polars as pl
 
-from equipoise.advice.answer.advice import Advice
-from equipoise.advice.answer.reached import Reaches
 from equipoise.advice.forecast.advice_record import AdviceErrors
 from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped
-from equipoise.advice.ledger.running import Running
-from equipoise.advice.plans.plan_record import PlanRecord
-from equipoise.advice.plans.planned import Comparison, Option, Plan
-from equipoise.advice.plans.sizing import Parts, Sized
-from equipoise.advice.risk import Risk
 from equipoise.advice.validation.profiles import Profile
+from equipoise.decide.ledger import Running
+from equipoise.decide.strategies.plan_record import PlanRecord
 from equipoise.economics import Bill
-from equipoise.economics.owning import Ownership
-from equipoise.perfmodel.prior import Prior
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim
 from equipoise.scaling.groups import Grouping
@@ -105,57 +98,6 @@ class ComparedFindings:
     losses: pl.DataFrame
     curves: pl.DataFrame
     are_given: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFindings:
-    """Everything a page about a plan shows.
-
-    comparison: the plans, one an accelerator asked for. plan: the one to take. sizes: the best option of each
-    size tried, against the smallest. layouts: the recommended option and others on as many accelerators,
-    against the recommended. spent: of `sizes`, accelerator-seconds a sample by cause. stored: the options
-    whose memory tells what fits; held: their bytes by kind.
-    priors: of the parameters of the model. dataset: version of the embedded data.
-    """
-
-    comparison: Comparison
-    plan: Plan
-    sizes: tuple[Sized, ...]
-    layouts: tuple[Sized, ...]
-    spent: Parts
-    stored: tuple[Option, ...]
-    held: Parts
-    priors: tuple[Prior, ...]
-    dataset: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceFindings:
-    """Everything a page about an advice shows. dataset: version of the embedded data."""
-
-    advice: Advice
-    dataset: str
-
-    @property
-    def risks(self) -> tuple[Risk, ...]:
-        """The training on each terms of renting."""
-        return self.advice.risks
-
-    @property
-    def ownership(self) -> Ownership | None:
-        """Buying beside renting."""
-        return self.advice.ownership
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReachFindings:
-    """Everything a page shows about what money and time are enough for.
-
-    dataset: version of the embedded data.
-    """
-
-    reaches: Reaches
-    dataset: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,9 @@ from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.trained import Judge
 
 SEED = 3
+SEEDS = (3, 4, 5)
 GLOBAL_BATCH = 64
+NUM_FALLING = 120
 NUM_SUMS = 9
 
 
@@ -30,11 +32,20 @@ def doubled(trainee):
 
 
 def trained(
-    text, *, num_runs, rank, world_size, batch_samples=GLOBAL_BATCH, momentum=0.0, double=True, after=None
+    text,
+    *,
+    num_runs,
+    rank,
+    world_size,
+    batch_samples=GLOBAL_BATCH,
+    momentum=0.0,
+    double=True,
+    after=None,
+    seed=SEED,
 ):
     """Weights, losses and held-out losses of the digits MLP after so many runs of a method."""
     found, argument = method(text)
-    subject = trainee("mlp", batch_samples=batch_samples, seed=SEED, rank=rank, num_ranks=world_size)
+    subject = trainee("mlp", batch_samples=batch_samples, seed=seed, rank=rank, num_ranks=world_size)
     subject = doubled(subject) if double else subject
     settings = OptimizerSettings(learning_rate=0.05, momentum=momentum)
     step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
@@ -62,8 +73,24 @@ def trained(
 
 
 def falling(text, rank, world_size):
-    """A training long enough to see the loss fall."""
-    return trained(text, num_runs=120, rank=rank, world_size=world_size, momentum=0.9, double=False)
+    """A training long enough to see the loss fall.
+
+    DiLoCo without momentum inside: with it, its steps are too long here and rounding decides where they end.
+    """
+    momentum = 0.0 if text.startswith("diloco") else 0.9
+    return trained(
+        text, num_runs=NUM_FALLING, rank=rank, world_size=world_size, momentum=momentum, double=False
+    )
+
+
+def without_momentum(text, rank, world_size):
+    """Held-out losses by seed, of trainings as long as `falling`, with SGD without momentum on each rank."""
+    return [
+        trained(text, num_runs=NUM_FALLING, rank=rank, world_size=world_size, double=False, seed=seed)[
+            "held_out"
+        ]
+        for seed in SEEDS
+    ]
 
 
 def exact(text, rank, world_size):
@@ -81,7 +108,7 @@ def looked_at(text, rank, world_size):
         looks.append((own, judge.of(step.weights())))
 
     result = trained(
-        text, num_runs=120, rank=rank, world_size=world_size, momentum=0.9, double=False, after=look
+        text, num_runs=NUM_FALLING, rank=rank, world_size=world_size, momentum=0.9, double=False, after=look
     )
     own, found = looks[5]  # six runs: two after an exchange every four
     return {"weights": result["weights"], "own": own, "found": found}
@@ -131,6 +158,7 @@ def sums(text, rank, world_size):
 
 SCENARIOS = {
     "falling": falling,
+    "without_momentum": without_momentum,
     "exact": exact,
     "looked_at": looked_at,
     "many_buckets": many_buckets,

@@ -42,7 +42,8 @@ def test_every_operation_comes_out_right_and_is_timed(measured):
         side = row.get("in_place") or row["out_of_place"]
         assert side["nwrong"] == 0
         assert len(row["rounds_s"]) == 2
-        assert 0 < row["cpu_fraction"] <= 2.5  # a thread of gloo beside the caller, on two cores
+        # Not more cores than there are; the two clocks are read one after the other.
+        assert 0 < row["cpu_fraction"] <= 1.25 * len(os.sched_getaffinity(0))
     assert (document["backend"], document["num_nodes"], document["num_ranks"]) == ("gloo", 1, 2)
 
 

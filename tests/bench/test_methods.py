@@ -44,9 +44,12 @@ EXACT = (
     "accumulate:4",
     "localsgd:1",
     "localsgd_fp16:1",
+    "diloco:1",
+    "diloco_fp16:1",
     "fp16",
     "bf16",
 )
+WITHOUT_MOMENTUM = ("ddp", "diloco:4", "diloco_fp16:4")
 SUMS = ("topk:0.1", "topk:1", "powersgd:1", "powersgd:3")
 MANY_BUCKETS = ("powersgd:2", "topk:0.01", "fp16")
 
@@ -105,6 +108,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     scenarios = [
         *(f"falling/{text}" for text in FALLING),
+        *(f"without_momentum/{text}" for text in WITHOUT_MOMENTUM),
         *(f"exact/{text}" for text in EXACT),
         *(f"sums/{text}" for text in SUMS),
         *(f"many_buckets/{text}" for text in MANY_BUCKETS),
@@ -150,6 +154,19 @@ def test_loss_falls_and_ranks_end_equal(results, text):
     assert distance(first["weights"], second["weights"]) == 0.0
 
 
+@pytest.mark.parametrize("text", WITHOUT_MOMENTUM[1:])
+def test_diloco_learns_faster_than_its_inner_steps_alone(results, text):
+    """Its outer step moves up to 0.7 / (1 - 0.9) = 7 times as far as the ranks did.
+
+    Measured over ten seeds: 0.25 to 0.33 against 1.72 to 1.88 of ddp, equal on AVX-512, AVX2
+    and neither.
+    """
+    losses = results.of(f"without_momentum/{text}")[0]
+    plain = results.of("without_momentum/ddp")[0]
+    assert len(losses) == len(plain) > 1
+    assert all(loss < 0.5 * other for loss, other in zip(losses, plain, strict=True))
+
+
 @pytest.mark.law
 def test_judging_changes_nothing_and_judges_the_mean_of_ranks(results):
     first, second = results.of("looked_at/localsgd:4")
@@ -185,11 +202,34 @@ def test_accumulating_equals_a_batch_so_many_times_as_large(results):
         assert distance(alone, rank["weights"]) < 1e-13
 
 
-@pytest.mark.parametrize(("text", "step"), [("fp16", 2**-11), ("bf16", 2**-8), ("localsgd_fp16:1", 2**-11)])
-def test_rounded_gradients_end_near_whole_ones(results, text, step):
+@pytest.mark.law
+def test_diloco_every_step_is_nesterov_with_the_product_of_the_rates(results):
+    """The mean change of one step of SGD is 0.05 of the gradient, and that is the outer optimizer's gradient."""
+    subject = ranks_module().trainee("mlp", batch_samples=64, seed=ranks_module().SEED)
+    subject = ranks_module().doubled(subject)
+    nesterov = torch.optim.SGD(subject.model.parameters(), lr=0.7 * 0.05, momentum=0.9, nesterov=True)
+    for _ in range(8):
+        nesterov.zero_grad()
+        subject.loss(subject.model, next(subject.batches)).backward()
+        nesterov.step()
+    alone = {name: weight.detach() for name, weight in subject.model.state_dict().items()}
+    for rank in results.of("exact/diloco:1"):
+        assert distance(alone, rank["weights"]) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "step"),
+    [
+        ("fp16", "ddp", 2**-11),
+        ("bf16", "ddp", 2**-8),
+        ("localsgd_fp16:1", "ddp", 2**-11),
+        ("diloco_fp16:1", "diloco:1", 2**-11),
+    ],
+)
+def test_rounded_gradients_end_near_whole_ones(results, text, whole, step):
     """Each update is off by at most half a unit of the last place of its type, a sum of two by one or two."""
     start = single(num_runs=0, batch_samples=64)["weights"]
-    plain = results.of("exact/ddp")[0]["weights"]
+    plain = results.of(f"exact/{whole}")[0]["weights"]
     rounded = results.of(f"exact/{text}")[0]["weights"]
     moved = distance(start, plain)
     assert 0 < distance(plain, rounded) < 4 * step * moved * 2

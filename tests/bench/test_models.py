@@ -52,7 +52,8 @@ def test_stated_parameters_are_the_published(name):
     "name", ["mobilenet_v2", "small_llama", "small_llama_lora"] if HAS_TRANSFORMERS else []
 )
 def test_models_of_transformers_take_a_step(name):
-    subject = trainee(name, batch_samples=2, seed=1)
+    # Batch norm of two images scatters the loss: 0.91 to 1.14 of ln 1000 over ten seeds, of eight 0.99 to 1.07.
+    subject = trainee(name, batch_samples=8 if name == "mobilenet_v2" else 2, seed=1)
     loss = subject.loss(subject.model, next(subject.batches))
     loss.backward()
     classes = 1000 if name == "mobilenet_v2" else 32_000

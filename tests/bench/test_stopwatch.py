@@ -1,5 +1,7 @@
 """Marks of real steps: what they sum to, which gradients are looked at, and what a profile tells."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,13 +180,16 @@ def test_threads_of_gloo_do_not_compute():
 @pytest.mark.usefixtures("alone")
 def test_a_profile_of_gloo_sees_its_collectives():
     tensor = torch.ones(2**20)
+    took_s = []
 
     def exchange():
+        began_s = time.perf_counter()
         for _ in range(3):
             dist.all_reduce(tensor)
+        took_s.append(time.perf_counter() - began_s)
 
     found = profile_of(device("cpu"), exchange)
-    assert 0 < found.exposed_s <= found.communication_s < 10
+    assert 0 < found.exposed_s <= found.communication_s <= sum(took_s)
 
 
 def test_an_exchange_in_every_eighth_step_is_no_trend():

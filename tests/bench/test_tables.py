@@ -91,7 +91,7 @@ def test_verbs_take_a_sweep_as_data_and_as_a_users_times(sweep):
     assert code == 0, err
     # 1 ms + 8 ms / 8 for 32 samples, told for the reader's million of them.
     (eight,) = json.loads(out)["predictions"]
-    assert eight["time_s"] == pytest.approx(0.002 * 1e6 / 32, rel=0.01)
+    assert eight["time_s"]["value"] == pytest.approx(0.002 * 1e6 / 32, rel=0.01)
 
 
 def test_facts_that_no_column_takes_are_refused(tmp_path):

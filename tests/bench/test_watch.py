@@ -205,33 +205,48 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
             time.sleep(3 * SLEPT_S)
             super().step(closure)
 
+    asked_s, done_s, evaluated_s = [], [time.perf_counter()], dict.fromkeys(range(1, 31), 0.0)
+
+    def batches():
+        for batch in data(30):
+            asked_s.append(time.perf_counter())
+            time.sleep(SLEPT_S)
+            yield batch
+        asked_s.append(time.perf_counter())
+
     subject = Slow()
     optimizer = SlowSGD(subject.parameters(), lr=0.1)
     before = hooks_of(subject)
     with equipoise.watch(subject, out=tmp_path / "mine", name="slow") as seen:
-        for number, batch in enumerate(seen.batches(data(30, SLEPT_S))):
+        for number, batch in enumerate(seen.batches(batches()), 1):
             loss = nn.functional.cross_entropy(subject(batch[0]), batch[1])
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(4 * SLEPT_S)
-            if number % 5 == 4:
+            if number % 5 == 0:
                 with torch.no_grad():
                     subject.eval()(batch[0])
+                    began_s = time.perf_counter()
                     time.sleep(30 * SLEPT_S)
+                    evaluated_s[number] = time.perf_counter() - began_s
                     subject.train()
+            done_s.append(time.perf_counter())
     assert hooks_of(subject) == before
     tables = equipoise.watched(tmp_path / "mine")
     (run,) = tables.runs.rows(named=True)
     assert (run["workload"], run["status"], run["origin"]) == ("slow", "success", "measured")
     assert (run["num_accelerators"], run["global_batch_samples"], run["precision"]) == (1, 8, "fp32")
     steps = tables.steps.pivot("phase", index="repetition", values="seconds")
-    assert len(steps) == len(seen.result.steps) >= 15
+    # How many are warm-up is the machine's: all others are there.
+    assert len(steps) == len(seen.result.steps) == 30 - seen.result.num_warm_up > 0
     for name, times in {INPUT: 1, FORWARD: 2, OPTIMIZER: 3, REST: 4}.items():
         assert steps[name].min() >= times * SLEPT_S, name
     assert (steps.select(PARTS).sum_horizontal() - steps[STEP]).abs().max() < 1e-9
-    # Evaluation is in none; were it in some, it were in three: a machine may halt one step for as long.
-    assert steps[STEP].sort()[-2] < 30 * SLEPT_S
+    assert any(evaluated_s[number] for number in seen.result.numbers)
+    # A step begins after the body before it, ends before the next batch is made, and has no evaluation in it.
+    for number, step in zip(seen.result.numbers, seen.result.steps, strict=True):
+        assert step[STEP] <= asked_s[number] - done_s[number - 1] - evaluated_s[number]
     assert run["samples_per_s"] == pytest.approx(8 / steps[STEP].median())
     assert "input" in seen.summary()
 
@@ -246,7 +261,7 @@ def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
         stopwatch = Stopwatch(step, watched, on, num_ranks=1)
         laps = [stopwatch.split(each) for each in stopwatch.laps(80)]
     numbers = seen.result.numbers
-    assert len(numbers) >= 12
+    assert len(numbers) == 80 - seen.result.num_warm_up > 0
     step_s = median(laps[number - 1][STEP] for number in numbers)
     # The sweep's own loop counts `zero_grad` to the optimizer; in somebody else's it cannot be seen.
     for names in ((INPUT,), (FORWARD,), (BACKWARD,), (EXPOSED,), (OPTIMIZER, REST), (STEP,)):
@@ -362,9 +377,11 @@ def test_a_loop_that_is_left_early_keeps_its_last_step():
             update(subject, optimizer, batch)
             if number == 25:
                 break
+            done_s = time.perf_counter()
+        left_s = time.perf_counter()
         time.sleep(20 * SLEPT_S)
     assert len(seen.result.numbers) + seen.result.num_warm_up == 26
-    assert seen.result.steps[-1][STEP] < 20 * SLEPT_S
+    assert seen.result.steps[-1][STEP] <= left_s - done_s
 
 
 def test_two_runs_share_a_folder(tmp_path):
@@ -397,15 +414,18 @@ with equipoise.watch(model, out="mine", num_steps=100_000) as seen:
 def test_a_killed_loop_loses_only_its_last_steps(tmp_path):
     with subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path) as loop:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+        num_steps = 0
+        while num_steps <= 40 and time.monotonic() < deadline:
             time.sleep(0.1)
-            found = list(tmp_path.glob("mine/watched/*/rank-0.jsonl"))
-            if found and len(found[0].read_bytes().splitlines()) > 40:
-                break
+            for path in tmp_path.glob("mine/watched/*/rank-0.jsonl"):
+                whole = path.read_bytes().rpartition(b"\n")[0]
+                num_steps = whole.count(b'"seconds"')
         loop.send_signal(signal.SIGKILL)
     tables = equipoise.watched(tmp_path / "mine")
     assert tables.runs["status"].to_list() == ["failed: rank 0 did not come to its end"]
-    assert tables.steps["repetition"].n_unique() >= 20
+    assert tables.steps["repetition"].n_unique() > 0
+    (path,) = tmp_path.glob("mine/watched/*/rank-0.jsonl")
+    assert len(rank_record(path).steps) >= num_steps > 40
 
 
 def test_a_line_that_was_cut_is_dropped(tmp_path):

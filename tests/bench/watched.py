@@ -3,6 +3,7 @@
 Usage: watched.py SCENARIO OUT; ranks are told by torchrun, or started by Lightning.
 """
 
+import json
 import os
 import signal
 import sys
@@ -19,12 +20,28 @@ from equipoise.bench.watching import watch
 NUM_FEATURES, NUM_CLASSES = 16, 4
 SLEPT_S = 0.02
 BATCH = 8
+# When forward passes that train began, and how long evaluation took after so many of them.
+BEGAN_S: list[float] = []
+EVALUATED_S: list[tuple[int, float]] = []
 
 
 def model():
     """A small model, the same on every rank."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(NUM_FEATURES, 32), nn.ReLU(), nn.Linear(32, NUM_CLASSES))
+
+
+def evaluate():
+    """Take a second that belongs to no step."""
+    began_s = time.perf_counter()
+    time.sleep(1.0)
+    EVALUATED_S.append((len(BEGAN_S), time.perf_counter() - began_s))
+
+
+def keep(out, rank):
+    """Write what this rank's own clock says."""
+    own = {"began_s": BEGAN_S, "evaluated_s": EVALUATED_S}
+    Path(out, f"own-{rank}.json").write_text(json.dumps(own))
 
 
 class Data(torch.utils.data.Dataset):
@@ -57,11 +74,13 @@ def plain(out, *, dies_at=None):
         for number, (x, y) in enumerate(seen.batches(loader)):
             if rank and number == dies_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            BEGAN_S.append(time.perf_counter())
             loss = nn.functional.cross_entropy(ddp(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     Path(out, f"summary-{rank}").write_text(seen.summary())
+    keep(out, rank)
     dist.destroy_process_group()
 
 
@@ -81,12 +100,13 @@ def lightning(out):
             self.model = model()
 
         def training_step(self, batch):
+            BEGAN_S.append(time.perf_counter())
             x, y = batch
             time.sleep(SLEPT_S)
             return nn.functional.cross_entropy(self.model(x), y)
 
         def validation_step(self, batch):
-            time.sleep(1.0)
+            evaluate()
             self.model(batch[0])
 
         def configure_optimizers(self):
@@ -111,6 +131,7 @@ def lightning(out):
     loaders = [torch.utils.data.DataLoader(Data(BATCH * 44 * 2), batch_size=BATCH) for _ in range(2)]
     trainer.fit(Module(), *loaders)
     Path(out, f"summary-{trainer.global_rank}").write_text(callback.watch.summary())
+    keep(out, trainer.global_rank)
 
 
 def trainer(out):
@@ -124,9 +145,10 @@ def trainer(out):
 
         def forward(self, features, labels):
             if self.training:
+                BEGAN_S.append(time.perf_counter())
                 time.sleep(SLEPT_S / 2)
             else:
-                time.sleep(1.0)
+                evaluate()
             logits = self.model(features)
             return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
@@ -153,6 +175,7 @@ def trainer(out):
     )
     subject.train()
     Path(out, f"summary-{os.environ['RANK']}").write_text(callback.watch.summary())
+    keep(out, os.environ["RANK"])
 
 
 if __name__ == "__main__":

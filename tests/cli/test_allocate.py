@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import equipoise
 
-from equipoise.advice.allocation.jobs import read_jobs, read_prices
+from equipoise.decide.allocation.jobs import read_jobs, read_prices
 from equipoise.errors import DataError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -40,9 +40,9 @@ def test_the_least_total_time_by_hand(jobs):
     ended = equipoise("allocate", jobs(TWO), *POOL, "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
-    assert found["schema"] == "equipoise.allocate/1"
+    assert found["schema"] == "equipoise.allocate/2"
     assert found["value"]["value"] == 4.5 * 3600
-    assert [each["num_accelerators"] for each in found["jobs"]] == [16, 16]
+    assert [each["candidate"]["num_accelerators"] for each in found["jobs"]] == [16, 16]
     assert found["proof"]["proved"]
     assert [each["value"] for each in found["rivals"]] == [5 * 3600, 5 * 3600, 4.5 * 3600]
 
@@ -76,12 +76,12 @@ def test_jobs_move_into_cheap_hours(jobs, tmp_path):
     assert found["value"]["value"] == pytest.approx(0.6608)
 
 
-def test_a_training_of_unknown_length_is_too_little_evidence(jobs):
-    ended = equipoise("allocate", jobs('[[job]]\nworkload = "llama2_7b"\n'), *POOL, "--json")
-    assert ended.returncode == 3
-    found = json.loads(ended.stdout)
-    assert found["status"] == "not_enough_evidence"
-    assert any("--tokens" in each or "tokens" in each for each in found["missing"])
+def test_a_training_without_its_budget_is_refused(jobs):
+    ended = equipoise("allocate", jobs('[[job]]\nname = "ours"\nworkload = "llama2_7b"\n'), *POOL, "--json")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    words = " ".join(ended.stderr.split())
+    assert "job 1 (ours)" in words
+    assert "tokens = 1e12" in words
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_examples_are_read():
         ("0,1\n0,1\n", "each hour of the day once"),
         ("0,1\n", "no price for hour 1, 2"),
         ("24,1\n", "0 to 23"),
-        ("0,cheap\n", "US dollars a kWh"),
+        ("0,cheap\n", "US dollars per kWh"),
     ],
 )
 def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):

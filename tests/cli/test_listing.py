@@ -5,6 +5,7 @@ import pytest
 from equipoise.cli.listing import LISTINGS
 from equipoise.runs.chosen import tables
 from equipoise.runs.store import Tables
+from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy, strategy
 
@@ -17,7 +18,7 @@ def data() -> Tables:
 
 
 def test_every_listed_knob_and_value_is_read_back(data) -> None:
-    rows = BY_KIND["strategies"].rows(data)
+    rows = BY_KIND["strategies"].rows(data, shipped())
     assert len(rows) == len(Strategy.__dataclass_fields__)
     for row in rows:
         for value in row["values"] or [1]:
@@ -27,19 +28,19 @@ def test_every_listed_knob_and_value_is_read_back(data) -> None:
 
 
 def test_defaults_of_knobs_are_those_of_a_strategy(data) -> None:
-    defaults = {row["knob"]: row["default"] for row in BY_KIND["strategies"].rows(data)}
+    defaults = {row["knob"]: row["default"] for row in BY_KIND["strategies"].rows(data, shipped())}
     assert defaults.pop("global_batch") is None
     text = " ".join(f"{knob}={str(value).lower()}" for knob, value in defaults.items())
     assert strategy(f"global_batch=8 {text}") == Strategy(global_batch_samples=8)
 
 
 def test_every_listed_cluster_is_one(data) -> None:
-    for row in BY_KIND["clusters"].rows(data):
+    for row in BY_KIND["clusters"].rows(data, shipped()):
         assert cluster(row["cluster"]).node_size == row["node_size"]
 
 
 def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> None:
-    rows = {row["accelerator"]: row for row in BY_KIND["accelerators"].rows(data)}
+    rows = {row["accelerator"]: row for row in BY_KIND["accelerators"].rows(data, shipped())}
     assert rows["a100-sxm4-80gb"]["achievable_is_measured"]
     assert not rows["l40s-pcie-48gb"]["achievable_is_measured"]
     assert all(0.4 < row["achievable_fraction"] < 1 for row in rows.values())
@@ -48,4 +49,4 @@ def test_accelerators_say_whether_their_achievable_share_was_measured(data) -> N
 @pytest.mark.parametrize("kind", BY_KIND)
 def test_every_line_of_a_list_fits_the_terminal(kind, data) -> None:
     listing = BY_KIND[kind]
-    assert max(map(len, listing.text(listing.rows(data)).splitlines())) <= 80
+    assert max(map(len, listing.text(listing.rows(data, shipped())).splitlines())) <= 80

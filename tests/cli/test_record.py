@@ -20,28 +20,28 @@ def equipoise(tmp_path):
 TIMES = "num_accelerators,time_to_train_s\n1,1010\n2,510\n4,260\n8,135\n"
 
 
-def test_a_prediction_is_kept_and_held_against_what_is_measured(equipoise, tmp_path):
+def test_a_prediction_is_kept_and_compared_with_what_is_measured(equipoise, tmp_path):
     (tmp_path / "mine.csv").write_text(TIMES)
     assert equipoise("predict", "--from", "mine.csv", "--at", "16", "--json").returncode == 0
     assert not (tmp_path / "ledger.jsonl").exists()  # nobody asked
-    told = json.loads(equipoise("predict", "--from", "mine.csv", "--at", "16", "--record", "--json").stdout)
-    foretold_s = told["predictions"][0]["time_s"]
+    shown = json.loads(equipoise("predict", "--from", "mine.csv", "--at", "16", "--record", "--json").stdout)
+    predicted_s = shown["predictions"][0]["time_s"]["value"]
     (kept,) = json.loads(equipoise("record", "--json").stdout)["predictions"]
-    assert kept["value"] == pytest.approx(foretold_s, rel=1e-5)
+    assert kept["value"] == pytest.approx(predicted_s, rel=1e-5)
     assert kept["measured"] is None
 
     added = equipoise("record", "add", "100 s", "--for", kept["id"][:5], "--json")
     assert (added.returncode, added.stderr) == (0, "")
     found = json.loads(added.stdout)
     assert found["num_added"] == 1
-    assert found["predictions"][0]["error"] == pytest.approx(foretold_s / 100 - 1, rel=1e-3)
+    assert found["predictions"][0]["error"] == pytest.approx(predicted_s / 100 - 1, rel=1e-3)
     assert found["running"]["num_measured"] == 1
     text = equipoise("record").stdout
     assert "Measured 1 of 1" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_runs_of_a_folder_speak_once(equipoise, tmp_path):
+def test_runs_of_a_folder_count_once(equipoise, tmp_path):
     (tmp_path / "ledger.jsonl").write_text(
         json.dumps(
             {

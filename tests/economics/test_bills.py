@@ -41,14 +41,36 @@ def test_intervals_of_a_bill_by_hand():
 
 
 def test_own_electricity_and_building_by_hand():
-    # 3.304 kWh x 1.5 for the building at 0.2 USD; carbon grows by the building, energy of the machines does not.
+    # 3.304 kWh x 1.5 for the building at 0.2 USD: one energy for money, carbon and joules.
     power = economics.electricity(usd_per_kwh=0.2, pue=1.5)
     rates = economics.rates(accelerator("h100-sxm5-80gb"), own_price=3.0, region="france", power=power)
     bill = economics.bill(8, 1800, rates)
     assert bill.electricity is not None
     assert bill.electricity.value == pytest.approx(0.9912)
     assert bill.carbon_kg == pytest.approx(1.5 * 0.185024)
+    assert bill.energy_j == pytest.approx(1.5 * 11.8944e6)
+
+
+def test_a_building_counts_only_where_the_user_gave_it():
+    power = economics.electricity(usd_per_kwh=0.2)
+    rates = economics.rates(accelerator("h100-sxm5-80gb"), own_price=3.0, region="france", power=power)
+    bill = economics.bill(8, 1800, rates)
     assert bill.energy_j == pytest.approx(11.8944e6)
+    assert bill.electricity.value == pytest.approx(3.304 * 0.2)
+    assert bill.carbon_kg == pytest.approx(0.185024)
+
+
+def test_an_owned_machine_costs_its_electricity():
+    # 3.304 kWh at 0.2 USD; without a price of electricity nothing is paid by the hour.
+    chip = accelerator("h100-sxm5-80gb")
+    rates = economics.rates(chip, own_price=0.0, power=economics.electricity(usd_per_kwh=0.2))
+    bill = economics.bill(8, 1800, rates)
+    assert bill.usd == pytest.approx(0.6608)
+    assert bill.money == bill.electricity
+    assert "electricity is what an hour costs" in rates.price.basis
+    free = economics.rates(chip, own_price=0.0)
+    assert economics.bill(8, 1800, free).usd == 0.0
+    assert "no price of electricity" in free.price.basis
 
 
 def test_measured_energy_is_taken_as_it_is():
@@ -99,7 +121,7 @@ def test_an_unknown_region_names_the_file_to_edit():
         economics.grid("atlantis")
 
 
-@pytest.mark.parametrize("price", [0.0, -1.0, float("nan"), 1e9])
+@pytest.mark.parametrize("price", [-1.0, float("nan"), 1e9])
 def test_a_price_that_is_none_is_refused(price):
     with pytest.raises(UsageError, match="expected US dollars per accelerator and hour"):
         economics.price("h100-sxm5-80gb", usd_per_accelerator_hour=price)

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.uncertain import Input, exact, product, propagated, spread, tornado
+from equipoise.economics.uncertain import (
+    Input,
+    chance_below,
+    exact,
+    moved,
+    product,
+    propagated,
+    spread,
+    tornado,
+)
 from equipoise.stats import Interval
 
 
@@ -23,6 +32,25 @@ def test_widths_of_a_product_add_up_as_squares():
     assert found.value == pytest.approx(10.0)
     assert found.low == pytest.approx(10.0 * math.exp(-0.5))
     assert found.high == pytest.approx(10.0 * math.exp(1.3))
+
+
+def test_a_result_moved_alone_has_the_width_of_a_product():
+    # exp(0.3) and exp(0.4) to both sides: exp(0.5); an input that moves only upwards adds nothing below.
+    found = moved(
+        6.0, [(6.0 * math.exp(0.3), 6.0 * math.exp(-0.3)), (6.0 / math.exp(0.4), 6.0 * math.exp(0.4))]
+    )
+    assert (found.low, found.high) == pytest.approx((6.0 * math.exp(-0.5), 6.0 * math.exp(0.5)))
+    one_sided = moved(6.0, [(6.0, 7.0)])
+    assert (one_sided.low, one_sided.high) == pytest.approx((6.0, 7.0))
+    assert math.isinf(moved(6.0, [(6.0, math.inf)]).high)
+
+
+def test_a_chance_is_that_of_half_a_log_normal_on_each_side():
+    amount = Interval(value=2.0, low=1.0, high=8.0, level=0.9)
+    assert [chance_below(each, amount) for each in (1.0, 2.0, 8.0)] == pytest.approx(
+        [0.05, 0.5, 0.95], abs=1e-9
+    )
+    assert [chance_below(each, exact(2.0)) for each in (-1.0, 1.0, 2.5)] == [0.0, 0.0, 1.0]
 
 
 def test_a_product_with_zero_is_zero():

@@ -206,7 +206,7 @@ class Step:
             once = 2 * self.wire.all_gather(payload, one.tp, 1)
         else:
             once = self.wire.all_reduce(payload, one.tp, 1)
-        passes = 1 + self.fitted.tp_bare
+        passes = 1 + self.fitted.tp_exposed
         if one.recompute == "full":
             passes += self.fitted.recompute_share
         if one.recompute == "selective" and self.fused and one.sequence_parallel:
@@ -240,7 +240,7 @@ class Step:
     def shard_s(self, beside_s):
         """What gathering a layer's weights and scattering its gradients leaves bare."""
         one, load = self.one, self.load
-        if one.shard_state < 3:
+        if one.zero_stage < 3:
             return 0.0
         traffic = 3 * self.wire.all_gather(load.dense_params / one.tp * self.width, one.dp * one.cp, one.tp)
         if load.expert_params:
@@ -267,7 +267,7 @@ class Step:
 
     def gradients_s(self):
         one = self.one
-        if one.shard_state == 3:
+        if one.zero_stage == 3:
             return 0.0
         _, _, dense, experts = self.held()
         width = self.width * self.travelling()
@@ -313,7 +313,7 @@ class Step:
     def optimizer_s(self):
         one = self.one
         dense_held, experts_held, dense, experts = self.held()
-        if one.shard_state:
+        if one.zero_stage:
             dense /= one.dp * one.cp
             experts /= one.dp * one.cp * one.tp / one.ep
         states = (dense + experts) * self.state_bytes()
@@ -328,11 +328,14 @@ class Step:
         """Seconds of a step by cause."""
         one, load, fitted = self.one, self.load, self.fitted
         forward, backward, again = self.passes_s()
-        beside = forward + backward
-        tp, cp, ep = self.tp_s(beside), self.cp_s(beside), self.ep_s(beside)
+        cp = self.cp_s(forward + backward)
+        ep = self.ep_s(forward + backward + cp)
         compute = forward + backward + again
+        unsummed = math.hypot(compute + cp + ep, self.host_s())
+        tp = self.tp_s(unsummed)
         busy = compute + tp + cp + ep
-        layer = math.hypot(busy - tp, self.host_s()) + tp
+        layer = unsummed + tp
+        back = 2 / 3 if one.trained == "full" else 1 / 2
         shard, head, send = self.shard_s(layer), self.head_s(), self.send_s()
         chunks = math.ceil(load.layers / (one.pp * one.interleave))
         fullest = chunks * one.interleave
@@ -348,7 +351,8 @@ class Step:
             "cp": self.count * mean * cp,
             "ep": self.count * mean * ep,
             "pp": self.count * send,
-            "dp": self.count * mean * shard + hidden(self.gradients_s(), mean * backward, fitted.dp_overlap),
+            "dp": self.count * mean * shard
+            + hidden(self.gradients_s(), mean * layer * back, fitted.dp_overlap),
             "idle": self.count * (pace - own) + (one.pp - 1) / one.interleave * stage,
             "optimizer": self.optimizer_s(),
             "other": fitted.step_s,
@@ -390,7 +394,7 @@ class Step:
     def buffers(self):
         one, load = self.one, self.load
         found = 2 * self.tokens * load.boundary_bytes if one.pp > 1 else 0.0
-        if (one.shard_state == 3 and one.dp * one.cp > 1) or one.offload == "optimizer_and_params":
+        if (one.zero_stage == 3 and one.dp * one.cp > 1) or one.offload == "optimizer_and_params":
             out = self.width + 4 if one.trained == "full" else 0.0
             layer = load.dense_params / one.tp + load.expert_params / one.ep
             tables = (load.end_params if one.pp > 1 else load.embedding_params) / one.tp
@@ -404,13 +408,13 @@ class Step:
         held = list(zip(self.held()[:2], self.held()[2:], (ranks, ranks * one.tp / one.ep), strict=True))
 
         def sharded(stage, which):
-            return sum(each[which] / (each[2] if one.shard_state >= stage else 1) for each in held)
+            return sum(each[which] / (each[2] if one.zero_stage >= stage else 1) for each in held)
 
         frozen = (4 + 0.127) / 8 if one.trained == "qlora" else self.width
         weights = 0.0 if one.offload == "optimizer_and_params" else frozen * sharded(3, 0)
         if one.trained != "full":
             weights += self.width * held[0][1]
-        resting = self.width if one.precision == "fp16" or one.shard_state == 3 else 4.0
+        resting = self.width if one.precision == "fp16" or one.zero_stage == 3 else 4.0
         found = {
             "weights": weights,
             "gradients": resting * sharded(2, 1),

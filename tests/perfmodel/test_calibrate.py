@@ -6,11 +6,10 @@ import pytest
 from equipoise.errors import FitError
 from equipoise.perfmodel.calibrate import calibrate
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.perfmodel.prior import Prior
+from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload

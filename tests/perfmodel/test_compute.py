@@ -1,23 +1,33 @@
-"""Unfused layers of 2021 and 2022: against a published breakdown, by hand, and as laws."""
+"""Layers on one accelerator: against a published breakdown, by hand, and as laws."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.perfmodel.axes import pp, tp
-from equipoise.perfmodel.compute import head_time_s, layer_time, soft_maximum
-from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.axes import pp_send_s, tp_layer_s
+from equipoise.perfmodel.compute import (
+    head_time_s,
+    layer_time,
+    loss_is_fused,
+    power_rate,
+    product_rate_flop_per_s,
+    soft_maximum,
+)
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.cluster import cluster
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import PRECISIONS, Strategy
 from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import workload
 
 PLAIN = Parameters()
-NODE = machine(cluster("selene", num_accelerators=8))
+SELENE = machine(cluster("selene", num_accelerators=8))
 GPT_22B = Transformer(
     layers=48,
     hidden=6144,
@@ -54,15 +64,16 @@ def one(strategy):
     return grid([strategy])
 
 
-@pytest.mark.parametrize(("knobs", "forward_ms", "back_ms"), TABLE_4)
-def test_priors_foretell_the_published_passes_of_a_layer(knobs, forward_ms, back_ms):
-    strategy = one(replace(OLD, **knobs))
+@pytest.mark.parametrize(("options", "forward_ms", "back_ms"), TABLE_4)
+def test_priors_predict_the_published_passes_of_a_layer(options, forward_ms, back_ms):
+    strategy = one(replace(OLD, **options))
     load = transformer_load(GPT_22B, sequence=2048)
-    hidden = replace(PLAIN, tp_bare=1e-9)
-    layer = layer_time(load, NODE, strategy, hidden)
-    sums_s = float(tp.layer_traffic_s(load, NODE, strategy, layer, hidden)[0])
+    hidden = replace(PLAIN, tp_exposed=1e-9)
+    layer = layer_time(load, SELENE, strategy, hidden)
+    passes_s = layer.forward_s + layer.backward_s
+    sums_s = float(tp_layer_s(load, SELENE, strategy, passes_s, hidden)[0])
     # A pass of sums forward, and one more where all is recomputed.
-    passes = 2 if knobs.get("recompute") == "full" else 1
+    passes = 2 if options.get("recompute") == "full" else 1
     forward_s = layer.forward_s[0] + sums_s / passes
     back_s = layer.backward_s[0] + layer.recompute_s[0] + sums_s * (1 - 1 / passes)
     assert forward_s * 1e3 == pytest.approx(forward_ms, rel=0.12)
@@ -72,7 +83,7 @@ def test_priors_foretell_the_published_passes_of_a_layer(knobs, forward_ms, back
 def test_full_recomputation_costs_as_much_of_a_forward_pass_as_it_is_said_to_do():
     load = transformer_load(GPT_22B, sequence=2048)
     layer = layer_time(
-        load, NODE, one(replace(OLD, recompute="full")), Parameters().changed({"recompute_share": 0.25})
+        load, SELENE, one(replace(OLD, recompute="full")), Parameters().changed({"recompute_share": 0.25})
     )
     assert layer.recompute_s[0] == pytest.approx(0.25 * layer.forward_s[0])
 
@@ -82,7 +93,7 @@ def test_odd_vocabularies_slow_the_output_matrix_where_nobody_pads_them():
     times = {}
     for columns in (50256, 50257, 50258, 50260):
         load = transformer_load(replace(GPT_22B, vocabulary=columns), sequence=2048)
-        seconds = float(head_time_s(load, NODE, one(replace(OLD, tp=1)), slow)[0])
+        seconds = float(head_time_s(load, SELENE, one(replace(OLD, tp=1)), slow)[0])
         times[columns] = seconds / columns
     # 50256 is a multiple of 16 bytes in fp16; the others of 2, 4 and 8.
     ratios = [times[columns] / times[50256] for columns in (50260, 50258, 50257)]
@@ -93,7 +104,7 @@ def test_softmax_not_fused_costs_launches_where_heads_come_in_odd_blocks():
     load = transformer_load(GPT_22B, sequence=2048)
     fused, split = (
         layer_time(
-            load, NODE, one(replace(OLD, microbatch_samples=each, global_batch_samples=12, tp=64)), PLAIN
+            load, SELENE, one(replace(OLD, microbatch_samples=each, global_batch_samples=12, tp=64)), PLAIN
         ).host_s[0]
         for each in (4, 3)
     )
@@ -106,7 +117,7 @@ def test_a_stage_sends_a_part_of_its_activations_by_each_tensor_rank():
     far = machine(cluster("selene", num_accelerators=64))
     whole, parts = (
         float(
-            pp.send_s_per_microbatch(
+            pp_send_s(
                 load,
                 far,
                 one(replace(OLD, tp=size, dp=dp, pp=8, sequence_parallel=size > 1, global_batch_samples=32)),
@@ -123,3 +134,103 @@ def test_device_and_host_together_take_longer_than_either_and_less_than_both_in_
     together_s = float(soft_maximum(busy_s, host_s))
     assert max(busy_s, host_s) <= together_s * (1 + 1e-12)
     assert together_s <= (busy_s + host_s) * (1 + 1e-12)
+
+
+NODE = machine(cluster("dgx-b200", num_accelerators=8))
+DENSE = transformer_load(workload("llama31_8b").transformer, sequence=8192)
+MIXTURE = transformer_load(workload("qwen3_30b_a3b").transformer, sequence=4096)
+# Nothing takes time but products and attention, and those run at the peak.
+FLOP_ONLY = Parameters(
+    product_fraction=1.0,
+    product_ramp_s=1e-15,
+    product_traffic=1e-12,
+    attention_fraction=1.0,
+    layer_traffic=1e-12,
+    quantise_traffic=1e-12,
+)
+IDEAL_NODE = replace(NODE, achievable_fraction=1.0)
+
+
+def step_s(one, load=DENSE, rates=NODE, parameters=PLAIN):
+    found = estimate(load, rates, grid([one]), parameters).step_s
+    return float(np.broadcast_to(found, (1,))[0])
+
+
+def single(**options):
+    return Strategy(global_batch_samples=1, **options)
+
+
+@pytest.mark.parametrize("precision", [each for each in PRECISIONS if each != "fp32"])
+def test_no_product_exceeds_the_peak(precision):
+    one = grid([single(precision=precision)])
+    peak = NODE.peak_flop_per_s[PRECISIONS.index(precision)]
+    assert 0 < float(product_rate_flop_per_s(NODE, one, PLAIN)[0]) <= peak
+
+
+def test_a_layer_forward_is_its_flop_at_the_peak():
+    layer = layer_time(DENSE, IDEAL_NODE, grid([single()]), FLOP_ONLY)
+    # 218.1 M weights a layer, 2 FLOP each, and 4 x 4096 x 4096.5 of scores a token; 8192 tokens.
+    flop = 8192 * (2 * 218_103_808 + 4 * 4096 * 4096.5)
+    assert float(layer.forward_s[0]) == pytest.approx(flop / 2.25e15, rel=1e-3)
+
+
+def test_frozen_weights_take_two_thirds_and_attention_its_own():
+    full, frozen = (
+        layer_time(DENSE, IDEAL_NODE, grid([single(**options)]), FLOP_ONLY)
+        for options in ({}, {"trained": "lora", "lora_rank": 16})
+    )
+    saved_s = float(full.backward_s[0] - frozen.backward_s[0])
+    assert saved_s == pytest.approx(8192 * 2 * 218_103_808 / 2.25e15, rel=1e-3)
+
+
+def test_a_power_limit_slows_products_by_its_root():
+    capped = machine(cluster("dgx-h100", num_accelerators=8, power_cap_w=350))
+    assert capped.power_share == pytest.approx(0.5)
+    cubic = replace(PLAIN, power_exponent=1 / 3)
+    assert float(power_rate(capped, cubic)) == pytest.approx(0.5 ** (1 / 3))
+    assert float(power_rate(NODE, cubic)) == 1
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.floats(100.0, 700.0), st.floats(1.0, 2.0))
+def test_more_power_never_hurts(power_w, times):
+    lower, higher = (
+        machine(cluster("dgx-h100", num_accelerators=8, power_cap_w=each))
+        for each in (power_w, power_w * times)
+    )
+    assert step_s(single(), rates=higher) <= step_s(single(), rates=lower)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8", "fp4"])
+def test_attention_and_logits_stay_wide(precision):
+    """However fast few bits were, what stays in 16 takes its time."""
+    peaks = list(NODE.peak_flop_per_s)
+    peaks[PRECISIONS.index(precision)] = 1e21
+    endless = replace(NODE, peak_flop_per_s=tuple(peaks))
+    least_s = 3 * 8192 * 32 * 4 * 4096 * 4096 / 2.25e15
+    assert step_s(single(precision=precision), rates=endless) > least_s
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.sampled_from(["none", "selective", "full"]), st.sampled_from(["bf16", "fp8"]))
+def test_recomputing_takes_time(recompute, precision):
+    kept = single(precision=precision)
+    assert step_s(replace(kept, recompute=recompute)) >= step_s(kept)
+    assert step_s(replace(kept, recompute="full")) >= step_s(replace(kept, recompute=recompute))
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.integers(0, 3), st.integers(0, 3))
+def test_experts_elsewhere_never_add_work_of_their_own(first, second):
+    few, many = sorted((2**first, 2**second))
+    times = [
+        layer_time(MIXTURE, NODE, grid([Strategy(dp=8, ep=each, global_batch_samples=8)]), PLAIN)
+        for each in (few, many)
+    ]
+    assert float(times[1].forward_s[0]) <= float(times[0].forward_s[0])
+    assert float(times[1].host_s[0]) <= float(times[0].host_s[0])
+
+
+def test_only_a_compiler_or_kernel_fuses_the_loss():
+    told = [single(), single(fused_loss=False), single(implementation="eager")]
+    assert loss_is_fused(grid(told)).tolist() == [True, False, False]

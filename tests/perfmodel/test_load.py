@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.blocks import Block, summed
-from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
+from equipoise.perfmodel.load import BlockLoad, Load, mean_layer, stacked, transformer_load, workload_load
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import workload, workloads
 
@@ -70,7 +69,7 @@ def test_layers_that_predict_later_tokens_add_flop_and_weights(layers, experts, 
 @settings(deadline=None)  # the first call reads the catalogue
 @given(st.floats(0, 100), st.floats(0, 100), st.floats(1, 1e6), st.floats(1, 1e6))
 def test_a_mean_layer_is_the_blocks_shared_out(first, second, flop, params):
-    mean = summed(((first, Block(flop=flop)), (second, Block(params=params))), 4.0)
+    mean = mean_layer(((first, BlockLoad(flop=flop)), (second, BlockLoad(params=params))), 4.0)
     assert mean.flop == pytest.approx(first * flop / 4)
     assert mean.params == pytest.approx(second * params / 4)
     assert mean.num_sums == pytest.approx((first + second) / 4)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load, transformer_load
 from equipoise.perfmodel.memory import activation_bytes, memory, shards
 from equipoise.perfmodel.parameters import Parameters
@@ -46,7 +46,7 @@ def strategies(draw):
         ep=ep,
         microbatch_samples=size,
         global_batch_samples=size * dp * rounds,
-        shard_state=draw(st.integers(0, 3)),
+        zero_stage=draw(st.integers(0, 3)),
         sequence_parallel=tp > 1 and draw(flags),
         recompute=draw(recomputes),
         implementation=draw(st.sampled_from(["eager", "compiled"])),
@@ -67,7 +67,7 @@ def bytes_of(load, one, *kinds):
 
 @pytest.mark.truth
 @pytest.mark.parametrize("run", TRUTH["run"], ids=lambda run: run["name"])
-def test_what_runs_reserved_is_foretold_by_priors_alone(run):
+def test_what_runs_reserved_is_predicted_by_priors_alone(run):
     load = transformer_load(workload(run["model"]).transformer, sequence=run["sequence"])
     reserved = float(held(load, strategy(run["strategy"])).reserved[0])
     assert reserved / GIB == pytest.approx(run["reserved_gib"], rel=run["relative_tolerance"])
@@ -77,14 +77,14 @@ def test_what_runs_reserved_is_foretold_by_priors_alone(run):
 @pytest.mark.truth
 @pytest.mark.parametrize(("stage", "expected_gb"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_states_shrink_as_zero_says(stage, expected_gb):
-    one = Strategy(dp=64, global_batch_samples=64, shard_state=stage, precision="fp16")
+    one = Strategy(dp=64, global_batch_samples=64, zero_stage=stage, precision="fp16")
     assert bytes_of(STATES_ONLY, one, *STATES) / GB == pytest.approx(expected_gb, rel=0.02)
 
 
 def test_gradients_of_bf16_weights_rest_in_four_bytes():
     # Megatron-LM, distributed optimizer: 18 bytes a weight; 6 + 12 / d with it.
     alone = Strategy(global_batch_samples=1)
-    spread = Strategy(dp=4, global_batch_samples=4, shard_state=1)
+    spread = Strategy(dp=4, global_batch_samples=4, zero_stage=1)
     assert bytes_of(STATES_ONLY, alone, *STATES) / 7.5e9 == pytest.approx(18)
     assert bytes_of(STATES_ONLY, spread, *STATES) / 7.5e9 == pytest.approx(6 + 12 / 4)
 
@@ -170,7 +170,7 @@ def test_data_ranks_hold_every_weight_once_between_copies(one):
 @given(strategies(), st.integers(0, 2))
 def test_sharding_more_never_needs_more_for_states(one, stage):
     for load in (LLAMA, MIXTURE):
-        less, more = (replace(one, shard_state=each) for each in (stage, stage + 1))
+        less, more = (replace(one, zero_stage=each) for each in (stage, stage + 1))
         assert bytes_of(load, more, *STATES) <= bytes_of(load, less, *STATES) * (1 + 1e-12)
 
 

@@ -1,18 +1,27 @@
-"""Replicas that exchange gradients in buckets: limits, order and a brute-force schedule."""
+"""Replicas that exchange gradients: limits, order, a brute-force schedule, and messages during a backward pass."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.perfmodel.collective import Group, all_reduce_s
+from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.exchange import overlapped
-from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
-from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.machine import Group, machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.replicas import Held, bare_buckets_s, held, replica_seconds
+from equipoise.perfmodel.replicas import (
+    ExchangedTensors,
+    at_batch,
+    exchanged_tensors,
+    exposed_buckets_s,
+    low_rank_bytes,
+    overlapped,
+    replica_seconds,
+    slowest_of,
+    sparse_bytes,
+)
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
@@ -21,8 +30,8 @@ MIB = 2**20
 PARAMETERS = Parameters()
 
 
-def plan(ranks, share=8, **knobs):
-    stated = {"precision": "fp32", "implementation": "eager"} | knobs
+def plan(ranks, share=8, **options):
+    stated = {"precision": "fp32", "implementation": "eager"} | options
     return grid([Strategy(dp=ranks, microbatch_samples=share, global_batch_samples=share * ranks, **stated)])
 
 
@@ -38,8 +47,10 @@ def pair(byte_per_s=5e9):
     )
 
 
-def seconds(ranks, name="resnet50", byte_per_s=5e9, **knobs):
-    return replica_seconds(workload_load(workload(name)), pair(byte_per_s), plan(ranks, **knobs), PARAMETERS)
+def seconds(ranks, name="resnet50", byte_per_s=5e9, **options):
+    return replica_seconds(
+        workload_load(workload(name)), pair(byte_per_s), plan(ranks, **options), PARAMETERS
+    )
 
 
 def test_one_replica_exchanges_nothing():
@@ -52,10 +63,10 @@ def test_one_replica_exchanges_nothing():
 
 def test_counts_are_those_of_torchvision():
     # ResNet-50 of torchvision: 161 tensors with gradients, 159 buffers; 53 convolutions and one matrix.
-    found = held(workload_load(workload("resnet50")))
+    found = exchanged_tensors(workload_load(workload("resnet50")))
     assert found.num_tensors == pytest.approx(161, rel=0.02)
     assert found.num_buffers == pytest.approx(159, rel=0.02)
-    assert held(workload_load(workload("bert"))).num_buffers == 0
+    assert exchanged_tensors(workload_load(workload("bert"))).num_buffers == 0
 
 
 @given(st.floats(1e8, 1e12), st.floats(1.0, 10.0))
@@ -89,7 +100,7 @@ def test_exposed_time_is_that_of_the_schedule_of_buckets(params, byte_per_s, hal
     took = [float(np.squeeze(all_reduce_s(size, group, wires, links))) for size in sizes]
     # Half of the bytes exist after so much of the pass: bytes that are ready are a power of the pass.
     ready = (np.cumsum(sizes) / sum(sizes)) ** (np.log(half_ready) / np.log(0.5))
-    holds = Held(
+    tensors = ExchangedTensors(
         num_tensors=161.0,
         gradient_bytes=4 * params,
         num_buffers=0.0,
@@ -98,5 +109,93 @@ def test_exposed_time_is_that_of_the_schedule_of_buckets(params, byte_per_s, hal
     )
     for backward_s in (1e-4, 0.02, 0.5):
         schedule = overlapped(backward_s, ready, took)
-        found = bare_buckets_s(holds, backward_s, group, wires, links)
+        found = exposed_buckets_s(tensors, backward_s, group, wires, links)
         assert float(np.squeeze(found)) == pytest.approx(float(schedule.exposed_s))
+
+
+SECONDS = st.floats(1e-6, 10.0)
+SHARES = st.floats(0.0, 0.9)
+MESSAGES = st.lists(
+    st.tuples(st.floats(0.0, 1.0), SECONDS, SHARES, st.floats(1.0, 20.0)), min_size=1, max_size=6
+)
+
+
+def _overlapped(pass_s, messages, *, faster=1.0):
+    ready, alone, share, slower = (np.array(each) for each in zip(*sorted(messages), strict=True))
+    alone = alone / faster
+    return overlapped(pass_s, ready, alone, core_share=share, overlapped_s=alone * slower)
+
+
+@pytest.mark.law
+@given(SECONDS, MESSAGES)
+def test_no_pass_ends_before_it_is_computed_or_its_messages_are_sent(pass_s, messages):
+    found = _overlapped(pass_s, messages)
+    assert found.computed_s >= pass_s * (1 - 1e-9)
+    assert found.ended_s >= found.computed_s
+    assert found.ended_s >= sum(alone for _, alone, _, _ in messages) * (1 - 1e-9)
+
+
+@pytest.mark.law
+@given(SECONDS, MESSAGES, st.floats(1.0, 100.0))
+def test_faster_messages_never_end_a_pass_later(pass_s, messages, faster):
+    slow, fast = _overlapped(pass_s, messages), _overlapped(pass_s, messages, faster=faster)
+    assert fast.ended_s <= slow.ended_s * (1 + 1e-9)
+
+
+@pytest.mark.law
+@given(SECONDS, MESSAGES)
+def test_messages_of_no_time_leave_a_pass_as_it_is(pass_s, messages):
+    assert _overlapped(pass_s, messages, faster=1e15).ended_s == pytest.approx(pass_s, rel=1e-6)
+
+
+@pytest.mark.law
+@given(SECONDS, SECONDS)
+def test_one_bucket_is_hidden_by_nothing(pass_s, message_s):
+    found = overlapped(pass_s, [1.0], [message_s], core_share=[0.7])
+    assert found.exposed_s == pytest.approx(message_s)
+    assert found.ended_s == pytest.approx(pass_s + message_s)
+
+
+@pytest.mark.law
+@given(SECONDS, st.floats(0.0, 0.5), SECONDS)
+def test_work_that_messages_take_from_a_core_is_done_later(pass_s, share, message_s):
+    # All of the message beside computing: what it takes of the core is added to the pass, no more.
+    found = overlapped(pass_s + message_s, [0.0], [message_s], core_share=[share])
+    assert found.ended_s == pytest.approx(pass_s + message_s + share * message_s)
+
+
+def test_two_messages_by_hand():
+    # Ready at 5 and 10 of 10; the first takes 4 beside computing at half speed, which is done at 12; the
+    # second starts then, with nothing beside it, and takes 3.
+    found = overlapped(10.0, [0.5, 1.0], [4.0, 3.0], core_share=[0.5, 0.5])
+    assert (float(found.computed_s), float(found.ended_s)) == (12.0, 15.0)
+
+
+def test_cases_broadcast():
+    found = overlapped(np.array([1.0, 2.0, 4.0]), [1.0], np.array([[0.5], [0.5], [1.5]]))
+    assert found.ended_s.tolist() == [1.5, 2.5, 5.5]
+
+
+def test_factors_are_sent_where_they_are_less_than_half():
+    # 100 x 50 of rank 2: 300 of 5,000 values. 4 x 4 of rank 2: 16 of 16 values, sent whole. A convolution of
+    # 8 filters of 3 x 5 x 5 is a matrix of 8 x 75: 166 of 600.
+    assert low_rank_bytes([(100, 50), (4, 4), (10,), (8, 3, 5, 5)], 2) == (
+        26 * 4,
+        (200 + 16) * 4,
+        (100 + 150) * 4,
+    )
+
+
+def test_a_sparse_message_has_a_place_for_each_value():
+    assert sparse_bytes(1_000_000, 0.001) == 1000 * 8
+    assert sparse_bytes(5, 0.001) == 8
+
+
+def test_the_slowest_of_two_is_a_higher_quantile_of_one():
+    steps = np.linspace(1.0, 2.0, 1001)
+    assert slowest_of(steps, 1) == pytest.approx(1.0)
+    assert slowest_of(steps, 2) == pytest.approx((1 + 0.5**0.5) / 1.5, rel=1e-3)
+
+
+def test_batches_between_those_measured_have_a_fixed_part():
+    assert at_batch([8, 32, 64], [1.0, 2.0, 4.0], 48) == pytest.approx(3.0)

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import FitError
-from equipoise.perfmodel.collective import Wire, Wires
-from equipoise.perfmodel.scale_up import (
-    SCALE_UP_PRIORS,
-    Measured,
-    ScaleUpParameters,
-    fit_scale_up,
-    scaled_up,
-)
+from equipoise.perfmodel.machine import Wire, Wires
+from equipoise.perfmodel.scale_up import SCALE_UP_PRIORS, Measured, ScaleUpParameters, fit_scale_up, scaled_up
 
 WIRES = Wires(intra=Wire(byte_per_s=300e9, latency_s=3e-6), inter=Wire(byte_per_s=25e9, latency_s=14e-6))
 # A law without anything that ranks add.

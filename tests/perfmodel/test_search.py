@@ -1,22 +1,187 @@
-"""The search: what it calls best is best, what it drops does not fit, and one strategy alone has the same time."""
+"""The search finds what the exhaustive one finds, what it assumes of options is so, and the exhaustive one is right."""
 
 from dataclasses import fields, replace
+from functools import cache
 
 import numpy as np
 import pytest
+from exhaustive import legal_strategies, search
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from equipoise.perfmodel.estimate import Seconds, estimate
-from equipoise.perfmodel.grid import grid
-from equipoise.perfmodel.laid import laid
-from equipoise.perfmodel.legality import limits
-from equipoise.perfmodel.load import transformer_load
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
-from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import search
-from equipoise.perfmodel.space import Space
+from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
+from equipoise.perfmodel.search import Job, fastest
+from equipoise.perfmodel.space import Space, fault, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import workload
+
+SPARING = {
+    "optimizer": ("adam", "adam_8bit"),
+    "offload": ("none", "optimizer", "optimizer_and_params"),
+    "recompute": ("selective", "full"),
+}
+UNFUSED = {
+    "fused_attention": (False, True),
+    "implementation": ("eager", "compiled"),
+    "zero_stage": (0, 2, 3),
+}
+ADAPTED = {"trained": ("full", "lora", "qlora"), "lora_rank": (0, 16)}
+RARER = {"compression": ("none", "fp16", "powersgd"), "compression_rank": (0, 4), "sync_period": (1, 8)}
+CASES = {
+    "pipelines": ("gpt3", "dgx-h100", (16, 32), (24, 32), {}),
+    "tight": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), SPARING),
+    "experts": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {}),
+    "cards": ("gpt2_large", "pair-rtx-4090", (1, 2, 4), (4, 6), UNFUSED),
+    "adapters": ("llama2_70b_lora", "a100-sxm4-80gb", (8,), (8, 16), ADAPTED),
+    "pictures": ("resnet50", "a100-sxm4-80gb", (4, 6), (48,), RARER),
+}
+
+
+@cache
+def subject(model, nodes, size):
+    return workload_load(workload(model)), machine(cluster(nodes, num_accelerators=size))
+
+
+def num_steps(batch):
+    """Steps of a training that needs more samples at larger batches."""
+    return (1e6 + 2e3 * batch) / batch
+
+
+def training_s(mesh, estimates):
+    return estimates.step_s * num_steps(mesh.global_batch_samples)
+
+
+def both(model, nodes, sizes, batches, choices, *, parameters=None, memory_share=1.0):
+    """What both searches find at each size."""
+    load, rates = subject(model, nodes, max(sizes))
+    rates = replace(rates, memory_bytes=rates.memory_bytes * memory_share)
+    parameters = parameters or Parameters()
+    spaces = [Space(num_accelerators=size, global_batches=batches, choices=choices) for size in sizes]
+    job = Job(load=load, machine=rates, parameters=parameters, num_steps=num_steps)
+    quick = fastest(job, spaces, num_best=5)
+    whole = [search(load, rates, space, parameters, objectives=(training_s,), num_best=5) for space in spaces]
+    return list(zip(quick, whole, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_it_finds_what_the_exhaustive_search_finds(case):
+    for quick, whole in both(*case):
+        agree(quick, whole)
+        assert [each.strategy for each in quick.best] == [each.strategy for each in whole.best]
+        assert quick.faults == whole.faults
+        assert whole.num_legal > 10
+
+
+def agree(quick, whole):
+    """Counts and times are alike; memory is told of all where nothing fits, else of what does not."""
+    assert (quick.num_legal, quick.num_fitting) == (whole.num_legal, whole.num_fitting)
+    assert [each.worth[0] for each in quick.best] == pytest.approx([each.worth[0] for each in whole.best])
+    if not whole.num_fitting:
+        assert quick.memories == whole.memories
+    elif whole.num_fitting < whole.num_legal:
+        assert quick.memories.nearest_bytes == whole.memories.nearest_bytes
+    else:
+        assert quick.memories is None
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.floats(0.05, 1.5),
+    st.lists(st.floats(-2.0, 2.0), min_size=len(PRIORS), max_size=len(PRIORS)),
+)
+def test_it_does_so_whatever_the_calibration_and_the_memory(name, memory_share, deviates):
+    model, nodes, sizes, batches, choices = CASES[name]
+    drawn = {
+        each.name: min(each.largest, each.median * np.exp(each.log_sd * deviate))
+        for each, deviate in zip(PRIORS, deviates, strict=True)
+    }
+    parameters = Parameters().changed(drawn)
+    for quick, whole in both(
+        model, nodes, sizes[:1], batches[:1], choices, parameters=parameters, memory_share=memory_share
+    ):
+        agree(quick, whole)
+
+
+def test_a_space_without_legal_strategies_has_no_answer():
+    ((quick, whole),) = both("gpt3", "dgx-h100", (7,), (16,), {"pp": (1,)})
+    assert quick == whole
+    assert (quick.best, quick.front, quick.memories, quick.num_legal) == ((), (), None, 0)
+    assert quick.faults
+
+
+def test_where_nothing_fits_the_leanest_is_reported():
+    ((quick, whole),) = both("gpt3", "dgx-h100", (8,), (16,), {})
+    assert quick == whole
+    assert quick.num_fitting == 0
+    assert quick.memories.least_bytes > 80e9
+
+
+@st.composite
+def pairs(draw):
+    """A load, a machine, and two legal strategies alike but for one option, the slower value first."""
+    model, nodes = (
+        draw(st.sampled_from(("gpt3", "mixtral_8x7b", "bert"))),
+        draw(st.sampled_from(("dgx-h100", "a100-sxm4-80gb", "pair-rtx-4090"))),
+    )
+    load, rates = subject(model, nodes, 8)
+    space = Space(
+        num_accelerators=8,
+        global_batches=(48,),
+        choices={"fused_attention": (False, True), "implementation": ("eager", "compiled")},
+    )
+    bounds = limits(load, rates)
+    mesh = draw(st.sampled_from(legal_strategies(space, bounds, most_elements=3000).meshes))
+    picked = mesh.strategy(draw(st.integers(0, int(np.prod(mesh.shape)) - 1)))
+    option, slow, fast = draw(
+        st.sampled_from(
+            (
+                ("recompute", "full", "none"),
+                ("recompute", "selective", "none"),
+                ("tp_overlap", False, True),
+                ("zero_stage", 0, 1),
+                ("zero_stage", 2, 1),
+            )
+        )
+    )
+    slower, faster = replace(picked, **{option: slow}), replace(picked, **{option: fast})
+    assume(fault(slower, bounds) is None and fault(faster, bounds) is None)
+    return load, rates, option, slower, faster
+
+
+@settings(max_examples=150, deadline=None)
+@given(pairs())
+def test_what_is_taken_for_faster_is_never_slower(pair):
+    load, rates, option, slower, faster = pair
+    found = estimate(load, rates, grid([slower, faster]), Parameters())
+    slow_s, fast_s = np.broadcast_to(found.step_s, (2,))
+    assert fast_s <= slow_s * (1 + 1e-12)
+    slow_bytes, fast_bytes = np.broadcast_to(found.memory.needed, (2,))
+    if option == "tp_overlap" or (option, slower.zero_stage) == ("zero_stage", 0):
+        assert fast_bytes <= slow_bytes
+    else:  # recomputed, or gradients sharded: slower or as fast, and never heavier
+        assert slow_bytes <= fast_bytes
+
+
+def test_many_calibrations_at_once_are_each_alone():
+    load, rates = subject("gpt3", "dgx-h100", 64)
+    space = Space(num_accelerators=64, global_batches=(64,), choices={"pp": (4,), "interleave": (2,)})
+    mesh = legal_strategies(space, limits(load, rates), most_elements=500).meshes[0]
+    rows = grid([mesh.strategy(index) for index in range(5)])
+    draws = [
+        Parameters().changed({each.name: each.median * scale for each in PRIORS}) for scale in (0.7, 1.0)
+    ]
+    together = estimate(load, rates, rows, stacked(draws)).step_s
+    assert together.shape == (2, 5)
+    for row, drawn in zip(together, draws, strict=True):
+        assert row == pytest.approx(np.broadcast_to(estimate(load, rates, rows, drawn).step_s, 5), rel=1e-12)
+
 
 PARAMETERS = Parameters()
 DENSE = Transformer(
@@ -27,7 +192,7 @@ MODELS = pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=["dense", "exper
 SPACE = Space(
     num_accelerators=4,
     global_batches=(4, 8),
-    choices={"recompute": ("none", "full"), "shard_state": (0, 1, 3), "interleave": (1, 2)},
+    choices={"recompute": ("none", "full"), "zero_stage": (0, 1, 3), "interleave": (1, 2)},
 )
 
 
@@ -47,7 +212,7 @@ def held_bytes(_, estimates):
 
 def rows(load, nodes, space=SPACE):
     """All strategies of a space as flat rows: the strategies, and their estimates one by one."""
-    meshes = laid(space, limits(load, nodes), most_elements=5000).meshes
+    meshes = legal_strategies(space, limits(load, nodes), most_elements=5000).meshes
     found = [mesh.strategy(index) for mesh in meshes for index in range(np.prod(mesh.shape))]
     return found, estimate(load, nodes, grid(found), PARAMETERS)
 
@@ -55,7 +220,7 @@ def rows(load, nodes, space=SPACE):
 @MODELS
 def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
     load, nodes = setting(model)
-    for mesh in laid(SPACE, limits(load, nodes), most_elements=5000).meshes:
+    for mesh in legal_strategies(SPACE, limits(load, nodes), most_elements=5000).meshes:
         together = estimate(load, nodes, mesh, PARAMETERS)
         index = int(np.prod(mesh.shape)) * 2 // 3
         alone = estimate(load, nodes, grid([mesh.strategy(index)]), PARAMETERS)
@@ -95,7 +260,7 @@ def test_the_front_is_what_no_other_beats():
     assert np.unique(ours.round(12), axis=0) == pytest.approx(expected, rel=1e-12)
 
 
-def test_what_does_not_fit_is_told_with_both_amounts():
+def test_what_does_not_fit_is_reported_with_both_amounts():
     load, nodes = setting(DENSE, memory_bytes=2e9)
     _, estimates = rows(load, nodes)
     result = search(load, nodes, SPACE, PARAMETERS, objectives=(time_s,))
@@ -106,7 +271,7 @@ def test_what_does_not_fit_is_told_with_both_amounts():
     assert float(alone.memory.needed[0]) == pytest.approx(needed.min())
 
 
-def test_a_space_without_legal_strategies_has_no_answer():
+def test_the_exhaustive_search_of_an_empty_space_has_no_answer():
     load, nodes = setting(DENSE)
     space = Space(num_accelerators=7, global_batches=(16,), choices={"pp": (1,)})
     result = search(load, nodes, space, PARAMETERS, objectives=(time_s,))

@@ -1,4 +1,4 @@
-"""Small findings made by hand, with names as hostile as a test wants them; small plans; a parser of pages."""
+"""Small findings made by hand, with names as hostile as a test wants them; a parser of pages."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,20 +7,16 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from equipoise.advice.forecast.answer import Forecast, Ground, LawUsed
 from equipoise.advice.forecast.balance import Balance, Balances, Unanswered
+from equipoise.advice.forecast.curve import LawUsed, TimeCurve
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped, Summary
-from equipoise.advice.plans.compared import comparison
-from equipoise.advice.plans.modelled import prior_model
-from equipoise.advice.plans.plan import plan
-from equipoise.advice.plans.planned import Question
 from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
-from equipoise.findings import Findings, PlanFindings, WorkloadFindings
+from equipoise.findings import Findings, WorkloadFindings
 from equipoise.scaling.backtest import Errors, Record
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.claims import Claim, Part
-from equipoise.scaling.equilibrium import Doubling, Equilibrium
+from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Group, Grouping
 from equipoise.scaling.law import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS
@@ -29,7 +25,6 @@ from equipoise.scaling.readings import Figure, Reading
 from equipoise.scaling.reference import Attributed, Published, Reference, TableRow, Unscored
 from equipoise.scaling.shared import SharedSystems
 from equipoise.stats import Interval
-from equipoise.study import plan_findings
 
 # accelerators, seconds, E', E, cluster, joules
 ROWS = ((4, 600.0, 1.0, 1.0, 1, None), (8, 330.0, 0.909, 0.9, 1, 1.5e6), (64, 75.0, 0.5, 0.4, 2, 2.5e6))
@@ -180,7 +175,7 @@ def _batches(entries: pl.DataFrame) -> BatchGrowth:
 
 def _balance(accelerator: str, submitter: str) -> Balance:
     """A balance at 32 (16-48) and a peak that the data do not reach."""
-    doubling = Doubling(gain_s=30.0, gain_fraction=0.25, accelerator_hours_factor=1.5, extrapolated=False)
+    step = NextStep(num_accelerators=64, gain_s=30.0, gain_fraction=0.25, accelerator_hours_factor=1.5)
     balance = Equilibrium(
         kind="balance",
         title="the balance point",
@@ -188,10 +183,10 @@ def _balance(accelerator: str, submitter: str) -> Balance:
         low=16,
         high=48,
         level=0.9,
-        bound="at",
+        limited_by=None,
         time_s=120.0,
         efficiency=0.625,
-        next_doubling=doubling,
+        next_step=step,
     )
     peak = replace(
         balance,
@@ -200,7 +195,7 @@ def _balance(accelerator: str, submitter: str) -> Balance:
         num_accelerators=64,
         low=64,
         high=None,
-        bound="at_least",
+        limited_by="data",
     )
     rates = Rates(
         price=Price(
@@ -210,12 +205,12 @@ def _balance(accelerator: str, submitter: str) -> Balance:
         accelerator_power_w=700.0,
         system_power=SYSTEM_POWER,
     )
-    ground = Ground(
+    times = TimeCurve(
         law=LawUsed(name="pooled", assumes="curves share their shape", source="a paper"),
         work="the whole training",
         round="v9.9",
         domain=Domain(smallest=4.0, largest=64.0),
-        foretold=(),
+        predictions=(),
         curves_s=lambda sizes: sizes[None, :],
         evidence=(),
         notes=(),
@@ -223,16 +218,7 @@ def _balance(accelerator: str, submitter: str) -> Balance:
     return Balance(
         accelerator=accelerator,
         sizes=(4, 8, 64),
-        forecast=Forecast(
-            workload="bert",
-            accelerator=accelerator,
-            ground=ground,
-            bills=(),
-            rates=rates,
-            equilibria=(balance, peak),
-            answer=balance,
-            no_equilibria=None,
-        ),
+        curve_times=times,
         curve=pl.DataFrame(
             {
                 "num_accelerators": [4, 16, 64, 128],
@@ -244,7 +230,9 @@ def _balance(accelerator: str, submitter: str) -> Balance:
                 "beyond_data": [False, False, False, True],
             }
         ),
-        points=(balance, peak),
+        equilibria=(balance, peak),
+        answer=balance,
+        rates=rates,
         bills=(bill(32, 120.0, rates), bill(64, 120.0, rates, measured_energy_j=7.2e6)),
         words=("at 32 you are at the balance point (16-48)", "the fastest size lies at 64 or beyond"),
     )
@@ -456,34 +444,3 @@ class Parsed(HTMLParser):
 def parsed() -> Callable[[str], Parsed]:
     """A parser of pages: text in, elements with their text out."""
     return Parsed
-
-
-def make_plan_findings(**asked: object) -> PlanFindings:
-    """What a real plan found: GPT-2 XL on A100 by the priors of the model, a thousand million tokens."""
-    stated = {
-        "workload": "gpt2_xl",
-        "accelerator": "a100-sxm4-80gb",
-        "fewest": 2,
-        "most": 8,
-        "global_batch_samples": 512,
-        "training_tokens": 1e9,
-        "num_best": 3,
-    }
-    model = replace(prior_model(), draws=prior_model().draws[:8])
-    asked = stated | asked
-    chips = asked.pop("accelerator")
-    names = (chips,) if isinstance(chips, str) else chips
-    plans = [plan(Question(accelerator=each, **asked), model=model) for each in names]
-    return plan_findings(comparison(plans))
-
-
-@pytest.fixture(scope="session")
-def planned() -> PlanFindings:
-    """A plan that found something, between 2 and 8 accelerators."""
-    return make_plan_findings()
-
-
-@pytest.fixture(scope="session")
-def planned_of() -> Callable[..., PlanFindings]:
-    """What a plan found for the question a test asks."""
-    return make_plan_findings

@@ -3,10 +3,11 @@
 from contextlib import contextmanager
 
 import pytest
+from made_answer import made_answer
 
 from equipoise.report import html
-from equipoise.report.pages import PLAN, STUDY
-from equipoise.report.words import TIMES
+from equipoise.report.pages.answer import ANSWER
+from equipoise.report.pages.study import STUDY
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
 
@@ -182,35 +183,29 @@ def test_without_javascript_every_number_is_still_there(findings, browser, tmp_p
     context.close()
 
 
-def test_a_plan_draws_its_figures_with_its_own_numbers(planned, opened):
-    with opened(planned, PLAN) as page:
+def test_an_answer_draws_its_figures_with_its_own_numbers(opened):
+    answer = made_answer()
+    with opened(answer, ANSWER) as page:
         show_all(page)
-        sizes = [each.option for each in planned.sizes]
         curves = page.evaluate(
-            "document.querySelector('#figure-plan-times .plot').data"
-            ".filter(trace => trace.name === 'best strategy' && !trace.fill).map(trace => [trace.x, trace.y])"
+            "document.querySelector('#figure-answer-times .plot').data"
+            ".filter(trace => trace.name === 'H100 SXM5 80 GB' && !trace.fill).map(trace => [trace.x, trace.y])"
         )
-        assert curves[0][0] == [each.num_accelerators for each in sizes]
-        hours = [each.time.value / 3600 for each in sizes]
-        assert curves[0][1] == pytest.approx(hours)
-        # One bar a size and part; those of no height are left out.
-        assert page.locator("#figure-plan-memory .bars .point path").count() >= 3 * len(sizes)
-        assert page.locator("#figure-plan-memory .shapelayer path").count() == 1
+        assert curves[0][0] == [8, 16, 32, 64]
+        assert curves[0][1] == pytest.approx([29_400 / 3600, 15_000 / 3600, 7_800 / 3600, 4_200 / 3600])
+        # One bar a size and kind of memory, and the line of what an accelerator has.
+        assert page.locator("#figure-answer-memory .bars .point path").count() == 2 * 4
+        assert page.locator("#figure-answer-memory .shapelayer path").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_plan_fits_a_phone_in_both_themes(planned, opened, scheme):
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_an_answer_fits_a_phone_in_both_themes(opened, scheme, is_refused):
     options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 800}, "is_mobile": True}
-    with opened(planned, PLAN, **options) as page:
+    with opened(made_answer(is_refused=is_refused), ANSWER, **options) as page:
         show_all(page)
         page.locator("summary").evaluate_all("all => all.forEach(each => each.click())")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        for selector in ("h1", ".summary li", ".note", ".tile .detail", "th code", "footer p"):
+        shown = ".tile .detail" if is_refused else ".facts dd"
+        for selector in ("h1", shown, "th button", "footer p"):
             assert contrast(page, selector) >= 4.5, selector
-
-
-def test_a_plan_that_found_nothing_still_opens(planned_of, opened):
-    with opened(planned_of(workload="gpt3", fewest=1, most=1), PLAN) as page:
-        assert f"does not fit on 1 {TIMES} A100" in page.locator("h1").inner_text()
-        show_all(page)
-        assert page.locator(".plot").count() == 1

@@ -1,95 +1,145 @@
-import math
+"""The document of an answer: its keys, its identities, and the schema that ships."""
 
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jsonschema
+import numpy as np
 import orjson
-import polars as pl
 import pytest
+from made_answer import candidate, made_answer
 
-from equipoise.report.json import report_fields, score_fields
-from equipoise.scaling.decompose import LOSSES
-from equipoise.study import scores, study
+from equipoise.report.document import document, encode
+from equipoise.report.evidence import evidence_of
+from equipoise.report.json import answer_fields, fields_of
+from equipoise.report.schema import VERSIONS, schema, shipped
+from equipoise.stats import Interval
+
+CANDIDATE = {
+    "id", "accelerator", "num_accelerators", "num_nodes", "terms", "strategy", "global_batch_samples", "step_s",
+    "time_s", "work_s", "goodput", "usd", "energy_j", "carbon_kg", "accelerator_hours", "mfu",
+    "tokens_per_s_per_accelerator", "memory", "feasible", "constraints", "estimates", "published", "grade",
+}  # fmt: skip
+ANSWER = {
+    "schema", "equipoise", "dataset", "question", "recommended", "candidates", "refusal", "equilibria", "flips",
+    "alternatives", "rejected", "evidence", "records", "num_considered", "search_s", "notes",
+}  # fmt: skip
+
+# Six digits: half a unit of the sixth, of a number that begins with a one, in each of two factors and the result.
+ROUNDING = 1.5e-5
+
+
+def whole(answer, verb="advise"):
+    return orjson.loads(encode(document(verb, answer_fields(answer))))
 
 
 @pytest.fixture(scope="module")
-def report():
-    return report_fields(study())
+def told():
+    return whole(made_answer())
 
 
-def _numbers(value):
-    if isinstance(value, dict):
-        value = value.values()
-    if isinstance(value, (list, tuple)) or not isinstance(value, (str, bytes, int, float, type(None))):
-        for each in value:
-            yield from _numbers(each)
-    elif isinstance(value, float):
-        yield value
+def test_the_document_has_the_keys_that_scripts_rely_on(told):
+    assert told.keys() >= ANSWER
+    assert told["schema"] == "equipoise.advise/2"
+    assert all(each.keys() >= CANDIDATE for each in told["candidates"])
+    assert len(told["candidates"]) == 6
 
 
-def test_scores_document_is_the_frame_row_by_row():
-    frame = scores(round="v4.1", workload="bert")
-    entries = score_fields(frame)["entries"]
-    assert pl.DataFrame(entries, schema=frame.schema).equals(frame)
+def test_recommended_and_alternatives_repeat_a_candidate_field_by_field(told):
+    by_id = {each["id"]: each for each in told["candidates"]}
+    assert len(by_id) == len(told["candidates"])
+    assert told["recommended"] == by_id["h100-sxm5-80gb/32/on_demand"]
+    for each in told["alternatives"]:
+        assert {name: value for name, value in each.items() if name != "wins_when"} == by_id[each["id"]]
+        assert each["wins_when"]
 
 
-def test_unknown_is_null_and_never_nan():
-    frame = pl.DataFrame({"score_s": [1.0, float("nan"), float("inf"), None]})
-    assert [row["score_s"] for row in score_fields(frame)["entries"]] == [1.0, None, None, None]
+def test_the_identities_hold_to_the_digits_shown(told):
+    for each in told["candidates"]:
+        time, size = each["time_s"]["value"], each["num_accelerators"]
+        assert each["accelerator_hours"] == pytest.approx(size * time / 3600, rel=ROUNDING)
+        price = each["price"]["usd_per_accelerator_hour"]
+        assert each["usd"]["value"] == pytest.approx(each["accelerator_hours"] * price, rel=ROUNDING)
+        assert each["energy_j"]["value"] == pytest.approx(each["power_w"] * size * time, rel=ROUNDING)
+        assert each["step_s"]["value"] * each["num_steps"] == pytest.approx(time, rel=ROUNDING)
 
 
-def test_report_document_has_the_fields_of_the_contract(report):
-    assert report["round"] == "v4.1"
-    for workload in report["workloads"]:
-        assert {"workload", "num_entries", "reference", "entries", "claims"} <= workload.keys()
-        assert {"submitter", "system", "num_accelerators", "score_s"} <= workload["reference"].keys()
-        for entry in workload["entries"]:
-            assert {"round", "score_s", "like_for_like_baseline", "reason", "cluster"} <= entry.keys()
-            assert entry["factors"].keys() == {
-                "generation", "statistical", "throughput", "training", "overhead", "rules",
-            }  # fmt: skip
-        for claim in workload["claims"]:
-            assert {"claim", "their_way", "like_for_like", "verdict"} <= claim.keys()
+def test_the_question_states_every_field_and_its_systems(told):
+    question = told["question"]
+    assert question["deadline_s"] == 10_800.0
+    assert question["objective"] == "balance"
+    assert question["systems"] == [
+        {"system": name, "terms": "on_demand", "price_usd_per_accelerator_hour": price, "stock": None}
+        for name, price in (("h100-sxm5-80gb", 2.5), ("b200-sxm6-180gb", 5.0))
+    ]
 
 
-def test_claims_of_a_workload_are_those_about_it(report):
-    numbers = {
-        workload["workload"]: [claim["number"] for claim in workload["claims"]]
-        for workload in report["workloads"]
+def test_weights_of_all_evidence_sum_to_one(told):
+    assert {"kind", "ref", "weight"} <= told["evidence"][0].keys()
+    # 0.75 shared as 0.5 to 0.25, and 0.25 of the model, which names no source.
+    assert [each["weight"] for each in told["evidence"]] == pytest.approx([0.5, 0.25, 0.25])
+    assert sum(each.weight for each in evidence_of(made_answer())) == pytest.approx(1.0)
+
+
+def test_a_refusal_has_no_recommendation(told):
+    refused = whole(made_answer(is_refused=True))
+    assert refused["recommended"] is None
+    assert told["refusal"] is None
+    assert refused["refusal"]["fastest"]["num_accelerators"] == 64
+    assert refused["refusal"]["relaxations"][0]["needed"] == 4200.0
+
+
+@pytest.mark.parametrize("verb", sorted(VERSIONS))
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_documents_obey_the_schema(verb, is_refused):
+    jsonschema.validate(whole(made_answer(is_refused=is_refused), verb), shipped(verb))
+
+
+@pytest.mark.parametrize("verb", sorted(VERSIONS))
+def test_the_schema_that_ships_is_that_of_the_records(verb):
+    assert shipped(verb) == schema(verb), "renew it: python -m equipoise.report.schema --write"
+    jsonschema.Draft202012Validator.check_schema(shipped(verb))
+
+
+def test_the_schema_refuses_a_candidate_without_its_time(told):
+    broken = orjson.loads(orjson.dumps(told))
+    del broken["candidates"][0]["time_s"]
+    with pytest.raises(jsonschema.ValidationError, match="time_s"):
+        jsonschema.validate(broken, shipped("advise"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    JSON_PROPERTIES = ("twice",)
+
+    number: float
+    amount: Interval
+    path: Path
+    pairs: tuple
+    by_name: dict
+    function: object = len
+    array: object = None
+    hidden: int = field(default=1, metadata={"json": False})
+
+    @property
+    def twice(self):
+        return 2 * self.number
+
+
+def test_records_become_plain_values():
+    made = Made(
+        number=1.5,
+        amount=Interval(value=1.0, low=0.0, high=float("inf"), level=0.9),
+        path=Path("a/b"),
+        pairs=((1, None), (float("nan"), True)),
+        by_name={1: candidate(8).strategy},
+        array=np.zeros(3),
+    )
+    assert fields_of(made) == {
+        "twice": 3.0,
+        "number": 1.5,
+        "amount": {"value": 1.0, "low": 0.0, "high": None, "level": 0.9},
+        "path": "a/b",
+        "pairs": [[1, None], [None, True]],
+        "by_name": {"1": "dp=8 microbatch=1 global_batch=64"},
     }
-    assert numbers == {
-        "bert": [1, 5, 6],
-        "llama2_70b_lora": [2, 3, 5, 6],
-        "retinanet": [3, 5, 6],
-        "stable_diffusion": [4, 5, 6],
-    }
-
-
-def test_report_document_is_plain_json(report):
-    assert orjson.loads(orjson.dumps(report)) == report
-    assert all(math.isfinite(number) for number in _numbers(report))
-
-
-def test_equilibria_have_the_fields_of_the_contract_and_one_answer_an_accelerator(report):
-    for workload in report["workloads"]:
-        answers = [each["accelerator"] for each in workload["equilibria"] if each["is_answer"]]
-        assert sorted(answers) == sorted({each["accelerator"] for each in workload["equilibria"]})
-        for each in workload["equilibria"]:
-            assert {
-                "kind", "num_accelerators", "low", "high", "censored", "efficiency", "time_s", "next_doubling",
-                "accelerator_hours", "usd", "energy_j", "energy_basis", "carbon_kg",
-            } <= each.keys()  # fmt: skip
-            assert {"gain_s", "gain_fraction", "accelerator_hours_factor"} <= each["next_doubling"].keys()
-
-
-def test_fit_holds_both_laws_with_intervals(report):
-    bert = next(each for each in report["workloads"] if each["workload"] == "bert")
-    samples = bert["fit"]["samples_to_target"]
-    assert samples["samples_min"]["low"] < samples["samples_min"]["value"] < samples["samples_min"]["high"]
-    for curve in bert["fit"]["curves"]:
-        for each in curve["predictions"]:
-            assert each["low_s"] < each["time_s"] < each["high_s"]
-
-
-def test_losses_of_every_entry_sum_to_its_own(report):
-    for workload in report["workloads"]:
-        for each in workload["losses"]:
-            parts = [each[name] for name in LOSSES if each[name] is not None]
-            assert sum(parts) == pytest.approx(each["lost_doublings"], abs=1e-9)

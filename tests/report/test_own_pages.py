@@ -18,7 +18,10 @@ from equipoise.bench.under_way import folders_below, is_watched, under_way
 from equipoise.bench.watching.record import RankFile, run_folder, written_step
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report import html, terminal
-from equipoise.report.pages import ACCURACY, COMPARED, SWEEP, WATCHED
+from equipoise.report.pages.accuracy import ACCURACY
+from equipoise.report.pages.compared import COMPARED
+from equipoise.report.pages.sweep import SWEEP
+from equipoise.report.pages.watched import WATCHED
 from equipoise.report.words import TIMES
 from equipoise.runs.chosen import tables
 

@@ -243,7 +243,7 @@ def test_a_batch_without_an_upper_bound_is_at_least(findings):
 def test_a_workload_without_a_batch_law_says_what_is_missing(findings):
     unknown = Unanswered(subject="bert", reason="Two batches only.", missing=("a batch of 4,096",))
     said = text(batches.SECTION.blocks(with_workload(findings, batches=unknown)))
-    assert "BERT: not enough evidence. Two batches only. What would tell it: a batch of 4,096." in said
+    assert "BERT: not enough evidence. Two batches only. What is missing: a batch of 4,096." in said
 
 
 def test_equilibria_stand_with_interval_censoring_and_bill(findings):
@@ -262,8 +262,8 @@ def test_equilibria_stand_with_interval_censoring_and_bill(findings):
 def test_the_answer_comes_first_and_rates_name_their_source(findings):
     said = text(balance.SECTION.blocks(findings))
     assert "H100 SXM5 80 GB: 32 (balance). At 32 you are at the balance point (16-48)." in said
-    assert "3.00 USD an accelerator-hour (2.00\N{EN DASH}4.00; by Dell)" in said
-    assert "not enough evidence. Dell has one size. What would tell it: the time at 16 accelerators." in said
+    assert "3.00 USD per accelerator-hour (2.00\N{EN DASH}4.00; by Dell)" in said
+    assert "not enough evidence. Dell has one size. What is missing: the time at 16 accelerators." in said
 
 
 def test_the_curve_is_dotted_beyond_the_published_sizes(findings):

@@ -9,7 +9,7 @@ from rich.console import Console
 from equipoise.report import terminal
 from equipoise.report.blocks import Cell, Column, Fold, Table
 from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Part, Series
-from equipoise.report.pages import STUDY
+from equipoise.report.pages.study import STUDY
 from equipoise.report.textplot import Canvas, text_plot
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07[bold red]x[/] " + "very-long-name-" * 20

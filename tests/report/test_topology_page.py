@@ -8,7 +8,7 @@ from rich.console import Console
 from equipoise.advice.links.links import meaning
 from equipoise.bench.topology import read
 from equipoise.report import html, terminal
-from equipoise.report.pages import TOPOLOGY
+from equipoise.report.pages.topology import TOPOLOGY
 
 HOSTILE = "</script><img/src=x/onerror=alert('x')>\u202e\x1b[2J"
 TONES = {"good", "bad", "plain", "quiet"}

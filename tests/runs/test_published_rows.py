@@ -186,27 +186,27 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ("ZeRO-3", {"shard_state": 3}),
-        ("FSDP(ZeRO-2-like)+TP+PP+CP; batch/DP=32", {"shard_state": 2}),
-        ("FSDP2+compile", {"shard_state": 3, "implementation": "compiled"}),
-        ("FSDP2 eager", {"shard_state": 3, "implementation": "eager"}),
+        ("ZeRO-3", {"zero_stage": 3}),
+        ("FSDP(ZeRO-2-like)+TP+PP+CP; batch/DP=32", {"zero_stage": 2}),
+        ("FSDP2+compile", {"zero_stage": 3, "implementation": "compiled"}),
+        ("FSDP2 eager", {"zero_stage": 3, "implementation": "eager"}),
         ("FSDP2+AsyncTP", {"tp_overlap": True, "splits_sequences": True}),
         ("FSDP2+TP vanilla", {"tp_overlap": False, "splits_sequences": True}),
-        ("VP=4;release=26.08 NeMo Container;FSDP=0", {"shard_state": 1, "interleave": 4}),
+        ("VP=4;release=26.08 NeMo Container;FSDP=0", {"zero_stage": 1, "interleave": 4}),
         (
             "VP=n/a;release=26.04 NeMo Container;FSDP=64",
-            {"shard_state": 3, "shard_group": 64, "interleave": 1},
+            {"zero_stage": 3, "shard_group": 64, "interleave": 1},
         ),
         ("interleave=3;seqpar=yes", {"interleave": 3, "splits_sequences": True}),
         ("interleave=1;seqpar=no", {"interleave": 1, "splits_sequences": False}),
         ("1F1B no interleaving", {"is_interleaved": False}),
         ("interleaved 1F1B where PP>1; scatter/gather", {"is_interleaved": True, "interleave": None}),
-        ("DDP/Horovod;accum=64 and 32", {"shard_state": 0, "num_accumulated": "64 and 32"}),
-        ("DeepSpeed 3D", {"shard_state": 0, "is_interleaved": False}),
-        ("distributed optimizer", {"shard_state": 1}),
-        ("LoRA + FSDP", {"trained": "lora", "shard_state": 3}),
+        ("DDP/Horovod;accum=64 and 32", {"zero_stage": 0, "num_accumulated": "64 and 32"}),
+        ("DeepSpeed 3D", {"zero_stage": 0, "is_interleaved": False}),
+        ("distributed optimizer", {"zero_stage": 1}),
+        ("LoRA + FSDP", {"trained": "lora", "zero_stage": 3}),
         ("QLoRA", {"trained": "qlora"}),
-        ("reversedzero-3x", {"shard_state": 0}),
+        ("reversedzero-3x", {"zero_stage": 0}),
     ],
 )
 def test_words_of_a_configuration(config, expected):
@@ -493,7 +493,7 @@ def test_no_words_do_worse_than_being_refused(config, precision, recompute):
         found = knobs(config, precision, recompute)
     except DataError:
         return
-    assert 0 <= found.shard_state <= 3
+    assert 0 <= found.zero_stage <= 3
 
 
 @pytest.mark.truth

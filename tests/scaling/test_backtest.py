@@ -3,6 +3,7 @@ import polars as pl
 import pytest
 
 from equipoise.errors import EvidenceError
+from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import backtest
 
 
@@ -27,7 +28,7 @@ SCHEMA = {"samples_to_target": pl.Float64, "global_batch_samples": pl.Int64}
 
 
 def _frame(*groups):
-    return pl.DataFrame([row for rows in groups for row in rows], schema_overrides=SCHEMA)
+    return best_per_size(pl.DataFrame([row for rows in groups for row in rows], schema_overrides=SCHEMA))
 
 
 def test_baselines_by_hand():

@@ -46,8 +46,7 @@ def test_the_offset_of_a_round_is_taken_from_its_points():
 
 def test_entries_that_do_not_tell_are_left_out():
     silent = scores(BATCHES).with_columns(samples_to_target=pl.lit(None, pl.Float64))
-    unscored = scores((99,), round_="v2.0").with_columns(score_s=pl.lit(None, pl.Float64))
-    found = batch_growth(pl.concat([scores(BATCHES), silent, unscored]))
+    found = batch_growth(pl.concat([scores(BATCHES), silent]))
     assert found.entries.height == len(BATCHES)
 
 

@@ -1,21 +1,27 @@
-"""Equilibria against their closed forms, their censoring, and the words for them."""
+"""Equilibria against their closed forms, whose limit ends a search, and the words for them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from equipoise.errors import UsageError
 from equipoise.scaling.equilibrium import (
     BALANCE,
     FLOOR,
     KINDS,
     MARGINAL,
     PEAK,
-    Doubling,
     Equilibrium,
+    NextStep,
     cheapest,
     default_answer,
+    discrete_equilibria,
     equilibria,
+    place_words,
     words,
 )
 from equipoise.scaling.fit import fit, points
@@ -23,13 +29,15 @@ from equipoise.scaling.law import Domain, Law
 from equipoise.scaling.laws import AMDAHL, PERFECT, POWER, USL
 
 
-def located(law: Law, values: tuple[float, ...], *kinds, largest: float = 1024.0) -> tuple[Equilibrium, ...]:
-    """Equilibria of one known curve over 1..largest."""
+def located(
+    law: Law, values: tuple[float, ...], *kinds, largest: float = 1024.0, smallest: float = 1.0, **options
+) -> tuple[Equilibrium, ...]:
+    """Equilibria of one known curve over smallest..largest."""
 
     def curves_s(sizes: np.ndarray) -> np.ndarray:
         return law.times_s(np.array([values]), sizes)
 
-    return equilibria(curves_s, Domain(smallest=1.0, largest=largest), kinds=kinds or KINDS)
+    return equilibria(curves_s, Domain(smallest=smallest, largest=largest), kinds=kinds or KINDS, **options)
 
 
 @pytest.mark.parametrize(("contention", "coherency"), [(0.02, 1e-5), (0.1, 1e-4), (0.3, 1e-3)])
@@ -41,11 +49,11 @@ def test_usl_peak_is_gunthers(contention: float, coherency: float):
 @pytest.mark.parametrize("serial_fraction", [0.005, 0.01, 0.05])
 def test_amdahl_equilibria_in_closed_form(serial_fraction: float):
     # T = s + (1 - s) / N. Balance: E S = 1 / (N T^2) is largest at N = (1 - s) / s. Half efficiency: N = 1 + 1 / s.
-    # T(N) = 1.5 T(2N): N = (1 - s) / (2 s).
+    # T(N) = 1.5 T(2N): N* = (1 - s) / (2 s), and that doubling is taken: 2 N* = (1 - s) / s.
     parallel = 1.0 - serial_fraction
     balance, marginal, floor = located(AMDAHL, (serial_fraction, parallel), BALANCE, MARGINAL, FLOOR)
     assert balance.num_accelerators == pytest.approx(parallel / serial_fraction, rel=0.02, abs=1.0)
-    assert marginal.num_accelerators == pytest.approx(parallel / (2 * serial_fraction), rel=0.02, abs=1.0)
+    assert marginal.num_accelerators == pytest.approx(parallel / serial_fraction, rel=0.02, abs=1.0)
     assert floor.num_accelerators == pytest.approx(1 + 1 / serial_fraction, rel=0.02, abs=1.0)
 
 
@@ -66,24 +74,31 @@ def test_knee_is_the_largest_efficiency_times_speedup():
 
 def test_perfect_scaling_is_censored_at_the_end_of_the_data():
     for found in located(PERFECT, (1e4,), largest=256.0):
-        assert (found.num_accelerators, found.bound, found.censored, found.high) == (
+        assert (found.num_accelerators, found.limited_by, found.is_found, found.high) == (
             256,
-            "at_least",
-            True,
+            "data",
+            False,
             None,
         )
         assert found.efficiency == pytest.approx(1.0)
-        assert found.next_doubling.accelerator_hours_factor == pytest.approx(1.0)
+        assert found.next_step.accelerator_hours_factor == pytest.approx(1.0)
+        assert (found.next_step.num_accelerators, found.next_step.is_extrapolated) == (512, True)
 
 
 def test_a_curve_that_never_pays_is_bounded_by_the_start_of_the_data():
-    (balance,) = located(POWER, (1e4, 0.3), BALANCE)
-    assert (balance.num_accelerators, balance.bound, balance.censored, balance.low) == (
-        1,
-        "at_most",
-        False,
-        None,
-    )
+    for found in located(POWER, (1e4, 0.3), BALANCE, MARGINAL, smallest=8.0):
+        assert (found.num_accelerators, found.is_smallest, found.limited_by, found.low) == (
+            8,
+            True,
+            None,
+            None,
+        )
+        assert place_words(found).startswith("at 8 or below")
+
+
+def test_nothing_lies_below_one_accelerator():
+    for found in located(POWER, (1e4, 0.3), BALANCE, MARGINAL):
+        assert (found.num_accelerators, found.is_found, found.low) == (1, True, 1)
 
 
 def test_cost_with_a_price_of_waiting_in_closed_form():
@@ -100,7 +115,7 @@ def test_a_deadline_asks_for_the_smallest_size_that_meets_it():
 
 def test_a_deadline_out_of_reach_lies_beyond_the_data():
     (cost,) = located(AMDAHL, (10.0, 1000.0), cheapest("cost", per_accelerator=2.0, deadline_s=5.0))
-    assert cost.censored
+    assert cost.limited_by == "data"
 
 
 def test_intervals_hold_the_true_points_of_a_noisy_curve():
@@ -116,8 +131,15 @@ def test_intervals_hold_the_true_points_of_a_noisy_curve():
 
 
 def test_the_default_is_the_first_reason_to_stop():
-    found = located(AMDAHL, (0.01, 0.99))
-    assert default_answer(found).kind == "marginal"
+    # Gunther's law with coherency alone, T = 1 / N + k (N - 1), k = 1e-4. Balance: T = -2 N T', N^2 = 1 / (3 k), 57.
+    # T(N) = 1.5 T(2N): 1 / (4 N) = 2 k N, N* = 35, 2 N* = 70. E = 1 / (1 + k N (N - 1)) = 1 / 2: N = 100.
+    balance, marginal, floor, peak = located(USL, (1.0, 0.0, 1e-4))
+    assert balance.num_accelerators == pytest.approx(57.7, abs=1.5)
+    assert marginal.num_accelerators == pytest.approx(70.5, abs=1.5)
+    assert floor.num_accelerators == pytest.approx(100.5, abs=1.5)
+    assert default_answer((balance, marginal, floor, peak)) is balance
+    beyond = replace(balance, kind="marginal", limited_by="question")
+    assert default_answer((beyond, balance)) is balance
 
 
 def test_the_sentence_of_the_design():
@@ -128,11 +150,11 @@ def test_the_sentence_of_the_design():
         low=48,
         high=96,
         level=0.9,
-        bound="at",
+        limited_by=None,
         time_s=406.0,
         efficiency=0.6,
-        next_doubling=Doubling(
-            gain_s=126.0, gain_fraction=0.31, accelerator_hours_factor=1.38, extrapolated=False
+        next_step=NextStep(
+            num_accelerators=128, gain_s=126.0, gain_fraction=0.31, accelerator_hours_factor=1.38
         ),
     )
     assert words(point) == (
@@ -142,14 +164,147 @@ def test_the_sentence_of_the_design():
     assert point.accelerator_hours == pytest.approx(64 * 406.0 / 3600.0)
 
 
-def test_the_words_never_pass_a_censored_point_off_as_found():
-    sentence = words(located(PERFECT, (1e4,), BALANCE, largest=256.0)[0])
-    assert sentence.startswith(
-        "the balance point lies at 256 or beyond, where the data end; going to 512 saves"
-    )
+@pytest.mark.parametrize(
+    ("limit", "place"),
+    [
+        ("data", "beyond the data, which end at 256"),
+        ("catalogue", "beyond the catalogue, which ends at 256"),
+        ("question", "beyond your limit of 256"),
+    ],
+)
+def test_the_words_say_whose_limit_ended_the_search(limit, place):
+    sentence = words(located(PERFECT, (1e4,), BALANCE, largest=256.0, limited_by=limit)[0])
+    assert sentence.startswith(f"the balance point lies {place}; going to 512 saves")
     assert sentence.endswith("by extrapolation")
 
 
 def test_the_words_say_when_more_takes_longer():
     (peak,) = located(USL, (1e4, 0.02, 1e-4), PEAK)
     assert "longer and costs" in words(peak)
+
+
+def test_the_doubling_that_still_pays_is_taken():
+    # T = s + p / N with p = 12 s: from N* = 6 on a doubling gives less than 1.5 times the speed, so 12 are taken.
+    (marginal,) = located(AMDAHL, (1.0, 12.0), MARGINAL, largest=64.0)
+    assert marginal.num_accelerators == 12
+    assert marginal.is_found
+    # Where the doubling leads beyond the sizes, they end first.
+    (marginal,) = located(AMDAHL, (1.0, 12.0), MARGINAL, largest=10.0)
+    assert (marginal.num_accelerators, marginal.limited_by) == (10, "data")
+
+
+def discrete(sizes, times_s, *, draws=None, **options):
+    central_s = np.asarray(times_s, dtype=float)
+    found = discrete_equilibria(
+        sizes, central_s[None, :] if draws is None else draws, central_s=central_s, **options
+    )
+    return {each.kind: each for each in found}
+
+
+def test_of_two_accelerators_1_95_times_as_fast_as_one_two_are_taken():
+    # E S = S^2 / N: 1 at one, 1.95^2 / 2 = 1.90 at two; 1.95 >= 1.5; E = 0.975.
+    found = discrete((1, 2), (1.95, 1.0))
+    for kind in ("balance", "marginal", "floor", "peak"):
+        assert (found[kind].num_accelerators, found[kind].limited_by, found[kind].next_step) == (
+            2,
+            "question",
+            None,
+        )
+    assert found["marginal"].efficiency == pytest.approx(0.975)
+    assert words(found["marginal"]).endswith("lies beyond your limit of 2")
+    assert default_answer(tuple(found.values())).num_accelerators == 2
+
+
+def test_a_second_accelerator_that_does_not_pay_is_left():
+    # 1.3 < 1.5, and E S = 1.69 / 2 < 1; but E = 0.65 >= 0.5, and two are faster.
+    found = discrete((1, 2), (1.3, 1.0))
+    assert [found[kind].num_accelerators for kind in ("balance", "marginal", "floor", "peak")] == [1, 1, 2, 2]
+    one = found["marginal"]
+    assert one.is_found
+    assert one.next_step == NextStep(
+        num_accelerators=2,
+        gain_s=pytest.approx(0.3),
+        gain_fraction=pytest.approx(0.3 / 1.3),
+        accelerator_hours_factor=pytest.approx(2.0 / 1.3),
+    )
+
+
+def test_a_size_is_reached_over_one_that_does_not_pay():
+    # Two are slower than one (another host's link); eight are 5 times as fast as one: 5 >= 1 + 7 / 2.
+    found = discrete((1, 2, 8, 16), (8.0, 9.0, 1.6, 1.5))
+    assert found["marginal"].num_accelerators == 8
+    assert found["marginal"].next_step.num_accelerators == 16
+
+
+def test_a_curve_that_has_turned_at_the_largest_size_was_not_cut():
+    # From one, four are 4 / 1.6 = 2.5 times as fast: just enough. From two, 2 / 1.6 = 1.25 < 1.5: it has turned.
+    found = discrete((1, 2, 4), (4.0, 2.0, 1.6))["marginal"]
+    assert (found.num_accelerators, found.limited_by) == (4, None)
+    found = discrete((1, 2, 4), (4.0, 2.1, 1.1))["marginal"]
+    assert (found.num_accelerators, found.limited_by) == (4, "question")
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4096), min_size=2, max_size=9, unique=True).map(sorted),
+    ratio=st.floats(0.3, 8192.0),
+)
+def test_amdahl_marginal_and_balance_on_given_sizes(sizes, ratio):
+    # T = 1 + c / N. A step from N to M = r N pays: (1 + a) / (1 + a / r) >= (1 + r) / 2 with a = c / N is
+    # (r - 1) (a - r) >= 0, so r <= a: every step to a size of at most c pays, and no step to a larger one.
+    ends = [size for size in sizes[1:] if size <= ratio * (1 + 1e-6)]
+    certain = [size for size in sizes[1:] if size <= ratio * (1 - 1e-6)]
+    found = discrete(sizes, [1.0 + ratio / size for size in sizes])["marginal"]
+    assert found.num_accelerators in {(ends or sizes[:1])[-1], (certain or sizes[:1])[-1]}
+    assert (found.limited_by is not None) == (found.num_accelerators == sizes[-1])
+
+
+curves = st.integers(2, 8).flatmap(
+    lambda num: st.tuples(
+        st.lists(st.integers(1, 512), min_size=num, max_size=num, unique=True).map(sorted),
+        st.lists(st.lists(st.floats(0.1, 100.0), min_size=num, max_size=num), min_size=2, max_size=6).map(
+            np.array
+        ),
+    )
+)
+
+
+@given(curves, st.floats(1e-3, 1e6))
+def test_discrete_points_are_sizes_within_their_interval_whatever_the_unit(curve, unit_s):
+    sizes, draws = curve
+    found = discrete_equilibria(sizes, draws, central_s=draws[0])
+    scaled = discrete_equilibria(sizes, unit_s * draws, central_s=unit_s * draws[0])
+    for one, other in zip(found, scaled, strict=True):
+        at = sizes.index(one.num_accelerators)
+        assert one.time_s == draws[0][at]
+        assert one.efficiency == pytest.approx(draws[0][0] * sizes[0] / (draws[0][at] * sizes[at]))
+        assert (one.low or 0) <= one.num_accelerators <= (one.high or math.inf)
+        assert {one.low, one.high} <= {None, *sizes}
+        assert one.limited_by is None or (at == len(sizes) - 1 and one.high is None)
+        assert (one.next_step is None) == (at == len(sizes) - 1)
+        assert (one.kind, one.num_accelerators) == (other.kind, other.num_accelerators)
+
+
+@given(curves)
+def test_no_larger_size_pays_from_the_marginal_one(curve):
+    sizes, draws = curve
+    found = discrete(sizes, draws[0])["marginal"]
+    at = sizes.index(found.num_accelerators)
+    pays = [
+        draws[0][at] / draws[0][larger] >= 1.0 + (sizes[larger] / sizes[at] - 1.0) / 2.0
+        for larger in range(at + 1, len(sizes))
+    ]
+    assert not any(pays)
+
+
+def test_the_interval_of_a_discrete_point_comes_from_the_draws():
+    # Half of the draws stop at 4, half go on to 8; the central curve stops at 4.
+    short, long = [8.0, 4.0, 2.0, 1.9], [8.0, 4.0, 2.0, 1.0]
+    found = discrete((1, 2, 4, 8), short, draws=np.array([short, long] * 10), limited_by="catalogue")
+    marginal = found["marginal"]
+    assert (marginal.num_accelerators, marginal.low, marginal.high, marginal.limited_by) == (4, 4, 8, None)
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 1), (1, 1)])
+def test_sizes_out_of_order_are_refused(sizes):
+    with pytest.raises(UsageError, match="ascending order"):
+        discrete_equilibria(sizes, np.ones((1, len(sizes))), central_s=np.ones(len(sizes)))

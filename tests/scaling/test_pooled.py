@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import DataError, EvidenceError, UsageError
+from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import backtest
-from equipoise.scaling.points import best_per_size, round_key
+from equipoise.scaling.points import round_key
 from equipoise.scaling.pooled import Question, fit
 
 ROUNDS = ("v1.0", "v1.1", "v2.0", "v2.1")
@@ -35,7 +36,7 @@ def _scores(*, noise=0.0, seed=0, unit_s=1.0, loss_per_doubling=0.1):
                         "global_batch_samples": 48 * size,
                     }
                 )
-    return pl.DataFrame(rows)
+    return best_per_size(pl.DataFrame(rows))
 
 
 def _split(scores, campaign="v2.1", accelerator="h100-sxm5-80gb", num_own=2):
@@ -182,21 +183,6 @@ def test_campaigns_that_are_no_rounds_are_refused():
     with pytest.raises(DataError, match="'sweep-1' is not a round"):
         round_key("sweep-1")
     assert sorted(["v10.0", "v4.1", "v4.0"], key=round_key) == ["v4.0", "v4.1", "v10.0"]
-
-
-def test_only_the_best_closed_score_of_a_size_counts():
-    rows = _scores()[:1]
-    frame = pl.concat(
-        [
-            rows,
-            rows.with_columns(score_s=pl.col("score_s") * 2, entry_id=pl.lit("slower")),
-            rows.with_columns(
-                score_s=pl.col("score_s") / 2, entry_id=pl.lit("open"), division=pl.lit("open")
-            ),
-            rows.with_columns(score_s=pl.lit(None, pl.Float64), entry_id=pl.lit("unscored")),
-        ]
-    )
-    assert best_per_size(frame)["entry_id"].to_list() == rows["entry_id"].to_list()
 
 
 @pytest.mark.law

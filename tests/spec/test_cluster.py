@@ -1,6 +1,5 @@
 """Clusters by name: systems and usual nodes agree with datasheets, users add and override, gaps are named."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ from hypothesis import strategies as st
 from equipoise.errors import SpecError
 from equipoise.spec import cluster as machines
 from equipoise.spec import hardware
-from equipoise.spec.cluster import Cluster, Link, cluster, joined, systems
+from equipoise.spec.catalogue import catalogue
+from equipoise.spec.cluster import Link, cluster, joined, systems
 from equipoise.spec.hardware import accelerator, accelerators
 
 # Datasheets: GPUs a node, GB/s of NVLink one way, Gb/s of network a node.
@@ -69,9 +69,9 @@ def test_a_switch_reduces_only_where_nvlink_sharp_exists() -> None:
 
 
 def test_a_system_may_come_with_several_accelerators() -> None:
-    dgx = machines.current().find("DGX A100")
+    dgx = machines.shipped_systems().find("DGX A100")
     assert dgx is not None
-    assert joined(dgx).accelerator.slug == "a100-sxm4-80gb"
+    assert cluster("DGX A100").accelerator.slug == "a100-sxm4-80gb"
     assert joined(dgx, accelerator=accelerator("a100-sxm4-40gb")).accelerator.memory_bytes == 40e9
 
 
@@ -102,7 +102,7 @@ def test_what_is_stated_stands_above_the_tables() -> None:
 
 @given(st.text(max_size=100))
 def test_any_name_is_known_or_refused_in_words(name: str) -> None:
-    if machines.current().find(name) is None and hardware.accelerator_slug(name) is None:
+    if machines.shipped_systems().find(name) is None and hardware.slug_typed(name) is None:
         with pytest.raises(SpecError, match=r"clusters\.toml"):
             cluster(name)
     else:
@@ -159,29 +159,24 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.fixture
-def forget_added_files() -> Iterator[None]:
-    before = list(hardware._added)
-    yield
-    hardware._added[:] = before
-    hardware.current.cache_clear()
-
-
-@pytest.mark.usefixtures("forget_added_files")
 def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
-    machines.add_file(write(tmp_path / "a.toml", OWN + SYSTEM))
-    found = cluster("The Rack", num_accelerators=4)
+    first = write(tmp_path / "a.toml", OWN + SYSTEM)
+    known = catalogue([first])
+    found = known.cluster("The Rack", num_accelerators=4)
     assert (found.accelerator.slug, found.topology, found.intra.byte_per_s) == ("x1-oam-100gb", "ring", 200e9)
     with pytest.raises(
         SpecError, match=r"nothing states inter_byte_per_s, inter_latency_s; add them to \[accelerator"
     ):
-        cluster("the rack", num_accelerators=8)
-    assert cluster("the rack", num_accelerators=8, inter_byte_per_s=1e9, inter_latency_s=1e-5).num_nodes == 2
+        known.cluster("the rack", num_accelerators=8)
+    whole = known.cluster("the rack", num_accelerators=8, inter_byte_per_s=1e9, inter_latency_s=1e-5)
+    assert whole.num_nodes == 2
     with pytest.raises(SpecError, match="nothing states node_size"):
-        cluster("X1")
-    machines.add_file(write(tmp_path / "b.toml", "[cluster.dgx-h100]\nnode_size = 4\naliases = ['mine']\n"))
-    assert (cluster("mine").node_size, cluster("mine").inter.byte_per_s) == (4, 50e9)
-    assert systems()[-1].slug == "our-rack"
+        known.cluster("X1")
+    second = write(tmp_path / "b.toml", "[cluster.dgx-h100]\nnode_size = 4\naliases = ['mine']\n")
+    known = catalogue([first, second])
+    assert (known.cluster("mine").node_size, known.cluster("mine").inter.byte_per_s) == (4, 50e9)
+    assert known.systems()[-1].slug == "our-rack"
+    assert (cluster("dgx-h100").node_size, known.systems()[-1] in systems()) == (8, False)
 
 
 @pytest.mark.parametrize(
@@ -208,20 +203,6 @@ def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
         (OWN + SYSTEM + "switch_reduces = 1\n", r"switch_reduces=1; expected true or false"),
     ],
 )
-@pytest.mark.usefixtures("forget_added_files")
-def test_a_wrong_file_is_refused_and_adds_nothing(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        machines.add_file(write(tmp_path / "a.toml", text))
-    assert hardware.added_files() == ()
-    assert isinstance(cluster("dgx-h100"), Cluster)
-
-
-def test_a_power_cap_lowers_power_and_keeps_what_the_peaks_need() -> None:
-    free, held = cluster("dgx-h100"), cluster("dgx-h100", power_cap_w=350)
-    assert (free.accelerator.power_share, held.accelerator.power_share) == (1, 0.5)
-    assert (held.accelerator.power_w, held.accelerator.peak_power_w) == (350, 700)
-    assert cluster("dgx-h100", power_cap_w=900) == free
-    assert cluster("torchtitan-h100").accelerator.power_share == 500 / 700
-    assert cluster("torchtitan-h100", power_cap_w=350).accelerator.power_share == 0.5
-    with pytest.raises(SpecError, match="power cap of h100-sxm5-80gb: 0 W; expected a power above zero"):
-        cluster("dgx-h100", power_cap_w=0)
+        catalogue([write(tmp_path / "a.toml", text)])

@@ -101,13 +101,13 @@ def test_a_token_is_wanted_and_kept_in_a_cookie():
     guard = Guard(app=_page, token=TOKEN, cookie="equipoise-1")
     status, _, body = answered(guard, "/plan")
     assert (status, "a page" in body) == (401, False)
-    status, headers, body = answered(guard, f"/plan?most=8&token={TOKEN}&workload=bert")
+    status, headers, body = answered(guard, f"/plan?accelerators=8&token={TOKEN}&workload=bert")
     cookie = headers[b"set-cookie"].decode()
     assert status == 200
     assert re.fullmatch(r"equipoise-1=[0-9a-f]{64}; HttpOnly; SameSite=Strict; Path=/", cookie)
     assert TOKEN not in cookie
     assert TOKEN not in body
-    assert 'content="0; url=/plan?most=8&amp;workload=bert"' in body
+    assert 'content="0; url=/plan?accelerators=8&amp;workload=bert"' in body
     assert answered(guard, "/plan", cookie=cookie.partition(";")[0])[0] == 200
 
 

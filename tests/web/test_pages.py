@@ -5,9 +5,10 @@ import pytest
 TAGS = (
     "html head meta title link script body a header div nav ul ol li button main form label select option "
     "optgroup fieldset legend input p span h1 h2 h3 h4 section table thead tbody tr th td details summary "
-    "figure figcaption svg path code strong noscript footer progress"
+    "figure figcaption svg path code strong noscript footer progress dl dt dd pre datalist"
 )
 PAGES = ("/study", "/compare", "/plan", "/runs", "/accuracy", "/advice")
+PATHS = ("data", "also", "hardware", "workloads", "topology", "collectives", "trace", "from")
 WRONG = (
     ("/study?round=v9.9", "round 'v9.9' is not in the data"),
     ("/study?workload=nonsense", "workload 'nonsense' is not in"),
@@ -16,22 +17,31 @@ WRONG = (
     (f"/study?{'&'.join(['workload=bert'] * 25)}", "has too many values"),
     ("/compare?entry=nothing", "entry 'nothing' has no score"),
     (f"/compare?{'&'.join(['entry=a'] * 7)}", "has too many values"),
-    ("/plan?most=0", "most='0': input should be greater than or equal to 1"),
-    ("/plan?most=1e9", "most='1e9'"),
-    ("/plan?most=99999", "less than or equal to 16384"),
-    ("/plan?deadline=-1", "deadline='-1': input should be greater than 0"),
-    ("/plan?price=nan", "price='nan'"),
-    ("/plan?budget=inf", "budget='inf'"),
-    ("/plan?objective=fun", "objective='fun'"),
+    ("/plan?most=8", "most='8' is no field of this page"),
+    ("/plan?accelerators=0", "“Accelerators” is 0; expected a whole number from 1 to 16,384"),
+    ("/plan?accelerators=8..99999", "“Accelerators” is 99999"),
+    ("/plan?deadline=-1", "“Deadline, hours” is -1; expected hours, or a time with its unit"),
+    ("/plan?price=nan", "“USD per accelerator-hour” is nan"),
+    ("/plan?budget=inf", "“Budget, USD” is 'inf'; expected a number above 0"),
+    ("/plan?objective=fun", "“Choose by” is 'fun'; expected one of balance"),
     ("/plan?workload=os:getcwd", "workload 'os:getcwd' is not known"),
     ("/plan?accelerator=../../etc/passwd", "'../../etc/passwd' is no known system or accelerator"),
     ("/plan?region=atlantis", "region 'atlantis' is not known"),
-    ("/advice?hosting=-1", "hosting='-1': input should be greater than or equal to 0"),
-    ("/advice?utilisation=2", "less than or equal to 1"),
-    ("/advice?ask=tokens", "“How many” tokens needs “Budget” or “Deadline”"),
+    ("/plan?workload=vgg16", "give “Samples to train on”"),
+    (f"/plan?{'&'.join(f'accelerator=h{each}' for each in range(7))}", "has 7 values; expected at most 6"),
+    (f"/plan?fix={'x' * 161}", "longer than 160 characters"),
+    ("/advice?max_accelerators=0", "“Accelerators, at most” is 0; expected a whole number from 1 to 16,384"),
+    ("/advice?max_accelerators=1e9", "“Accelerators, at most” is 1e+09"),
+    ("/advice?max_accelerators=8&max_accelerators=9", "is given 2 times; expected once"),
+    ("/advice?hosting=-1", "“Room, USD per month” is -1; expected a number from 0"),
+    ("/advice?utilisation=2", "“Utilisation, 0 to 1” is 2; expected a number above 0 at most 1"),
+    ("/advice?ask=tokens", "“How many” tokens needs “Budget, USD” or “Deadline, hours”"),
     ("/advice?ask=model&budget=9&buy=yes", "ask for two answers; keep one"),
     ("/advice?runs=../../etc", "runs '../../etc' are not known"),
     ("/advice?workload=os:getcwd", "workload 'os:getcwd' is not known"),
+    *((f"/advice?{name}=/etc/passwd", f"{name}='/etc/passwd' is no field of this page") for name in PATHS),
+    ("/advice?here=yes", "here='yes' is no field of this page"),
+    ("/advice?deadline=x&budget=y", "“Budget, USD” is 'y'"),
     ("/runs?sweep=../../etc", "runs '../../etc' are not known"),
     ("/accuracy?x=1", "x='1': is no field of this page"),
 )
@@ -58,28 +68,37 @@ def test_what_cannot_be_asked_is_a_sentence(dashboard, path, words):
 
 
 def test_thin_evidence_says_what_is_missing(dashboard):
-    status, page = dashboard.page("/plan?workload=vgg16")
+    status, page = dashboard.page("/plan?workload=vgg16&samples=1M&accelerator=tpu-v4")
     assert status == 200
     assert "Not enough evidence" in page.text
     assert "What is missing" in page.text
 
 
 def test_advice_shows_renting_and_buying_where_asked(dashboard):
-    query = "workload=bert&accelerator=dgx-h100&most=8&deadline=24&queue=2"
+    query = "workload=bert&accelerator=dgx-h100&max_accelerators=8&deadline=24&queue=2"
     _, page = dashboard.page(f"/advice?{query}&buy=yes&hosting=0")
     held = {each["name"]: each["value"] for each in page.all("input") if "name" in each}
     assert (held["queue"], held["hosting"], held["horizon"]) == ("2", "0", "")
-    assert "Rented, with what fails on the way" in page.text
-    assert "In time" in page.text
-    assert "in a room of one's own" in page.text
-    assert "Bought or rented" not in dashboard.page(f"/advice?{query}")[1].text
+    assert "Renting, with interruptions" in page.text
+    assert "chance to keep the deadline" in page.text
+    assert "Buying or renting" in page.text
+    assert "Buying or renting" not in dashboard.page(f"/advice?{query}")[1].text
 
 
 def test_advice_says_what_money_is_enough_for(dashboard):
-    query = "workload=llama2_7b&accelerator=dgx-h100&most=16&budget=1000"
+    query = "workload=llama2_7b&accelerator=dgx-h100&max_accelerators=16&budget=1k"
     _, page = dashboard.page(f"/advice?{query}&ask=tokens")
-    assert "1,000 USD:" in page.text
+    assert "1,000 USD allows" in page.text
     assert "By number of accelerators" in page.text
+    _, page = dashboard.page(f"/advice?{query}&ask=model")
+    assert "1,000 USD allows a model of" in page.text
+
+
+def test_plan_and_advice_give_the_same_answer(dashboard):
+    query = "workload=bert&accelerator=dgx-h100&accelerators=8..64&deadline=1d"
+    first, second = (dashboard.page(f"{path}?{query}")[1] for path in ("/plan", "/advice"))
+    said = [page.text.partition("The answer")[2].partition("Dataset")[0] for page in (first, second)]
+    assert said[0] == said[1] != ""
 
 
 def test_addresses_without_a_page_say_so(dashboard):
@@ -96,7 +115,8 @@ def test_the_first_page_is_the_study(dashboard):
 
 
 def test_hostile_names_are_text_on_every_page(dashboard, hostile):
-    for path in ("/study", "/compare", "/runs", f"/study?round={'%3Cb%3E'}"):
+    paths = ("/study", "/compare", "/runs", "/advice?workload=bert", "/plan?workload=retinanet")
+    for path in (*paths, f"/study?round={'%3Cb%3E'}", f"/advice?accelerator={'%3Cb%3E'}"):
         _, page = dashboard.page(path)
         assert {tag for tag, _ in page.elements} <= set(TAGS.split())
         handlers = [name for _, each in page.elements for name in each if name.startswith("on")]
@@ -122,11 +142,14 @@ def test_every_field_has_a_name_for_who_listens(dashboard):
 
 
 def test_the_address_holds_the_state(dashboard):
-    _, page = dashboard.page("/plan?workload=bert&accelerator=dgx-a100&most=32&objective=time&price=2.5")
+    query = "workload=bert&accelerator=dgx-a100&accelerator=h100&accelerators=8..32&objective=time&tokens="
+    _, page = dashboard.page(f"/plan?{query}&price=dgx-a100%3D2.5&precision=bf16&precision=fp8&fix=tp%3D1..2")
     chosen = [each["value"] for each in page.all("option") if "selected" in each]
-    assert chosen[:2] == ["bert", "dgx-a100"]
-    held = {each["name"]: each["value"] for each in page.all("input") if "name" in each}
-    assert (held["most"], held["price"], held["budget"]) == ("32", "2.5", "")
+    assert chosen[:5] == ["bert", "dgx-a100", "h100", "", "time"]
+    held = {each["name"]: each["value"] for each in page.all("input") if each.get("type") == "text"}
+    assert (held["accelerators"], held["price"], held["budget"]) == ("8..32", "dgx-a100=2.5", "")
+    assert (held["fix"], held["tokens"]) == ("tp=1..2", "")
+    assert [each["value"] for each in page.all("input") if "checked" in each] == ["bf16", "fp8"]
     assert "BERT" in page.text
 
 

@@ -17,7 +17,7 @@ from equipoise.bench.timed_run import timed_run, trained_run
 from equipoise.errors import DataError
 from equipoise.runs.schema import RUNS, SCORES, STEPS, Table
 from equipoise.runs.store import Tables, polars_schema, write_table, write_tables
-from equipoise.spec.hardware import accelerator_slug
+from equipoise.spec.catalogue import Catalogue, shipped
 
 ORIGIN = "measured"
 # A score is the time to a stated target; steps and trainings of a stated length have none.
@@ -62,11 +62,15 @@ def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mappi
     write_tables(tables, folder)
 
 
-def write_sweep_tables(folder: Path) -> None:
-    """Write the tables of the cells that are finished in a sweep's folder. Raises DataError, as `write`."""
+def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None:
+    """Write the tables of the cells that are finished in a sweep's folder. Raises DataError, as `write`.
+
+    catalogue: what names of devices mean; the shipped one unless given.
+    """
     campaign = folder.resolve().name
     finished = Store(folder).finished()
-    runs = [_run(one, campaign) for one in finished]
+    known = catalogue or shipped()
+    runs = [_run(one, campaign, known) for one in finished]
     steps = [
         row
         for run, one in zip(runs, finished, strict=True)
@@ -80,7 +84,7 @@ def run_id(campaign: str, finished: Finished) -> str:
     return f"{campaign}/{finished.cell.cell_id}"
 
 
-def _run(finished: Finished, campaign: str) -> dict[str, Any]:
+def _run(finished: Finished, campaign: str, catalogue: Catalogue) -> dict[str, Any]:
     cell, result = finished.cell, finished.result
     timed, trained = timed_run(finished), trained_run(finished)
     rate = None
@@ -95,7 +99,7 @@ def _run(finished: Finished, campaign: str) -> dict[str, Any]:
             "campaign": campaign,
             "system": machine.get("host"),
             "workload": cell.workload,
-            "accelerator": accelerator_of(cell.device, machine),
+            "accelerator": accelerator_of(cell.device, machine, catalogue),
             "num_accelerators": cell.num_ranks,
             "num_nodes": len(result.get("nodes") or ()) or 1,
             "framework": "pytorch",
@@ -116,10 +120,10 @@ def _num_accumulated(text: str) -> int:
     return int(argument) if found.name == "accumulate" and argument else 1
 
 
-def accelerator_of(device: str, machine: Mapping[str, Any]) -> str | None:
+def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue | None = None) -> str | None:
     """The slug of what the ranks computed on; its raw name where the catalogue does not have it."""
     raw = machine.get("processor") if device == "cpu" else machine.get("accelerator")
-    return None if not raw else accelerator_slug(str(raw)) or str(raw)
+    return None if not raw else (catalogue or shipped()).accelerator_slug(str(raw)) or str(raw)
 
 
 def _entries(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,35 +5,21 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import (
-    Also,
-    AsJson,
-    Data,
-    Hardware,
-    JsonOut,
-    Price,
-    Region,
-    Workloads,
-    clusters_from,
-    extend_catalogue,
-)
 from equipoise.cli.output import answering, answers_only
+from equipoise.cli.questions import Asked, Output, asks
 
 
+@asks("allocate", outputs=("as_json", "json_out"))
 def allocate(
-    jobs: Annotated[
-        Path, typer.Argument(metavar="JOBS.toml", help="The trainings: docs/allocate.md tells its form.")
-    ],
+    asked: Asked,
+    output: Output,
     *,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="[Nx]NAME", autocompletion=clusters_from, help='The pool, e.g. "64x h100-sxm5-80gb".'
-        ),
+    jobs: Annotated[
+        Path, typer.Argument(metavar="JOBS.toml", help="The trainings, in the form of docs/allocate.md.")
     ],
     objective: Annotated[
         Literal["time", "makespan", "cost", "energy"],
-        typer.Option(help="What to make least: all jobs' times, the last one's end, money, energy."),
+        typer.Option(help="What to minimise: all jobs' times, the last one's end, money, energy."),
     ] = "time",
     electricity_by_hour: Annotated[
         Path | None,
@@ -42,49 +28,14 @@ def allocate(
     begin: Annotated[
         str | None, typer.Option(metavar="HH:MM", help="Time of day at which the plan begins; 00:00.")
     ] = None,
-    price: Price = None,
-    region: Region = "world",
-    data: Data = None,
-    also: Also = None,
-    hardware: Hardware = None,
-    workloads: Workloads = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
 ) -> None:
     """Share a pool of accelerators between trainings."""
-    extend_catalogue(hardware, workloads)
-    with answering("allocate", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.allocation.allocate import Pool
-        from equipoise.advice.allocation.allocate import allocate as shared_out
-        from equipoise.advice.allocation.jobs import clock_s, read_jobs, read_prices, tariff_of
-        from equipoise.advice.allocation.times import times
-        from equipoise.advice.forecast.answer import Terms
-        from equipoise.cli.allocated import fields, text
-        from equipoise.cli.asked import counted_name, sizes
-        from equipoise.economics import rates
-        from equipoise.runs.chosen import tables
-        from equipoise.spec.cluster import cluster as machines
+    with answering("allocate", as_json=output.as_json, json_out=output.json_out) as answer:
+        from equipoise.cli.allocated import text
+        from equipoise.library.decisions import allocation_of
 
-        file = read_jobs(jobs)
-        prices = None if electricity_by_hour is None else read_prices(electricity_by_hour)
-        tariff = tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin"))
-        count, name = counted_name(cluster)
-        _, most, _ = sizes(count, None, accelerator=name, node={})
-        nodes = machines(name, num_accelerators=most)
-        scores = tables(data=data, also=also or ()).scores
         with answers_only():
-            timed = times(
-                file.jobs,
-                nodes,
-                pool=name,
-                scores=scores,
-                terms=Terms(usd_per_accelerator_hour=price, region=region),
+            found = allocation_of(
+                jobs, asked, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
             )
-        pool = Pool(
-            cluster=nodes,
-            rates=rates(nodes.accelerator, own_price=price, region=region),
-            tariff=tariff,
-            is_rented=tariff is None or price is not None,
-        )
-        found = shared_out(file.jobs, timed, pool, objective=objective)
-        answer.give(lambda: fields(found), lambda: text(found))
+        answer.give(found.fields, lambda: text(found.record))

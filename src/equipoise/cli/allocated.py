@@ -1,13 +1,11 @@
-"""What `equipoise allocate` says: who gets how many and when, what that gives, and how sure it is."""
+"""What `equipoise allocate` shows: who gets how many and when, what that gives, and how sure it is."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from typing import Final
 
-from equipoise.advice.allocation.allocate import Allocation, Share
 from equipoise.cli.output import counted, paragraph, table_text
-from equipoise.economics import bill_fields
+from equipoise.decide.allocation.allocate import Allocation, Share
 from equipoise.units import (
     HOUR_S,
     KWH_J,
@@ -15,82 +13,15 @@ from equipoise.units import (
     format_duration,
     format_percent,
     format_si,
-    significant,
 )
 
-_WORDS = {
+_WORDS: Final = {
     "time": "the least time over all jobs, waiting included",
     "makespan": "the earliest end of the last job",
     "cost": "the least money",
     "energy": "the least energy",
 }
-_ALL_AT_ONCE = "all at once"
-
-
-def fields(found: Allocation) -> dict[str, Any]:
-    """The fields of the document."""
-    solved = found.solved
-    whole = {
-        "cluster": {
-            "accelerator": found.pool.cluster.accelerator.slug,
-            "num_accelerators": found.pool.cluster.num_accelerators,
-            "node_size": found.pool.cluster.node_size,
-        },
-        "objective": found.objective,
-        "unit": _unit(found),
-        "value": asdict(found.value),
-        "feasible": found.is_feasible,
-        "certain": found.is_certain,
-        "jobs": [_job(each) for each in found.shares],
-        "late": [
-            {"name": each.job.name, "deadline_s": each.job.deadline_s, "late_s": each.late_s}
-            for each in found.shares
-            if each.late_s
-        ],
-        "side_by_side": found.is_side_by_side,
-        "makespan_s": found.makespan_s,
-        "total_time_s": found.total_s,
-        "proof": {
-            "method": solved.method,
-            "proved": solved.is_proved,
-            "bound": solved.bound,
-            "gap": solved.gap,
-            "num_looked": solved.num_looked,
-        },
-        "rivals": [asdict(each) for each in found.rivals],
-        "electricity_usd_per_kwh": None
-        if found.pool.tariff is None
-        else {"by_hour": list(found.pool.tariff.usd_per_kwh), "begin_s": found.pool.tariff.begin_s},
-        "notes": list(found.notes),
-    }
-    return {name: significant(value) for name, value in whole.items()}
-
-
-def _job(each: Share) -> dict[str, Any]:
-    deadline = each.job.deadline_s
-    return {
-        "name": each.job.name,
-        "workload": each.job.workload,
-        "num_accelerators": each.num_accelerators,
-        "start_s": each.start_s,
-        "time_s": asdict(each.time),
-        "end_s": asdict(each.end),
-        "deadline_s": deadline if math.isfinite(deadline) else None,
-        "late_s": each.late_s,
-        "at_risk": each.is_at_risk,
-        "strategy": each.strategy,
-        **bill_fields(each.bill),
-        "by_hour_electricity_usd": each.electricity_usd,
-        "evidence": {"kind": each.timed.kind, "ref": each.timed.words},
-        "times_s": [
-            {"num_accelerators": size, **asdict(time)}
-            for size, time in zip(each.timed.sizes, each.timed.time, strict=True)
-        ],
-    }
-
-
-def _unit(found: Allocation) -> str:
-    return {"cost": "usd", "energy": "j"}.get(found.objective, "s")
+_ALL_AT_ONCE: Final = "all at once"
 
 
 def text(found: Allocation) -> str:
@@ -114,10 +45,10 @@ def _table(found: Allocation) -> str:
     for each in sorted(found.shares, key=lambda share: (share.start_s, share.job.name)):
         row = [
             each.job.name,
-            format_count(each.num_accelerators),
+            format_count(each.candidate.num_accelerators),
             _moment(found, each.start_s),
-            format_duration(each.time.value),
-            _moment(found, each.end.value),
+            format_duration(each.time_s.value),
+            _moment(found, each.end_s.value),
         ]
         if has_deadlines:
             row += [_deadline(found, each)]
@@ -155,7 +86,8 @@ def _deadline(found: Allocation, each: Share) -> str:
 
 
 def _money(each: Share) -> str:
-    usd = each.bill.usd if each.electricity_usd is None else each.electricity_usd
+    usd = None if each.candidate.usd is None else each.candidate.usd.value
+    usd = usd if each.hourly_electricity_usd is None else each.hourly_electricity_usd
     return "-" if usd is None else format_si(usd)
 
 
@@ -171,18 +103,24 @@ def _sentences(found: Allocation) -> Iterator[str]:
         yield from _lateness(found)
     risky = [each.job.name for each in found.shares if each.is_at_risk and not each.late_s]
     if risky:
-        yield f"At risk: {', '.join(risky)} would be late if every job took as long as its range allows."
-    bills = [each.bill for each in found.shares]
-    hours = math.fsum(each.accelerator_hours for each in bills)
-    energies = [each.energy_j for each in bills if each.energy_j is not None]
-    energy = f" and {math.fsum(energies) / KWH_J:.3g} kWh" if len(energies) == len(bills) else ""
+        yield f"At risk: {', '.join(risky)} would be late if every job took as long as its interval allows."
+    taken = [each.candidate for each in found.shares]
+    hours = math.fsum(each.accelerator_hours or 0.0 for each in taken)
+    energies = [each.energy_j.value for each in taken if each.energy_j is not None]
+    energy = f" and {math.fsum(energies) / KWH_J:.3g} kWh" if len(energies) == len(taken) else ""
     yield f"Together {hours:.3g} accelerator-hours{energy}; {_paid(found)}."
-    told: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for each in found.shares:
-        words = f"{each.timed.words}{f'; {each.strategy}' if each.strategy else ''}"
-        told.setdefault(words, []).append(each.job.name)
-    yield from (f"{', '.join(names)}: by {words}." for words, names in told.items())
+        sources.setdefault(_evidence(each), []).append(each.job.name)
+    yield from (f"{', '.join(names)}: by {words}." for words, names in sources.items())
     yield from (f"Note: {note}" for note in found.notes)
+
+
+def _evidence(share: Share) -> str:
+    """What the time of a job rests on: the estimator with most weight, and the strategy."""
+    heaviest = max(share.candidate.estimates, key=lambda each: each.weight)
+    strategy = share.candidate.strategy_text
+    return f"{heaviest.name}{f'; strategy {strategy}' if strategy else ''}"
 
 
 def _range(found: Allocation) -> str:
@@ -190,7 +128,8 @@ def _range(found: Allocation) -> str:
     low, high = found.value.low, found.value.high
     if low == high:
         return ""
-    return f" ({_amount(found, low)} to {_amount(found, high)} if all are as fast, or slow, as their ranges)"
+    ends = f"{_amount(found, low)} to {_amount(found, high)}"
+    return f" ({ends} if all are as fast, or slow, as their intervals)"
 
 
 def _paid(found: Allocation) -> str:
@@ -199,11 +138,11 @@ def _paid(found: Allocation) -> str:
         low, high = min(tariff.usd_per_kwh), max(tariff.usd_per_kwh)
         rent = ""
         if found.pool.is_rented and price is not None:
-            rent = f", and {price.usd_per_accelerator_hour:.3g} USD an accelerator-hour"
-        return f"USD is electricity at {low:g} to {high:g} USD a kWh by the hour{rent}"
+            rent = f", and {price.usd_per_accelerator_hour:.3g} USD per accelerator-hour"
+        return f"USD is electricity at {low:g} to {high:g} USD per kWh by the hour{rent}"
     if price is None:
         return "no price is known: give --price"
-    return f"USD is {price.usd_per_accelerator_hour:.3g} an accelerator-hour ({price.basis})"
+    return f"USD is {price.usd_per_accelerator_hour:.3g} per accelerator-hour ({price.basis})"
 
 
 def _amount(found: Allocation, value: float) -> str:
@@ -226,11 +165,11 @@ def _proof(found: Allocation) -> str:
 
 
 def _rivals(found: Allocation) -> Iterator[str]:
-    told = [
-        f"{each.words} {'cannot be' if each.value is None else _amount(found, each.value)}"
+    others = [
+        f"{each.words} {'not possible' if each.value is None else _amount(found, each.value)}"
         for each in found.rivals
     ]
-    yield f"Beside it: {'; '.join(told)}."
+    yield f"Simpler schedules: {'; '.join(others)}."
 
 
 def _lateness(found: Allocation) -> Iterator[str]:
@@ -238,7 +177,7 @@ def _lateness(found: Allocation) -> Iterator[str]:
     for each in found.shares:
         if not each.late_s:
             continue
-        alone = each.job.start_s + min(time.value for time in each.timed.time)
+        alone = each.job.start_s + min(time.value for time in each.times.time_s)
         name, by = each.job.name, format_duration(each.late_s)
         if alone > each.job.deadline_s:
             yield (

@@ -12,9 +12,9 @@ from typer.core import TyperGroup
 
 from equipoise import __version__, errors
 from equipoise.cli import (
-    advise,
     allocate,
     bench,
+    decide_verbs,
     evidence,
     measurement,
     orientation,
@@ -24,16 +24,17 @@ from equipoise.cli import (
     understanding,
 )
 from equipoise.cli.output import printable, write
+from equipoise.cli.questions import QuestionCommand
 
 _NEW_OBJECTS = 100_000  # made before the youngest are looked through
 
 # The help groups verbs as DESIGN groups the folders; a verb is one line here.
 _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
-    ("Understanding", (understanding.predict, understanding.backtest)),
-    ("Theory", (theory.plan, theory.validate)),
+    ("Understanding", (decide_verbs.predict, understanding.backtest)),
+    ("Theory", (decide_verbs.plan, theory.validate)),
     ("Measurement", (measurement.topology, measurement.collectives, measurement.trace, bench.bench)),
-    ("Decision", (advise.advise, allocate.allocate, record.record, serve.serve)),
+    ("Decision", (decide_verbs.advise, allocate.allocate, record.record, serve.serve)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 
@@ -82,7 +83,7 @@ def _app() -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     for title, group in _VERBS:
         for verb in group:
-            app.command(name=_verb_name(verb), rich_help_panel=title)(verb)
+            app.command(name=_verb_name(verb), cls=QuestionCommand, rich_help_panel=title)(verb)
     return app
 
 

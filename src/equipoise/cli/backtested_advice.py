@@ -23,7 +23,6 @@ _RULES_HEAD = (
     "against the best measured size, in all groups.\n"
 )
 _WORST_HEAD = "Balances that lose most; + is at that size or beyond, - there or below.\n"
-_BOUNDS = {"at": "", "at_least": "+", "at_most": "-"}
 
 
 def fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
@@ -53,7 +52,8 @@ def _group(one: HeldOutAdvice) -> dict[str, Any]:
 def _number(point: Equilibrium) -> dict[str, Any]:
     return {
         "num_accelerators": point.num_accelerators,
-        "bound": point.bound,
+        "limited_by": point.limited_by,
+        "is_smallest": point.is_smallest,
         "low": point.low,
         "high": point.high,
     }
@@ -159,4 +159,5 @@ def _worst(results: Sequence[HeldOutAdvice]) -> str:
 
 
 def _point(point: Equilibrium) -> str:
-    return f"{format_count(point.num_accelerators)}{_BOUNDS[point.bound]}"
+    mark = "+" if point.limited_by else "-" if point.is_smallest else ""
+    return f"{format_count(point.num_accelerators)}{mark}"

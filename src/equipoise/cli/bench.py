@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import AsJson, Hardware, JsonOut, extend_catalogue
+from equipoise.cli.options import AsJson, Hardware, JsonOut, catalogue_of
 from equipoise.cli.output import answering
 from equipoise.errors import EvidenceError, UsageError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from equipoise.advice.measured.sweep_words import Swept
     from equipoise.bench.cell import Cell
     from equipoise.bench.launchers import Launcher
+    from equipoise.spec.catalogue import Catalogue
 
 _DEFAULT_WORKLOAD = "mlp"
 
@@ -114,7 +115,7 @@ def bench(
     json_out: JsonOut = None,
 ) -> None:
     """Time or try real training by size, batch and strategy."""
-    extend_catalogue(hardware, None)
+    catalogue = catalogue_of(hardware)
     from equipoise.bench.launchers import served
 
     if served():  # a further host of a run that torchrun or srun started: it works for the first
@@ -160,7 +161,7 @@ def bench(
             return
         folder = out or Path(_name(cells))
         start = partial(_launcher, settings["launcher"], options)
-        found = _swept(cells, folder, settings, start=start, limits=(limit, resume))
+        found = _swept(cells, folder, settings, start=start, limits=(limit, resume), catalogue=catalogue)
         answer.give(lambda: fields(found), lambda: text(found))
     if found.refusal:
         raise EvidenceError(found.refusal)
@@ -208,6 +209,7 @@ def _swept(
     *,
     start: "Callable[[], Launcher]",
     limits: tuple[float, bool],
+    catalogue: "Catalogue",
 ) -> "Swept":
     """The sweep, run to its end; interrupted or stopped by an error, it says what is kept.
 
@@ -225,7 +227,7 @@ def _swept(
         finished = store.finished()
     else:
         launch_with = start()
-        with kept(store, num_cells=len(cells)), shown(cells, store) as progress:
+        with kept(store, num_cells=len(cells), catalogue=catalogue), shown(cells, store) as progress:
             finished = run_sweep(
                 cells,
                 folder,
@@ -235,5 +237,5 @@ def _swept(
                 progress=progress,
                 settings=settings,
             )
-    write_sweep_tables(folder)
+    write_sweep_tables(folder, catalogue)
     return swept(folder, finished, num_planned=len(cells), settings=settings)

@@ -17,7 +17,7 @@ from equipoise.cli.options import (
     SeveralWorkloads,
     Workload,
     Workloads,
-    extend_catalogue,
+    catalogue_of,
 )
 from equipoise.cli.output import answering, expect_place, written_aside
 from equipoise.errors import DataError, UsageError
@@ -51,7 +51,7 @@ def ingest(
     json_out: JsonOut = None,
 ) -> None:
     """Read MLPerf Training results, or runs exported by trackers."""
-    extend_catalogue(hardware, workloads)
+    catalogue = catalogue_of(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.console import progress_bar
         from equipoise.cli.ingested import fields, text
@@ -67,12 +67,18 @@ def ingest(
         constants = {"workload": workload, "accelerator": accelerator}
         if exports:
             stated = {name: value for name, value in constants.items() if value is not None}
-            report = import_runs(paths, into=into, columns=columns_of(column or ()), constants=stated)
+            report = import_runs(
+                paths,
+                into=into,
+                columns=columns_of(column or ()),
+                constants=stated,
+                catalogue=catalogue,
+            )
         elif column or any(constants.values()):
             raise UsageError("--column, --workload and --accelerator are of exports: .csv, .parquet, .jsonl")
         else:
             with progress_bar() as progress:
-                report = read(paths, into=into, progress=progress)
+                report = read(paths, into=into, progress=progress, catalogue=catalogue)
         answer.give(lambda: fields(report), lambda: text(report, into))
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
@@ -100,10 +106,10 @@ def scores(
     json_out: JsonOut = None,
 ) -> None:
     """List entries with score, speedup and efficiency."""
-    extend_catalogue(hardware, workloads)
+    catalogue = catalogue_of(hardware, workloads)
     with answering("scores", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.tables import entries_text, handed_out
-        from equipoise.report.json import score_fields
+        from equipoise.report.study_json import score_fields
         from equipoise.study import scores as scored
 
         frame = scored(
@@ -115,6 +121,7 @@ def scores(
             sort=sort,
             data=data,
             also=also or (),
+            catalogue=catalogue,
         )
         if format_ == "table" or (format_ is None and out is None):
             answer.give(lambda: score_fields(frame), lambda: entries_text(frame, flat=sort is not None))
@@ -137,17 +144,17 @@ def report(
     json_out: JsonOut = None,
 ) -> None:
     """Study how training scales in a round."""
-    extend_catalogue(hardware, workloads)
+    catalogue = catalogue_of(hardware, workloads)
     with answering("report", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.report.json import report_fields
+        from equipoise.report.study_json import report_fields
         from equipoise.study import study
 
         if out:
             expect_place(out)
-        findings = study(round_, workload, k=k, data=data, also=also or ())
+        findings = study(round_, workload, k=k, data=data, also=also or (), catalogue=catalogue)
         if out:
             from equipoise.report.html import render as html
-            from equipoise.report.pages import STUDY
+            from equipoise.report.pages.study import STUDY
 
             with written_aside(out) as file:
                 file.write(html(STUDY, findings).encode())
@@ -157,7 +164,7 @@ def report(
 
             if out:
                 return headline(findings, out)
-            from equipoise.report.pages import STUDY
+            from equipoise.report.pages.study import STUDY
             from equipoise.report.terminal import render
 
             return drawn(lambda console: render(STUDY, findings, console))
@@ -205,14 +212,14 @@ def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
     """The rows of the round, workload and accelerator named, by any of their names."""
     import polars as pl
 
-    from equipoise.spec.hardware import accelerator_slug
+    from equipoise.spec.hardware import slug_typed
     from equipoise.spec.rounds import round_name
     from equipoise.spec.workload import workload_slug
 
     spelt: dict[str, Callable[[str], str | None]] = {
         "campaign": round_name,
         "workload": workload_slug,
-        "accelerator": accelerator_slug,
+        "accelerator": slug_typed,
     }
     for column, name in wanted.items():
         if column not in frame.columns:

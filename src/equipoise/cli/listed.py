@@ -10,14 +10,12 @@ from equipoise.bench.methods import METHODS
 from equipoise.bench.models import ZOO
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
-from equipoise.spec.cluster import joined, systems
-from equipoise.spec.hardware import accelerators as known_accelerators
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.rounds import round_order
 from equipoise.spec.strategy import Strategy
-from equipoise.spec.workload import workloads as known_workloads
 
 
-def rounds(tables: Tables) -> list[dict[str, Any]]:
+def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a round, oldest first."""
     by_round = tables.scores.group_by("campaign").agg(
         num_entries=pl.len(),
@@ -32,15 +30,15 @@ def rounds(tables: Tables) -> list[dict[str, Any]]:
     return sorted(zeros.to_dicts(), key=lambda row: round_order(row["round"]))
 
 
-def workloads(tables: Tables) -> list[dict[str, Any]]:
+def workloads(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a workload of the catalogue, with what the data have of it."""
     return [
         {"workload": one.slug, "title": one.title, **_seen(tables.scores, "workload", one.slug)}
-        for one in known_workloads()
+        for one in catalogue.workloads()
     ]
 
 
-def accelerators(tables: Tables) -> list[dict[str, Any]]:
+def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record an accelerator of the catalogue, with what the data have of it."""
     return [
         {
@@ -64,11 +62,11 @@ def accelerators(tables: Tables) -> list[dict[str, Any]]:
             "confidence": one.confidence,
             **_seen(tables.scores, "accelerator", one.slug),
         }
-        for one in known_accelerators()
+        for one in catalogue.accelerators()
     ]
 
 
-def clusters(_tables: Tables) -> list[dict[str, Any]]:
+def clusters(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a system of the catalogue, its links as one accelerator sees them."""
     return [
         {
@@ -86,12 +84,12 @@ def clusters(_tables: Tables) -> list[dict[str, Any]]:
             "source": one.source,
             "confidence": one.confidence,
         }
-        for one in systems()
-        for whole in [joined(one)]
+        for one in catalogue.systems()
+        for whole in [catalogue.cluster(one.slug)]
     ]
 
 
-def strategies(_tables: Tables) -> list[dict[str, Any]]:
+def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a knob of a strategy: how it is written, its values, and what it means."""
     hints = get_type_hints(Strategy)
     return [
@@ -106,7 +104,7 @@ def strategies(_tables: Tables) -> list[dict[str, Any]]:
     ]
 
 
-def laws(_tables: Tables) -> list[dict[str, Any]]:
+def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a law that `predict --law` knows."""
     pooled = {
         "law": "pooled",
@@ -121,7 +119,7 @@ def laws(_tables: Tables) -> list[dict[str, Any]]:
     return [pooled, *single]
 
 
-def methods(_tables: Tables) -> list[dict[str, Any]]:
+def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a way to train that `bench --strategy` knows."""
     return [
         {
@@ -136,7 +134,7 @@ def methods(_tables: Tables) -> list[dict[str, Any]]:
     ]
 
 
-def models(_tables: Tables) -> list[dict[str, Any]]:
+def models(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a model that `bench` trains by name."""
     return [
         {"model": one.name, "title": one.title, "params": one.params, "data": one.data, "source": one.source}

@@ -8,6 +8,7 @@ from typing import Any
 from equipoise.cli import listed
 from equipoise.cli.output import counted, table_text, width_columns
 from equipoise.runs.store import Tables
+from equipoise.spec.catalogue import Catalogue
 from equipoise.units import format_count, format_si
 
 
@@ -16,7 +17,7 @@ class Listing:
     """One kind that can be listed: its rows as in the JSON document, and the columns people see of them."""
 
     kind: str
-    rows: Callable[[Tables], list[dict[str, Any]]]
+    rows: Callable[[Tables, Catalogue], list[dict[str, Any]]]
     columns: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...]  # head, alignment, cell
     from_data: bool = True  # whether the rows say what the data have
     below: Callable[[dict[str, Any]], str] | None = None  # a sentence under each row
@@ -144,7 +145,7 @@ LISTINGS = (
         from_data=False,
         below=lambda row: row["meaning"],
         remark="A strategy is written as its knobs that differ from the default, in any order: "
-        "dp=8 tp=4 microbatch=1 global_batch=512 shard_state=1 recompute=selective",
+        "dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective",
     ),
     Listing(
         kind="methods",

@@ -11,8 +11,8 @@ from equipoise.cli.options import (
     AsJson,
     Hardware,
     JsonOut,
+    catalogue_of,
     clusters_from,
-    extend_catalogue,
 )
 from equipoise.cli.output import answering, written_aside
 
@@ -44,26 +44,26 @@ def topology(
     json_out: JsonOut = None,
 ) -> None:
     """Show how accelerators are joined, and what it means for training."""
-    extend_catalogue(hardware, None)
+    catalogue = catalogue_of(hardware)
     with answering("topology", as_json=as_json, json_out=json_out) as answer:
         from equipoise.advice.links.links import meaning
         from equipoise.bench.topology import here, read
-        from equipoise.cli.topology import fields, text
-        from equipoise.spec.cluster import cluster
+        from equipoise.cli.topology import text
+        from equipoise.report.measured_json import topology_fields
 
-        chip = None if accelerator is None else cluster(accelerator).accelerator
+        chip = None if accelerator is None else catalogue.cluster(accelerator).accelerator
         # The parser of options takes `--` for itself: only the arguments as given still have it.
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
         told = here() if file is None else read(_content(file), where=_name(file))
-        found = meaning(told, chip=chip, batch=batch, with_autocast=not fp32)
+        found = meaning(told, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
         if html:
             from equipoise.report.html import render
-            from equipoise.report.pages import TOPOLOGY
+            from equipoise.report.pages.topology import TOPOLOGY
 
             with written_aside(html) as page:
                 page.write(render(TOPOLOGY, found).encode())
-        answer.give(lambda: fields(found), lambda: text(found))
+        answer.give(lambda: topology_fields(found), lambda: text(found))
 
 
 def collectives(
@@ -122,7 +122,7 @@ def collectives(
     json_out: JsonOut = None,
 ) -> None:
     """Fit latency and bandwidth of collectives; say if they are normal."""
-    extend_catalogue(hardware, None)
+    catalogue = catalogue_of(hardware)
     if measure:
         from equipoise.bench.launchers import served
 
@@ -148,7 +148,7 @@ def collectives(
         )
         with progress_bar() as progress:
             reading = reading_of(wanted, progress=progress)
-        found = judged(reading, accelerator=accelerator, link=link)
+        found = judged(reading, accelerator=accelerator, link=link, catalogue=catalogue)
         answer.give(lambda: fields(found), lambda: text(found))
 
 

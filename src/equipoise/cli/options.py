@@ -1,15 +1,24 @@
 """Options that several verbs share, each with its one meaning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from equipoise.errors import UsageError
+from equipoise.decide.field import GROUPS, Kind
+from equipoise.decide.query import FIELDS, default_words
+
+if TYPE_CHECKING:
+    from equipoise.spec.catalogue import Catalogue
 
 
-def _rounds_from(incomplete: str) -> list[str]:
+# The heading of options that say where an answer goes and how much of it is printed.
+OUTPUT: Final = "Output"
+_METAVARS: Final[Mapping[Kind, str]] = {"text": "NAME", "count": "N", "amount": "N", "number": "X"}
+
+
+def rounds_from(incomplete: str) -> list[str]:
     """Embedded rounds, for a shell that completes a word."""
     from equipoise.runs import embedded
 
@@ -46,9 +55,27 @@ def clusters_from(incomplete: str) -> list[str]:
     return [*_accelerators_from(incomplete), *named]
 
 
-Round = Annotated[
-    str | None, typer.Option("--round", autocompletion=_rounds_from, help="A round, e.g. v4.1.")
-]
+def option_of(name: str, *, completion: Callable[[str], list[str]] | None = None) -> Any:  # noqa: ANN401 - typer.Option's
+    """The option of a field of the question, by attribute."""
+    field = FIELDS[name]
+    default = default_words(name)
+    metavar = "|".join(field.choices) if field.kind == "choice" else _METAVARS.get(field.kind, "VALUE")
+    return typer.Option(
+        *(f"--{each}" for each in (field.option, *field.also)),
+        metavar=None if field.kind == "flag" else field.metavar or metavar,
+        help=f"{field.help} [default: {default}]" if default else field.help,
+        autocompletion=completion or (_choices_from(field.choices) if field.kind == "choice" else None),
+        rich_help_panel=GROUPS[field.group],
+        show_default=False,
+    )
+
+
+def _choices_from(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """One of a few words, for a shell that completes it."""
+    return lambda incomplete: [each for each in choices if each.startswith(incomplete)]
+
+
+Round = Annotated[str | None, typer.Option("--round", autocompletion=rounds_from, help="A round, e.g. v4.1.")]
 Workload = Annotated[str | None, typer.Option(autocompletion=_workloads_from, help="A workload, e.g. bert.")]
 SeveralWorkloads = Annotated[
     list[str] | None,
@@ -62,89 +89,46 @@ Accelerator = Annotated[
     str | None,
     typer.Option(autocompletion=_accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON document and nothing else.")
+]
 JsonOut = Annotated[
-    Path | None, typer.Option("--json-out", metavar="FILE", help="Write the JSON document to FILE besides.")
-]
-Data = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Read what `ingest --into DIR` wrote in place of the embedded data."),
-]
-Also = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="DIR", help="Read it beside the other data; may be repeated."),
-]
-Hardware = Annotated[
-    list[Path] | None,
     typer.Option(
-        "--hardware", metavar="FILE", help="Add or override accelerators and clusters from a TOML file."
-    ),
-]
-Workloads = Annotated[
-    list[Path] | None,
-    typer.Option("--workloads", metavar="FILE", help="Add or override workloads from a TOML file."),
-]
-Price = Annotated[float | None, typer.Option(help="US dollars an accelerator-hour.")]
-Region = Annotated[str, typer.Option(help="Whose electricity the carbon is of.")]
-Budget = Annotated[float | None, typer.Option(metavar="USD", help="What it may cost.")]
-Deadline = Annotated[str | None, typer.Option(metavar="HOURS", help="What training may take: 12, 90min, 2d.")]
-GlobalBatch = Annotated[
-    int | None, typer.Option(help="Samples a step over all accelerators; chosen unless given.")
-]
-Samples = Annotated[float | None, typer.Option(help="Samples to train on, not to the target.")]
-Tokens = Annotated[float | None, typer.Option(help="Tokens to train on, likewise.")]
-Precisions = Annotated[
-    str | None, typer.Option(metavar="P[,P...]", help="Precisions to try, e.g. bf16,fp8; bf16.")
-]
-AsHtml = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")]
-Collectives = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--collectives",
+        "--json-out",
         metavar="FILE",
-        help="Your own nccl-tests, or of `collectives --measure`: they replace the catalogue's links.",
+        rich_help_panel=OUTPUT,
+        help="Write the JSON document to FILE besides.",
     ),
 ]
-Columns = Annotated[
-    list[str] | None,
+Data = Annotated[Path | None, option_of("data")]
+Also = Annotated[list[Path] | None, option_of("also")]
+Hardware = Annotated[list[Path] | None, option_of("hardware")]
+Workloads = Annotated[list[Path] | None, option_of("workloads")]
+Columns = Annotated[list[str] | None, option_of("columns")]
+AsHtml = Annotated[
+    Path | None,
     typer.Option(
-        "--column", metavar="OURS=THEIRS", help="What a column of FILE is, as num_accelerators=world_size."
+        "--html", metavar="FILE.html", rich_help_panel=OUTPUT, help="Write it as one HTML file too."
     ),
+]
+Full = Annotated[
+    bool, typer.Option("--full", rich_help_panel=OUTPUT, help="Print all of it, not one screen.")
 ]
 Recorded = Annotated[
     bool,
-    typer.Option("--record", help="Keep it in your ledger, for `record` to hold against what is measured."),
+    typer.Option(
+        "--record",
+        rich_help_panel=OUTPUT,
+        help="Keep it in your ledger, for `record` to compare with what is measured.",
+    ),
 ]
 
 
-def deadline_s(given: str | float | None) -> float | None:
-    """The seconds of `--deadline`: hours, or a time with its unit; None where there is none.
+def catalogue_of(
+    hardware: Sequence[Path] | None = None, workloads: Sequence[Path] | None = None
+) -> "Catalogue":
+    """The catalogue of `--hardware` and `--workloads`: the shipped one where neither is given."""
+    from equipoise.spec.catalogue import catalogue
 
-    Raises UsageError for other text.
-
-    >>> deadline_s("2"), deadline_s("90min")
-    (7200.0, 5400.0)
-    """
-    from equipoise.units import HOUR_S, duration_s
-
-    if given is None:
-        return None
-    try:
-        return float(given) * HOUR_S
-    except ValueError:
-        found = duration_s(str(given))
-    if found is None:
-        raise UsageError(f"--deadline {given!r}; expected hours, or a time with its unit such as 90min or 2d")
-    return found
-
-
-def extend_catalogue(hardware: Sequence[Path] | None, workloads: Sequence[Path] | None) -> None:
-    """Let the user's own accelerators and workloads take part, before anything is looked up."""
-    if hardware or workloads:
-        from equipoise.spec import cluster as machines
-        from equipoise.spec import workload as catalogue
-
-        for path in hardware or ():
-            machines.add_file(path)
-        for path in workloads or ():
-            catalogue.add_file(path)
+    return catalogue(hardware or (), workloads or ())

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, extend_catalogue
+from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
 from equipoise.cli.output import answering
 
 _Kind = Literal["rounds", "workloads", "accelerators", "clusters", "strategies", "methods", "models", "laws"]
@@ -21,14 +21,14 @@ def list_(
     json_out: JsonOut = None,
 ) -> None:
     """List rounds, workloads, accelerators, clusters, strategies, ways to train, models or laws."""
-    extend_catalogue(hardware, workloads)
+    catalogue = catalogue_of(hardware, workloads)
     with answering("list", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.listing import LISTINGS
         from equipoise.runs import embedded
         from equipoise.runs.chosen import tables
 
         listing = next(listing for listing in LISTINGS if listing.kind == kind)
-        rows = listing.rows(tables(data=data, also=also or ()))
+        rows = listing.rows(tables(data=data, also=also or ()), catalogue)
         first = [f"embedded dataset {embedded.version()}" if data is None else str(data)]
         sources = ", ".join([*first, *(str(folder) for folder in also or ())])
         answer.give(lambda: {kind: rows}, lambda: listing.text(rows) + listing.count(rows, sources))

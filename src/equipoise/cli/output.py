@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import typer
 
-from equipoise import __version__, errors
+from equipoise import errors
 
 _COLUMN_GAP = "  "
 _STDOUT, _STDERR = 1, 2
@@ -36,13 +36,15 @@ class Answer:
         fields: what the document says after its head. show: the text for people, or the bytes of a table.
         """
         if self.as_json or self.json_out:
-            self.write_document(document(self.verb, fields()))
+            self.write_document(fields())
         if not self.as_json:
             write(show())
 
-    def write_document(self, whole: Mapping[str, Any]) -> None:
-        """Put the document where it was asked for."""
-        encoded = encode(whole)
+    def write_document(self, fields: Mapping[str, Any]) -> None:
+        """Put the document of these fields where it was asked for."""
+        from equipoise.report.document import document, encode
+
+        encoded = encode(document(self.verb, fields))
         if self.json_out:
             with written_aside(self.json_out) as file:
                 file.write(encoded)
@@ -61,24 +63,8 @@ def answering(verb: str, *, as_json: bool, json_out: Path | None) -> Iterator[An
     except errors.EvidenceError as err:
         if as_json or json_out:
             missing = {"status": "not_enough_evidence", "reason": str(err), "missing": list(err.missing)}
-            answer.write_document(document(verb, missing))
+            answer.write_document(missing)
         raise
-
-
-def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """One JSON document: the head that every verb shares, then its own fields."""
-    from equipoise.runs import embedded
-
-    head = {"schema": f"equipoise.{verb}/1", "equipoise": __version__, "dataset": embedded.version()}
-    return {**head, **fields}
-
-
-def encode(whole: Mapping[str, Any]) -> bytes:
-    """JSON text with a newline at its end; what is not a number (NaN, infinity) becomes null."""
-    import orjson
-
-    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(whole, option=option)
 
 
 def write(content: str | bytes) -> None:

@@ -10,8 +10,8 @@ from equipoise.cli.output import answering
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
-    from equipoise.advice.ledger.kept import Ledger
-    from equipoise.advice.ledger.prediction import Entry, Measured
+    from equipoise.decide.ledger import Ledger
+    from equipoise.decide.ledger_entry import Entry, Measured
 
 
 def record(
@@ -27,7 +27,7 @@ def record(
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Add what runs there say of predictions; may be repeated."),
+        typer.Option(metavar="DIR", help="Add what runs there measured; may be repeated."),
     ] = None,
     ledger: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The ledger; $EQUIPOISE_LEDGER unless given.")
@@ -37,10 +37,10 @@ def record(
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
-    """Hold own predictions against what was measured."""
+    """Compare your own predictions with what was measured."""
     with answering("record", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.ledger.kept import add_measured, ledger_path, read_ledger
         from equipoise.cli.recorded import Shown, fields, text
+        from equipoise.decide.ledger import add_measured, ledger_path, read_ledger
 
         adds = action == "add" or bool(runs)
         if (action == "list" and runs) or (not adds and (measured or for_)):
@@ -63,18 +63,18 @@ def record(
 
 def _is_of(entry: "Entry", workload: str | None, accelerator: str | None) -> bool:
     """Whether an entry is of the workload and accelerator asked for, by any of their names."""
-    from equipoise.spec.hardware import accelerator_slug
+    from equipoise.spec.hardware import slug_typed
     from equipoise.spec.workload import workload_slug
 
     about = entry.prediction
     wanted = {workload, workload and workload_slug(workload)}
-    on = {accelerator, accelerator and accelerator_slug(accelerator)}
+    on = {accelerator, accelerator and slug_typed(accelerator)}
     return (workload is None or about.workload in wanted) and (accelerator is None or about.accelerator in on)
 
 
 def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measured"], ...]:
-    """What runs say of the ledger's predictions."""
-    from equipoise.advice.ledger.runs import matches
+    """What runs measured of the ledger's predictions."""
+    from equipoise.decide.ledger import matches
     from equipoise.runs.schema import RUNS
     from equipoise.runs.store import read_table
 
@@ -88,7 +88,7 @@ def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measur
 
 def _stated(found: "Ledger", measured: str | None, id_: str | None) -> tuple[tuple[str, "Measured"], ...]:
     """The measurement of the command line."""
-    from equipoise.advice.ledger.prediction import Measured
+    from equipoise.decide.ledger_entry import Measured
 
     if measured is None or id_ is None:
         raise UsageError(
@@ -101,7 +101,7 @@ def _stated(found: "Ledger", measured: str | None, id_: str | None) -> tuple[tup
         expected = (
             "a rate such as '1200 samples/s'" if quantity == "samples_per_s" else "a time such as '3.1 h'"
         )
-        raise UsageError(f"MEASURED {measured!r}: {entry.id} foretells {quantity}; expected {expected}")
+        raise UsageError(f"MEASURED {measured!r}: {entry.id} predicts {quantity}; expected {expected}")
     return ((entry.id, Measured(quantity=quantity, value=value)),)
 
 

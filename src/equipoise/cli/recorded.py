@@ -1,13 +1,12 @@
-"""What `equipoise record` says: predictions beside what was measured, and how wrong they were."""
+"""What `equipoise record` shows: predictions, what was measured of them, and how wrong they were."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from equipoise.advice.ledger.kept import Ledger
-from equipoise.advice.ledger.prediction import Entry, Prediction, Quantity
-from equipoise.advice.ledger.running import running_of
 from equipoise.cli.output import counted, paragraph, table_text
+from equipoise.decide.ledger import Ledger, running_of
+from equipoise.decide.ledger_entry import Entry, Quantity, RecordedPrediction
 from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
 _MOST_SHOWN = 20
@@ -51,7 +50,7 @@ def _prediction(each: Entry) -> dict[str, Any]:
         "measured": each.outcome,
         "num_measured": len(each.measured),
         "error": each.error,
-        "held": each.is_held,
+        "held": each.is_covered,
         "sources": [one.source for one in each.measured],
     }
 
@@ -89,7 +88,7 @@ def _table(shown: Shown) -> str:
         )
         for each in shown.entries[-_MOST_SHOWN:]
     ]
-    head = ("id", "N", "foretold", "range", "measured", "off", "what")
+    head = ("id", "N", "predicted", "range", "measured", "off", "what")
     earlier = len(shown.entries) - len(rows)
     more = f"... and {counted(earlier, 'earlier one', 'earlier ones')}: --json lists all\n" if earlier else ""
     return table_text(head, rows, align="<>>>>><") + more
@@ -99,7 +98,7 @@ def _signed(error: float) -> str:
     return f"{'+' if error >= 0 else '-'}{format_percent(abs(round(error, 3)))}"
 
 
-def _range(about: Prediction) -> str:
+def _range(about: RecordedPrediction) -> str:
     return f"{_amount(about.quantity, about.low)} to {_amount(about.quantity, about.high)}"
 
 
@@ -119,8 +118,9 @@ def _running(shown: Shown) -> Iterator[str]:
         side = "longer" if running.bias >= 1.0 else "shorter"
         yield (
             f"Measured {running.num_measured} of {running.num_predictions}: off by {median} (median){most}; "
-            f"foretold times were {format_percent(round(abs(running.bias - 1.0), 3))} {side} (median); the "
-            f"{format_percent(running.level)} range held {format_percent(round(record.coverage, 3))} of them."
+            f"predicted times were {format_percent(round(abs(running.bias - 1.0), 3))} {side} (median); the "
+            f"{format_percent(running.level)} interval covered "
+            f"{format_percent(round(record.coverage, 3))} of them."
         )
     elif shown.entries:
         yield (

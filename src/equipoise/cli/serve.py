@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.options import Also, Data, Hardware, Workloads, extend_catalogue
+from equipoise.cli.options import Also, Data, Hardware, Workloads, catalogue_of
 from equipoise.cli.output import write
 from equipoise.errors import UsageError
 
@@ -39,7 +39,7 @@ def serve(
     workloads: Workloads = None,
 ) -> None:
     """Open the dashboard to a browser on this machine."""
-    extend_catalogue(hardware, workloads)
+    catalogue = catalogue_of(hardware, workloads)
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
@@ -56,4 +56,5 @@ def serve(
     from equipoise.web.server import serve as answer
     from equipoise.web.sources import Sources
 
-    answer(opened, place, Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ())), warms=warm)
+    sources = Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
+    answer(opened, place, sources, warms=warm)

@@ -11,6 +11,7 @@ from equipoise.bench.store import Store
 from equipoise.bench.sweep import Progress
 from equipoise.cli.output import counted, printable
 from equipoise.errors import DataError, EquipoiseError
+from equipoise.spec.catalogue import Catalogue
 from equipoise.units import format_duration
 
 
@@ -99,22 +100,22 @@ class _Running:
 
 
 @contextmanager
-def kept(store: Store, *, num_cells: int) -> Iterator[None]:
+def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) -> Iterator[None]:
     """Where a sweep is interrupted or cannot go on: its tables written, and how to go on said."""
     try:
         yield
     except (KeyboardInterrupt, DataError, OSError):
-        _say_what_is_kept(store, num_cells)
+        _say_what_is_kept(store, num_cells, catalogue)
         raise
 
 
-def _say_what_is_kept(store: Store, num_cells: int) -> None:
+def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None) -> None:
     from equipoise.bench.tables import write_sweep_tables
 
     # The reason why the sweep stopped is told; a second one of the same kind would hide it.
     with suppress(EquipoiseError, OSError):
         if store.finished():
-            write_sweep_tables(store.folder)
+            write_sweep_tables(store.folder, catalogue)
     num_kept = store.num_finished()
     if not num_kept:
         return

@@ -11,8 +11,9 @@ from equipoise.bench.collectives.document import reading_in
 from equipoise.bench.collectives.files import named_operation, read_files
 from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
 from equipoise.bench.collectives.timing import Reading
-from equipoise.cli.output import encode, written_aside
+from equipoise.cli.output import written_aside
 from equipoise.errors import UsageError
+from equipoise.report.document import encode
 
 MEASURED = "measured here"
 

@@ -1,20 +1,17 @@
 """What `equipoise topology` says: the drawn matrix, what its links mean, and what the text did not tell."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from equipoise.advice.launch.pair import LEVEL
 from equipoise.advice.links.gain_words import basis, ends
 from equipoise.advice.links.link_words import gaps, sentences
-from equipoise.advice.links.links import FAMILY, Meaning
-from equipoise.bench.topology.topology import Device, Nic, Topology
+from equipoise.advice.links.links import Meaning
+from equipoise.bench.topology.topology import Topology
 from equipoise.cli.console import drawn
 from equipoise.cli.output import counted, paragraph, printable, table_text, width_columns
-from equipoise.spec.hardware import accelerator_alias
 from equipoise.spec.link_class import FABRICS, kind, rank
 from equipoise.spec.link_class import meaning as what_lies_between
-from equipoise.units import format_rough, format_si, significant
+from equipoise.units import format_rough, format_si
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,135 +20,6 @@ _UNKNOWN, _TORN = "?", "!"
 # Larger machines are drawn as lists: a matrix of them fits no terminal.
 _MOST_DRAWN = 40
 _STYLES = {"PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "PCIE": "yellow", "NODE": "yellow", "SYS": "red"}
-
-
-def fields(found: Meaning) -> dict[str, Any]:
-    """The fields of the document."""
-    topology = found.topology
-    said = {
-        "origin": topology.origin,
-        "devices": [_device(device) for device in topology.devices],
-        "links": [
-            {
-                "a": link.a,
-                "b": link.b,
-                "class": link.link_class,
-                "peers": link.peers,
-                "weight": link.weight,
-                "hops": link.hops,
-                "said": None if link.said is None else list(link.said),
-            }
-            for link in topology.links
-        ],
-        "islands": [list(group) for group in found.islands.members],
-        "unplaced": list(found.islands.unplaced),
-        "groups": [
-            {
-                "num_devices": group.num_devices,
-                "class": group.link_class,
-                "devices": list(group.devices),
-                "worst_class": group.worst_class,
-            }
-            for group in found.groups
-        ],
-        "nics": [_nic(nic, topology) for nic in topology.nics],
-        "missing_rows": [row.name for row in topology.missing_rows],
-        "cut_rows": [asdict(row) for row in topology.missing_rows if row.num_cells],
-        "meaning": list(sentences(found)),
-        "notes": list(gaps(topology)),
-        "rates": [_rates(found, place) for place in range(len(found.reached))],
-        "predictions": _predictions(found),
-    }
-    return {name: significant(value) for name, value in said.items()}
-
-
-def _device(device: Device) -> dict[str, Any]:
-    alias = accelerator_alias(device.title or "")
-    return {
-        "name": device.name,
-        "kind": device.kind,
-        "accelerator": None if alias is None else alias.slug,
-        "title": device.title,
-        "cpu_affinity": device.cpu_affinity,
-        "numa_affinity": device.numa_affinity,
-        "numa_id": device.numa_id,
-        "slices": list(device.slices),
-        "slot_byte_per_s": device.slot_byte_per_s,
-        "num_cores": device.num_cores,
-    }
-
-
-def _nic(nic: Nic, topology: Topology) -> dict[str, Any]:
-    known = topology.classes
-    near = {
-        device.name: known[pair]
-        for device in topology.devices
-        if (pair := frozenset((device.name, nic.name))) in known
-    }
-    best = min(near.values(), key=rank, default=None)
-    nearest = None
-    if best is not None:
-        nearest = {"class": best, "devices": [name for name, said in near.items() if said == best]}
-    return {"name": nic.name, "title": nic.title, "byte_per_s": nic.byte_per_s, "nearest": nearest}
-
-
-def _rates(found: Meaning, place: int) -> dict[str, Any]:
-    each = found.reached[place]
-    return {
-        "class": each.link_class,
-        "num_pairs": each.num_pairs,
-        "path": each.reach.path,
-        "byte_per_s": each.reach.byte_per_s,
-        "low": each.reach.low,
-        "high": each.reach.high,
-        "stated_byte_per_s": list(each.reach.stated_byte_per_s),
-        "latency_s": each.reach.latency_s,
-        "source": each.reach.source,
-    }
-
-
-def _predictions(found: Meaning) -> dict[str, Any]:
-    return {
-        "batch": found.batch,
-        "level": LEVEL,
-        "basis": basis(found),
-        "accelerators": [chip.slug for chip in found.candidates],
-        "gains": [
-            {
-                "class": gain.link_class,
-                "workload": gain.workload,
-                "params": gain.params,
-                "speedup": gain.speedup,
-                "low": gain.low,
-                "high": gain.high,
-                "verdict": gain.verdict,
-            }
-            for gain in found.gains
-        ],
-        "crossovers": [
-            {
-                "class": each.link_class,
-                "family": FAMILY,
-                "params": each.params,
-                "low": each.low,
-                "high": each.high,
-                "least": each.least,
-                "most": each.most,
-            }
-            for each in found.crossovers
-        ],
-        "parts": [
-            {
-                "class": each.link_class,
-                "workload": each.workload,
-                "one_s": each.one_s,
-                "share_s": each.share_s,
-                "launching_s": each.launching_s,
-                "exchange_s": each.exchange_s,
-            }
-            for each in found.parts
-        ],
-    }
 
 
 def text(found: Meaning) -> str:

@@ -2,85 +2,17 @@
 and why.
 """
 
-from dataclasses import asdict
 from textwrap import fill
-from typing import Any
 
 from equipoise.advice.validation.accuracy import Errors
-from equipoise.advice.validation.validate import Validation, Verdict
+from equipoise.advice.validation.validate import Validation
 from equipoise.cli.output import counted, printable, table_text, width_columns
-from equipoise.units import format_count, format_percent, significant
+from equipoise.report.measured_json import worst
+from equipoise.units import format_count, format_percent
 
 _MOST_REASONS = 8
 _MOST_FOLDS = 24
 _NAME_WIDTH = 29  # with six columns of figures beside it within 80
-
-
-def fields(found: Validation, *, num_worst: int) -> dict[str, Any]:
-    """The fields of the document."""
-    return {
-        "summary": significant(_summary(found)),
-        "files": {name: significant(asdict(errors)) for name, errors in found.by_file.items()},
-        "folds": {name: significant(asdict(errors)) for name, errors in found.by_fold.items()},
-        "reasons": [{"reason": reason, "count": count} for reason, count in found.reasons],
-        "worst": [_place(each) for each in _worst(found, num_worst)],
-        "rows": [_row(each) for each in found.verdicts],
-    }
-
-
-def _summary(found: Validation) -> dict[str, Any]:
-    errors = found.errors
-    num_asked = len(found.verdicts) - found.num_given
-    return {
-        "num_rows": len(found.verdicts),
-        "num_expressed": found.num_expressed,
-        "num_executions": found.num_executions,
-        "num_clusters": errors.num_clusters,
-        "mape": errors.mape,
-        "median": errors.median,
-        "p90": errors.p90,
-        "coverage": errors.coverage,
-        "split": found.split,
-        "level": found.level,
-        "num_given": found.num_given,
-        "expressed_fraction": found.num_expressed / num_asked if num_asked else None,
-        "mape_by_execution": errors.mape_by_execution,
-        "median_by_execution": errors.median_by_execution,
-        "calibrated_on": list(found.calibrated_on),
-        "profiles": [*dict.fromkeys(each.profile for each in found.verdicts if each.profile)],
-        "in_sample": found.in_sample,
-        "memory": None if found.memory is None else asdict(found.memory),
-        "regret": None if found.regret is None else asdict(found.regret),
-    }
-
-
-def _place(verdict: Verdict) -> dict[str, Any]:
-    return {"file": verdict.row.file, "row": verdict.row.row, "error": significant(verdict.error)}
-
-
-def _row(verdict: Verdict) -> dict[str, Any]:
-    row = verdict.row
-    return {
-        "file": row.file,
-        "row": row.row,
-        "measured": row.measured,
-        "predicted": significant(verdict.predicted),
-        "low": significant(verdict.low),
-        "high": significant(verdict.high),
-        "unit": row.unit,
-        "reason": verdict.reason,
-        "error": significant(verdict.error),
-        "measured_s": significant(row.seconds),
-        "execution": row.execution if row.execution >= 0 else None,
-        "cluster": row.cluster if row.cluster >= 0 else None,
-        "fold": verdict.fold,
-        "predictor": verdict.by,
-        "profile": verdict.profile,
-        "memory_bytes": significant(row.memory_bytes),
-        "predicted_memory_bytes": significant(verdict.memory_bytes),
-        "strategy": row.strategy.text() if row.strategy else None,
-        "notes": list(row.notes),
-    }
 
 
 def text(found: Validation, *, num_worst: int) -> str:
@@ -166,19 +98,6 @@ def _shortened(name: str) -> str:
     return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…"
 
 
-def _worst(found: Validation, num_worst: int) -> list[Verdict]:
-    """The rows foretold worst, one an execution."""
-    seen: set[int] = set()
-    worst = []
-    for each in sorted(
-        (each for each in found.verdicts if each.error is not None), key=lambda each: -(each.error or 0.0)
-    ):
-        if each.row.execution not in seen:
-            seen.add(each.row.execution)
-            worst.append(each)
-    return worst[:num_worst]
-
-
 def _worst_text(found: Validation, num_worst: int) -> str:
     rows = [
         (
@@ -189,7 +108,7 @@ def _worst_text(found: Validation, num_worst: int) -> str:
             each.row.unit[:16],
             f"{each.row.workload} x{format_count(each.row.num_accelerators)}",
         )
-        for each in _worst(found, num_worst)
+        for each in worst(found, num_worst)
     ]
     return table_text(("worst", "row", "foretold", "was", "unit", "of"), rows, align="><>><<")
 

@@ -1,6 +1,6 @@
 """What a run costs: accelerator-hours, money, energy and carbon from (accelerators, seconds, watts)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from equipoise.economics.grids import DEFAULT_GRID, Electricity, Grid, grid
@@ -49,7 +49,8 @@ class Rates:
 class Bill:
     """What a run costs, in accelerator-hours, US dollars of rent, joules, US dollars of power, kilograms.
 
-    energy_basis says whether energy was measured or modelled; None means not known.
+    energy: of the system, and of the building where its PUE was given; electricity and carbon are of the
+    same energy. energy_basis says whether it was measured or modelled; None means not known.
     """
 
     hours: Interval
@@ -66,12 +67,12 @@ class Bill:
 
     @property
     def usd(self) -> float | None:
-        """Rent."""
+        """Rent, or the electricity of an owned machine."""
         return None if self.money is None else self.money.value
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of the whole system."""
+        """Energy of the whole system, with its building where the PUE was given."""
         return None if self.energy is None else self.energy.value
 
     @property
@@ -111,9 +112,17 @@ def rates(
     terms: PriceTerms = "on_demand",
     power: Electricity | None = None,
 ) -> Rates:
-    """The rates of an accelerator in a region, with the user's own price if given."""
+    """The rates of an accelerator in a region, with the user's own price if given.
+
+    own_price: US dollars per accelerator-hour of this accelerator; 0 for a machine that is owned, whose
+    hours then cost the electricity, where its price is given. Raises UsageError for what is no price.
+    """
+    paid = price(accelerator.slug, usd_per_accelerator_hour=own_price, terms=terms)
+    if paid is not None and own_price == 0.0:
+        kept = "electricity is what an hour costs" if power else "no price of electricity is given"
+        paid = replace(paid, basis=f"{paid.basis}; {kept}")
     return Rates(
-        price=price(accelerator.slug, usd_per_accelerator_hour=own_price, terms=terms),
+        price=paid,
         grid=grid(region),
         accelerator_power_w=accelerator.power_w,
         system_power=SYSTEM_POWER,
@@ -130,8 +139,9 @@ def bill(
 ) -> Bill:
     """What `num_accelerators` cost over `seconds`, with an interval where the time has one.
 
-    measured_energy_j: energy of this very run where it was metered; otherwise energy is modelled as rated
-    power of the accelerators times the system's factor times time.
+    measured_energy_j: energy of this very run where it was metered at the machines; otherwise energy is
+    modelled as accelerators times rated power times the system's factor times time. Either is multiplied by
+    the PUE where the user gave one. At a price of 0 money is the electricity, where its price is given.
     Assumes the accelerators are paid for the whole time, and draw the same power at every size; that time,
     price, power and overhead are off independently of each other (`uncertain.product`); that a grid's yearly
     average is exact, and counts the machines alone unless the overhead of a building is given.
@@ -140,26 +150,39 @@ def bill(
     time = seconds if isinstance(seconds, Interval) else exact(seconds)
     hours = product(exact(num_accelerators / HOUR_S), time)
     energy, basis = _energy(num_accelerators, time, rates, measured_energy_j)
-    overhead = exact(1.0) if rates.electricity is None else rates.electricity.pue
-    drawn = None if energy is None else product(energy, exact(1.0 / KWH_J), overhead)
+    drawn_kwh = None if energy is None else product(energy, exact(1.0 / KWH_J))
+    electricity = (
+        None
+        if drawn_kwh is None or rates.electricity is None
+        else product(drawn_kwh, rates.electricity.usd_per_kwh)
+    )
     return Bill(
         hours=hours,
-        money=None if rates.price is None else product(hours, rates.price.interval),
+        money=_money(hours, rates, electricity),
         energy=energy,
         energy_basis=basis,
-        electricity=None
-        if drawn is None or rates.electricity is None
-        else product(drawn, rates.electricity.usd_per_kwh),
-        carbon=None if drawn is None else product(drawn, exact(rates.grid.kg_co2_per_kwh)),
+        electricity=electricity,
+        carbon=None if drawn_kwh is None else product(drawn_kwh, exact(rates.grid.kg_co2_per_kwh)),
     )
+
+
+def _money(hours: Interval, rates: Rates, electricity: Interval | None) -> Interval | None:
+    """Rent; of an owned machine the electricity, where it has a price."""
+    if rates.price is None:
+        return None
+    if rates.price.usd_per_accelerator_hour == 0.0 and rates.electricity is not None:
+        return electricity
+    return product(hours, rates.price.interval)
 
 
 def _energy(
     num_accelerators: float, time: Interval, rates: Rates, measured_j: float | None
 ) -> tuple[Interval | None, EnergyBasis | None]:
+    power = rates.electricity
+    pue = power.pue if power is not None and power.is_own_pue else exact(1.0)
     if measured_j is not None:
-        return exact(measured_j), "measured"
+        return product(exact(measured_j), pue), "measured"
     if rates.accelerator_power_w is None:
         return None, None
     rated = exact(num_accelerators * rates.accelerator_power_w)
-    return product(rated, rates.system_power.interval, time), "modelled"
+    return product(rated, rates.system_power.interval, time, pue), "modelled"

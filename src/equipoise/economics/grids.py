@@ -1,14 +1,16 @@
 """What electricity costs, and how much carbon it took to make."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from equipoise.economics.tables import table
 from equipoise.economics.uncertain import exact, stated
 from equipoise.errors import SpecError, UsageError
+from equipoise.spec import renting
 from equipoise.stats import Interval
 
 GRIDS = "src/equipoise/economics/grids.toml"
-DEFAULT_GRID = "world"
+DEFAULT_GRID: Final = renting.DEFAULT_GRID
 # Dearer than any electricity, and more overhead than any cooling: slips of the unit.
 _MOST_USD_PER_KWH = 10.0
 _MOST_PUE = 5.0
@@ -25,11 +27,16 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Electricity:
-    """What owners pay for power. pue: energy of the whole building over that of the machines in it."""
+    """What owners pay for power.
+
+    pue: energy of the whole building over that of the machines in it. is_own_pue: whether the user gave it;
+    a bill counts the building only then, owning always.
+    """
 
     usd_per_kwh: Interval
     pue: Interval
     basis: str
+    is_own_pue: bool = False
 
 
 def grid(region: str = DEFAULT_GRID, *, kg_co2_per_kwh: float | None = None) -> Grid:
@@ -79,4 +86,5 @@ def electricity(
         usd_per_kwh=stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
         pue=stated(usual[place]) if pue is None else exact(pue),
         basis="; ".join(told) or "your own figures",
+        is_own_pue=pue is not None,
     )

@@ -3,19 +3,20 @@
 import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations, groupby
 from statistics import NormalDist, median
-from typing import Literal, TypeAlias, get_args
+from typing import Final, TypeAlias
 
 from equipoise.economics.tables import table
 from equipoise.economics.uncertain import LEVEL
 from equipoise.errors import UsageError
+from equipoise.spec import renting
 from equipoise.stats import Interval
 
-PriceTerms: TypeAlias = Literal["on_demand", "reserved", "spot"]
-TERMS: tuple[PriceTerms, ...] = get_args(PriceTerms)
+PriceTerms: TypeAlias = renting.PriceTerms
+TERMS: Final = renting.TERMS
 WORDS: dict[PriceTerms, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
 # Dearer than any machine: a slip of the unit.
 _MOST_USD = 1e6
@@ -48,7 +49,7 @@ class Price:
     basis: str
     terms: PriceTerms = "on_demand"
     log_half_width: float = 0.0
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[Offer, ...] = field(default=(), metadata={"json": False})
 
     @property
     def interval(self) -> Interval:
@@ -66,8 +67,8 @@ def price(
     """The price of an accelerator's hour: the user's own, else the median of prices.toml, else None.
 
     accelerator: slug. Where no offer on the terms is known but one on demand is, the price is inferred from
-    what the terms cost of other accelerators. Raises UsageError when the user's own price is not a positive
-    number.
+    what the terms cost of other accelerators. The user's own may be 0, for a machine that is owned.
+    Raises UsageError when it is negative or no number.
     """
     if usd_per_accelerator_hour is not None:
         return _own(accelerator, usd_per_accelerator_hour, terms)
@@ -83,16 +84,16 @@ def offers(accelerator: str) -> tuple[Offer, ...]:
 
 
 def _own(accelerator: str, own: float, terms: PriceTerms) -> Price:
-    if not 0 < own < _MOST_USD:
+    if not 0 <= own < _MOST_USD:
         raise UsageError(
-            f"--price is {own!r}; expected US dollars per accelerator and hour, above 0, below {_MOST_USD:g}"
+            f"--price is {own!r}; expected US dollars per accelerator and hour, from 0, below {_MOST_USD:g}"
         )
     return Price(
         accelerator=accelerator,
         usd_per_accelerator_hour=own,
         low=own,
         high=own,
-        basis="your own price",
+        basis="your own price" if own else "your own price of 0: a machine that you own",
         terms=terms,
     )
 

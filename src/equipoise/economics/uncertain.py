@@ -22,6 +22,8 @@ Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
 # So many that the ends of a 90 % interval lie within 2 % of those of two million draws (tests/economics).
 _NUM_DRAWS = 8192
 _SEED = 1
+# exp(700) is the last that a float holds.
+_MOST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,50 @@ def product(*factors: Interval) -> Interval:
     return Interval(
         value=value, low=value * math.exp(-below), high=value * math.exp(above), level=factors[0].level
     )
+
+
+def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = LEVEL) -> Interval:
+    """The interval of a positive result from its values as each input moves alone to either end.
+
+    ends: of each input, the results at its low and its high end, in either order.
+    Assumes inputs are independent, and that each moves the logarithm of the result alike whatever the
+    others are: widths of logarithms then add up as squares, the lower ones and the upper ones apart.
+    Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
+
+    >>> found = moved(6.0, [(6.0 / math.exp(0.3), 6.0 * math.exp(0.3)), (6.0, 6.0 * math.exp(0.4))])
+    >>> round(math.log(6.0 / found.low), 6), round(math.log(found.high / 6.0), 6)
+    (0.3, 0.5)
+    """
+    below = above = 0.0
+    for one, other in ends:
+        below += _log_ratio(value, min(one, other, value)) ** 2
+        above += _log_ratio(max(one, other, value), value) ** 2
+    upwards = math.sqrt(above)
+    high = math.inf if upwards > _MOST_EXPONENT else value * math.exp(upwards)
+    return Interval(value=value, low=value * math.exp(-math.sqrt(below)), high=high, level=level)
+
+
+def chance_below(limit: float, amount: Interval) -> float:
+    """The probability that an amount is at most a limit.
+
+    Assumes the logarithm of a positive amount is normal on either side of its value, as `product` does.
+    Source: definition.
+
+    >>> [round(chance_below(limit, spread(2.0, 0.5)), 3) for limit in (2.0 / math.exp(0.5), 2.0, 4e9)]
+    [0.05, 0.5, 1.0]
+    """
+    if limit <= 0.0:
+        return 0.0
+    end = amount.low if limit < amount.value else amount.high
+    if limit == amount.value:
+        return 0.5
+    if end == amount.value:
+        return float(limit > amount.value)
+    if math.isinf(end):
+        return 0.5
+    reach = NormalDist().inv_cdf((1.0 + amount.level) / 2.0)
+    halves = math.log(limit / amount.value) / abs(math.log(end / amount.value))
+    return NormalDist().cdf(reach * halves)
 
 
 def _log_ratio(one: float, other: float) -> float:

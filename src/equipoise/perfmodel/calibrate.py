@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import FitError
-from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.perfmodel.prior import Prior
+from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior
 
 # Seconds of every measured case under some parameters, shape (n_cases,); (n_draws, n_cases) of stacked ones.
 Predict: TypeAlias = Callable[[Parameters], NDArray[np.float64]]
@@ -23,10 +22,10 @@ _STEP = 1e-4
 # What an error of one standard deviation is, in logs. 0.035: of 0.03 to 0.1, what leaves the smallest error
 # on GPU counts left out within vtrain_single, and then on hidden sizes: docs/experiments/0006.
 NOISE_LOG_SD = 0.035
-# How far one set-up strays from what its parameters say, in logs: with it is counted what a fit leaves open,
-# and few steps of one's own are fitted. Rows held out are off by 0.03 to 0.1 (docs/accuracy.md), more than
-# one standard deviation above, in whose fit what lies far out weighs less. The intervals of 82 rows held out
-# of vTrain, Megatron and torchtitan hold as many with 0.035.
+# How far one set-up deviates from its parameters, in logs: it sets the uncertainty that a fit leaves, and the
+# noise with which few steps of a user's own are fitted. Rows held out are off by 0.03 to 0.1
+# (docs/accuracy.md), more than one standard deviation above, because a fit gives outliers less weight. The
+# intervals of 82 rows held out of vTrain, Megatron and torchtitan cover as many with 0.035.
 STRAY_LOG_SD = 0.05
 
 
@@ -69,7 +68,7 @@ class _Unknowns:
         return self.centre.changed(dict(zip(self.names, values.tolist(), strict=True)))
 
     def stacked(self, units: NDArray[np.float64]) -> Parameters:
-        """The parameters of the first campaign at several places, (n_places, n_unknowns): a row a place."""
+        """The parameters of the first campaign at several points, (n_points, n_unknowns): a row per point."""
         values = np.exp(self.medians + units[:, self.columns[0]] * self.spreads)
         columns: dict[str, Any] = {name: values[:, [at]] for at, name in enumerate(self.names)}
         return self.centre.changed(columns)
@@ -84,7 +83,7 @@ class _Unknowns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loss:
-    """What a fit makes small: errors over their noise, and how far unknowns are from what is believed.
+    """What a fit minimises: errors over their noise, and how far unknowns are from their priors.
 
     target: logs of the measured, root: roots of weights, campaigns: their numbers; all (n_cases,).
     """
@@ -110,8 +109,8 @@ class _Loss:
 
     def slopes(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """Its change with every unknown, in one call of `predict`; (n_cases + n_unknowns, n_unknowns)."""
-        places = np.vstack([units, units - _STEP * np.eye(len(units))])
-        errors = self._soft(self.target - np.log(self.predict(self.unknowns.stacked(places))))
+        points = np.vstack([units, units - _STEP * np.eye(len(units))])
+        errors = self._soft(self.target - np.log(self.predict(self.unknowns.stacked(points))))
         return np.vstack([((errors[:1] - errors[1:]) / _STEP).T, np.eye(len(units))])
 
     def _soft(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -138,9 +137,9 @@ def calibrate(
     measured_s, weights: shape (n_cases,); weights are the shares of independent observations (cases of one
     cluster share one). names: which parameters of PRIORS may move. campaigns: (n_cases,), numbers from 0 of
     the campaigns the cases are from; each has its own values of what is local; None: one campaign.
-    noise_log_sd: what an error of one sd is, in logs. beliefs: what is believed before, in place of PRIORS.
+    noise_log_sd: what an error of one sd is, in logs. beliefs: the priors, in place of PRIORS.
     centre: where what does not move stands; the priors' medians unless given. at_once: of one campaign:
-    `predict` takes stacked parameters and tells all slopes in one call.
+    `predict` takes stacked parameters and returns all slopes in one call.
     Raises FitError without cases, or if a prediction is no positive number.
     Assumes errors independent between clusters, log-normal but for outliers.
     Source: maximum a posteriori with a soft L1 loss (Huber 1964), effects of campaigns as random ones (Laird
@@ -191,11 +190,11 @@ def _unknowns(
     priors = {each.name: each for each in beliefs}
     chosen = [priors[name] for name in names]
     columns = np.empty((num_campaigns, len(chosen)), dtype=np.intp)
-    place = 0
+    column = 0
     for at, each in enumerate(chosen):
         copies = num_campaigns if each.local else 1
-        columns[:, at] = place + np.arange(num_campaigns) % copies
-        place += copies
+        columns[:, at] = column + np.arange(num_campaigns) % copies
+        column += copies
     medians = np.log([each.median for each in chosen])
     spreads = np.array([each.log_sd for each in chosen])
     largest = np.log([each.largest for each in chosen])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.perfmodel.grid import (
+from equipoise.perfmodel.layouts import (
     CODES,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
@@ -20,7 +20,7 @@ EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
 # From here on products run in fewer than 16 bits, and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
-_FULL_TRAINING = CODES["trained"].index("full")
+FULL_TRAINING = CODES["trained"].index("full")
 # The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
 # frozen weights do not need.
 BACKWARD_PER_FORWARD = 2.0
@@ -147,7 +147,7 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
     forward = products + experts + attention + scores + traffic
     fused = grid.fused_attention > 0
     backward = (
-        np.where(grid.trained == _FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
+        np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
         * (products + experts)
         + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, BACKWARD_PER_FORWARD) * attention
         + _SCORES_BACKWARD_PER_FORWARD * scores
@@ -235,9 +235,7 @@ def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters
 
 
 def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
-    """(busy^2 + host^2)^(1/2): device and host run side by side, and neither quite hides when they are
-    alike.
-    """
+    """(busy^2 + host^2)^(1/2): device and host run side by side; neither quite hides when they are equal."""
     return np.asarray(np.sqrt(busy_s * busy_s + host_s * host_s))
 
 

@@ -1,5 +1,6 @@
 """What a model asks of a machine, layer by layer: FLOP, bytes and parameters. Floats or arrays, no names."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
@@ -7,12 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.blocks import BYTES_PER_VALUE, Block, attention, dense, experts, state, summed
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 
 Floats: TypeAlias = float | NDArray[np.float64]
 
+_BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
+
+_TILE = 64
+# Memory-bound work moves a block's token whole: the norm reads and writes it, and dropout and residual read
+# two, write one and a mask of a byte.
+_WHOLE_PASSES = 5.5
+# Values kept of a block's whole token: input of the norm, of the products, and the dropout's mask.
+_WHOLE_KEPT = 2.5
+# Unfused, a score is written, read and written by softmax, read and written with a mask by dropout, and read.
+_SCORE_BYTES = 13.0
+# Fewer bits: an input is read in 2 bytes and written in 1, once as it is and once turned.
+_QUANTISED_BYTES = 4.0
+# Tokens of a chunk within which a state space multiplies matrices instead of scanning.
+_CHUNK = 128
 # Of a network of convolutions: a product, its norm and its activation a layer.
 _KERNELS_PER_LAYER = 3
 # Logits as fp32 softmax makes them: written, widened, reduced twice, replaced by their gradient; or, in one
@@ -116,17 +130,17 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
 
     Raises SpecError for a sequence without tokens.
     Assumes 2-byte activations; blocks spread evenly over the layers, those that predict later tokens too.
-    Source: parameters and FLOP as in `Transformer`; bytes as in blocks.py.
+    Source: parameters and FLOP as in `Transformer`; bytes as of each block.
     """
     if sequence < 1:
         raise SpecError(f"sequence={sequence}; expected at least 1 token a sample")
     layers, hidden = float(model.layers), float(model.hidden)
     further = model.prediction_layers
-    # Shared weights are read once more for each further prediction, and held once.
-    further_held = min(1, further) if model.prediction_shared else further
-    stack = summed(_blocks(model, sequence, further), layers)
-    held = summed(_blocks(model, sequence, further_held), layers)
-    joints = 2 * hidden * hidden * further_held / layers
+    # Shared weights are read once more for each further prediction, and stored once.
+    further_stored = min(1, further) if model.prediction_shared else further
+    stack = mean_layer(_blocks(model, sequence, further), layers)
+    stored = mean_layer(_blocks(model, sequence, further_stored), layers)
+    joints = 2 * hidden * hidden * further_stored / layers
     logits = model.predicted_fraction * model.vocabulary * (1 + further)
     tables = float(model.embedding_params)
     return Load(
@@ -159,39 +173,28 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         num_expert_kernels=stack.num_expert_kernels,
         num_syncs=stack.num_syncs,
         num_sums=stack.num_sums,
-        dense_params=held.params + joints,
-        expert_params=held.expert_params,
+        dense_params=stored.params + joints,
+        expert_params=stored.expert_params,
         embedding_params=tables,
         end_params=tables if model.tied_embeddings else tables / 2,
-        adapter_params=held.adapter_params,
+        adapter_params=stored.adapter_params,
         kept_whole_bytes=stack.kept_whole_bytes,
         kept_shared_bytes=stack.kept_shared_bytes,
         kept_score_bytes=stack.kept_score_bytes,
-        spared_whole_bytes=hidden * BYTES_PER_VALUE,
+        spared_whole_bytes=hidden * _BYTES_PER_VALUE,
         spared_shared_bytes=stack.spared_bytes,
         kept_loss_bytes=_KEPT_LOSS_BYTES * logits,
         kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
-        boundary_bytes=hidden * BYTES_PER_VALUE,
+        boundary_bytes=hidden * _BYTES_PER_VALUE,
         kv_bytes=stack.kv_bytes,
     )
 
 
-def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[float, Block], ...]:
-    """Blocks of each kind, and how many there are, with `further` layers that predict later tokens."""
-    routed = model.num_expert_blocks > 0
-    return (
-        (model.num_attention_blocks + further, attention(model, sequence)),
-        (model.num_dense_blocks + (0 if routed else further), dense(model)),
-        (model.num_expert_blocks + (further if routed else 0), experts(model)),
-        (model.state_layers, state(model)),
-    )
-
-
 def workload_load(workload: Workload) -> Load:
-    """The load of a workload: its transformer's, or what its figures a sample say of a model that is none.
+    """The load of a workload: its transformer's, or for other models, that of its figures per sample.
 
     Raises SpecError where neither is known, or where tables are spread over ranks, which no axis here does.
-    Assumes a model that is none has alike layers and one weight matrix in each; every value kept for the way
+    Assumes equal layers with one weight matrix each in such other models; every value kept for the way
     back was written once and read once by memory-bound work, and once by a product.
     Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation.
     """
@@ -236,4 +239,197 @@ def stacked(loads: list[Load]) -> Load:
             field.name: np.array([getattr(each, field.name) for each in loads], dtype=float)
             for field in fields(Load)
         }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLoad:
+    """Work and state of one block, per token forward; the fields are those of `Load`, for one block.
+
+    spared_bytes: what recomputing operation by operation keeps of it.
+    """
+
+    flop: float = 0.0
+    num_products: float = 0.0
+    again_flop: float = 0.0
+    expert_flop: float = 0.0
+    num_expert_products: float = 0.0
+    routed_bytes: float = 0.0
+    attention_flop: float = 0.0
+    product_whole_bytes: float = 0.0
+    product_shared_bytes: float = 0.0
+    quantised_bytes: float = 0.0
+    score_flop: float = 0.0
+    score_bytes: float = 0.0
+    whole_bytes: float = 0.0
+    shared_bytes: float = 0.0
+    num_kernels: float = 0.0
+    num_expert_kernels: float = 0.0
+    num_syncs: float = 0.0
+    num_sums: float = 1.0
+    params: float = 0.0
+    expert_params: float = 0.0
+    adapter_params: float = 0.0
+    kept_whole_bytes: float = 0.0
+    kept_shared_bytes: float = 0.0
+    kept_score_bytes: float = 0.0
+    spared_bytes: float = 0.0
+    kv_bytes: float = 0.0
+
+
+def mean_layer(blocks: Sequence[tuple[float, BlockLoad]], layers: float) -> BlockLoad:
+    """The mean layer of a stack: so many of each block, shared out over the layers."""
+    return BlockLoad(
+        **{
+            field.name: sum(count * float(getattr(block, field.name)) for count, block in blocks) / layers
+            for field in fields(BlockLoad)
+        }
+    )
+
+
+def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[float, BlockLoad], ...]:
+    """Blocks of each kind, and how many there are, with `further` layers that predict later tokens."""
+    routed = model.num_expert_blocks > 0
+    return (
+        (model.num_attention_blocks + further, _attention_block(model, sequence)),
+        (model.num_dense_blocks + (0 if routed else further), _dense_block(model)),
+        (model.num_expert_blocks + (further if routed else 0), _expert_block(model)),
+        (model.state_layers, _state_block(model)),
+    )
+
+
+def _attention_block(model: Transformer, sequence: int) -> BlockLoad:
+    """An attention block at the mean context of its sequence.
+
+    Assumes matrix units work on tiles of 64: a head of 96 costs as much as one of 128; causal masks skip what
+    they hide where attention is fused, and nothing where it is not.
+    Source: Korthikanti et al. 2022, eq. 1-3 (activations kept; 5 a s / h scores); recomputing operation by
+    operation keeps every second product and attention's result (torchtitan 2024, section 2.3).
+    """
+    value = model.value_head_size or model.head_size
+    key = model.head_size + (model.rope_head_size if model.kv_rank else 0)
+    context = model.attention_context(sequence)
+    tiled = _TILE * (-(-key // _TILE) + -(-value // _TILE))
+    picking = 0.0
+    if model.compressed is not None:
+        picking = model.compressed.index_flop_per_token(sequence) / model.num_attention_blocks
+    queries, shared = model.heads * (key + value), model.kv_heads * (key + value)
+    width = queries + shared
+    output = model.heads * value
+    # Of queries, keys, values and output the first and third are kept, the second and fourth done again.
+    again = 2 * model.hidden * (model.kv_heads * key + output)
+    return BlockLoad(
+        flop=2 * model.attention_params,
+        num_products=2.0,
+        again_flop=min(again, model.attention_params),
+        attention_flop=2 * model.heads * tiled * context + picking,
+        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
+        product_shared_bytes=width * _BYTES_PER_VALUE,
+        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
+        score_flop=2 * model.heads * tiled * (sequence - context),
+        score_bytes=_SCORE_BYTES * model.heads * sequence,
+        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
+        shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
+        num_kernels=12.0,
+        params=float(model.attention_params),
+        adapter_params=float(2 * model.hidden + 2 * output + 2 * model.kv_heads * model.head_size),
+        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
+        kept_shared_bytes=width * _BYTES_PER_VALUE,
+        kept_score_bytes=5.0 * model.heads * sequence,
+        spared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
+        kv_bytes=shared * _BYTES_PER_VALUE,
+    )
+
+
+def _dense_block(model: Transformer) -> BlockLoad:
+    """A dense feed-forward block.
+
+    Source: as `_attention_block`; 19 s b h values with a four times wider hidden layer.
+    """
+    matrices = 3 if model.gated else 2
+    width = matrices * model.ffn_hidden
+    return BlockLoad(
+        flop=2 * model.dense_params,
+        num_products=float(matrices),
+        again_flop=2 * model.dense_params / matrices,
+        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
+        product_shared_bytes=width * _BYTES_PER_VALUE,
+        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
+        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
+        shared_bytes=width * _BYTES_PER_VALUE,
+        num_kernels=5.0,
+        params=float(model.dense_params),
+        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
+        kept_shared_bytes=width * _BYTES_PER_VALUE,
+        spared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
+    )
+
+
+def _expert_block(model: Transformer) -> BlockLoad:
+    """A feed-forward block of experts, with what every token meets of it: router, shared experts,
+    projections.
+
+    Assumes a token is copied into the order of experts and back on both sides of its travel, and scores of
+    the router are fp32; libraries multiply expert by expert, two products each, and quantise their inputs so.
+    Source: Gale et al. 2022 (MegaBlocks); NVIDIA Transformer Engine, grouped linear layers.
+    """
+    if not model.experts:
+        return BlockLoad()
+    matrices = 3 if model.gated else 2
+    narrow = model.expert_latent or model.hidden
+    routed = matrices * model.top_k * model.expert_ffn_hidden
+    shared = matrices * model.shared_expert_ffn_hidden
+    copies = 2 * model.top_k * narrow
+    width = routed + shared + copies
+    return BlockLoad(
+        flop=2 * model.shared_params,
+        num_products=float(matrices if shared else 0) + (2 if model.expert_latent else 0) + 1,
+        again_flop=2 * model.shared_params / matrices,
+        expert_flop=2 * model.top_k * model.expert_params,
+        num_expert_products=float(matrices),
+        routed_bytes=float(narrow * _BYTES_PER_VALUE),
+        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
+        product_shared_bytes=width * _BYTES_PER_VALUE,
+        quantised_bytes=_QUANTISED_BYTES / 2 * width,
+        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
+        shared_bytes=2 * (width + copies / 2) * _BYTES_PER_VALUE + 16.0 * model.experts,
+        num_kernels=25.0 + (4 if shared else 0),
+        num_expert_kernels=4.0 * model.experts,
+        num_syncs=1.0,
+        params=float(model.shared_params),
+        expert_params=float(model.experts * model.expert_params),
+        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
+        kept_shared_bytes=width * _BYTES_PER_VALUE,
+        spared_bytes=(width / matrices) * _BYTES_PER_VALUE,
+    )
+
+
+def _state_block(model: Transformer) -> BlockLoad:
+    """A Mamba-2 block: products before and after a state space that is worked off in chunks.
+
+    Assumes chunks of 128 tokens; states pass through memory in fp32 four times a chunk.
+    Source: Dao and Gu 2024, section 6: within chunks scores and their use, between chunks states.
+    """
+    inner = model.state_heads * model.state_head_size
+    mixed = inner + 2 * model.state_groups * model.state_size
+    width = 3 * inner + 2 * model.state_groups * model.state_size
+    scores = 2 * _CHUNK * (model.state_groups * model.state_size + inner)
+    states = 4 * inner * model.state_size
+    state_bytes = 16.0 * inner * model.state_size / _CHUNK
+    return BlockLoad(
+        flop=2 * model.state_params,
+        num_products=2.0,
+        again_flop=float(model.state_params),
+        attention_flop=float(scores + states),
+        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
+        product_shared_bytes=width * _BYTES_PER_VALUE,
+        quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
+        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
+        # The convolution, three readings of its result and one writing, and the gated norm.
+        shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * _BYTES_PER_VALUE + state_bytes,
+        num_kernels=15.0,
+        params=float(model.state_params),
+        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
+        kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + state_bytes / 4,
+        spared_bytes=width * _BYTES_PER_VALUE,
     )

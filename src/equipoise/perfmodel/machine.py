@@ -1,14 +1,55 @@
-"""What a machine can do: rates of its accelerators and links. Floats or arrays, no names."""
+"""What a machine can do: rates of its accelerators and links; groups of ranks on it. Floats or arrays."""
 
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.collective import Wire, Wires
 from equipoise.perfmodel.load import Floats
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A link as one accelerator sees it: byte/s in one direction, and the time of one empty step."""
+
+    byte_per_s: Floats
+    latency_s: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wires:
+    """The links of a group: inside its nodes, and each accelerator's share of its node's network cards.
+
+    switch_reduces: 1 where the switch inside a node adds and multicasts by itself (NVLink SHARP: NVSwitch of
+    generation 3, that is H100, and later), else 0.
+    keeps_order: 1 where the network delivers in order, as the protocols for short messages need (InfiniBand,
+    RoCE); 0 where it does not (TCP, EFA).
+    """
+
+    intra: Wire
+    inter: Wire
+    switch_reduces: Floats = 0.0
+    keeps_order: Floats = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The ranks that take part: so many on each of so many nodes; a group of one rank never communicates.
+
+    num_sharing: groups that use one accelerator's share of the network cards at the same time; below 1 where
+    some accelerators send nothing and leave theirs.
+    """
+
+    ranks_per_node: Floats
+    num_nodes: Floats
+    num_sharing: Floats = 1.0
+
+    @property
+    def num_ranks(self) -> Floats:
+        """Ranks in all."""
+        return self.ranks_per_node * self.num_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, value_bytes
-from equipoise.perfmodel.grid import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Grid, Numbers
+from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Grid, Numbers
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
 
@@ -50,7 +50,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """Parameters one rank of the fullest stage is answerable for, before and after sharding over data ranks.
+    """Parameters of one rank of the fullest stage, before and after sharding over data ranks.
 
     dense, experts: weights in the rank's tensor or expert shard. dense_ranks, expert_ranks: how many data
     ranks hold the same ones. trained, expert_trained: of these, how many are trained.
@@ -92,13 +92,13 @@ def state_bytes_per_param(grid: Grid) -> Numbers:
 
 
 def gradient_bytes_per_param(grid: Grid) -> Numbers:
-    """Bytes a gradient rests in: 4 but for fp16, and for bf16 beside fp32 shards of the weights.
+    """Bytes a gradient is stored in: 4 but for fp16, and for bf16 next to fp32 shards of the weights.
 
     With weights sharded the master copy is the weight: 16 bytes in all either way, counted as 2, 2 and 12.
     Source: Megatron-LM documentation (bf16 weights, fp32 gradients: 18 bytes); Rajbhandari et al. 2020 (fp16:
     16).
     """
-    halved = (grid.precision == _FP16) | (grid.shard_state >= _WEIGHTS_SHARDED)
+    halved = (grid.precision == _FP16) | (grid.zero_stage >= _WEIGHTS_SHARDED)
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
@@ -110,24 +110,26 @@ def memory(load: Load, grid: Grid, parameters: Parameters) -> Memory:
     Source: Rajbhandari et al. 2020 (states); Korthikanti et al. 2022 (activations); Narayanan et al. 2021
     (1F1B).
     """
-    held = shards(load, grid)
-    by_stage = [np.where(grid.shard_state >= stage, 1 / held.dense_ranks, 1.0) for stage in (1, 2, 3)]
+    per_rank = shards(load, grid)
+    by_stage = [np.where(grid.zero_stage >= stage, 1 / per_rank.dense_ranks, 1.0) for stage in (1, 2, 3)]
     experts_by_stage = [
-        np.where(grid.shard_state >= stage, 1 / held.expert_ranks, 1.0) for stage in (1, 2, 3)
+        np.where(grid.zero_stage >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)
     ]
     width = value_bytes(grid)
     frozen = np.where(grid.trained == _QLORA, _QLORA_BYTES, width)
     resident = np.where(grid.offload == _OFFLOAD_ALL, 0.0, 1.0)
-    weights = frozen * resident * (held.dense * by_stage[2] + held.experts * experts_by_stage[2]) + np.where(
-        grid.trained == _FULL_TRAINING, 0.0, width * held.dense_trained
-    )
+    weights = frozen * resident * (
+        per_rank.dense * by_stage[2] + per_rank.experts * experts_by_stage[2]
+    ) + np.where(grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained)
     gradients = gradient_bytes_per_param(grid) * (
-        held.dense_trained * by_stage[1] + held.expert_trained * experts_by_stage[1]
+        per_rank.dense_trained * by_stage[1] + per_rank.expert_trained * experts_by_stage[1]
     )
     states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
-    optimizer = states * (held.dense_trained * by_stage[0] + held.expert_trained * experts_by_stage[0])
+    optimizer = states * (
+        per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]
+    )
     activations = activation_bytes(load, grid) * parameters.activation_slack
-    buffers = _buffer_bytes(load, grid, held)
+    buffers = _buffer_bytes(load, grid, per_rank)
     lives = weights + gradients + optimizer + activations + buffers
     return Memory(
         weights=weights,
@@ -152,8 +154,8 @@ def _kept(load: Load, grid: Grid) -> _Kept:
     """Bytes that one layer keeps, by what is recomputed.
 
     Assumes selective recomputation drops the scores of unfused attention; where it is fused, it keeps a
-    layer's input and every second product's result, and without a compiler also the last one, that nobody
-    reads.
+    layer's input and every second product's result, and without a compiler also the last one, which
+    nothing reads.
     Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3.
     """
     wider = value_bytes(grid) / 2
@@ -197,12 +199,12 @@ def activation_bytes(load: Load, grid: Grid) -> Numbers:
     return np.asarray(fullest + gathered)
 
 
-def _buffer_bytes(load: Load, grid: Grid, held: Shards) -> Numbers:
+def _buffer_bytes(load: Load, grid: Grid, per_rank: Shards) -> Numbers:
     """Bytes of what is gathered or sent, and lost again within a step.
 
     Assumes that weights, where they lie elsewhere, are gathered two layers at a time, with a layer's
     gradients and those in fp32 on their way out; tables stay gathered between the two ways, and the output's
-    gradient beside them.
+    gradient next to them.
     Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward).
     """
     width = value_bytes(grid)
@@ -211,7 +213,7 @@ def _buffer_bytes(load: Load, grid: Grid, held: Shards) -> Numbers:
     tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
     full = grid.trained == _FULL_TRAINING
     gathered = layer * (_GATHERED * width + full * out) + tables * (width + full * out / 2)
-    sharded = (grid.shard_state >= _WEIGHTS_SHARDED) & (held.dense_ranks > 1)
+    sharded = (grid.zero_stage >= _WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
     sent = np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0)
     return np.asarray(np.where(elsewhere, gathered, 0.0) + sent)

@@ -1,18 +1,58 @@
-"""Every calibrated number of the model: its prior, its meaning and where the prior is from."""
+"""Every calibrated number of the model: its meaning, its prior, and where the prior is from.
+
+With them the correction by which measured collectives differ from the model, looked up by size and group.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from equipoise.perfmodel.collective_correction import stacked_corrections
-from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
-from equipoise.perfmodel.prior import Prior
+from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.machine import Group
+
+Numbers: TypeAlias = NDArray[np.float64]
+
+# Sizes of a table of corrections: so many to an octave, from 1 byte to 1 TiB.
+STEPS = 8
+_MOST_OCTAVES = 40
+SIZES = 2.0 ** (np.arange(_MOST_OCTAVES * STEPS + 1) / STEPS)
+# What was measured says something of sizes and groups up to about four times as large, or small: results
+# hardly change from 1 to 3 octaves (docs/experiments/0005-collectives.md).
+OCTAVES = 2.0
+# Groups nearer than the first are no more certain, and groups farther away than the second no less: errors of
+# the law itself were measured between.
+NEAREST_OCTAVES, FARTHEST_OCTAVES = 0.5, 3.0
+_NEAR = 10.0**-6
 
 
-def _prior(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """A log-normal prior: the number lies within a factor exp(log_sd) of its median two times in three.
+
+    name: the field it belongs to. largest: what it cannot exceed, inf where nothing forbids it.
+    local: it belongs to how one campaign was run (its software, its settings), not to machines: a fitted
+    value says nothing about other campaigns.
+    """
+
+    name: str
+    median: float
+    log_sd: float
+    meaning: str
+    source: str
+    largest: float = float("inf")
+    local: bool = False
+
+    @property
+    def factor(self) -> float:
+        """How far from the median the number lies two times in three, up or down."""
+        return math.exp(self.log_sd)
+
+
+def prior_field(
     median: float,
     log_sd: float,
     meaning: str,
@@ -21,9 +61,160 @@ def _prior(
     *,
     local: bool = False,
 ) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """A field whose default is its prior's median; log_sd is the standard deviation of its logarithm."""
-    told = {"log_sd": log_sd, "meaning": meaning, "source": source, "largest": largest, "local": local}
-    return field(default=median, metadata=told)
+    """A field whose default is its prior's median, and whose metadata are the rest of its prior."""
+    rest = {"log_sd": log_sd, "meaning": meaning, "source": source, "largest": largest, "local": local}
+    return field(default=median, metadata=rest)
+
+
+def priors_of(medians: Any) -> tuple[Prior, ...]:  # noqa: ANN401 - any record of prior fields
+    """The priors of a record's fields declared by `prior_field`. medians: the record without arguments."""
+    return tuple(
+        Prior(name=each.name, median=getattr(medians, each.name), **each.metadata)
+        for each in fields(medians)
+        if each.metadata
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Correction:
+    """Log(measured / modelled) of one operation by size, for the groups it was measured on.
+
+    log_factor: (n_groups, n_sizes) at SIZES, or (n_draws, n_groups, n_sizes). log_inside, log_nodes:
+    (n_groups,) ranks a node and nodes of each, in octaves. log_octave: what each octave away from a group
+    measured adds; shape (n_draws, 1) where there are draws.
+    """
+
+    log_factor: Numbers
+    log_inside: Numbers
+    log_nodes: Numbers
+    log_octave: Floats = 0.0
+
+    def at(self, payload_bytes: Floats, group: Group) -> Numbers:
+        """Log(measured / modelled) of messages; arguments broadcast, and do not depend on draws.
+
+        0 for groups within nodes where only groups over several were measured, and the other way round.
+        Assumes that what the law leaves fades with the distance in octaves from what was measured.
+        Source: weights of inverse distance (Shepard 1968) between several groups.
+        """
+        inside, nodes = np.log2(group.ranks_per_node), np.log2(group.num_nodes)
+        position = np.clip(np.log2(np.maximum(payload_bytes, 1.0)) * STEPS, 0.0, len(SIZES) - 1.0)
+        below = np.minimum(position.astype(np.intp), len(SIZES) - 2)
+        share = position - below
+        nearest, weight, found = np.full((), np.inf), np.zeros(()), np.zeros(())
+        for number, (own_inside, own_nodes) in enumerate(zip(self.log_inside, self.log_nodes, strict=True)):
+            same_links = np.equal(np.greater(nodes, 0), own_nodes > 0)
+            far = np.where(same_links, np.hypot(inside - own_inside, nodes - own_nodes), np.inf)
+            near = 1.0 / (far + _NEAR)
+            table = self.log_factor[..., number, :]
+            lower, upper = np.take(table, below, axis=-1), np.take(table, below + 1, axis=-1)
+            found = found + near * (lower + share * (upper - lower))
+            weight, nearest = weight + near, np.minimum(nearest, far)
+        known = np.isfinite(nearest)
+        far = np.where(known, nearest, 0.0)
+        fades = known * np.exp(-far / OCTAVES) / np.where(known, weight, 1.0)
+        unsure = np.clip(far, NEAREST_OCTAVES * (far > _NEAR), FARTHEST_OCTAVES)
+        return np.asarray(found * fades + self.log_octave * unsure)
+
+
+def _stacked_corrections(draws: Sequence[Mapping[str, Correction] | None]) -> dict[str, Correction] | None:
+    """Tables of several draws as one: an element a draw. None where there are none.
+
+    draws: at least one, of the same operations and groups.
+    """
+    first = draws[0]
+    if first is None:
+        return None
+    found = {}
+    for operation, one in first.items():
+        each = [tables[operation] for tables in draws if tables is not None]
+        found[operation] = Correction(
+            log_factor=np.stack([table.log_factor for table in each]),
+            log_inside=one.log_inside,
+            log_nodes=one.log_nodes,
+            log_octave=np.array([table.log_octave for table in each], dtype=float)[:, None],
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveParameters:
+    """The calibrated numbers of a machine's collectives; without arguments, the medians of the priors.
+
+    measured: by operation, the correction by measured collectives; None: none were measured.
+    """
+
+    launch_s: float = prior_field(
+        20e-6,
+        0.5,
+        "time of a collective that moves nothing: launch, and waiting for the last rank",
+        "nccl-tests of 4-byte messages on 8 accelerators of one node: 10 to 35 us",
+    )
+    intra_latency_scale: float = prior_field(
+        1.0,
+        0.5,
+        "one step inside a node over the link's stated latency",
+        "nccl-tests on A100, H100 and B200 against 3.4 us: 0.5 to 2",
+    )
+    inter_latency_scale: float = prior_field(
+        1.0,
+        0.5,
+        "one step between nodes over the link's stated latency",
+        "nccl-tests over InfiniBand and EFA against 14 and 20 us: 0.5 to 2",
+    )
+    quick_step: float = prior_field(
+        0.4,
+        0.4,
+        "a step under a protocol for short messages over an ordinary one",
+        "NCCL src/graph/tuning.cc: LL and LL128 against Simple, 0.2 to 0.6",
+    )
+    quick_rate: float = prior_field(
+        0.25,
+        0.4,
+        "rate under a protocol for short messages over an ordinary one's",
+        "NCCL src/graph/tuning.cc: LL reaches 1/4 to 1/2 of the rate",
+        1.0,
+    )
+    intra_fraction: float = prior_field(
+        0.8,
+        0.12,
+        "share of the link's rate inside a node that long transfers reach",
+        "nccl-tests of rings: B200 0.75, H200 0.81, A100 0.78 of the stated rate",
+        1.0,
+    )
+    inter_fraction: float = prior_field(
+        0.92,
+        0.08,
+        "share of the network cards' rate that long transfers reach",
+        "nccl-tests of all-reduce over 8 cards of 25 and 50 GB/s: 0.93 to 0.96",
+        1.0,
+    )
+    switch_fraction: float = prior_field(
+        0.63,
+        0.12,
+        "share of the link's rate that a reducing switch reaches",
+        "nccl-tests with NVLS: H200 0.68 over 5 to 8 ranks, B200 0.60",
+        1.0,
+    )
+    local_share: float = prior_field(
+        0.15,
+        1.0,
+        "time of passing a payload through a rank's own memory, over one trip on the link",
+        "ring all-reduce by rank count: 0.07 on H200, 0.5 on A100",
+    )
+    fill_s: float = prior_field(
+        35e-6,
+        0.8,
+        "time in which the chunks of a long message fill the pipeline",
+        "nccl-tests on A100 and B200, one node and two: 15 to 150 us",
+    )
+    serial_share: float = prior_field(
+        0.03,
+        1.0,
+        "share of the shorter phase, inside or between nodes, that the longer does not hide",
+        "two nodes of 8 B200 reach 0.96 of their cards' rate",
+        1.0,
+    )
+    measured: Mapping[str, Correction] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,145 +224,154 @@ class Parameters:
     Every parameter is positive and its prior log-normal, so that no fit can reach a rate or time below zero.
     """
 
-    product_fraction: float = _prior(
+    product_fraction: float = prior_field(
         0.88,
         0.05,
         "of the rate of the best matrix product, what a layer's products reach when large",
         "large cuBLAS products beside MAMF tables: A100 230-250 of 271 TFLOP/s",
         1.0,
     )
-    product_ramp_s: float = _prior(
+    product_ramp_s: float = prior_field(
         5e-6,
         0.4,
         "time a matrix product takes beside its FLOP: its start and its tail",
         "cuBLAS traces",
     )
-    product_traffic: float = _prior(
+    product_traffic: float = prior_field(
         0.4,
         0.4,
         "of the time products take to read and write memory, what their FLOP do not hide",
         "roofline",
         1.0,
     )
-    head_fraction: float = _prior(
+    head_fraction: float = prior_field(
         0.85, 0.25, "of the rate of a layer's products, what those of the output matrix reach", "fp32 logits"
     )
-    unaligned_fraction: float = _prior(
+    unaligned_fraction: float = prior_field(
         0.99,
-        0.5,
+        0.25,
         "rate of the output matrix that each halving of its alignment below 16 bytes leaves",
         "frameworks pad vocabularies so that nothing is lost; where they do not: NVIDIA's guide to products",
         1.0,
         local=True,
     )
-    head_kernels: float = _prior(
+    head_kernels: float = prior_field(
         30.0, 0.2, "kernels of embedding, logits, loss and their ways back", "count in Megatron-LM"
     )
-    attention_fraction: float = _prior(
+    attention_fraction: float = prior_field(
         0.5,
         0.3,
         "of the rate of the best matrix product, what attention reaches",
         "FlashAttention-2, table 1",
         1.0,
     )
-    split_attention: float = _prior(
+    split_attention: float = prior_field(
         0.8,
         0.3,
         "of the rate of attention, what it reaches piece by piece over a context axis",
         "partial results merged in fp32 (Liu et al. 2023); Llama team 2024, section 3.3.2",
         1.0,
     )
-    expert_fraction: float = _prior(
+    expert_fraction: float = prior_field(
         0.6,
         0.4,
         "of the rate of dense products, what grouped products of experts reach",
         "MegaBlocks 2022",
         1.0,
     )
-    expert_sync_s: float = _prior(
+    expert_sync_s: float = prior_field(
         2e-4,
         0.7,
         "time idle in a block of experts until the host knows how many tokens each gets",
         "a copy to the host and what it then launches: 10-20 launches",
     )
-    expert_imbalance: float = _prior(
+    expert_imbalance: float = prior_field(
         1.1, 0.1, "tokens of the busiest expert rank over the mean", "balance losses keep it near one"
     )
-    fp8_fraction: float = _prior(
+    fp8_fraction: float = prior_field(
         0.9,
         0.15,
         "of the bf16 fraction of peak, what fp8 products reach",
         "cuBLAS on H100: 1.4-1.5 of 1.98 PFLOP/s, where bf16 reaches 0.8 of its peak",
     )
-    rowwise_fraction: float = _prior(
-        0.45, 0.3, "likewise with scales a row", "torchao float8 README: rowwise gains less"
+    rowwise_fraction: float = prior_field(
+        0.75,
+        0.4,
+        "likewise with scales a row",
+        "H100 and H200 over bf16: torchao's training page 1.10 (8B), torchtitan 7a04053 1.11 (8B), PyTorch "
+        "with Crusoe 2025 1.34 to 1.43: 0.65 to 0.8; beside tensor parallelism less: docs/experiments/0025",
+        local=True,
     )
-    mxfp8_fraction: float = _prior(
+    mxfp8_fraction: float = prior_field(
         0.9, 0.15, "likewise with scales a block of 32", "cuBLAS on B200: 3.2-3.5 of 4.5 PFLOP/s"
     )
-    fp4_fraction: float = _prior(
+    fp4_fraction: float = prior_field(
         0.8,
         0.3,
         "likewise of fp4",
         "cuBLAS on B200: 6-7 of 9 PFLOP/s; the way back keeps some products wider",
     )
-    quantise_traffic: float = _prior(
+    quantise_traffic: float = prior_field(
         1.0, 0.5, "bytes of quantising over the count of `Load`", "often fused with norm or activation"
     )
-    power_exponent: float = _prior(
+    power_exponent: float = prior_field(
         0.33,
         0.3,
         "rate of compute-bound work goes as power to this",
         "frequency x voltage^2; an RTX 3090 at 80 % of its power keeps 95 % (Puget Systems 2020)",
     )
-    memory_fraction: float = _prior(
+    memory_fraction: float = prior_field(
         0.86,
         0.06,
         "of the memory's byte/s, what memory-bound work reaches",
         "STREAM on accelerators, 80-92 %",
         1.0,
     )
-    layer_traffic: float = _prior(
+    layer_traffic: float = prior_field(
         1.0, 0.15, "bytes of memory-bound work in a layer over the count of `Load`", "fusion varies"
     )
-    score_traffic: float = _prior(1.0, 0.1, "bytes of unfused attention over the count of `Load`", "likewise")
-    head_traffic: float = _prior(1.0, 0.3, "bytes of logits and loss over the count of `Load`", "likewise")
-    backward_traffic: float = _prior(
+    score_traffic: float = prior_field(
+        1.0, 0.1, "bytes of unfused attention over the count of `Load`", "likewise"
+    )
+    head_traffic: float = prior_field(
+        1.0, 0.3, "bytes of logits and loss over the count of `Load`", "likewise"
+    )
+    backward_traffic: float = prior_field(
         1.7,
         0.12,
         "bytes of memory-bound work on the way back over those forward",
         "count: norm 10 for 4, dropout 9 for 7, activation 24 for 16, biases 7 for 0",
     )
-    recompute_share: float = _prior(
+    recompute_share: float = prior_field(
         1.0,
         1.0,
         "of a forward pass, what recomputing layers in full really does again",
-        "Korthikanti et al. 2022, table 4: all of it; a campaign's word for it may not hold",
+        "Korthikanti et al. 2022, table 4: all of it; what a campaign states may differ",
         1.0,
         local=True,
     )
-    eager_traffic: float = _prior(
+    eager_traffic: float = prior_field(
         1.8,
         0.3,
         "bytes of memory-bound work without a compiler over those with one",
         "torchtitan 2024, table 1",
     )
-    launch_s: float = _prior(
+    launch_s: float = prior_field(
         12e-6, 0.7, "host time to launch one kernel, compiled", "PyTorch profiler traces"
     )
-    eager_launch: float = _prior(
+    eager_launch: float = prior_field(
         2.0, 0.4, "host time a kernel without a compiler, over that with one", "likewise"
     )
-    launch_jitter: float = _prior(
+    launch_jitter: float = prior_field(
         0.05,
         0.5,
         "growth of host time where ranks wait for each other, per sqrt(2 ln ranks)",
         "extreme values",
     )
-    tp_overlap: float = _prior(
-        0.5, 0.5, "share of tp traffic left bare when it runs beside products", "async TP"
+    tp_overlap: float = prior_field(
+        0.5, 0.5, "share of tp traffic left exposed when it runs beside products", "async TP"
     )
-    tp_bare: float = _prior(
+    tp_exposed: float = prior_field(
         0.7,
         0.6,
         "share of sums on the way back that products for the weights' gradients do not hide",
@@ -179,49 +379,51 @@ class Parameters:
         1.0,
         local=True,
     )
-    dp_overlap: float = _prior(
+    dp_overlap: float = prior_field(
         0.5,
         0.5,
-        "share of gradient traffic left bare beside the way back",
+        "share of gradient traffic left exposed beside the way back",
         "PyTorch DDP 2020 hides most, Megatron-LM of 2021 nothing",
         1.0,
     )
-    shard_overlap: float = _prior(
-        0.15, 0.7, "share of gathered weights left bare beside a layer", "FSDP 2023"
+    shard_overlap: float = prior_field(
+        0.15, 0.7, "share of gathered weights left exposed beside a layer", "FSDP 2023"
     )
-    shard_copy_s: float = _prior(
+    shard_copy_s: float = prior_field(
         5e-6,
         0.5,
         "time of a copy out of gathered parts, where tensors are gathered one by one",
         "PyTorch launches one in 5 to 10 us, a device makes a short one in 2 to 5",
         local=True,
     )
-    cp_overlap: float = _prior(
-        0.3, 0.7, "share of key and value traffic left bare beside attention", "ring attention"
+    cp_overlap: float = prior_field(
+        0.3, 0.7, "share of key and value traffic left exposed beside attention", "ring attention"
     )
-    ep_overlap: float = _prior(
-        0.8, 0.3, "share of expert traffic left bare beside products", "DeepSeek-V3 2024, DualPipe"
+    ep_overlap: float = prior_field(
+        0.8, 0.3, "share of expert traffic left exposed beside products", "DeepSeek-V3 2024, DualPipe"
     )
-    pp_overlap: float = _prior(0.7, 0.5, "share of traffic between stages left bare", "Narayanan et al. 2021")
-    optimizer_traffic: float = _prior(
+    pp_overlap: float = prior_field(
+        0.7, 0.5, "share of traffic between stages left exposed", "Narayanan et al. 2021"
+    )
+    optimizer_traffic: float = prior_field(
         1.25, 0.3, "bytes of an optimizer step over those of its states", "fused Adam, gradients and norms"
     )
-    rank_jitter: float = _prior(
+    rank_jitter: float = prior_field(
         0.005,
         0.7,
         "sd of a rank's step time over its mean: the slowest of n ranks is sqrt(2 ln n) above",
         "MegaScale",
     )
-    step_s: float = _prior(
+    step_s: float = prior_field(
         2e-3, 1.0, "time of a step that nothing else explains: input, logging, hooks", "profiles", local=True
     )
-    fixed_bytes: float = _prior(
+    fixed_bytes: float = prior_field(
         1.6e9, 0.4, "memory of context, libraries and communicators", "nvidia-smi, 1-2 GB"
     )
-    activation_slack: float = _prior(
+    activation_slack: float = prior_field(
         1.0, 0.2, "activations held over the count of `Load`", "Korthikanti et al. 2022, table 4"
     )
-    reserved_slack: float = _prior(
+    reserved_slack: float = prior_field(
         1.06, 0.05, "memory the allocator reserves over what lives", "caching allocators"
     )
 
@@ -255,17 +457,13 @@ def stacked(draws: Sequence[Parameters]) -> Parameters:
         return np.array([each.value(name) for each in draws], dtype=float)[:, None]
 
     whole = Parameters().changed({each.name: column(each.name) for each in PRIORS})
-    measured = stacked_corrections([each.collective.measured for each in draws])
+    measured = _stacked_corrections([each.collective.measured for each in draws])
     return replace(whole, collective=replace(whole.collective, measured=measured))
 
 
-_MEDIANS = Parameters()
+COLLECTIVE_PRIORS: tuple[Prior, ...] = priors_of(CollectiveParameters())
 # Every number a calibration may move; those of collectives are called `collective.<name>`.
 PRIORS: tuple[Prior, ...] = (
-    *(
-        Prior(name=each.name, median=getattr(_MEDIANS, each.name), **each.metadata)
-        for each in fields(Parameters)
-        if each.name != "collective"
-    ),
+    *priors_of(Parameters()),
     *(replace(each, name=f"collective.{each.name}") for each in COLLECTIVE_PRIORS),
 )

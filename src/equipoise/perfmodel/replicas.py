@@ -1,21 +1,23 @@
 """A step of replicas that exchange gradients in buckets, as DistributedDataParallel does, part by part.
 
-Where `axes/dp.py` has one share of traffic left bare, fit for large models, this counts launches, copies and
-buckets: what decides for small ones. Floats or arrays that broadcast.
+Where `axes.py` has one share of traffic left exposed, fit for large models, this counts launches, copies and
+buckets: what decides for small ones. Floats or arrays that broadcast; messages on the last axis.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil, prod
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from equipoise.perfmodel.collective import Group, Wires, all_reduce_s
-from equipoise.perfmodel.collective_parameters import CollectiveParameters
+from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time, soft_maximum
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import Grid, Numbers
+from equipoise.perfmodel.layouts import Grid, Numbers
 from equipoise.perfmodel.load import Floats, Load
-from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.parameters import Parameters
+from equipoise.perfmodel.machine import Group, Machine, Wires
+from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
 from equipoise.units import MIB
 
 # Of torch: the first bucket is small, so that the exchange begins early (Li et al. 2020, section 4.2).
@@ -37,10 +39,19 @@ _HALF_READY_OF_CONVOLUTIONS = 0.2
 _EVENLY = 0.5
 # Statistics of a channel, over its weights: networks of images have 50 to 500 weights a channel of a norm.
 _STATISTICS_SHARE = 0.01
+# Where it is not known what a message and computing cost each other on one core: neither gets less than half.
+_FAIR_SHARE = 0.5
+# However busy a message keeps a core, computing goes on a little.
+_LEAST_OWN_RATE = 0.02
+# torch sends a matrix whole unless its factors take less than half of its values.
+_LEAST_COMPRESSION = 2
+_WIDTH_BYTES = 4
+# A place of a value travels as an int32.
+_PLACE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ExchangedTensors:
     """What a replica exchanges: tensors with gradients, buffers that rank 0 sends, and bytes of both.
 
     half_ready: share of the backward pass after which half of the gradients' bytes exist: 0.5 where weights
@@ -78,15 +89,15 @@ class ReplicaSeconds:
         return np.asarray(whole + self.waiting)
 
 
-def held(load: Load) -> Held:
-    """What a replica of a load holds where nobody counted it.
+def exchanged_tensors(load: Load) -> ExchangedTensors:
+    """What a replica of a load exchanges, where it was not counted.
 
     Assumes a network of convolutions, each with a norm, unless the load has attention.
     Source: layers of torchvision's networks (ResNet-50: 161 tensors and 159 buffers of 53 convolutions).
     """
     is_transformer = np.greater(load.hidden, 0)
     params = np.asarray(load.params, dtype=float)
-    return Held(
+    return ExchangedTensors(
         num_tensors=load.layers * np.where(is_transformer, _TENSORS_PER_BLOCK, _TENSORS_PER_CONVOLUTION),
         gradient_bytes=params * GRADIENT_BYTES,
         num_buffers=load.layers * np.where(is_transformer, 0.0, _BUFFERS_PER_CONVOLUTION),
@@ -96,36 +107,42 @@ def held(load: Load) -> Held:
 
 
 def replica_seconds(
-    load: Load, machine: Machine, grid: Grid, parameters: Parameters, *, holds: Held | None = None
+    load: Load,
+    machine: Machine,
+    grid: Grid,
+    parameters: Parameters,
+    *,
+    tensors: ExchangedTensors | None = None,
 ) -> ReplicaSeconds:
     """Seconds of one step of data-parallel replicas; with one rank, the step of the model and nothing else.
 
-    grid: strategies of the data axis alone; microbatch_samples is of a rank. holds: where it was counted.
-    Assumes buckets of alike size that travel one after the other, and messages that slow no computing.
+    grid: strategies of the data axis alone; microbatch_samples is of a rank. tensors: as counted; of the
+    load unless given.
+    Assumes buckets of equal size that travel one after the other, and messages that slow no computing.
     Source: Li et al. 2020, sections 3.2 and 4.2; torch/csrc/distributed/c10d/reducer.cpp: a copy of each
     gradient into its bucket and one back, a copy of each buffer (broadcast_buffers).
     """
-    holds = held(load) if holds is None else holds
+    tensors = exchanged_tensors(load) if tensors is None else tensors
     ranks = grid.dp
     alone = replace(grid, dp=np.ones(()), global_batch_samples=grid.global_batch_samples / ranks)
     share_s = np.asarray(estimate(load, machine, alone, parameters).step_s)
     together = np.greater(ranks, 1) * 1.0
     exchanged = together / grid.sync_period
-    busy = _launching(load, machine, alone, parameters, holds)
+    busy = _launching(load, machine, alone, parameters, tensors)
     launching_s = exchanged * busy.added_s
     memory_byte_per_s = machine.memory_byte_per_s * parameters.memory_fraction
-    copying_s = exchanged * (_COPIES * _TOUCHES * holds.gradient_bytes / memory_byte_per_s)
+    copying_s = exchanged * (_COPIES * _TOUCHES * tensors.gradient_bytes / memory_byte_per_s)
     group = Group(
         ranks_per_node=np.minimum(ranks, machine.node_size),
         num_nodes=np.maximum(1.0, ranks / machine.node_size),
     )
     buffers_s = together * np.where(
-        np.greater(holds.num_buffers, 0),
-        all_reduce_s(holds.buffer_bytes, group, machine.wires, parameters.collective),
+        np.greater(tensors.num_buffers, 0),
+        all_reduce_s(tensors.buffer_bytes, group, machine.wires, parameters.collective),
         0.0,
     )
-    exposed_s = exchanged * bare_buckets_s(
-        holds, busy.backward_s, group, machine.wires, parameters.collective
+    exposed_s = exchanged * exposed_buckets_s(
+        tensors, busy.backward_s, group, machine.wires, parameters.collective
     )
     waiting_s = share_s * parameters.rank_jitter * np.sqrt(2 * np.log(ranks))
     return ReplicaSeconds(
@@ -146,14 +163,16 @@ class _Busy:
     backward_s: Numbers
 
 
-def _launching(load: Load, machine: Machine, grid: Grid, parameters: Parameters, holds: Held) -> _Busy:
-    """What launching copies adds beside a device at work.
+def _launching(
+    load: Load, machine: Machine, grid: Grid, parameters: Parameters, tensors: ExchangedTensors
+) -> _Busy:
+    """What launching copies adds while the device works.
 
     They are launched by torch itself, without Python: at the price of a copy out of gathered parts.
     """
     layer = layer_time(load, machine, grid, parameters)
     device_s = layer.forward_s + layer.backward_s + layer.recompute_s
-    copies = _COPIES * holds.num_tensors + holds.num_buffers
+    copies = _COPIES * tensors.num_tensors + tensors.num_buffers
     more_s = copies * parameters.shard_copy_s / (load.layers * grid.num_microbatches)
     before_s = soft_maximum(device_s, layer.host_s)
     after_s = soft_maximum(device_s, layer.host_s + more_s)
@@ -164,8 +183,8 @@ def _launching(load: Load, machine: Machine, grid: Grid, parameters: Parameters,
     )
 
 
-def bare_buckets_s(
-    holds: Held,
+def exposed_buckets_s(
+    tensors: ExchangedTensors,
     backward_s: Floats,
     group: Group,
     wires: Wires,
@@ -173,21 +192,149 @@ def bare_buckets_s(
 ) -> Numbers:
     """Seconds from the end of a backward pass to the arrival of its last bucket.
 
-    Assumes buckets alike but for the first; bytes that are ready grow as a power of the share of the pass.
+    Assumes equal buckets but for the first; bytes that are ready grow as a power of the share of the pass.
     The last bucket begins when it is ready, or all travel without a pause from the moment the first is, or
     the second.
     Source: Li et al. 2020, section 3.2.3.
     """
-    first = np.minimum(holds.gradient_bytes, _FIRST_BUCKET_BYTES)
-    rest = holds.gradient_bytes - first
+    first = np.minimum(tensors.gradient_bytes, _FIRST_BUCKET_BYTES)
+    rest = tensors.gradient_bytes - first
     count = np.ceil(rest / _BUCKET_BYTES)
     first_s = all_reduce_s(first, group, wires, links)
     each_s = all_reduce_s(rest / np.maximum(count, 1.0), group, wires, links)
     last_s = np.where(count > 0, each_s, first_s)
-    all_bytes = np.maximum(holds.gradient_bytes, 1.0)
-    power = np.log(np.minimum(holds.half_ready, _EVENLY)) / np.log(_EVENLY)
+    all_bytes = np.maximum(tensors.gradient_bytes, 1.0)
+    power = np.log(np.minimum(tensors.half_ready, _EVENLY)) / np.log(_EVENLY)
     begun = (first / all_bytes) ** power
     from_first_s = backward_s * (begun - 1.0) + first_s + count * each_s
     second = ((first + rest / np.maximum(count, 1.0)) / all_bytes) ** power
     from_second_s = np.where(count > 0, backward_s * (second - 1.0) + count * each_s, 0.0)
     return np.asarray(np.maximum(last_s, np.maximum(from_first_s, from_second_s)))
+
+
+def low_rank_bytes(shapes: Sequence[Sequence[int]], rank: int) -> tuple[int, int, int]:
+    """Bytes of the three messages of PowerSGD: gradients sent whole, left factors, right factors.
+
+    shapes: of the gradients of one bucket, float32.
+    Assumes a tensor of more than two dims is a matrix of its first dim by the others.
+    Source: Vogels et al. 2019, section 3; torch's powerSGD_hook, `_should_compress`.
+
+    >>> low_rank_bytes([(100, 200), (100,)], rank=2)
+    (400, 800, 1600)
+    """
+    whole = left = right = 0
+    for shape in shapes:
+        rows = shape[0] if shape else 1
+        columns = prod(shape[1:])
+        kept = min(rows, columns, rank)
+        if len(shape) > 1 and (rows + columns) * kept * _LEAST_COMPRESSION < rows * columns:
+            left += rows * kept
+            right += columns * kept
+        else:
+            whole += rows * columns
+    return whole * _WIDTH_BYTES, left * _WIDTH_BYTES, right * _WIDTH_BYTES
+
+
+def sparse_bytes(num_values: int, fraction: float) -> int:
+    """Bytes that a rank sends of a bucket of which it sends the largest values, each with its place.
+
+    Source: Stich et al. 2018; places as int32.
+
+    >>> sparse_bytes(1000, 0.01)
+    80
+    """
+    return max(1, ceil(fraction * num_values)) * (_WIDTH_BYTES + _PLACE_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """A backward pass with messages under way; every field of the shape of the cases.
+
+    computed_s: when the pass had computed its last gradient. ended_s: when the last message had arrived.
+    """
+
+    computed_s: Numbers
+    ended_s: Numbers
+
+    @property
+    def exposed_s(self) -> Numbers:
+        """Seconds in which only messages are waited for."""
+        return self.ended_s - self.computed_s
+
+
+def overlapped(
+    backward_s: ArrayLike,
+    ready: ArrayLike,
+    message_s: ArrayLike,
+    *,
+    core_share: ArrayLike = 0.0,
+    overlapped_s: ArrayLike | None = None,
+) -> Overlap:
+    """When a backward pass and its messages end, if each message starts once its gradients are ready.
+
+    backward_s: (...,) seconds of the pass alone. ready: (..., n_messages) the share of it after which each
+    may start, not falling. message_s: (..., n_messages) seconds of each alone. core_share: (..., n_messages)
+    what of the computing core it takes while both are under way; 0 where it has its own engine. overlapped_s:
+    (..., n_messages) seconds of each shared_s computing; None to give each of two loads on one core at least
+    half of it.
+    Assumes messages one after the other in this order, and both loads at constant rates.
+    Source: Li et al. 2020, section 3.2.3, for the order; definition of rates for the rest.
+
+    >>> found = overlapped(10.0, [0.5, 1.0], [4.0, 3.0])
+    >>> float(found.computed_s), float(found.ended_s)
+    (10.0, 13.0)
+    """
+    pass_s = np.asarray(backward_s, dtype=float)
+    busy = np.asarray(core_share, dtype=float)
+    slowed = np.maximum(1.0, busy / _FAIR_SHARE) if overlapped_s is None else 1.0
+    most = _FAIR_SHARE if overlapped_s is None else 1.0 - _LEAST_OWN_RATE
+    alone, starts, share, shared_s = np.broadcast_arrays(
+        np.asarray(message_s, dtype=float),
+        np.asarray(ready, dtype=float),
+        np.minimum(busy, most),
+        np.asarray(message_s if overlapped_s is None else overlapped_s, dtype=float) * slowed,
+    )
+    shape = np.broadcast_shapes(pass_s.shape, starts.shape[:-1])
+    now, done = np.zeros(shape), np.zeros(shape)
+    computed_s = np.full(shape, np.nan)
+    for number in range(starts.shape[-1]):
+        length_s, own_rate = alone[..., number], 1.0 - share[..., number]
+        wait_s = np.maximum(starts[..., number] * pass_s - done, 0.0)
+        now, done = now + wait_s, done + wait_s
+        # Both at once until one of them ends.
+        left_s = np.maximum(pass_s - done, 0.0) / own_rate
+        both_s = np.minimum(left_s, shared_s[..., number])
+        ends_here = np.isnan(computed_s) & (left_s <= shared_s[..., number])
+        computed_s = np.where(ends_here, now + both_s, computed_s)
+        done = np.where(ends_here, pass_s, done + both_s * own_rate)
+        arrived = both_s / np.maximum(shared_s[..., number], np.finfo(float).tiny)
+        now = now + both_s + length_s * (1.0 - arrived)
+    late = np.isnan(computed_s)
+    computed_s = np.where(late, now + np.maximum(pass_s - done, 0.0), computed_s)
+    return Overlap(computed_s=computed_s, ended_s=np.where(late, computed_s, np.maximum(now, computed_s)))
+
+
+def slowest_of(step_s: ArrayLike, num_ranks: int) -> float:
+    """How much longer than a step of one rank the slowest of so many takes, as medians.
+
+    step_s: (n_steps,) of one rank.
+    Assumes ranks are equal, and each step independent of the others.
+    Source: the distribution of the largest of n draws is that of one to the power n.
+
+    >>> round(slowest_of([1.0, 1.0, 1.0], 8), 3)
+    1.0
+    """
+    took = np.asarray(step_s, dtype=float)
+    return float(np.quantile(took, 0.5 ** (1.0 / num_ranks)) / np.median(took))
+
+
+def at_batch(batches: ArrayLike, seconds: ArrayLike, wanted: float) -> float:
+    """Seconds at a batch between those measured: straight lines, so a fixed part and one per sample.
+
+    batches: (n_batches,) rising; seconds: (n_batches,). wanted: within them.
+    Assumes nothing changes abruptly between two batches. Source: linear interpolation.
+
+    >>> at_batch([8, 16], [1.0, 1.5], 12)
+    1.25
+    """
+    return float(np.interp(wanted, np.asarray(batches, dtype=float), np.asarray(seconds, dtype=float)))

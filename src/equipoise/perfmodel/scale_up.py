@@ -4,17 +4,16 @@ Only what more ranks add is modelled. Every argument is a float or an array; arr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import FitError
-from equipoise.perfmodel.collective import Group, Wires, all_reduce_s
-from equipoise.perfmodel.collective_parameters import CollectiveParameters
+from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import Floats
-from equipoise.perfmodel.prior import Prior
+from equipoise.perfmodel.machine import Group, Wires
+from equipoise.perfmodel.parameters import CollectiveParameters, Prior, prior_field, priors_of
 
 # Of a parameter: gradients travel in 4 where weights are kept in 4, mixed precision included (Horovod, DDP).
 GRADIENT_BYTES = 4.0
@@ -29,59 +28,54 @@ _USUAL_CORES = 12.0
 _ERROR_LOG_SCALE, _NOISE_LOG_SCALE = 0.08, 0.01
 
 
-def _prior(median: float, log_sd: float, meaning: str, source: str) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """A field whose default is its prior's median; log_sd is the standard deviation of its logarithm."""
-    return field(default=median, metadata={"log_sd": log_sd, "meaning": meaning, "source": source})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleUpParameters:
     """One calibration of the law; as built without arguments, the medians of the priors."""
 
-    rank_jitter: float = _prior(
+    rank_jitter: float = prior_field(
         0.005,
         0.7,
         "sd of one rank's step over the mean, whatever it is fed: the slowest of n is sqrt(2 ln n) above",
         "chips of one bin differ by some 0.5 % (MegaScale 2024, section 5.1)",
     )
-    length_jitter: float = _prior(
+    length_jitter: float = prior_field(
         0.03,
         0.7,
         "likewise from samples of unequal length, in one micro-batch",
         "utterances of LibriSpeech vary by 0.3 of their mean length; the longest of 16 to 64, to which all "
         "are padded, by 0.02 to 0.05",
     )
-    exchange_s: float = _prior(
+    exchange_s: float = prior_field(
         2e-3,
         0.7,
         "seconds a step in which ranks agree that gradients are ready, copy and start",
         "Horovod looks for ready tensors every 1 to 5 ms (HOROVOD_CYCLE_TIME)",
     )
-    exchange_share: float = _prior(
+    exchange_share: float = prior_field(
         1.0,
         0.7,
         "what gradients cost a step, over their all-reduce alone",
         "overlap hides more than half, copies and slower products beside it cost as much (Li et al. 2020)",
     )
-    decode_core_s: float = _prior(
+    decode_core_s: float = prior_field(
         1e-3,
         1.0,
         "seconds of a host's core that an image costs the accelerators it keeps waiting",
         "a JPEG takes 8 ms to decode and crop; prefetching hides all but a tenth (Mohan et al. 2021)",
     )
-    batch_floor: float = _prior(
+    batch_floor: float = prior_field(
         0.1,
         0.7,
         "share of a micro-batch's time that does not shrink with its samples",
         "launches, weights read and small products; vendors' batch sweeps: 0.05 to 0.2",
     )
-    usual_step_s: float = _prior(
+    usual_step_s: float = prior_field(
         0.2,
         0.7,
         "seconds of a micro-batch where they are not known",
         "batches that fill an accelerator: 0.1 to 0.4 s",
     )
-    usual_gradient_bytes: float = _prior(
+    usual_gradient_bytes: float = prior_field(
         1.2e8,
         1.2,
         "gradients where the model's size is not known",
@@ -89,10 +83,7 @@ class ScaleUpParameters:
     )
 
 
-SCALE_UP_PRIORS: tuple[Prior, ...] = tuple(
-    Prior(name=each.name, median=getattr(ScaleUpParameters(), each.name), **each.metadata)
-    for each in fields(ScaleUpParameters)
-)
+SCALE_UP_PRIORS: tuple[Prior, ...] = priors_of(ScaleUpParameters())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +134,11 @@ def scaled_up(
 
     microbatch_ratio: samples of a micro-batch there over those measured. num_accumulated: there, where it
     differs.
-    Assumes that each rank has the whole model, hosts and links are alike, and ranks wait for each other at
+    Assumes that each rank has the whole model, hosts and links are equal, and ranks wait for each other at
     every exchange. Errs where an input pipeline starves accelerators: it knows of images, not of the code
     that reads them.
     Source: slowest of n normal times, sd sqrt(2 ln n) above their mean (extreme values); all-reduce of
-    `collective.py`; time of a micro-batch affine in its samples. Which parts hold: docs/experiments/0009.
+    `collectives.py`; time of a micro-batch affine in its samples. Which parts hold: docs/experiments/0009.
     """
     step_s = np.where(np.isnan(measured.microbatch_s), parameters.usual_step_s, measured.microbatch_s)
     before = _added(measured, measured.num_accelerators, parameters, measured.num_accumulated)
@@ -180,8 +171,8 @@ def _added(
     measured: Measured, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
 ) -> _Added:
     ranks = np.asarray(num_ranks, dtype=float)
-    beside = np.minimum(ranks, measured.node_size)
-    group = Group(ranks_per_node=beside, num_nodes=ranks / beside)
+    num_in_node = np.minimum(ranks, measured.node_size)
+    group = Group(ranks_per_node=num_in_node, num_nodes=ranks / num_in_node)
     unknown = np.isnan(measured.gradient_bytes)
     payload = np.where(unknown, parameters.usual_gradient_bytes, measured.gradient_bytes)
     reduce_s = all_reduce_s(payload, group, measured.wires, CollectiveParameters())
@@ -193,7 +184,7 @@ def _added(
     return _Added(
         waiting=jitter * np.sqrt(2.0 * np.log(ranks)),
         fixed_s=exchange_s / accumulated,
-        input=measured.decoded_per_s * (beside - 1.0) * parameters.decode_core_s / cores,
+        input=measured.decoded_per_s * (num_in_node - 1.0) * parameters.decode_core_s / cores,
     )
 
 

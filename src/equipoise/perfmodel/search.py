@@ -1,34 +1,57 @@
-"""The best legal strategies that fit, by objectives it is given; their trade-offs; why others fell out."""
+"""The fastest strategies that fit into memory, of several spaces at once, without evaluating all of them.
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias
+Some values of an option cannot make a step shorter than another value does. Where the combination that is
+fastest, whatever memory it takes, also fits, nothing else of its layout is evaluated; elsewhere only what
+could still win is. tests/perfmodel/test_search.py checks each of these rules.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.perfmodel.estimate import Estimates, estimate
-from equipoise.perfmodel.grid import Grid, Numbers
-from equipoise.perfmodel.laid import laid
-from equipoise.perfmodel.legality import limits
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import CODES, Codes, LayoutGroup, Layouts, Numbers, layout_groups
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.memory import memory
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import AXES, Space
+from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, Value, limits
 from equipoise.spec.strategy import Strategy
 
-# What a strategy is worth: less is better. Given the grid and its estimates; broadcasts to the grid's shape.
-Objective: TypeAlias = Callable[[Grid, Estimates], Numbers]
 _Mask: TypeAlias = NDArray[np.bool_]
+_Values: TypeAlias = dict[str, Any]
 
 # Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
-_MESH_ELEMENTS = 2**17
+MESH_ELEMENTS = 2**17
+# Layouts evaluated in full at first; twice as many each time after.
+_FIRST_ROUND = 4096
+# Options that change no byte of memory.
+_NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
+# Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
+# shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
+_WHOLE_WEIGHTS = (1, 2, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be trained, on which machine, by which calibration.
+
+    load, machine: of plain numbers. num_steps: of the training by its global batch, (n,) -> (n,).
+    """
+
+    load: Load
+    machine: Machine
+    parameters: Parameters
+    num_steps: Callable[[Numbers], Numbers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A strategy and what it is worth, by each objective asked for, in their order."""
+    """A strategy and its value by each objective asked for, in their order."""
 
     strategy: Strategy
     worth: tuple[float, ...]
@@ -50,9 +73,9 @@ class Memories:
 class Searched:
     """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
 
-    best: the best of each layout (sizes of the axes), the first objective's best first. front: those
-    that no other beats in one objective without losing in another. memories: None where nothing is legal.
-    faults: why layouts are illegal, with their number.
+    best: the best for each sizes of the axes, the first objective's best first. front: those that no other
+    beats in one objective without losing in another. memories: None where nothing is legal. faults: why
+    layouts are illegal, with their number.
     """
 
     num_legal: int
@@ -63,137 +86,334 @@ class Searched:
     faults: Counter[str]
 
 
-def search(
-    load: Load,
-    machine: Machine,
-    space: Space,
-    parameters: Parameters,
-    *,
-    objectives: tuple[Objective, ...],
-    num_best: int = 10,
-) -> Searched:
-    """The best strategies of a space by the first objective, and the Pareto front of all objectives.
+def fastest(job: Job, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Searched, ...]:
+    """The strategies of each space with which the training takes least time.
 
-    load, machine: of plain numbers. objectives: at least one.
-    Assumes a strategy fits when what it needs is at most the accelerator's memory.
-    Source: exhaustive; nothing is left out that is legal.
+    spaces: at least one; of the same choices and different sizes.
+    Returns memories of the strategies whose memory was computed: all where none fits, else those of layouts
+    where some do not.
+    Assumes that a step gets no shorter by recomputing, by overlapping less or by not sharding optimizer
+    states; that memory gets no less by the latter two, and no more by recomputing or by sharding states or
+    gradients.
+    Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
-    space_laid = laid(space, limits(load, machine), most_elements=_MESH_ELEMENTS)
-    pool, memories = _Pool(), _Memories()
-    num_fitting = 0
-    for mesh in space_laid.meshes:
-        estimates = estimate(load, machine, mesh, parameters)
-        held = np.broadcast_to(estimates.memory.needed, mesh.shape)
-        fits = held <= machine.memory_bytes
-        memories.see(mesh, held, fits)
-        fitting = int(np.count_nonzero(fits))
-        num_fitting += fitting
-        if fitting:
-            worth = tuple(np.broadcast_to(each(mesh, estimates), mesh.shape) for each in objectives)
-            pool.see(mesh, fits, worth)
-    return Searched(
-        num_legal=space_laid.num_legal,
-        num_fitting=num_fitting,
-        best=pool.best(num_best),
-        front=pool.front(),
-        memories=memories.seen(),
-        faults=space_laid.faults,
+    groups, faults = layout_groups(spaces, limits(job.load, job.machine))
+    counts, fitting = _feasibility(job, groups, len(spaces))
+    candidates = _candidates(job, groups, fitting)
+    if candidates is None:
+        best: list[tuple[Found, ...]] = [()] * len(spaces)
+    else:
+        _settle(job, groups, candidates, num_best)
+        best = [candidates.best(groups, space, num_best) for space in range(len(spaces))]
+    return tuple(
+        Searched(
+            num_legal=counted.num_legal,
+            num_fitting=counted.num_fitting,
+            best=found,
+            front=found[:1],
+            memories=counted.memories(),
+            faults=wrong,
+        )
+        for found, counted, wrong in zip(best, counts, faults, strict=True)
     )
 
 
 @dataclass(slots=True)
-class _Memories:
-    """The least memory seen so far."""
+class _FeasibilityCount:
+    """How many strategies of a space are legal and fit, and what the others need."""
 
-    least_bytes: float = np.inf
+    num_legal: int = 0
+    num_fitting: int = 0
     nearest_bytes: float = np.inf
-    leanest: tuple[Grid, int] | None = None
+    least_bytes: float = np.inf
+    leanest: tuple[LayoutGroup, int, int, int] | None = None
 
-    def see(self, mesh: Grid, held: Numbers, fits: _Mask) -> None:
-        """Take a mesh into account."""
-        place = int(np.argmin(held))
-        if held.flat[place] < self.least_bytes:
-            self.least_bytes, self.leanest = float(held.flat[place]), (mesh, place)
-        if not fits.all():
-            self.nearest_bytes = min(self.nearest_bytes, float(np.min(held, where=~fits, initial=np.inf)))
-
-    def seen(self) -> Memories | None:
-        """What was seen of all meshes."""
+    def memories(self) -> Memories | None:
+        """What the strategies need of an accelerator's memory; None where there are none."""
         if self.leanest is None:
             return None
-        mesh, place = self.leanest
+        group, layout, layer, state = self.leanest
         return Memories(
-            least_bytes=self.least_bytes, leanest=mesh.strategy(place), nearest_bytes=self.nearest_bytes
+            least_bytes=self.least_bytes,
+            leanest=group.strategy(layout, layer, state),
+            nearest_bytes=self.nearest_bytes,
         )
 
 
+def _feasibility(
+    job: Job, groups: Sequence[LayoutGroup], num_spaces: int
+) -> tuple[list[_FeasibilityCount], list[_Mask]]:
+    """How many strategies of each space fit; by group, the layouts of which any does.
+
+    Where the heaviest strategies of a layout fit, the memory of its others is not computed.
+    """
+    counts = [_FeasibilityCount() for _ in range(num_spaces)]
+    fitting = []
+    for group in groups:
+        for space, num_layouts in enumerate(np.bincount(group.layouts.space, minlength=num_spaces)):
+            counts[space].num_legal += int(num_layouts) * group.num_each
+        able = np.ones(len(group.layouts), dtype=bool)
+        heaviest = _heaviest_layers(group), _heaviest_states(group)
+        for start, layouts, needed in _needed_bytes(job, group, *heaviest):
+            able[start : start + len(layouts)] = (needed <= job.machine.memory_bytes).all(axis=1)
+        for space, num_layouts in enumerate(np.bincount(group.layouts.space[able], minlength=num_spaces)):
+            counts[space].num_fitting += int(num_layouts) * group.num_each
+        _count_each(job, group, np.flatnonzero(~able), counts, able)
+        fitting.append(able)
+    return counts, fitting
+
+
+def _count_each(
+    job: Job, group: LayoutGroup, which: Codes, counts: Sequence[_FeasibilityCount], able: _Mask
+) -> None:
+    """Count what fits of some layouts strategy by strategy, and mark the layouts of which any does."""
+    layers, num_layers = _by_memory(LAYER_OPTIONS, group.layers)
+    states, num_states = _by_memory(STATE_OPTIONS, group.states)
+    # As floats the counts are summed many times as fast; they stay exact to 2**53.
+    times = np.outer(num_layers, num_states).ravel().astype(float)
+    for start, layouts, needed in _needed_bytes(job, group.at(which), layers, states):
+        fits = needed <= job.machine.memory_bytes
+        num_fitting = fits.astype(float) @ times
+        able[which[start : start + len(layouts)]] = num_fitting > 0
+        least = needed.min(axis=1)
+        nearest = np.where(fits, np.inf, needed).min(axis=1)
+        for space in np.unique(layouts.space).tolist():
+            mine = np.flatnonzero(layouts.space == space)
+            counted, at = counts[space], int(mine[np.argmin(least[mine])])
+            counted.num_fitting += int(num_fitting[mine].sum())
+            counted.nearest_bytes = min(counted.nearest_bytes, float(nearest[mine].min()))
+            if least[at] < counted.least_bytes:
+                layer, state = divmod(int(needed[at].argmin()), len(states))
+                counted.least_bytes = float(least[at])
+                counted.leanest = (group, int(which[start + at]), layers[layer], states[state])
+
+
+def _needed_bytes(
+    job: Job, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]
+) -> Iterator[tuple[int, Layouts, Numbers]]:
+    """Bytes of some combinations, part by part: first layout, layouts, (n_layouts, n_combinations)."""
+    for start, layouts, mesh in group.only(layers, states).meshes(MESH_ELEMENTS):
+        needed = np.broadcast_to(memory(job.load, mesh, job.parameters).needed, mesh.shape)
+        yield start, layouts, needed.reshape(len(layouts), -1)
+
+
+def _by_memory(names: tuple[str, ...], combinations: Combinations) -> tuple[list[int], list[int]]:
+    """The numbers of combinations that need different memory, and how many need the same as each."""
+    same: dict[tuple[Value, ...], list[int]] = defaultdict(list)
+    for number, values in enumerate(combinations):
+        key = tuple(value for name, value in zip(names, values, strict=True) if name not in _NO_MEMORY)
+        same[key].append(number)
+    return [each[0] for each in same.values()], [len(each) for each in same.values()]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Candidates:
+    """The layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
+
+    group, layout: which of the groups, and which of its layouts. lower_s: no strategy of the layout is
+    faster. value_s: the fastest that fits of those evaluated, layer and state the numbers of its
+    combinations; infinite where none fits.
+    """
+
+    group: Codes
+    layout: Codes
+    space: Codes
+    axes: Codes
+    lower_s: Numbers
+    value_s: Numbers
+    layer: Codes
+    state: Codes
+
+    def limits_s(self, num_best: int) -> Numbers:
+        """What a layout has to stay below to change the answer: the best of its axes, and the worst kept."""
+        by_axes = np.full(int(self.axes.max()) + 1, np.inf)
+        np.minimum.at(by_axes, self.axes, self.value_s)
+        space_of = np.zeros(len(by_axes), dtype=np.intp)
+        space_of[self.axes] = self.space
+        worst = np.full(int(self.space.max()) + 1, np.inf)
+        for space in np.unique(self.space):
+            values = by_axes[space_of == space]
+            if len(values) >= num_best:
+                worst[space] = np.partition(values, num_best - 1)[num_best - 1]
+        return np.asarray(np.minimum(by_axes[self.axes], worst[self.space]))
+
+    def best(self, groups: Sequence[LayoutGroup], space: int, num_best: int) -> tuple[Found, ...]:
+        """The best for each sizes of the axes of a space, the best first."""
+        mine = np.flatnonzero((self.space == space) & np.isfinite(self.value_s))
+        ordered = mine[np.argsort(self.value_s[mine], kind="stable")]
+        _, firsts = np.unique(self.axes[ordered], return_index=True)
+        leaders = ordered[np.sort(firsts)[:num_best]]
+        return tuple(
+            Found(
+                strategy=groups[self.group[each]].strategy(
+                    self.layout[each], self.layer[each], self.state[each]
+                ),
+                worth=(float(self.value_s[each]),),
+            )
+            for each in leaders.tolist()
+        )
+
+
+def _candidates(job: Job, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]) -> _Candidates | None:
+    """Every layout with the fastest of its options, whatever memory they need; None without layouts.
+
+    fitting: by group, which layouts have a strategy that fits.
+    """
+    found = []
+    for number, (group, fits) in enumerate(zip(groups, fitting, strict=True)):
+        which = np.flatnonzero(fits)
+        if len(which):
+            part = group.at(which)
+            times = _times(job, part, _fastest_layers(group, job.parameters), _fastest_states(group))
+            found.append((np.full(len(which), number), which, part.layouts, times))
+    if not found:
+        return None
+    return _Candidates(
+        group=np.concatenate([numbers for numbers, _, _, _ in found]),
+        layout=np.concatenate([which for _, which, _, _ in found]),
+        space=np.concatenate([layouts.space for _, _, layouts, _ in found]),
+        axes=np.concatenate([layouts.axes for _, _, layouts, _ in found]),
+        lower_s=np.concatenate([times.lower_s for *_, times in found]),
+        value_s=np.concatenate([times.value_s for *_, times in found]),
+        layer=np.concatenate([times.layer for *_, times in found]),
+        state=np.concatenate([times.state for *_, times in found]),
+    )
+
+
+def _settle(job: Job, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
+    """Evaluate in full the layouts that could still change the answer, the most promising first."""
+    size = _FIRST_ROUND
+    while True:
+        limit_s = np.minimum(candidates.limits_s(num_best), candidates.value_s)
+        left = np.flatnonzero(candidates.lower_s < limit_s)
+        if not len(left):
+            return
+        left = left[np.argsort(candidates.lower_s[left], kind="stable")[:size]]
+        for number in np.unique(candidates.group[left]).tolist():
+            mine, group = left[candidates.group[left] == number], groups[number]
+            part = group.at(candidates.layout[mine])
+            times = _times(job, part, _unbeaten_layers(group, job.parameters), _unbeaten_states(group))
+            candidates.value_s[mine], candidates.lower_s[mine] = times.value_s, np.inf
+            candidates.layer[mine], candidates.state[mine] = times.layer, times.state
+        size *= 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    """An element of a mesh, with its worth."""
+class _Times:
+    """Of some combinations of each layout: the fastest of all; the fastest that fits, and which it is.
 
-    worth: tuple[float, ...]
-    mesh: Grid
-    element: int
+    Arrays of shape (n_layouts,).
+    """
 
-    def found(self) -> Found:
-        """The strategy it stands for."""
-        return Found(strategy=self.mesh.strategy(self.element), worth=self.worth)
-
-
-@dataclass(slots=True)
-class _Pool:
-    """The best of every layout, and the front, of the meshes seen so far."""
-
-    layouts: dict[tuple[float, ...], _Point] = field(default_factory=dict)
-    unbeaten: list[_Point] = field(default_factory=list)
-
-    def see(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
-        """Take a mesh into account."""
-        allowed = np.where(fits, worth[0], np.inf).reshape(len(fits), -1)
-        leaders = np.argmin(allowed, axis=1)
-        least = np.take_along_axis(allowed, leaders[:, None], axis=1)[:, 0].tolist()
-        axes = np.stack([getattr(mesh, name)[:, 0, 0] for name in AXES], axis=1).tolist()
-        for place, (leader, value, layout) in enumerate(zip(leaders.tolist(), least, axes, strict=True)):
-            known = self.layouts.get(tuple(layout))
-            if value < (np.inf if known is None else known.worth[0]):
-                element = place * allowed.shape[1] + leader
-                self.layouts[tuple(layout)] = _point(mesh, element, worth)
-        self._see_front(mesh, fits, worth)
-
-    def _see_front(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
-        """Add what no point of the front so far is as good as in every objective."""
-        alive = fits
-        for known in self.unbeaten:
-            alive = alive & _better_somewhere(worth, known.worth)
-        elements = np.flatnonzero(alive)
-        while len(elements):
-            left = tuple(each.flat[elements] for each in worth)
-            leader = _point(mesh, int(elements[np.argmin(left[0])]), worth)
-            self.unbeaten = [
-                each
-                for each in self.unbeaten
-                if any(a < b for a, b in zip(each.worth, leader.worth, strict=True))
-            ]
-            self.unbeaten.append(leader)
-            elements = elements[_better_somewhere(left, leader.worth)]
-
-    def best(self, num_best: int) -> tuple[Found, ...]:
-        """The best of each layout, the best first."""
-        ordered = sorted(self.layouts.values(), key=lambda point: point.worth[0])
-        return tuple(each.found() for each in ordered[:num_best])
-
-    def front(self) -> tuple[Found, ...]:
-        """The front, the best by the first objective first."""
-        return tuple(each.found() for each in sorted(self.unbeaten, key=lambda point: point.worth))
+    lower_s: Numbers
+    value_s: Numbers
+    layer: Codes
+    state: Codes
 
 
-def _point(mesh: Grid, element: int, worth: tuple[Numbers, ...]) -> _Point:
-    return _Point(worth=tuple(float(each.flat[element]) for each in worth), mesh=mesh, element=element)
+def _times(job: Job, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]) -> _Times:
+    """All combinations of some layer and state options, evaluated at every layout of a group."""
+    parts = []
+    for _, layouts, mesh in group.only(layers, states).meshes(MESH_ELEMENTS):
+        estimates = estimate(job.load, job.machine, mesh, job.parameters)
+        steps = job.num_steps(layouts.global_batch_samples)[:, None]
+        time_s = np.broadcast_to(estimates.step_s, mesh.shape).reshape(len(layouts), -1) * steps
+        fits = np.broadcast_to(estimates.memory.needed <= job.machine.memory_bytes, mesh.shape)
+        allowed = np.where(fits.reshape(len(layouts), -1), time_s, np.inf)
+        chosen = np.argmin(allowed, axis=1)
+        parts.append((time_s.min(axis=1), allowed[np.arange(len(layouts)), chosen], chosen))
+    lower_s, value_s, chosen = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _Times(
+        lower_s=lower_s,
+        value_s=value_s,
+        layer=np.array(layers, dtype=np.intp)[chosen // len(states)],
+        state=np.array(states, dtype=np.intp)[chosen % len(states)],
+    )
 
 
-def _better_somewhere(worth: tuple[Numbers, ...], than: tuple[float, ...]) -> _Mask:
-    """Where some objective is strictly less than that of a point."""
-    better = worth[0] < than[0]
-    for each, bound in zip(worth[1:], than[1:], strict=True):
-        better = better | (each < bound)
-    return better
+def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
+    """Numbers of the fastest layer options, among those equal but for recompute and overlap."""
+    return _firsts(
+        LAYER_OPTIONS,
+        group.layers,
+        kind=lambda values: values | {"recompute": None, "tp_overlap": _overlap_kind(values, parameters)},
+        rank=lambda values: (CODES["recompute"].index(values["recompute"]), not values["tp_overlap"]),
+    )
+
+
+def _unbeaten_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
+    """Numbers of the fastest layer options, among those equal but for overlap."""
+    return _firsts(
+        LAYER_OPTIONS,
+        group.layers,
+        kind=lambda values: values | {"tp_overlap": _overlap_kind(values, parameters)},
+        rank=lambda values: (not values["tp_overlap"],),
+    )
+
+
+def _overlap_kind(values: _Values, parameters: Parameters) -> bool | None:
+    """None where overlap leaves no more of the traffic than there is; a calibration may differ."""
+    return None if parameters.tp_overlap <= 1 else values["tp_overlap"]
+
+
+def _fastest_states(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the fastest state options, among those equal but for a ZeRO stage below 3."""
+    return _firsts(
+        STATE_OPTIONS,
+        group.states,
+        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
+        rank=lambda values: (_order(values["zero_stage"]),),
+    )
+
+
+def _unbeaten_states(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the state options that none is both faster and lighter than.
+
+    ZeRO stage 1 takes the place of stage 0 wherever both are allowed.
+    """
+    return _firsts(
+        STATE_OPTIONS,
+        group.states,
+        kind=lambda values: values | {"zero_stage": max(1, values["zero_stage"])},
+        rank=lambda values: (_order(values["zero_stage"]),),
+    )
+
+
+def _heaviest_layers(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the heaviest layer options, among those equal but for recompute and overlap."""
+    return _firsts(
+        LAYER_OPTIONS,
+        group.layers,
+        kind=lambda values: values | {"recompute": None, "tp_overlap": None},
+        rank=lambda values: (CODES["recompute"].index(values["recompute"]),),
+    )
+
+
+def _heaviest_states(group: LayoutGroup) -> tuple[int, ...]:
+    """Numbers of the heaviest state options, among those equal but for a ZeRO stage below 3."""
+    return _firsts(
+        STATE_OPTIONS,
+        group.states,
+        kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS},
+        rank=lambda values: (values["zero_stage"],),
+    )
+
+
+def _order(stage: int) -> int:
+    return _WHOLE_WEIGHTS.index(stage) if stage in _WHOLE_WEIGHTS else 0
+
+
+def _firsts(
+    names: tuple[str, ...],
+    combinations: Combinations,
+    *,
+    kind: Callable[[_Values], _Values],
+    rank: Callable[[_Values], tuple[int, ...]],
+) -> tuple[int, ...]:
+    """The numbers of the combinations of least rank among those of their kind, in order."""
+    least: dict[tuple[Any, ...], tuple[tuple[int, ...], int]] = {}
+    for number, values in enumerate(combinations):
+        named = dict(zip(names, values, strict=True))
+        key, position = tuple(kind(named).values()), (rank(named), number)
+        least[key] = min(least.get(key, position), position)
+    return tuple(sorted(number for _, number in least.values()))

@@ -1,18 +1,25 @@
-"""What may be chosen of each knob of a strategy: the space that a search goes through."""
+"""Which strategies may be chosen, and which of them are legal: values of each option, and the rules."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from functools import partial
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from equipoise.errors import SpecError
-from equipoise.spec.strategy import RECOMPUTES, Strategy
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.spec.strategy import PRECISIONS, RECOMPUTES, Precision, Strategy
 
 Value: TypeAlias = int | str | bool
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
 AXES = ("dp", "tp", "pp", "cp", "ep")
-# Places: how ranks share samples out. Layers: what changes a layer's time. States: what does not.
-PLACE_KNOBS = (*AXES, "microbatch_samples", "global_batch_samples")
-LAYER_KNOBS = (
+# Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.
+LAYOUT_OPTIONS = (*AXES, "microbatch_samples", "global_batch_samples")
+LAYER_OPTIONS = (
     "sequence_parallel",
     "tp_overlap",
     "recompute",
@@ -21,9 +28,9 @@ LAYER_KNOBS = (
     "precision",
     "implementation",
 )
-STATE_KNOBS = (
+STATE_OPTIONS = (
     "interleave",
-    "shard_state",
+    "zero_stage",
     "optimizer",
     "offload",
     "compression",
@@ -32,7 +39,7 @@ STATE_KNOBS = (
     "trained",
     "lora_rank",
 )
-# What a search tries unless told otherwise: what leaves the trained model as it is, all on the accelerator.
+# What a search tries by default: what leaves the trained model as it is, all on the accelerator.
 # Attention and loss are fused and layers compiled: each is only ever faster, and neither changes a result.
 USUAL: Mapping[str, tuple[Value, ...]] = {
     "sequence_parallel": (False, True),
@@ -42,7 +49,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "fused_loss": (True,),
     "precision": ("bf16",),
     "implementation": ("compiled",),
-    "shard_state": (0, 1, 2, 3),
+    "zero_stage": (0, 1, 2, 3),
     "optimizer": ("adam",),
     "offload": ("none",),
     "compression": ("none",),
@@ -55,10 +62,10 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What may be chosen: so many accelerators, global batches, and values a knob.
+    """What may be chosen: a number of accelerators, global batches, and values of each option.
 
     choices: by field of `Strategy`, the values allowed, over USUAL; axes, microbatch_samples and interleave
-    are free unless named: every value that the model, the batch and the accelerators allow.
+    are free unless named: they take every value that the model, the batch and the accelerators allow.
     """
 
     num_accelerators: int
@@ -66,7 +73,7 @@ class Space:
     choices: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse spaces that hold nothing whatever the model."""
+        """Refuse spaces that are empty for every model."""
         if self.num_accelerators < 1 or not self.global_batches or min(self.global_batches) < 1:
             raise SpecError(
                 f"space: num_accelerators={self.num_accelerators}, global_batches={self.global_batches}; "
@@ -75,12 +82,278 @@ class Space:
         known = {each.name for each in fields(Strategy)} - {"global_batch_samples"}
         for name, values in self.choices.items():
             if name not in known or not values:
-                raise SpecError(f"space: {name}={values!r}; expected values of a knob of a strategy")
+                raise SpecError(f"space: {name}={values!r}; expected values of an option of a strategy")
 
     def allows(self, name: str, value: Value) -> bool:
-        """Whether a free knob may take a value."""
+        """Whether a free option may take a value."""
         return name not in self.choices or value in self.choices[name]
 
     def values(self, name: str) -> tuple[Value, ...]:
-        """The values of a knob that is not free."""
+        """The values of an option that is not free."""
         return self.choices.get(name, USUAL[name])
+
+
+_SHARDED_GRADIENTS = 2  # the ZeRO stage from which gradients are sharded
+_SHARDED_WEIGHTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the sharding of a model on a chip; hidden 0: only data and layers can be sharded."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    experts: int
+    sequence: int
+    precisions: tuple[Precision, ...]
+
+
+def limits(load: Load, machine: Machine) -> Limits:
+    """The limits of a load on a machine, both of plain numbers."""
+    peaks = (float(peak) for peak in machine.peak_flop_per_s)
+    return Limits(
+        layers=int(load.layers),
+        hidden=int(load.hidden),
+        heads=int(load.heads),
+        kv_heads=int(load.kv_heads),
+        experts=int(load.experts),
+        sequence=int(load.sequence),
+        precisions=tuple(name for name, peak in zip(PRECISIONS, peaks, strict=True) if not np.isnan(peak)),
+    )
+
+
+def fault(strategy: Strategy, limits: Limits) -> str | None:
+    """Why the model or chip does not allow a strategy, in a few words; None where it does."""
+    ranks = strategy.dp * strategy.cp
+    return (
+        axes_fault(limits, tp=strategy.tp, pp=strategy.pp, cp=strategy.cp)
+        or expert_fault(limits, ranks=ranks * strategy.tp, ep=strategy.ep)
+        or pipeline_fault(
+            limits, pp=strategy.pp, interleave=strategy.interleave, num_microbatches=strategy.num_microbatches
+        )
+        or split_fault(
+            limits,
+            tp=strategy.tp,
+            cp=strategy.cp,
+            sequence_parallel=strategy.sequence_parallel,
+            tp_overlap=strategy.tp_overlap,
+        )
+        or state_fault(ranks=ranks, pp=strategy.pp, zero_stage=strategy.zero_stage, offload=strategy.offload)
+        or exchange_fault(
+            ranks=ranks,
+            zero_stage=strategy.zero_stage,
+            compression=strategy.compression,
+            compression_rank=strategy.compression_rank,
+            sync_period=strategy.sync_period,
+        )
+        or adapter_fault(limits, tp=strategy.tp, trained=strategy.trained, lora_rank=strategy.lora_rank)
+        or precision_fault(limits, strategy.precision)
+    )
+
+
+def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> str | None:
+    """Why these sizes of the tensor, pipeline and context axes are illegal.
+
+    Source: Shoeybi et al. 2019 (whole heads a rank; shared keys are copied where tp exceeds them); Llama team
+    2024, section 3.3.2 (2 cp chunks a sequence balance causal attention).
+    """
+    if not limits.hidden and (tp > 1 or cp > 1):
+        return "a model known by its figures a sample has no tensor or context axis"
+    if tp > 1 and (limits.heads % tp or limits.hidden % tp):
+        return f"tp does not divide heads={limits.heads} and hidden={limits.hidden}"
+    if tp > 1 and limits.kv_heads % tp and tp % limits.kv_heads:
+        return f"tp neither divides nor is a multiple of kv_heads={limits.kv_heads}"
+    if cp > 1 and limits.sequence % (2 * cp):
+        return f"2 cp does not divide sequence={limits.sequence}"
+    return f"pp exceeds layers={limits.layers}" if pp > limits.layers else None
+
+
+def expert_fault(limits: Limits, *, ranks: int, ep: int) -> str | None:
+    """Why an expert axis within so many ranks of one stage is illegal. Source: Lepikhin et al. 2020."""
+    if ep == 1:
+        return None
+    if not limits.experts:
+        return "a model without experts has no expert axis"
+    if limits.experts % ep:
+        return f"ep does not divide experts={limits.experts}"
+    return "ep does not divide dp x tp x cp" if ranks % ep else None
+
+
+def pipeline_fault(limits: Limits, *, pp: int, interleave: int, num_microbatches: int) -> str | None:
+    """Why a pipeline schedule is illegal. Source: Narayanan et al. 2021, section 2.2."""
+    chunks = pp * interleave
+    if interleave > 1:
+        if pp == 1:
+            return "interleave needs pp above 1"
+        if num_microbatches % pp:
+            return "interleave needs micro-batches in multiples of pp"
+        if limits.layers % chunks and not limits.layers % pp:
+            return f"pp x interleave does not divide layers={limits.layers}"
+    fullest = -(-limits.layers // chunks) * interleave
+    if limits.layers <= (pp - 1) * fullest:
+        return f"pp x interleave leaves the last stage none of layers={limits.layers}"
+    return None
+
+
+def split_fault(limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp_overlap: bool) -> str | None:
+    """Why splitting activations along the sequence is illegal. Source: Korthikanti et al. 2022."""
+    if sequence_parallel and tp == 1:
+        return "sequence_parallel needs tp above 1"
+    if sequence_parallel and limits.sequence % (tp * cp):
+        return f"sequence_parallel needs tp x cp to divide sequence={limits.sequence}"
+    # What is overlapped are the pieces of gathers and scatters, which only sequence parallelism makes.
+    return "tp_overlap needs sequence_parallel" if tp_overlap and not sequence_parallel else None
+
+
+def state_fault(*, ranks: int, pp: int, zero_stage: int, offload: str) -> str | None:
+    """Why sharding or offloading states among so many ranks with the same weights is illegal.
+
+    Source: DeepSpeed, runtime/pipe/engine.py (stages from 2 on exclude pipelines: gradients accumulate
+    whole); Ren et al. 2021, Rajbhandari et al. 2021 (what is offloaded is a rank's shard).
+    """
+    if zero_stage and ranks == 1:
+        return "zero_stage needs dp x cp above 1"
+    if zero_stage >= _SHARDED_GRADIENTS and pp > 1:
+        return "zero_stage of 2 and 3 exclude pp above 1"
+    if offload != "none" and ranks > 1 and not zero_stage:
+        return "offload among several data ranks needs zero_stage"
+    if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < _SHARDED_WEIGHTS)):
+        return "offloaded weights need zero_stage=3 (or one data rank) and no pipeline"
+    return None
+
+
+def exchange_fault(
+    *, ranks: int, zero_stage: int, compression: str, compression_rank: int, sync_period: int
+) -> str | None:
+    """Why compressing gradients or exchanging them less often is illegal.
+
+    Source: torch.distributed, DDP communication hooks (replicated weights only); Stich 2019 (local SGD).
+    """
+    if compression == "none" and compression_rank:
+        return "compression_rank needs a compression"
+    if compression in {"powersgd", "topk"} and not compression_rank:
+        return f"compression={compression} needs a compression_rank"
+    if (compression != "none" or sync_period > 1) and (ranks == 1 or zero_stage):
+        return "compression and sync_period need several data ranks and zero_stage=0"
+    return None
+
+
+def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> str | None:
+    """Why training this part of the weights is illegal. Source: Hu et al. 2021; Dettmers et al. 2023."""
+    if (trained == "full") != (lora_rank == 0):
+        return "adapters need a lora_rank, and only they have one"
+    if trained != "full" and not limits.hidden:
+        return "a model known by its figures a sample has no adapters"
+    # bitsandbytes packs a whole matrix into blocks of 4-bit numbers and has no tensor-parallel layer.
+    return "trained=qlora needs tp=1" if trained == "qlora" and tp > 1 else None
+
+
+def precision_fault(limits: Limits, precision: str) -> str | None:
+    """Why a number format is illegal: the maker of the chip states no rate for it."""
+    return None if precision in limits.precisions else f"the chip states no rate for precision={precision}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegalValues:
+    """Legal combinations of some options. key: what they depend on. reason: why there are none."""
+
+    key: tuple[Any, ...]
+    number: int
+    allowed: Combinations
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegalCombinations:
+    """Legal combinations of the options that are no sizes, made once for all layouts that allow the same."""
+
+    space: Space
+    limits: Limits
+    known: dict[tuple[Any, ...], LegalValues] = field(default_factory=dict)
+    numbers: dict[Combinations, int] = field(default_factory=dict)
+
+    @property
+    def numbered(self) -> tuple[Combinations, ...]:
+        """The combinations of each number."""
+        return tuple(self.numbers)
+
+    def of_layers(self, *, tp: int, cp: int) -> LegalValues:
+        """Values of LAYER_OPTIONS that sizes of the axes allow."""
+        key = ("layers", tp, cp)
+        if key not in self.known:
+            choices = [self.space.values(name) for name in LAYER_OPTIONS]
+            self._know(key, *_legal(LAYER_OPTIONS, choices, partial(self._layer_fault, tp=tp, cp=cp)))
+        return self.known[key]
+
+    def of_states(self, *, tp: int, pp: int, ranks: int, fills_pipeline: bool) -> LegalValues:
+        """Values of STATE_OPTIONS that sizes of the axes allow.
+
+        ranks: that hold the same weights. fills_pipeline: whether micro-batches are a multiple of the stages.
+        """
+        ranks = min(ranks, 2)
+        key = ("states", pp, fills_pipeline, ranks, tp > 1)
+        if key not in self.known:
+            free = range(1, max(1, self.limits.layers // pp) + 1) if pp > 1 else (1,)
+            chunks = tuple(each for each in free if self.space.allows("interleave", each))
+            others = [self.space.values(name) for name in STATE_OPTIONS[1:]]
+            state_reason = partial(self._state_fault, tp=tp, pp=pp, ranks=ranks)
+            kept, wrong = _legal(STATE_OPTIONS[1:], others, state_reason)
+            num_others = len(kept) + wrong.total()
+            legal = []
+            for each in chunks:
+                reason = pipeline_fault(
+                    self.limits, pp=pp, interleave=each, num_microbatches=pp if fills_pipeline else 1
+                )
+                if reason is None:
+                    legal.append(each)
+                else:
+                    wrong[reason] += num_others
+            if not chunks:
+                wrong = Counter(["interleave asked for needs pp above 1, and as many layers a stage"])
+            self._know(key, tuple((each, *rest) for each in legal for rest in kept), wrong)
+        return self.known[key]
+
+    def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[str]) -> None:
+        """Keep what a key allows; where that is nothing, with the most frequent reason."""
+        number = self.numbers.setdefault(allowed, len(self.numbers))
+        reason = wrong.most_common(1)[0][0] if wrong and not allowed else None
+        self.known[key] = LegalValues(key=key, number=number, allowed=allowed, reason=reason)
+
+    def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> str | None:
+        return precision_fault(self.limits, chosen["precision"]) or split_fault(
+            self.limits,
+            tp=tp,
+            cp=cp,
+            sequence_parallel=chosen["sequence_parallel"],
+            tp_overlap=chosen["tp_overlap"],
+        )
+
+    def _state_fault(self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int) -> str | None:
+        return (
+            state_fault(ranks=ranks, pp=pp, zero_stage=chosen["zero_stage"], offload=chosen["offload"])
+            or exchange_fault(
+                ranks=ranks,
+                zero_stage=chosen["zero_stage"],
+                compression=chosen["compression"],
+                compression_rank=chosen["compression_rank"],
+                sync_period=chosen["sync_period"],
+            )
+            or adapter_fault(self.limits, tp=tp, trained=chosen["trained"], lora_rank=chosen["lora_rank"])
+        )
+
+
+def _legal(
+    names: tuple[str, ...], choices: list[tuple[Value, ...]], reason: Callable[[Any], str | None]
+) -> tuple[Combinations, Counter[str]]:
+    """The combinations without a fault, and the faults of the others with their number."""
+    kept: list[tuple[Value, ...]] = []
+    wrong: Counter[str] = Counter()
+    for values in product(*choices):
+        found = reason(dict(zip(names, values, strict=True)))
+        if found is None:
+            kept.append(values)
+        else:
+            wrong[found] += 1
+    return tuple(kept), wrong

@@ -95,6 +95,21 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One line of an answer: what it is about, and what it comes to."""
+
+    label: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A few lines under each other, their labels in a column of their own."""
+
+    items: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column of a table. is_wide: left out of 80 characters. meaning: shown on demand.
 
@@ -181,4 +196,4 @@ class Listing:
     code: str
 
 
-Block: TypeAlias = Prose | Heading | Bullets | Listing | Tiles | Table | Matrix | Panels | Fold
+Block: TypeAlias = Prose | Heading | Bullets | Listing | Tiles | Facts | Table | Matrix | Panels | Fold

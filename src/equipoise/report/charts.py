@@ -18,6 +18,12 @@ class Mark:
     symbol: Symbol
 
 
+def series_mark(place: int) -> Mark:
+    """The mark of the series at a place, counted from 0; grey where colours end."""
+    colour = place + 1 if place < NUM_COLOURS else None
+    return Mark(colour=colour, symbol=SYMBOLS[place % len(SYMBOLS)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """One axis. title names the quantity and its unit. categories: top to bottom, for an axis of names."""

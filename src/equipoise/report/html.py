@@ -92,6 +92,7 @@ def _asset(name: str) -> str:
 
 def _masthead(page: Page[Shown], findings: Shown, *brand: str) -> Html:
     """Brand, what it is about, what was found. Without a brand there is a frame, which has the theme."""
+    summary = page.summary(findings)
     button = element("button", "Dark theme", type="button", class_="theme", hidden=True)
     return element(
         "header",
@@ -102,7 +103,9 @@ def _masthead(page: Page[Shown], findings: Shown, *brand: str) -> Html:
             class_="kicker",
         ),
         element("h1", unbroken(page.headline(findings))),
-        element("ul", *(element("li", unbroken(each)) for each in page.summary(findings)), class_="summary"),
+        element("ul", *(element("li", unbroken(each)) for each in summary), class_="summary")
+        if summary
+        else "",
         element(
             "noscript",
             element("p", "Figures need JavaScript; every number is in the tables too.", class_="note"),

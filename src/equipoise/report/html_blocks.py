@@ -10,6 +10,7 @@ from equipoise.report.blocks import (
     Cell,
     Code,
     Column,
+    Facts,
     Fold,
     Heading,
     Listing,
@@ -82,6 +83,11 @@ def _tile(tile: Tile) -> Html:
         element("p", unbroken(tile.words), class_="words"),
         class_="tile",
     )
+
+
+def _facts(block: Facts) -> Html:
+    rows = (joined(element("dt", each.label), element("dd", *map(_span, each.spans))) for each in block.items)
+    return element("dl", *rows, class_="facts")
 
 
 def _badge(badge: Badge) -> Html:
@@ -212,6 +218,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
     (Bullets, _bullets),
     (Listing, _listing),
     (Tiles, _tiles),
+    (Facts, _facts),
     (Table, _table),
     (Matrix, _matrix),
     (Panels, _panels),

@@ -1,195 +1,215 @@
-"""The documents of `scores` and `report` as plain values: SI units, fractions, null where unknown."""
+"""Records as plain values for JSON: SI units, fractions, null where unknown. What a verb's document says."""
 
+import datetime as dt
 import math
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
 
-import polars as pl
+import numpy as np
 
-from equipoise.advice.forecast.balance import RULE as PAID_RULE
-from equipoise.advice.forecast.balance import Balance, Unanswered
-from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS
-from equipoise.advice.forecast.record import Shipped
-from equipoise.economics import bill_fields
-from equipoise.findings import Findings, WorkloadFindings
-from equipoise.scaling.claims import RULE, Claim, Part
-from equipoise.scaling.decompose import FACTORS
-from equipoise.scaling.equilibrium import KINDS
-from equipoise.scaling.metrics import SCORE_COLUMNS
+from equipoise.decide.allocation.allocate import Allocation, Share
+from equipoise.decide.answer import Alternative, Answer
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.prediction import Prediction
+from equipoise.decide.solve_for import Reaches
+from equipoise.report.evidence import evidence_of
+from equipoise.report.format import usable
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
 
-
-def score_fields(frame: pl.DataFrame) -> dict[str, Any]:
-    """What `equipoise scores --json` says: every entry of the frame that `study.scores` returned."""
-    return {"entries": _rows(frame)}
-
-
-def report_fields(findings: Findings) -> dict[str, Any]:
-    """What `equipoise report --json` says: all findings."""
-    shared = findings.shared
-    return {
-        "round": findings.round,
-        "division": findings.division,
-        "sources": findings.sources,
-        "headline": findings.headline,
-        "summary": list(findings.summary),
-        "workloads": [_workload(each, findings.claims) for each in findings.workloads],
-        "claims": [_claim(claim, claim.parts) for claim in findings.claims],
-        "verdict_rule": RULE,
-        "diagnosis_rules": {symptom.name: symptom.rule for symptom in SYMPTOMS} | {"curve": CURVE_RULE},
-        "equilibrium_rules": {kind.name: kind.definition for kind in KINDS} | {"cost, energy": PAID_RULE},
-        "record": None if findings.record is None else _record(findings.record),
-        "attributed": [_plain_dict(asdict(each)) for each in findings.attributed],
-        "shared_systems": {
-            "num_systems": shared.num_systems,
-            "num_published": shared.num_published,
-            "words": shared.words,
-            "systems": _rows(shared.table),
-            "families": _rows(shared.families),
-        },
-    }
+# Digits of a float that came out of a calculation: sums differ in the last ones from machine to machine.
+_NUM_DIGITS = 6
+# Of what an allocation minimises; seconds otherwise.
+_UNITS = {"cost": "usd", "energy": "j"}
 
 
-def _record(record: Shipped) -> dict[str, Any]:
-    """How wrong predictions were on results held out, as `backtest` says it, without the groups."""
-    return _plain_dict({"dataset": record.dataset, "backtests": [asdict(each) for each in record.summaries]})
+def fields_of(record: object) -> dict[str, Any]:
+    """A frozen dataclass as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
+
+    Tuples become lists, paths and strategies text, what is not finite null. Left out: fields with metadata
+    `json=False`, functions and arrays.
+    """
+    assert is_dataclass(record)
+    found = {name: _value(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
+    for each in fields(record):
+        value = getattr(record, each.name)
+        if each.metadata.get("json", True) and not isinstance(value, np.ndarray) and not _is_function(value):
+            found[each.name] = _value(value)
+    return found
 
 
-def _workload(found: WorkloadFindings, claims: tuple[Claim, ...]) -> dict[str, Any]:
-    reference = found.table.reference
-    return {
-        "workload": found.workload,
-        "name": found.name,
-        "num_entries": found.table.num_entries,
-        "num_scored": found.table.num_scored,
-        "reference": None if reference is None else _plain(asdict(reference)),
-        "published": None if found.table.published is None else _plain(asdict(found.table.published)),
-        "differences": list(found.table.differences),
-        "unscored": [_plain(asdict(each)) for each in found.table.unscored],
-        "entries": [_entry(row) for row in found.entries.iter_rows(named=True)],
-        "grouping": None if found.grouping is None else _plain(asdict(found.grouping)),
-        "grouping_missing": found.grouping_missing,
-        "curves": _rows(found.curves),
-        "pointers": [_plain(asdict(pointer)) for pointer in found.pointers],
-        "energy": _rows(
-            found.energy.select(
-                "entry_id", "num_accelerators", "accelerator", "energy_j", "energy_j_per_sample"
-            )
-        ),
-        "losses": _rows(found.losses),
-        "diagnoses": [_plain(asdict(each)) for each in (*found.curve_diagnoses, *found.diagnoses)],
-        "fit": _fit(found),
-        "equilibria": [
-            _equilibrium(each, place) for each in found.balances.found for place in range(len(each.points))
-        ],
-        "claims": [
-            _claim(claim, [part for part in claim.parts if part.workload in (found.workload, None)])
-            for claim in claims
-            if found.workload in claim.workloads
-        ],
-    }
+def candidate_fields(candidate: Candidate) -> dict[str, Any]:
+    """A candidate: `accelerator` is the accelerator or system asked for, as in `id`; `chip` its chip."""
+    found = fields_of(candidate)
+    return found | {"accelerator": found.pop("system"), "chip": candidate.accelerator}
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    """One entry as in `scores`, with its group and the factors of its efficiency."""
-    return _plain_dict(
-        {column: row[column] for column in SCORE_COLUMNS}
-        | {
-            "entry_id": row["entry_id"],
-            "cluster": row["cluster"],
-            "energy_j_per_sample": row["energy_j_per_sample"],
-            "factors": {factor: row[factor] for factor in FACTORS},
-            "factors_missing": row["factors_missing"],
-        }
-    )
+def _is_function(value: object) -> bool:
+    return callable(value) and not is_dataclass(value)
 
 
-def _fit(found: WorkloadFindings) -> dict[str, Any]:
-    """The laws behind a workload: samples against batch, and time against size of each accelerator."""
-    growth = found.batches
-    samples = (
-        {"missing": _plain(asdict(growth))}
-        if isinstance(growth, Unanswered)
-        else {
-            "samples_min": _interval(growth.samples_min),
-            "batch_critical_samples": _interval(growth.batch_critical),
-            "growth": _interval(growth.growth),
-            "num_entries": len(growth.entries),
-            "num_rounds": growth.num_rounds,
-            "curve": _rows(growth.curve),
-        }
-    )
-    return {
-        "samples_to_target": samples,
-        "curves": [_curve(each) for each in found.balances.found],
-        "missing": [_plain(asdict(each)) for each in found.balances.unanswered],
-    }
-
-
-def _curve(each: Balance) -> dict[str, Any]:
-    """The law of one accelerator, and its predictions as `predict` gives them."""
-    ground = each.forecast.ground
-    return _plain_dict(
-        {
-            "accelerator": each.accelerator,
-            "law": asdict(ground.law),
-            "domain": asdict(ground.domain),
-            "sizes": each.sizes,
-            "predictions": each.curve.to_dicts(),
-            "evidence": [asdict(one) for one in ground.evidence],
-        }
-    )
-
-
-def _equilibrium(each: Balance, place: int) -> dict[str, Any]:
-    """One point with its bill; is_answer marks the smallest of balance, marginal and floor."""
-    point, bill = each.points[place], each.bills[place]
-    return _plain_dict(
-        {
-            "accelerator": each.accelerator,
-            **asdict(point),
-            "censored": point.censored,
-            "is_answer": point is each.forecast.answer,
-            **bill_fields(bill),
-            "words": each.words[place],
-        }
-    )
-
-
-def _interval(interval: Interval) -> dict[str, Any]:
-    """The interval; null where the data set no upper bound."""
-    return _plain_dict(asdict(interval))
-
-
-def _claim(claim: Claim, parts: list[Part] | tuple[Part, ...]) -> dict[str, Any]:
-    return _plain_dict(
-        {
-            "number": claim.number,
-            "claim": claim.claim,
-            "workloads": claim.workloads,
-            "stated_for": claim.stated_for,
-            "their_way": asdict(claim.their_way),
-            "like_for_like": asdict(claim.like_for_like),
-            "verdict": claim.verdict,
-            "parts": [asdict(part) for part in parts],
-        }
-    )
-
-
-def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return [_plain_dict(row) for row in frame.iter_rows(named=True)]
-
-
-def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: _plain(each) for key, each in value.items()}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with tuples as lists and null for every number that is not finite."""
-    if isinstance(value, dict):
-        return _plain_dict(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+def _value(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    form = next((write for kind, write in _FORMS if isinstance(value, kind)), None)
+    if form is not None:
+        return form(value)
+    if is_dataclass(value):
+        return fields_of(value)
+    if isinstance(value, Mapping):
+        return {str(key): _value(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_value(each) for each in value]
     return value
+
+
+def cluster_fields(nodes: Cluster) -> dict[str, Any]:
+    """What a system's nodes are."""
+    return {
+        "name": nodes.name,
+        "accelerator": nodes.accelerator.slug,
+        "memory_bytes": _value(nodes.accelerator.memory_bytes),
+        "node_size": nodes.node_size,
+        "topology": nodes.topology,
+        "intra_byte_per_s": nodes.intra.byte_per_s,
+        "inter_byte_per_s": nodes.inter.byte_per_s,
+    }
+
+
+# Records that have a form of their own; an interval too wide to be used is unknown.
+_FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
+    (Strategy, Strategy.text),
+    (Cluster, cluster_fields),
+    (Workload, lambda about: {"slug": about.slug, "title": about.title}),
+    (Candidate, candidate_fields),
+    (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
+    (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": other.wins_when}),
+    (Path, str),
+    (dt.date, str),
+)
+
+
+def answer_fields(answer: Answer) -> dict[str, Any]:
+    """The document of `advise` and `plan`, schema 2: every candidate, the choice, and what it rests on.
+
+    The question is as it was asked; all else is rounded to _NUM_DIGITS digits, by which its identities hold.
+    """
+    found = fields_of(answer)
+    found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
+    rounded = {name: _rounded(value) for name, value in found.items() if name != "question"}
+    return {"question": _question(answer), **rounded}
+
+
+def _question(answer: Answer) -> dict[str, Any]:
+    """Every field of the question; its systems as they were taken, on each of their terms."""
+    systems = [
+        {
+            "system": each.name,
+            "terms": terms,
+            "price_usd_per_accelerator_hour": None
+            if rates.price is None
+            else rates.price.usd_per_accelerator_hour,
+            "stock": each.stock,
+        }
+        for each in answer.systems
+        for terms, rates in each.rates.items()
+    ]
+    return fields_of(answer.question) | {"systems": systems}
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with its floats rounded; whole numbers stay."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    if isinstance(value, float) and not value.is_integer():
+        return float(f"{value:.{_NUM_DIGITS}g}")
+    return value
+
+
+def prediction_fields(found: Prediction) -> dict[str, Any]:
+    """The document of `predict`, schema 2: the same candidates and equilibria as of an answer."""
+    asked = fields_of(found.question)
+    fields = fields_of(found)
+    del fields["question"], fields["candidates"], fields["outside"], fields["answer"]
+    predictions = [
+        {
+            **candidate_fields(each),
+            "in_domain": each.num_accelerators not in found.outside,
+            "outside": found.outside.get(each.num_accelerators),
+        }
+        for each in found.candidates
+    ]
+    rounded = _rounded({"predictions": predictions, **fields})
+    return {"question": asked, **rounded}
+
+
+def reach_fields(found: Reaches) -> dict[str, Any]:
+    """The document of `advise --ask`, schema 2: the question once, then each system, the furthest first."""
+    fields = fields_of(found)
+    for each in (fields["best"], *fields["others"]):
+        del each["question"]
+    return {"question": fields_of(found.best.question), **_rounded(fields)}
+
+
+def allocation_fields(found: Allocation) -> dict[str, Any]:
+    """The document of `allocate`, schema 2."""
+    solved = found.solved
+    whole = {
+        "cluster": {
+            "accelerator": found.pool.cluster.accelerator.slug,
+            "num_accelerators": found.pool.cluster.num_accelerators,
+            "node_size": found.pool.cluster.node_size,
+        },
+        "objective": found.objective,
+        "unit": _UNITS.get(found.objective, "s"),
+        "value": asdict(found.value),
+        "feasible": found.is_feasible,
+        "certain": found.is_certain,
+        "jobs": [_share(each) for each in found.shares],
+        "late": [
+            {"name": each.job.name, "deadline_s": each.job.deadline_s, "late_s": each.late_s}
+            for each in found.shares
+            if each.late_s
+        ],
+        "side_by_side": found.is_side_by_side,
+        "makespan_s": found.makespan_s,
+        "total_time_s": found.total_s,
+        "proof": {
+            "method": solved.method,
+            "proved": solved.is_proved,
+            "bound": solved.bound,
+            "gap": solved.gap,
+            "num_looked": solved.num_looked,
+        },
+        "rivals": [asdict(each) for each in found.rivals],
+        "electricity_usd_per_kwh": None
+        if found.pool.tariff is None
+        else {"by_hour": list(found.pool.tariff.usd_per_kwh), "begin_s": found.pool.tariff.begin_s},
+        "notes": list(found.notes),
+    }
+    return {name: _rounded(value) for name, value in whole.items()}
+
+
+def _share(each: Share) -> dict[str, Any]:
+    deadline = each.job.deadline_s
+    return {
+        "name": each.job.name,
+        "workload": each.job.workload,
+        "start_s": each.start_s,
+        "end_s": asdict(each.end_s),
+        "deadline_s": deadline if math.isfinite(deadline) else None,
+        "late_s": each.late_s,
+        "at_risk": each.is_at_risk,
+        "hourly_electricity_usd": each.hourly_electricity_usd,
+        "candidate": candidate_fields(each.candidate),
+        "times_s": [
+            {"num_accelerators": size, **asdict(time)}
+            for size, time in zip(each.times.sizes, each.times.time_s, strict=True)
+        ],
+    }

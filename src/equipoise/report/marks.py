@@ -3,7 +3,7 @@
 from collections import Counter
 
 from equipoise.findings import Findings
-from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Mark
+from equipoise.report.charts import Mark, series_mark
 
 
 def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
@@ -15,21 +15,16 @@ def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
     for workload in findings.workloads:
         entries.update(workload.entries["accelerator"].to_list())
     ranked = sorted(entries, key=lambda slug: (-entries[slug], slug or ""))
-    return {slug: _mark(place) for place, slug in enumerate(ranked)}
+    return {slug: series_mark(place) for place, slug in enumerate(ranked)}
 
 
 def workload_marks(findings: Findings) -> dict[str, Mark]:
     """A mark for each workload, in the order of the findings."""
-    return {workload.workload: _mark(place) for place, workload in enumerate(findings.workloads)}
+    return {workload.workload: series_mark(place) for place, workload in enumerate(findings.workloads)}
 
 
 def group_mark(cluster: int | None) -> Mark:
     """The mark of a K-means group, counted from 1; grey where an entry belongs to none."""
     if cluster is None:
         return Mark(colour=None, symbol="circle")
-    return _mark(cluster - 1)
-
-
-def _mark(place: int) -> Mark:
-    colour = place + 1 if place < NUM_COLOURS else None
-    return Mark(colour=colour, symbol=SYMBOLS[place % len(SYMBOLS)])
+    return series_mark(cluster - 1)

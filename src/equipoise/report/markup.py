@@ -7,8 +7,9 @@ from typing import Final, TypeAlias
 import orjson
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
-_UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB"
-_WITH_UNIT: Final = re.compile(rf"(?<=[0-9]) (?=%|(?:{_UNITS})\b)")
+_UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_WITH_UNIT: Final = re.compile(rf"(?<=[0-9]) (?=[%{_TIMES}]|(?:{_UNITS})\b)")
 Attribute: TypeAlias = str | int | float | bool | None
 
 

@@ -14,7 +14,7 @@ class Page(Generic[Shown]):
 
     title: of the window. about: what the page is about, above the headline. headline: one sentence that says
     what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
-    what it is not, at its end.
+    what it is not, at its end. brief: the blocks of one screen; None where a page has no short form.
     """
 
     title: Callable[[Shown], str]
@@ -23,6 +23,7 @@ class Page(Generic[Shown]):
     summary: Callable[[Shown], tuple[str, ...]]
     sections: tuple[Section[Shown], ...]
     closing: Callable[[Shown], tuple[str, ...]]
+    brief: Callable[[Shown], tuple[Block, ...]] | None = None
 
     def content(self, findings: Shown) -> list[tuple[Section[Shown], tuple[Block, ...]]]:
         """The sections that have something to say, with what they say."""

@@ -1,66 +1,78 @@
 """Parts of wholes as the series of a bar chart, and in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from equipoise.advice.plans.planned import Option
-from equipoise.advice.plans.sizing import Parts
-from equipoise.report import option_text
-from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Mark, Part
-from equipoise.report.words import count
+from equipoise.report.charts import Mark, Part, series_mark
 from equipoise.units import format_percent
 
 REST: Final = "rest"
-SMALL_SHARE: Final = 0.01  # of a whole: less is not worth a word
+SMALL_SHARE: Final = 0.01  # of a whole: less is not worth a word, nor a colour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What options are made of. options: (n_options,) in the order of `parts`. titles: of parts, by name."""
+    """What things are made of. bars: a name and its amounts by part. titles: of parts, by name."""
 
-    options: tuple[Option, ...]
-    parts: Parts
+    bars: tuple[tuple[str, Mapping[str, float]], ...]
     titles: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts that are worth a colour in any bar, in the order of `titles`; then the rest."""
+        known = [
+            name
+            for name in dict.fromkeys((*self.titles, *(name for _, parts in self.bars for name in parts)))
+            if name != REST
+            and any(parts.get(name, 0.0) >= SMALL_SHARE * sum(parts.values()) > 0.0 for _, parts in self.bars)
+        ]
+        has_rest = any(
+            name not in known and amount > 0.0 for _, parts in self.bars for name, amount in parts.items()
+        )
+        return (*known, REST) if has_rest else tuple(known)
 
     def series(self, scale: float) -> tuple[Part, ...]:
         """The parts as they are stacked: heights in units of `scale`, shares of the bar beside them."""
         return tuple(
             Part(
-                name=self.titles[name],
-                mark=_mark(place, name),
-                heights=tuple(row[place] / scale for row in self.parts.amounts),
+                name=self.title(name),
+                mark=Mark(colour=None, symbol="circle") if name == REST else series_mark(place),
+                heights=tuple(self._amount(parts, name) / scale for _, parts in self.bars),
                 hovers=tuple(
-                    (option_text.hardware(option), f"{self.titles[name]}: {_share(row[place], row)}")
-                    for option, row in zip(self.options, self.parts.amounts, strict=True)
+                    (bar, f"{self.title(name)}: {_share(self._amount(parts, name), parts)}")
+                    for bar, parts in self.bars
                 ),
             )
-            for place, name in enumerate(self.parts.names)
+            for place, name in enumerate(self.names)
         )
 
     def shares(self, place: int) -> list[str]:
-        """The parts of one option that are worth a word, the largest first."""
-        row = self.parts.amounts[place]
-        pairs = sorted(zip(row, self.parts.names, strict=True), reverse=True)
+        """The parts of one bar that are worth a word, the largest first."""
+        _, parts = self.bars[place]
+        pairs = sorted(((self._amount(parts, name), name) for name in self.names), reverse=True)
+        whole = sum(parts.values())
         return [
-            f"{self.titles[name]} {_share(amount, row)}"
+            f"{self.title(name)} {_share(amount, parts)}"
             for amount, name in pairs
-            if amount >= SMALL_SHARE * sum(row)
+            if amount >= SMALL_SHARE * whole
         ]
 
     def words(self) -> str:
-        """The parts of every option, as one sentence."""
-        told = [
-            f"{count(each.num_accelerators)} accelerators: {', '.join(self.shares(place))}"
-            for place, each in enumerate(self.options)
-        ]
-        return f"{'; '.join(told)}."
+        """The parts of every bar, as one sentence."""
+        said = [f"{bar}: {', '.join(self.shares(at))}" for at, (bar, _) in enumerate(self.bars)]
+        return f"{'; '.join(said)}."
+
+    def title(self, name: str) -> str:
+        """What people call a part."""
+        return self.titles.get(name, "smaller parts" if name == REST else name.replace("_", " "))
+
+    def _amount(self, parts: Mapping[str, float], name: str) -> float:
+        if name != REST:
+            return parts.get(name, 0.0)
+        shown = set(self.names)
+        return sum(amount for part, amount in parts.items() if part not in shown or part == REST)
 
 
-def _mark(place: int, name: str) -> Mark:
-    colour = None if name == REST or place >= NUM_COLOURS else place + 1
-    return Mark(colour=colour, symbol=SYMBOLS[place % len(SYMBOLS)])
-
-
-def _share(amount: float, row: Sequence[float]) -> str:
-    return format_percent(round(amount / sum(row), 3))
+def _share(amount: float, parts: Mapping[str, float]) -> str:
+    return format_percent(round(amount / sum(parts.values()), 3))

@@ -17,6 +17,7 @@ from equipoise.report.blocks import (
     Bullets,
     Cell,
     Code,
+    Facts,
     Fold,
     Heading,
     Listing,
@@ -38,16 +39,24 @@ from equipoise.report.words import DASH, TIMES, listed
 ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
+LONGEST_WORD: Final = 28
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
 
-def render(page: Page[Shown], findings: Shown, console: Console) -> None:
-    """Print a page on `console`, no line longer than it is wide; colour and Unicode where it has them."""
+def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool = True) -> None:
+    """Print a page on `console`, no line longer than it is wide; colour and Unicode where it has them.
+
+    full: all of it; else one screen, where the page has a short form.
+    """
     _print(console, Text(f"Equipoise {__version__} · {page.about(findings)}", "dim"))
     console.print()
     _print(console, Text(page.headline(findings), "bold"))
     for each in page.summary(findings):
         _item(console, Text(each))
+    if page.brief is not None and not full:
+        for block in page.brief(findings):
+            _block(block, console)
+        return
     for section, blocks in page.content(findings):
         console.print()
         _print(console, _rule(section.title, console))
@@ -149,6 +158,18 @@ def _tiles(block: Tiles, console: Console) -> None:
         )
 
 
+def _facts(block: Facts, console: Console) -> None:
+    """Labels in a column of their own, further lines under the first."""
+    first = max((cell_len(each.label) for each in block.items), default=0) + 2
+    for each in block.items:
+        text = _spans(each.spans)
+        shown = _as_ascii(text) if _is_ascii(console) else text
+        for place, line in enumerate(shown.wrap(console, console.width - first)):
+            line.rstrip()
+            label = f"{each.label:<{first}}" if place == 0 else " " * first
+            console.print(Text(label, "bold") + line, highlight=False)
+
+
 def _badges(badges: tuple[Badge, ...]) -> Text:
     return Text(", ").join(Text(badge.text, TONES[badge.tone]) for badge in badges)
 
@@ -157,7 +178,7 @@ def _fold(block: Fold, console: Console) -> None:
     if block.is_aside:
         return
     if block.is_long:
-        _item(console, Text(f"{block.title}: in the HTML report and in `equipoise report --json`."))
+        _item(console, Text(f"{block.title}: in the HTML report, and with --json."))
         return
     console.print()
     title = Text(block.title, "bold")
@@ -215,10 +236,16 @@ def _column_widths(block: Table, width: int) -> dict[int, int]:
 
 
 def _least_width(block: Table, place: int) -> int:
-    """What a column needs: the longest word of its title; a number whole, words in a readable strip."""
+    """What a column needs: the longest word of its title; a number whole, words unbroken."""
     title = max((cell_len(word) for word in block.columns[place].title.split()), default=1)
-    longest = max(map(cell_len, _lines(block, place)), default=1)
-    return max(title, longest if block.columns[place].is_number else min(longest, READABLE_COLUMNS))
+    lines = _lines(block, place)
+    longest = max(map(cell_len, lines), default=1)
+    if block.columns[place].is_number:
+        return max(title, longest)
+    if block.columns[place].is_header:
+        return max(title, min(longest, LONGEST_WORD))
+    word = max((cell_len(each) for line in lines for each in line.split()), default=1)
+    return max(title, min(longest, max(READABLE_COLUMNS, min(word, LONGEST_WORD))))
 
 
 def _natural_width(block: Table, place: int) -> int:
@@ -292,6 +319,7 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
     (Bullets, _bullets),
     (Listing, _listing),
     (Tiles, _tiles),
+    (Facts, _facts),
     (Table, _table),
     (Matrix, _matrix),
     (Panels, _panels),

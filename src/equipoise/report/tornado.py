@@ -5,9 +5,9 @@ from typing import Final
 from equipoise.economics.uncertain import Bar, Tornado
 from equipoise.report.blocks import Cell, Column, Table
 from equipoise.report.charts import BarChart, Mark, Part
-from equipoise.report.money_text import share
+from equipoise.report.format import duration, share
 from equipoise.report.words import capital
-from equipoise.units import format_duration, format_si
+from equipoise.units import format_si
 
 LOW_MARK, HIGH_MARK = Mark(colour=3, symbol="circle"), Mark(colour=2, symbol="square")
 LOW, HIGH = "at the low end of its range", "at the high end"
@@ -98,7 +98,7 @@ def amount(value: float, unit: str) -> str:
     ('25 % of hours', '2.0 h', '3.36 USD/h')
     """
     if unit == "s":
-        return format_duration(value)
+        return duration(value)
     if unit.partition("/")[0] in SHARES:
         return f"{share(value)} {unit}"
     return f"{format_si(value)} {unit}"

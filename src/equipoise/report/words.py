@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from equipoise.errors import SpecError
-from equipoise.spec.hardware import accelerator, accelerator_slug
+from equipoise.scaling.equilibrium import Equilibrium
+from equipoise.spec.hardware import exact_accelerator
 from equipoise.spec.workload import workload
 from equipoise.units import MINUTE_S, format_count
 
@@ -14,9 +15,13 @@ LONGEST_NAME: Final = 160
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
 ABSENT: Final = DASH
-# Before the size of an equilibrium, by its bound.
-BOUND_WORDS: Final = {"at": "", "at_least": "at least ", "at_most": "at most "}
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
+
+
+def at_words(point: Equilibrium) -> str:
+    """The size of an equilibrium, with `at least` or `at most` where it was not found."""
+    bound = "at least " if point.limited_by else "at most " if point.is_smallest else ""
+    return f"{bound}{count(point.num_accelerators)}"
 
 
 def printable(text: str) -> str:
@@ -48,9 +53,9 @@ def accelerator_name(slug: str | None) -> str:
     """An accelerator's title without its vendor; the raw name where the hardware table does not know it."""
     if not slug:
         return UNKNOWN_ACCELERATOR
-    if accelerator_slug(slug) is None:
+    known = exact_accelerator(slug)
+    if known is None:
         return printable(slug)
-    known = accelerator(slug)
     return known.title.removeprefix(f"{known.vendor} ")
 
 

@@ -1,6 +1,6 @@
 """Runs that other tools recorded, as rows of the tables: origin `imported`, never scored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,7 @@ from equipoise.runs.readers.columns import BATCH, SIZE, TIMED, UNIT_S
 from equipoise.runs.readers.exports import exported
 from equipoise.runs.readers.numbers import amount, count
 from equipoise.runs.schema import RUNS, SCORES
-from equipoise.spec.hardware import accelerator_slug
-from equipoise.spec.workload import workload_slug
+from equipoise.spec.catalogue import Catalogue, shipped
 
 if TYPE_CHECKING:
     from equipoise.runs.ingest import IngestReport
@@ -42,15 +41,21 @@ def import_runs(
     columns: Mapping[str, str],
     constants: Mapping[str, str],
     into: Path | None = None,
+    catalogue: Catalogue | None = None,
 ) -> "IngestReport":
     """The runs of exported files as the two tables, written into a folder where one is named.
 
     columns: our names -> theirs. constants: workload and accelerator of files that have no such column.
+    catalogue: what names mean; the shipped one unless given.
     Raises DataError naming the file, row and column, what was found and what was expected.
     """
     from equipoise.runs.ingest import IngestReport, frame  # noqa: PLC0415 - Polars only where tables are made
     from equipoise.runs.store import Tables, write_tables  # noqa: PLC0415 - likewise
 
+    known = catalogue or shipped()
+    if "accelerator" in constants:
+        typed = known.hardware.find(constants["accelerator"])
+        constants = constants if typed is None else {**constants, "accelerator": typed.slug}
     runs: list[Row] = []
     rejected = Tally()
     for path in paths:
@@ -59,7 +64,8 @@ def import_runs(
         if not found.rows:
             raise DataError(f"{path.name}: no run; expected a header and one row a run that finished")
         runs += [
-            _run(cells, number, campaign, path.name, constants) for number, cells in enumerate(found.rows, 1)
+            _run(cells, number, campaign, path.name) | _names(cells, constants, known)
+            for number, cells in enumerate(found.rows, 1)
         ]
         for note in found.notes:
             rejected.add(Rejection(kind="import_note", where=path.name, detail=note))
@@ -68,14 +74,14 @@ def import_runs(
         scores=frame(_entries(runs), SCORES),
         num_runs_rejected=0,
         rejected=rejected,
-        unknown_names=_unknown(runs),
+        unknown_names=_unknown(runs, known),
     )
     if into is not None:
         write_tables(Tables(runs=report.runs, scores=report.scores), into)
     return report
 
 
-def _run(row: Cells, number: int, campaign: str, file: str, constants: Mapping[str, str]) -> dict[str, Any]:
+def _run(row: Cells, number: int, campaign: str, file: str) -> dict[str, Any]:
     """One row of `runs`. Raises DataError for a cell that is not what its column says."""
     if SIZE not in row.cells:
         raise DataError(f"{row.place}: no column {SIZE}; name it with --column {SIZE}=NAME")
@@ -86,8 +92,6 @@ def _run(row: Cells, number: int, campaign: str, file: str, constants: Mapping[s
         "run_id": f"{campaign}/{number}",
         "origin": ORIGIN,
         "campaign": campaign,
-        "workload": _slug(row, "workload", constants),
-        "accelerator": _slug(row, "accelerator", constants),
         "strategy": row.cells.get("strategy", "").strip() or None,
         SIZE: size,
         "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
@@ -122,12 +126,14 @@ def _timed(row: Cells, batch: int | None) -> dict[str, float]:
     return found
 
 
-def _slug(row: Cells, name: str, constants: Mapping[str, str]) -> str | None:
-    """A workload or accelerator as the catalogue spells it; its raw name where that does not have it."""
-    raw = row.cells.get(name, "").strip() or constants.get(name)
-    if not raw:
-        return None
-    return (workload_slug(raw, None) if name == "workload" else accelerator_slug(raw)) or raw
+def _names(row: Cells, constants: Mapping[str, str], catalogue: Catalogue) -> dict[str, str | None]:
+    """Workload and accelerator as the catalogue spells them; a raw name where it does not have it."""
+    spelt: dict[str, Callable[[str], str | None]] = {
+        "workload": catalogue.workload_slug,
+        "accelerator": catalogue.accelerator_slug,
+    }
+    raw = {name: row.cells.get(name, "").strip() or constants.get(name) for name in spelt}
+    return {name: (spelt[name](text) or text) if text else None for name, text in raw.items()}
 
 
 def _entries(runs: Sequence[Row]) -> list[dict[str, Any]]:
@@ -153,14 +159,14 @@ def _entries(runs: Sequence[Row]) -> list[dict[str, Any]]:
     return entries
 
 
-def _unknown(runs: Sequence[Row]) -> tuple[UnknownName, ...]:
+def _unknown(runs: Sequence[Row], catalogue: Catalogue) -> tuple[UnknownName, ...]:
     """Names that no catalogue has, kept raw."""
     files = {"workload": "workloads.toml: --workloads FILE", "accelerator": "hardware.toml: --hardware FILE"}
     found: dict[tuple[str, str], int] = {}
     for row in runs:
         for kind in files:
             raw = row[kind]
-            slug = workload_slug if kind == "workload" else accelerator_slug
+            slug = catalogue.workload_slug if kind == "workload" else catalogue.accelerator_slug
             if raw is not None and slug(raw) is None:
                 found[kind, raw] = found.get((kind, raw), 0) + 1
     return tuple(

@@ -12,6 +12,7 @@ from equipoise.runs.schema import RUNS, SCORES, Table
 from equipoise.runs.shares import Division, Share, ShareResult, context_of
 from equipoise.runs.sources import Source, open_source
 from equipoise.runs.workers import parse_shares
+from equipoise.spec.catalogue import Catalogue, shipped
 
 if TYPE_CHECKING:
     import polars as pl
@@ -74,18 +75,19 @@ def ingest(
     into: Path | None = None,
     progress: Progress | None = None,
     num_workers: int | None = None,
+    catalogue: Catalogue | None = None,
 ) -> IngestReport:
     """Read rounds, folders, archives, git repositories or single logs, and return their tables.
 
     into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
     no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
-    do not depend on it.
+    do not depend on it. catalogue: what names mean; the shipped one unless given.
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     works = [work for path in named for work in _works(path)]
     results = _parsed(works, progress, num_workers or _num_cores())
-    readings, rejected = _assembled(works, results)
+    readings, rejected = _assembled(works, results, catalogue or shipped())
     report = IngestReport(
         runs=frame([row for reading in readings for row in reading.runs], RUNS),
         scores=frame([row for reading in readings for row in reading.scores], SCORES),
@@ -199,7 +201,7 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
 
 
 def _assembled(
-    works: Sequence[_Work], results: Sequence[Sequence[ShareResult]]
+    works: Sequence[_Work], results: Sequence[Sequence[ShareResult]], catalogue: Catalogue
 ) -> tuple[list[Reading], Tally]:
     """What each reader makes of all sources, and the tally of everything refused on the way."""
     rejected = Tally()
@@ -214,7 +216,7 @@ def _assembled(
             SourceFacts(context=work.context, facts=_merged(found, reader.name), named=work.named)
             for work, found in zip(works, results, strict=True)
         ]
-        reading = reader.assemble(sources)
+        reading = reader.assemble(sources, catalogue)
         rejected.merge(reading.rejected)
         readings.append(reading)
     if not any(reading.scores for reading in readings):

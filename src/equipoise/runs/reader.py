@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from equipoise.spec.catalogue import Catalogue
+
 Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> value
 
 
@@ -112,11 +114,11 @@ class Reader:
     wanted: whether the reader has a use for a file, from its path and size in bytes; nothing else is loaded.
     passed_over: why a file that is not wanted looks like evidence all the same; None for ordinary files.
     parse: one file to small facts, or a Rejection; runs in workers, in any order; raises on no content.
-    assemble: the facts of all sources, in order, to rows.
+    assemble: the facts of all sources, in order, to rows; the catalogue says what names mean.
     """
 
     name: str
     wanted: Callable[[str, int], bool]
     passed_over: Callable[[str], Rejection | None]
     parse: Callable[[Blob], Any]
-    assemble: Callable[[Sequence[SourceFacts]], Reading]
+    assemble: Callable[[Sequence[SourceFacts], Catalogue], Reading]

@@ -12,7 +12,7 @@ import polars as pl
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
-from equipoise.scaling.points import GROUP, Floats, best_per_size, round_key
+from equipoise.scaling.points import GROUP, Floats, round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
 
@@ -97,7 +97,7 @@ class Backtest:
 
 
 def backtest(
-    scores: pl.DataFrame,
+    best: pl.DataFrame,
     *,
     protocol: Protocol = "largest",
     rounds: Sequence[str] | None = None,
@@ -106,13 +106,12 @@ def backtest(
 ) -> Backtest:
     """The errors of the pooled law on entries held out, each foretold from what was known before its round.
 
-    scores: a frame of the table `scores`. protocol: `largest` holds out the largest size of every (round,
-    workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds: those to
-    test; all by default. given_batch: whether the held-out entry's batch is an input. progress: is told each
-    round.
+    best: as `runs.queries.best_per_size` returns it. protocol: `largest` holds out the largest size of every
+    (round, workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds:
+    those to test; all by default. given_batch: whether the held-out entry's batch is an input. progress: is
+    told each round.
     Raises EvidenceError if there is no such group.
     """
-    best = best_per_size(scores)
     tasks = {
         campaign: list(_tasks(best.filter(pl.col("campaign") == campaign), protocol, given_batch=given_batch))
         for campaign in best["campaign"].unique()
@@ -151,7 +150,7 @@ def past_laws(
 ) -> Iterator[tuple[str, pooled.PooledLaw]]:
     """Each of the rounds, in order of time, with the pooled law of strictly earlier ones.
 
-    best: as `best_per_size` returned it. progress: is told each round.
+    best: as `backtest` takes it. progress: is told each round.
     """
     law: pooled.PooledLaw | None = None
     ordered = sorted(best["campaign"].unique(), key=round_key)

@@ -9,11 +9,10 @@ import numpy as np
 import polars as pl
 
 from equipoise.scaling.convergence import Convergence, fit_convergence
-from equipoise.scaling.metrics import COMPARABLE
 from equipoise.stats import Interval
 
 _NUM_STEPS = 41
-_TOLD = COMPARABLE & (
+_TOLD = (
     pl.col("samples_to_target").is_finite()
     & (pl.col("samples_to_target") > 0)
     & pl.col("global_batch_samples").is_finite()
@@ -45,9 +44,10 @@ class BatchGrowth:
 
 
 def batch_growth(scores: pl.DataFrame, *, level: float = 0.9) -> BatchGrowth:
-    """The law of samples against batch that the scored entries of one workload and division follow.
+    """The law of samples against batch that the entries of one workload follow.
 
-    scores: as the table `scores`, of all rounds, with `campaign` called `round`.
+    scores: the comparable rows of the table `scores` (runs.queries), of all rounds, with `campaign` called
+    `round`.
     Raises EvidenceError, naming what to add, when the batches differ too little.
     Assumes the entries of a round share its target and rules, hence one offset.
     Source: McCandlish et al. 2018, arXiv 1812.06162; see scaling.convergence.

@@ -1,38 +1,44 @@
-"""Where one more accelerator stops paying: each kind of equilibrium, with its interval, located on fitted
-curves.
+"""Where one more accelerator stops paying: each kind of equilibrium, with its interval, on fitted curves or
+on the sizes that may be taken.
 
-Sees curves only: any function from sizes to equally likely times. Fitting lives in fit.py, prices in
-economics.
+Sees times only: any function from sizes to equally likely times, or such times at given sizes. Fitting lives
+in fit.py, prices in economics.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from equipoise.errors import UsageError
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.units import HOUR_S, format_count, format_duration, format_percent
 
 _SIZES_PER_OCTAVE = 64
 _IDEAL_SPEEDUP = 2.0  # of a doubling
 _EFFICIENCY_FLOOR = 0.5
+# Ratios that differ by less are equal: times are products of roundings.
+_ROUNDING = 2.0**-30
 
-Bound = Literal["at", "at_least", "at_most"]
+# Whose limit ends the sizes: those with a time, those that exist, or those that the question allows.
+Limit: TypeAlias = Literal["data", "catalogue", "question"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """Equally likely curves of time, sampled finely over the measured sizes.
+    """Equally likely times at sizes from the smallest to the largest.
 
-    sizes: (n_sizes,) from the smallest to the largest measured. time_s, doubled_s: (n_curves, n_sizes)
-    seconds at each size and at twice it.
+    sizes: (n_sizes,). time_s: (n_curves, n_sizes) seconds. doubled_s: likewise, at twice each size, where the
+    sizes are samples of a range, _SIZES_PER_OCTAVE of them to a doubling; None where nothing but the sizes
+    may be taken.
     """
 
     sizes: FloatArray
     time_s: FloatArray
-    doubled_s: FloatArray
+    doubled_s: FloatArray | None = None
 
     @property
     def efficiency(self) -> FloatArray:
@@ -44,8 +50,8 @@ class Curves:
 class Kind:
     """One meaning of 'stops paying'.
 
-    title: as in a sentence. locate: curves -> (n_curves,) sizes; infinite where the point lies beyond the
-    largest size, zero where it lies before the smallest.
+    title: as in a sentence. locate: curves -> (n_curves,) sizes; infinite where the point lies at the largest
+    size or beyond, zero where it lies at the smallest or before.
     """
 
     name: str
@@ -55,28 +61,30 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubling:
-    """What twice the accelerators would gain and cost.
+class NextStep:
+    """What going on to a larger size would gain and cost.
 
-    gain_s, gain_fraction: time saved, negative where it takes longer. accelerator_hours_factor: cost after
-    over before.
-    extrapolated: whether twice the size lies beyond the measured sizes.
+    num_accelerators: that size. gain_s, gain_fraction: time saved, negative where it takes longer.
+    accelerator_hours_factor: cost after over before. is_extrapolated: whether that size lies beyond those of
+    which times are known.
     """
 
+    num_accelerators: int
     gain_s: float
     gain_fraction: float
     accelerator_hours_factor: float
-    extrapolated: bool
+    is_extrapolated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equilibrium:
-    """A point where more accelerators stop paying, or how far the data reach without it.
+    """A point where more accelerators stop paying, or how far the sizes go without it.
 
-    bound: "at" the number; "at_least" it, the largest measured, where the data end first; "at_most" it, the
-    smallest measured, where it comes before them. low, high: bounds that hold it with probability `level`;
-    None where that bound lies outside the measured sizes. efficiency: against the smallest measured size.
-    All else at num_accelerators.
+    limited_by: None where the point was found; else whose limit ended the search: the point is then at least
+    num_accelerators, the largest size there was. is_smallest: the point is at most num_accelerators, the
+    smallest size there was. low, high: bounds that hold it with probability `level`; None where that bound
+    lies outside the sizes. efficiency: against the smallest size. next_step: to twice the accelerators, or to
+    the next larger of given sizes; None where there is none. All else at num_accelerators.
     """
 
     kind: str
@@ -85,15 +93,16 @@ class Equilibrium:
     low: int | None
     high: int | None
     level: float
-    bound: Bound
+    limited_by: Limit | None
+    is_smallest: bool = False
     time_s: float
     efficiency: float
-    next_doubling: Doubling
+    next_step: NextStep | None
 
     @property
-    def censored(self) -> bool:
-        """Whether the data end before the point: then it is only known to be at least the number."""
-        return self.bound == "at_least"
+    def is_found(self) -> bool:
+        """Whether the point lies at the number, and not at an end of the sizes or beyond it."""
+        return self.limited_by is None and not self.is_smallest
 
     @property
     def accelerator_hours(self) -> float:
@@ -117,11 +126,54 @@ def _peak(curves: Curves) -> FloatArray:
     return _at_extreme(curves, -curves.time_s)
 
 
+def _pays(speedup: FloatArray, growth: FloatArray | float) -> FloatArray:
+    """Whether a step to `growth` times the accelerators that is `speedup` times as fast pays.
+
+    It does where it brings at least half of what ideal scaling would add; a doubling: 1.5 times the speed.
+    """
+    return np.asarray(speedup >= _least_speedup(growth) * (1.0 - _ROUNDING))
+
+
+def _least_speedup(growth: FloatArray | float) -> FloatArray:
+    return np.asarray(1.0 + 0.5 * (growth - 1.0))
+
+
 def _marginal(curves: Curves) -> FloatArray:
-    too_little = curves.time_s / curves.doubled_s < 1.0 + 0.5 * (_IDEAL_SPEEDUP - 1.0)
-    first = np.argmax(too_little, axis=1)
-    found = np.where(first == 0, 0.0, curves.sizes[first])
-    return np.where(too_little.any(axis=1), found, math.inf)
+    """The end of the sizes reached from the smallest by steps that each pay.
+
+    On samples of a range the steps are doublings. From every size before the first whose doubling does not
+    pay, N*, the doubling is taken, so every size up to 2 N* is reached, and the first that is not lies just
+    above. Where N* is the smallest size nothing is reached. N* is interpolated between samples.
+    """
+    if curves.doubled_s is None:
+        return _reached(curves)
+    speedup = curves.time_s / curves.doubled_s
+    is_enough = _pays(speedup, _IDEAL_SPEEDUP)
+    num_paying = np.where(is_enough.all(axis=1), is_enough.shape[1], np.argmin(is_enough, axis=1))
+    rows, last = np.arange(len(speedup)), np.maximum(num_paying - 1, 0)
+    after = speedup[rows, np.minimum(last + 1, speedup.shape[1] - 1)]
+    excess, drop = speedup[rows, last] - _least_speedup(_IDEAL_SPEEDUP), speedup[rows, last] - after
+    share = np.clip(np.divide(excess, drop, out=np.zeros_like(excess), where=drop > 0.0), 0.0, 1.0)
+    end = _IDEAL_SPEEDUP * curves.sizes[last] * 2.0 ** (share / _SIZES_PER_OCTAVE)
+    return np.where(num_paying == 0, 0.0, np.where(end >= curves.sizes[-1], math.inf, end))
+
+
+def _reached(curves: Curves) -> FloatArray:
+    """The largest of the sizes that steps between any two of them reach, if each pays; as Kind.locate."""
+    num_sizes = len(curves.sizes)
+    is_reached = np.zeros(curves.time_s.shape, dtype=bool)
+    is_reached[:, 0] = True
+    is_paying = is_reached[:, 0]
+    for at in range(1, num_sizes):
+        is_paying = _pays(
+            curves.time_s[:, :at] / curves.time_s[:, at, None], curves.sizes[at] / curves.sizes[:at]
+        )
+        is_reached[:, at] = (is_reached[:, :at] & is_paying).any(axis=1)
+    last = num_sizes - 1 - np.argmax(is_reached[:, ::-1], axis=1)
+    # Reached by a longer step though the last short one does not pay: the curve has turned.
+    goes_on = np.ones(len(last), dtype=bool) if num_sizes == 1 else is_paying[:, -1]
+    beyond = (last == num_sizes - 1) & goes_on
+    return np.where(beyond, math.inf, np.where(last == 0, 0.0, curves.sizes[last]))
 
 
 def _floor(curves: Curves) -> FloatArray:
@@ -138,14 +190,15 @@ BALANCE = Kind(
 )
 MARGINAL = Kind(
     name="marginal",
-    title="the last size from which doubling still gains half of ideal, 1.5 times the speed",
-    definition="the largest size up to which every doubling makes training at least 1.5 times as fast",
+    title="the largest size where doubling still gave at least 1.5 times the speed",
+    definition="the largest size reached by steps that each pay: from N to M accelerators at least "
+    "1 + (M / N - 1) / 2 times as fast, a doubling 1.5 times; the step that still pays is taken",
     locate=_marginal,
 )
 FLOOR = Kind(
     name="floor",
     title="the last size with an efficiency of one half",
-    definition="the largest size with an efficiency of at least 0.5 against the smallest measured size",
+    definition="the largest size with an efficiency of at least 0.5 against the smallest size",
     locate=_floor,
 )
 PEAK = Kind(
@@ -188,11 +241,12 @@ def equilibria(
     *,
     kinds: tuple[Kind, ...] = KINDS,
     level: float = 0.9,
+    limited_by: Limit = "data",
 ) -> tuple[Equilibrium, ...]:
     """Each kind of equilibrium of the curves, in the order of `kinds`.
 
-    curves_s: (n_sizes,) -> (n_curves, n_sizes) equally likely times, as Fit.curves_s. domain: the measured
-    sizes; no equilibrium is reported outside them.
+    curves_s: (n_sizes,) -> (n_curves, n_sizes) equally likely times, as Fit.curves_s. domain: the sizes to
+    search; no equilibrium is reported outside them. limited_by: whose limit the largest of them is.
     Returns whole accelerators, rounded down: the last size that has not passed the point.
     Assumes the curves go on to hold at twice the largest size, where a doubling is judged.
     Source: Eager, Zahorjan and Lazowska 1989, IEEE Transactions on Computers 38, 408, for balance.
@@ -203,88 +257,163 @@ def equilibria(
     curves = Curves(
         sizes=sizes[:num_sizes], time_s=times_s[:, :num_sizes], doubled_s=times_s[:, _SIZES_PER_OCTAVE:]
     )
-    tail = (1.0 - level) / 2.0
+    has_smaller = domain.smallest > 1.0
     found = []
     for kind in kinds:
-        located = np.quantile(kind.locate(curves), [tail, 0.5, 1.0 - tail], method="inverted_cdf")
-        found.append(_equilibrium(kind, located, curves_s, domain, level))
+        located = np.quantile(kind.locate(curves), _quantiles(level), method="inverted_cdf")
+        low, middle, high = (float(size) for size in located)
+        size = math.floor(min(max(middle, domain.smallest), domain.largest) * (1.0 + _ROUNDING))
+        reference_s, time_s, doubled_s = np.median(
+            curves_s(np.array([domain.smallest, size, 2.0 * size])), axis=0
+        )
+        step = _next_step(2 * size, float(doubled_s), over=(size, float(time_s)))
+        found.append(
+            Equilibrium(
+                kind=kind.name,
+                title=kind.title,
+                num_accelerators=size,
+                low=None
+                if low == 0.0 and has_smaller
+                else math.floor(min(max(low, domain.smallest), domain.largest) * (1.0 + _ROUNDING)),
+                high=None if math.isinf(high) else math.ceil(max(high, domain.smallest)),
+                level=level,
+                limited_by=limited_by if math.isinf(middle) else None,
+                is_smallest=middle == 0.0 and has_smaller,
+                time_s=float(time_s),
+                efficiency=float(reference_s * domain.smallest / (time_s * size)),
+                next_step=replace(step, is_extrapolated=2 * size > domain.largest),
+            )
+        )
     return tuple(found)
 
 
-def _equilibrium(
-    kind: Kind,
-    located: FloatArray,
-    curves_s: Callable[[FloatArray], FloatArray],
-    domain: Domain,
-    level: float,
-) -> Equilibrium:
-    """The record of one kind; located: (3,) low, middle and high size, zero or infinite outside the data."""
-    low, middle, high = (float(size) for size in located)
-    bound: Bound = "at_least" if math.isinf(middle) else "at_most" if middle == 0.0 else "at"
-    size = math.floor(min(max(middle, domain.smallest), domain.largest))
-    reference_s, time_s, doubled_s = np.median(
-        curves_s(np.array([domain.smallest, size, 2.0 * size])), axis=0
-    )
-    return Equilibrium(
-        kind=kind.name,
-        title=kind.title,
-        num_accelerators=size,
-        low=None if low == 0.0 else math.floor(min(low, domain.largest)),
-        high=None if math.isinf(high) else math.ceil(max(high, domain.smallest)),
-        level=level,
-        bound=bound,
-        time_s=float(time_s),
-        efficiency=float(reference_s * domain.smallest / (time_s * size)),
-        next_doubling=Doubling(
-            gain_s=float(time_s - doubled_s),
-            gain_fraction=float(1.0 - doubled_s / time_s),
-            accelerator_hours_factor=float(2.0 * doubled_s / time_s),
-            extrapolated=2.0 * size > domain.largest,
-        ),
+def discrete_equilibria(
+    num_accelerators: Sequence[int],
+    time_s: FloatArray,
+    *,
+    central_s: FloatArray,
+    level: float = 0.9,
+    limited_by: Limit = "question",
+) -> tuple[Equilibrium, ...]:
+    """Each kind of equilibrium among sizes that may be taken, in the order of KINDS.
+
+    num_accelerators: (n_sizes,), ascending. time_s: (n_draws, n_sizes) equally likely times. central_s:
+    (n_sizes,) the times that are shown: the number, its time and its efficiency are those of this curve,
+    low and high the quantiles over the draws, widened where they leave the number out. limited_by: whose
+    limit the largest size is.
+    Returns one of the sizes each. limited_by of a point is set where it is the largest size and the curve
+    has not turned there: the last step still served the kind's purpose.
+    Raises UsageError where there is no size, or sizes are not in ascending order.
+    Assumes that nothing between the sizes may be taken.
+    Source: as `equilibria`; marginal over all pairs of sizes, not doublings alone.
+    """
+    if not num_accelerators or any(b <= a for a, b in pairwise(num_accelerators)):
+        raise UsageError(f"sizes {list(num_accelerators)!r}; expected one or more, in ascending order")
+    sizes = np.array(num_accelerators, dtype=float)
+    central = Curves(sizes=sizes, time_s=np.asarray(central_s)[None, :])
+    draws = Curves(sizes=sizes, time_s=time_s)
+    has_smaller = num_accelerators[0] > 1
+    found = []
+    for kind in KINDS:
+        value = float(kind.locate(central)[0])
+        size = int(min(max(value, sizes[0]), sizes[-1]))
+        at = num_accelerators.index(size)
+        spread = np.quantile(kind.locate(draws), _quantiles(level), method="inverted_cdf")
+        low, high = float(min(spread[0], value)), float(max(spread[-1], value))
+        larger = slice(at + 1, at + 2)
+        step = [
+            _next_step(num, float(after_s), over=(size, float(central_s[at])))
+            for num, after_s in zip(num_accelerators[larger], central_s[larger], strict=True)
+        ]
+        found.append(
+            Equilibrium(
+                kind=kind.name,
+                title=kind.title,
+                num_accelerators=size,
+                low=None if low == 0.0 and has_smaller else int(min(max(low, sizes[0]), sizes[-1])),
+                high=None if math.isinf(value) else int(min(max(high, sizes[0]), sizes[-1])),
+                level=level,
+                limited_by=limited_by if math.isinf(value) else None,
+                is_smallest=value == 0.0 and has_smaller,
+                time_s=float(central_s[at]),
+                efficiency=float(central.efficiency[0, at]),
+                next_step=step[0] if step else None,
+            )
+        )
+    return tuple(found)
+
+
+def _quantiles(level: float) -> tuple[float, float, float]:
+    """The low, middle and high one of an interval that holds with probability `level`."""
+    tail = (1.0 - level) / 2.0
+    return tail, 0.5, 1.0 - tail
+
+
+def _next_step(num_accelerators: int, after_s: float, *, over: tuple[int, float]) -> NextStep:
+    """Going on to so many, which takes after_s. over: the size and time that one has."""
+    size, time_s = over
+    return NextStep(
+        num_accelerators=num_accelerators,
+        gain_s=time_s - after_s,
+        gain_fraction=1.0 - after_s / time_s,
+        accelerator_hours_factor=num_accelerators * after_s / (size * time_s),
     )
 
 
 def default_answer(found: tuple[Equilibrium, ...]) -> Equilibrium:
     """The smallest of balance, marginal and floor: the first reason to stop.
 
-    At one size, a point that was reached comes before one that may lie beyond.
+    At one size, a point that was found comes before one that is only known as at least that.
     """
     answers = (each for each in found if each.kind in _ANSWERS)
-    return min(answers, key=lambda each: (each.num_accelerators, each.censored))
+    return min(answers, key=lambda each: (each.num_accelerators, each.limited_by is not None))
 
 
 def words(point: Equilibrium) -> str:
     """The equilibrium, and what going on would bring, in one sentence."""
     size = format_count(point.num_accelerators)
     here = f"at {size} you are at {point.title}{_range_words(point)}"
-    place = here if point.bound == "at" else f"{point.title} lies {place_words(point)}"
-    caveat = ", by extrapolation" if point.next_doubling.extrapolated else ""
-    return f"{place}; {doubling_words(point)}{caveat}"
+    place = here if point.is_found else f"{point.title} lies {place_words(point)}"
+    step = step_words(point)
+    return f"{place}; {step}" if step else place
 
 
-def place_words(point: Equilibrium, *, sizes: str = "the data") -> str:
-    """Where it is, with its interval. sizes: what ends, or begins, where it may lie further."""
+def place_words(point: Equilibrium) -> str:
+    """Where it is, with its interval; where it was not found, whose limit ended the search."""
     size = format_count(point.num_accelerators)
-    return {
-        "at": f"at {size}{_range_words(point)}",
-        "at_least": f"at {size} or beyond, where {sizes} end",
-        "at_most": f"at {size} or below, where {sizes} begin",
-    }[point.bound]
+    if point.is_smallest:
+        return f"at {size} or below, the smallest size known"
+    if point.limited_by is None:
+        return f"at {size}{_range_words(point)}"
+    return _BEYOND[point.limited_by].format(size=size)
 
 
-def doubling_words(point: Equilibrium, *, factor: str = ".2g") -> str:
-    """What going on to twice the accelerators would bring and cost. factor: how to write that of the cost."""
-    after = point.next_doubling
+_BEYOND = {
+    "data": "beyond the data, which end at {size}",
+    "catalogue": "beyond the catalogue, which ends at {size}",
+    "question": "beyond your limit of {size}",
+}
+
+
+def step_words(point: Equilibrium, *, factor: str = ".2g") -> str:
+    """What going on to the next size would bring and cost; empty where there is none.
+
+    factor: how to write that of the cost.
+    """
+    after = point.next_step
+    if after is None:
+        return ""
     change = f"{format_duration(abs(after.gain_s))} ({format_percent(abs(round(after.gain_fraction, 2)))})"
     gain = f"saves {change}" if after.gain_s >= 0.0 else f"takes {change} longer"
+    caveat = ", by extrapolation" if after.is_extrapolated else ""
     return (
-        f"going to {format_count(2 * point.num_accelerators)} {gain} and costs "
-        f"{after.accelerator_hours_factor:{factor}}x the accelerator-hours"
+        f"going to {format_count(after.num_accelerators)} {gain} and costs "
+        f"{after.accelerator_hours_factor:{factor}}x the accelerator-hours{caveat}"
     )
 
 
 def _range_words(point: Equilibrium) -> str:
-    """The interval as words in brackets; nothing where the data leave both ends open."""
+    """The interval as words in brackets; nothing where both its ends are open."""
     low, high = (None if size is None else format_count(size) for size in (point.low, point.high))
     if low and high:
         return f" ({low}-{high})"

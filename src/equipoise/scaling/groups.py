@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.scaling.metrics import COMPARABLE
+from equipoise.scaling.metrics import MEASURED
 from equipoise.stats import Interval, percentile_interval
 from equipoise.units import format_count, format_duration
 
@@ -80,7 +80,7 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
         raise UsageError(f"k={k}: expected at least 2 groups; leave it out to choose by silhouette")
     rows = (
         entries.with_row_index("_row")
-        .filter(COMPARABLE & pl.col("relative_efficiency").is_between(MIN_EFFICIENCY, 1 / MIN_EFFICIENCY))
+        .filter(MEASURED & pl.col("relative_efficiency").is_between(MIN_EFFICIENCY, 1 / MIN_EFFICIENCY))
         .sort("entry_id")
     )
     points = _scaled(

@@ -23,12 +23,15 @@ ENTRY_COLUMNS = (
 # another target.
 PEERS = ("campaign", "workload", "division")
 
-# What makes an entry comparable: an official score, and accelerators to divide by (CPU entries count none).
-COMPARABLE = (
+# Where the metrics are defined: a score, and accelerators to divide by (CPU entries count none).
+_DEFINED = (
     pl.col("score_s").is_finite()
     & (pl.col("score_s") > 0)
     & (pl.col("num_accelerators") > 0)
 ).fill_null(value=False)  # fmt: skip
+
+# Rows that `with_metrics` could measure: those to compare.
+MEASURED = pl.col("speedup").is_not_null()
 
 
 def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
@@ -61,21 +64,21 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
             _baseline_accelerators=_first("num_accelerators", over=(*PEERS, "accelerator")),
         )
     )
-    alike = COMPARABLE & pl.col("accelerator").is_not_null()
+    alike = _DEFINED & pl.col("accelerator").is_not_null()
     speedup = pl.col("_reference_s") / pl.col("score_s")
     like_for_like_speedup = pl.col("_baseline_s") / pl.col("score_s")
     return (
         ordered.with_columns(
-            speedup=_where(COMPARABLE, speedup),
+            speedup=_where(_DEFINED, speedup),
             relative_efficiency=_where(
-                COMPARABLE, speedup * pl.col("_reference_accelerators") / pl.col("num_accelerators")
+                _DEFINED, speedup * pl.col("_reference_accelerators") / pl.col("num_accelerators")
             ),
             like_for_like_efficiency=_where(
                 alike, like_for_like_speedup * pl.col("_baseline_accelerators") / pl.col("num_accelerators")
             ),
             like_for_like_baseline=_where(alike, pl.col("like_for_like_baseline")),
             like_for_like_baseline_id=_where(alike, pl.col("like_for_like_baseline_id")),
-            is_reference=COMPARABLE & (pl.col("entry_id") == pl.col("reference_id")),
+            is_reference=_DEFINED & (pl.col("entry_id") == pl.col("reference_id")),
             samples_per_s_per_accelerator=_where(
                 pl.col("num_accelerators") > 0, pl.col("samples_per_s") / pl.col("num_accelerators")
             ),
@@ -96,7 +99,7 @@ def curves(entries: pl.DataFrame) -> pl.DataFrame:
     submitter, system; accelerators seen at one size only are in it too.
     """
     return (
-        entries.filter(COMPARABLE & pl.col("accelerator").is_not_null())
+        entries.filter(MEASURED & pl.col("accelerator").is_not_null())
         .sort("accelerator", "num_accelerators", "score_s", "entry_id")
         .unique(["accelerator", "num_accelerators"], keep="first", maintain_order=True)
         .select(
@@ -113,7 +116,7 @@ def spots(entries: pl.DataFrame) -> pl.DataFrame:
     first.
     """
     return (
-        entries.filter(COMPARABLE)
+        entries.filter(MEASURED)
         .group_by("accelerator", "num_accelerators", "cluster")
         .agg(
             num_systems=pl.len(),
@@ -126,7 +129,7 @@ def spots(entries: pl.DataFrame) -> pl.DataFrame:
 def _first(value: str | pl.Expr, *, over: tuple[str, ...]) -> pl.Expr:
     """The value of the first comparable row of each group, in the order of the frame."""
     expression = pl.col(value) if isinstance(value, str) else value
-    return expression.filter(COMPARABLE).first().over(*over)
+    return expression.filter(_DEFINED).first().over(*over)
 
 
 def _where(condition: pl.Expr, value: pl.Expr) -> pl.Expr:

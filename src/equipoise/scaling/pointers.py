@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
-from equipoise.scaling.metrics import COMPARABLE
+from equipoise.scaling.metrics import MEASURED
 
 Purpose: TypeAlias = Literal["speed", "efficiency", "between"]
 
@@ -54,7 +54,7 @@ def pointers(entries: pl.DataFrame, workload: str) -> tuple[Pointer, ...]:
 def _front(entries: pl.DataFrame) -> pl.DataFrame:
     """The entries that no other beats in both time and accelerator-time, fastest first."""
     return (
-        entries.filter(COMPARABLE)
+        entries.filter(MEASURED)
         .with_columns(_accelerator_s=pl.col("num_accelerators") * pl.col("score_s"))
         .sort("score_s", "_accelerator_s", "entry_id")
         .filter(

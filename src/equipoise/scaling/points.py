@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from equipoise.errors import DataError, SpecError
-from equipoise.scaling.metrics import COMPARABLE
-from equipoise.spec import hardware
+from equipoise.errors import DataError
+from equipoise.spec.hardware import exact_accelerator
 
 Floats = NDArray[np.float64]
 Texts = NDArray[np.str_]
@@ -33,19 +31,6 @@ def round_key(campaign: str) -> tuple[int, int]:
     if found is None:
         raise DataError(f"campaign {campaign!r} is not a round; expected a name such as 'v4.1'")
     return int(found[1]), int(found[2])
-
-
-def best_per_size(scores: pl.DataFrame) -> pl.DataFrame:
-    """The best official score of every group at every size, closed division, in order of group and size.
-
-    scores: a frame of the table `scores`. Entries without a score or without accelerators are left out.
-    """
-    kept = scores.filter(COMPARABLE & (pl.col("division") == "closed") & pl.col("accelerator").is_not_null())
-    return (
-        kept.sort("score_s", "entry_id")
-        .unique(subset=[*GROUP, "num_accelerators"], keep="first", maintain_order=True)
-        .sort(*GROUP, "num_accelerators")
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +104,8 @@ def points(
 
 def _chip(slug: str) -> tuple[str, float]:
     """Vendor and log2 of the dense peak at training precision of a chip; slug and NaN if unknown."""
-    try:
-        chip = hardware.accelerator(slug)
-    except SpecError:
+    chip = exact_accelerator(slug)
+    if chip is None:
         return slug, np.nan
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
     return chip.vendor, np.nan if peak is None else float(np.log2(peak))

@@ -14,7 +14,7 @@ import polars as pl
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
-from equipoise.scaling.points import Floats, best_per_size, points, round_key
+from equipoise.scaling.points import Floats, points, round_key
 from equipoise.scaling.posterior import even_deviates
 from equipoise.stats import Interval
 
@@ -224,20 +224,19 @@ class PooledLaw:
 
 
 def fit(
-    scores: pl.DataFrame,
+    entries: pl.DataFrame,
     *,
     given_batch: bool = False,
     settings: Mapping[str, Sequence[float]] | None = None,
     start: PooledLaw | None = None,
 ) -> PooledLaw:
-    """The pooled law of all scored closed entries of the frame.
+    """The pooled law of the best results of every group at every size.
 
-    scores: a frame of the table `scores`. given_batch: whether batches are inputs of the law.
+    entries: as `runs.queries.best_per_size` returns them. given_batch: whether batches are inputs of the law.
     settings: of an earlier law (`PooledLaw.settings`), taken as they are: no search, a tenth of the time.
     start: a law of earlier rounds, whose settings are where the search begins.
     Raises DataError for a campaign that is not a round.
     """
-    entries = best_per_size(scores)
     rounds = tuple(sorted(entries["campaign"].unique(), key=round_key))
     age_of = {campaign: float(age) for age, campaign in enumerate(rounds)}
     hierarchies: dict[Part, Hierarchy] = {}

@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 import polars as pl
 
-from equipoise.scaling.metrics import COMPARABLE, curves
+from equipoise.scaling.metrics import MEASURED, curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ def shared_systems(
     workloads.
     """
     names = ("submitter", "system")
-    present = [entries.filter(COMPARABLE).select(names).unique() for entries in entries_by_workload.values()]
+    present = [entries.filter(MEASURED).select(names).unique() for entries in entries_by_workload.values()]
     in_all = reduce(lambda left, right: left.join(right, on=names, how="semi", nulls_equal=True), present)
     systems = (
         pl.concat(
-            entries.filter(COMPARABLE)
+            entries.filter(MEASURED)
             .join(in_all, on=names, how="semi", nulls_equal=True)
             .select(
                 *names, "accelerator", "num_accelerators", pl.lit(workload).alias("workload"), "score_s",
@@ -109,7 +109,7 @@ def _best_by_family(entries: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(
         [
             curves(own).select("submitter", "accelerator", "num_accelerators", "score_s", "entry_id")
-            for own in entries.filter(COMPARABLE).partition_by("submitter", maintain_order=True)
+            for own in entries.filter(MEASURED).partition_by("submitter", maintain_order=True)
         ]
         or [curves(entries).select("submitter", "accelerator", "num_accelerators", "score_s", "entry_id")]
     )

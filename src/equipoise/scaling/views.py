@@ -6,7 +6,7 @@ from typing import Literal
 import polars as pl
 
 from equipoise.scaling.decompose import FACTORS
-from equipoise.scaling.metrics import COMPARABLE
+from equipoise.scaling.metrics import MEASURED
 from equipoise.scaling.titles import accelerator_title
 
 
@@ -70,7 +70,7 @@ def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
 
 
 def _points(entries: pl.DataFrame, efficiency: str, baseline: str) -> pl.DataFrame:
-    return entries.filter(COMPARABLE).select(
+    return entries.filter(MEASURED).select(
         "entry_id", "submitter", "accelerator", "num_accelerators", "score_s", "speedup",
         "like_for_like_efficiency", pl.col(efficiency).alias("efficiency"),
         pl.col(baseline).alias("is_baseline"), *FACTORS,

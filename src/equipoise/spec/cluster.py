@@ -1,4 +1,7 @@
-"""What joins accelerators: links inside a node and between nodes. Facts: clusters.toml and hardware.toml."""
+"""What joins accelerators: links inside a node and between nodes. Facts: clusters.toml and hardware.toml.
+
+Functions here look into what ships; a user's files take part in a `spec.catalogue.Catalogue`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +12,19 @@ from types import MappingProxyType
 from typing import TypedDict, Unpack
 
 from equipoise.errors import SpecError
-from equipoise.spec import hardware
 from equipoise.spec.facts import Block, canonical, claimed, merged, read_blocks, shown
-from equipoise.spec.hardware import BLOCK_KINDS, CONFIDENCES, TOPOLOGIES, Accelerator, Confidence, Topology
+from equipoise.spec.hardware import (
+    BLOCK_KINDS,
+    CONFIDENCES,
+    TOPOLOGIES,
+    Accelerator,
+    Confidence,
+    Hardware,
+    Topology,
+    capped,
+    shipped_hardware,
+)
+from equipoise.spec.hardware import EDIT as HARDWARE_EDIT
 from equipoise.spec.mixture import mixture
 
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
@@ -119,15 +132,55 @@ class System:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Systems:
-    """The named systems and every spelling that leads to them. Built by `load_systems`; read-only."""
+    """The named systems and every spelling that leads to them. Built by `load_systems`; read-only.
+
+    hardware: the accelerators that they consist of.
+    """
 
     systems: MappingProxyType[str, System]
     names: MappingProxyType[str, str]
+    hardware: Hardware
 
     def find(self, name: str) -> System | None:
         """The system of a slug, title or alias; None when the table does not have it."""
         slug = self.names.get(canonical(name))
         return None if slug is None else self.systems[slug]
+
+    def cluster(
+        self,
+        name: str,
+        *,
+        num_accelerators: int | None = None,
+        power_cap_w: float | None = None,
+        **stated: Unpack[NodeFacts],
+    ) -> Cluster:
+        """A cluster of so many accelerators (one node unless given): facts as stated, else as in the tables.
+
+        name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node, or several with `+`
+        between them (`rtx 3090+rtx 4090`: equal numbers, equal shares of the work); accelerators by any name
+        that `Hardware.find` reads. power_cap_w: of each.
+        Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
+        """
+        found = self.find(name)
+        chip = self.hardware.accelerators[found.accelerators[0]] if found else self._accelerator(name)
+        node = found or usual_system(chip, stated.get("topology"))
+        whole = joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+        if power_cap_w is None:
+            return whole
+        return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
+
+    def _accelerator(self, name: str) -> Accelerator:
+        """The accelerator of a name, or the error for what is neither a system nor an accelerator."""
+        chip = self.hardware.find(name)
+        if chip is not None:
+            return chip
+        parts = tuple(map(self.hardware.find, name.split("+")))
+        if len(parts) > 1 and all(parts):
+            return mixture(tuple(part for part in parts if part is not None))
+        near = self.hardware.near(name)[:3]
+        near += [self.names[each] for each in get_close_matches(canonical(name)[:80], self.names, n=5)]
+        hint = f"did you mean {', '.join(list(dict.fromkeys(near))[:5])}? " if near else ""
+        raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}Add it to {EDIT}")
 
 
 def cluster(
@@ -137,43 +190,31 @@ def cluster(
     power_cap_w: float | None = None,
     **stated: Unpack[NodeFacts],
 ) -> Cluster:
-    """A cluster of so many accelerators (one node unless given): facts as stated, else as in the tables.
-
-    name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node, or several with `+`
-    between them (`rtx 3090+rtx 4090`: equal numbers, equal shares of the work). power_cap_w: of each.
-    Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
+    """A cluster of the shipped tables; see `Systems.cluster`.
 
     >>> cluster("dgx-h100", num_accelerators=64).num_nodes
     8
     >>> cluster("NVIDIA A100-SXM4-80GB (400W)", num_accelerators=16, node_size=4).num_nodes
     4
     """
-    found = current().find(name)
-    if found is None:
-        chip = _accelerator(name)
-        found = usual_system(chip, stated.get("topology"))
-        whole = joined(found, accelerator=chip, num_accelerators=num_accelerators, **stated)
-    else:
-        whole = joined(found, num_accelerators=num_accelerators, **stated)
-    if power_cap_w is None:
-        return whole
-    return replace(whole, accelerator=hardware.capped(whole.accelerator, power_cap_w))
+    known = shipped_systems()
+    return known.cluster(name, num_accelerators=num_accelerators, power_cap_w=power_cap_w, **stated)
 
 
 def joined(
     system: System,
     *,
-    accelerator: Accelerator | None = None,
+    accelerator: Accelerator,
     num_accelerators: int | None = None,
     **stated: Unpack[NodeFacts],
 ) -> Cluster:
     """So many accelerators in nodes of a system: facts as stated, else the system's, else the accelerator's.
 
-    accelerator: which of those the system comes with; its first unless given.
+    accelerator: one of those the system comes with.
     Raises SpecError naming every fact that none of the three states.
     """
     system = replace(system, **stated)
-    chip = accelerator or hardware.accelerator(system.accelerators[0])
+    chip = accelerator
     usual = usual_system(chip, system.topology)
     node = {field: getattr(system, field) for field in _NODE_FIELDS}
     node |= {field: getattr(usual, field) for field in _NODE_FIELDS if node[field] is None}
@@ -186,7 +227,7 @@ def joined(
     if missing:
         raise SpecError(
             f"cluster of {chip.slug}: nothing states {', '.join(missing)}; add them to "
-            f"[accelerator.{chip.slug}] in {hardware.EDIT} (there intra_byte_per_s is link_byte_per_s, or "
+            f"[accelerator.{chip.slug}] in {HARDWARE_EDIT} (there intra_byte_per_s is link_byte_per_s, or "
             "host_byte_per_s where topology is host)"
         )
     intra = Link(byte_per_s=node["intra_byte_per_s"], latency_s=node["intra_latency_s"])
@@ -234,33 +275,18 @@ def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
 
 
 def systems() -> tuple[System, ...]:
-    """Every named system, those of added files included, in the order of the files."""
-    return tuple(current().systems.values())
-
-
-def add_file(path: Path) -> None:
-    """Add a user's table for the rest of this process: new accelerators and clusters, or fields of known.
-
-    Raises SpecError with file and line, and then adds nothing.
-    """
-    files = (*hardware.added_files(), path)
-    load_systems(files, hardware.load_hardware(files))
-    hardware.add_file(path)
-
-
-def current() -> Systems:
-    """The embedded table with the files added so far."""
-    return _loaded(hardware.added_files())
+    """Every named system of the shipped table, in the order of the file."""
+    return tuple(shipped_systems().systems.values())
 
 
 @cache
-def _loaded(files: tuple[Path, ...]) -> Systems:
-    """The embedded table and then the given files, read once."""
-    return load_systems(files, hardware.current())
+def shipped_systems() -> Systems:
+    """The shipped table."""
+    return load_systems((), shipped_hardware())
 
 
-def load_systems(extra: Sequence[Path], known: hardware.Hardware) -> Systems:
-    """The embedded table and then the given files; of two statements on a field or name the later wins.
+def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
+    """The shipped table and then the given files; of two statements on a field or name the later wins.
 
     known: the accelerators that systems may consist of.
     Raises SpecError with file and line if a file is not such a table.
@@ -276,7 +302,7 @@ def load_systems(extra: Sequence[Path], known: hardware.Hardware) -> Systems:
             table[found.slug] = found
             for spelling in (found.slug, found.title, *block.texts("aliases")):
                 names[claimed(block, spelling, found.slug, owners)] = found.slug
-    return Systems(systems=MappingProxyType(table), names=MappingProxyType(names))
+    return Systems(systems=MappingProxyType(table), names=MappingProxyType(names), hardware=known)
 
 
 _TEXTS = ("title", "source")
@@ -301,7 +327,7 @@ _NEEDED = (
 )
 
 
-def _system(block: Block, known: System | None, chips: hardware.Hardware) -> System:
+def _system(block: Block, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
     block.check_keys(_KEYS)
     stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
@@ -313,18 +339,3 @@ def _system(block: Block, known: System | None, chips: hardware.Hardware) -> Sys
     named = block.texts("accelerators")
     stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None
     return System(**merged(block, stated, known, "title accelerators source confidence"))
-
-
-def _accelerator(name: str) -> Accelerator:
-    """The accelerator of a name, or the error for what is neither a system nor an accelerator."""
-    alias = hardware.accelerator_alias(name)
-    if alias is not None:
-        return hardware.accelerator(alias.slug)
-    parts = tuple(map(hardware.accelerator_alias, name.split("+")))
-    if len(parts) > 1 and all(parts):
-        return mixture(tuple(hardware.accelerator(part.slug) for part in parts if part is not None))
-    names = current().names
-    systems_near = [names[each] for each in get_close_matches(canonical(name)[:80], names, n=5)]
-    near = list(dict.fromkeys((*hardware.near_slugs(name)[:3], *systems_near)))
-    hint = f"did you mean {', '.join(near[:5])}? " if near else ""
-    raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}Add it to {EDIT}")

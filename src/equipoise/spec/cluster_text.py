@@ -3,24 +3,26 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from functools import lru_cache
 
-from equipoise.spec import cluster as machines
-from equipoise.spec import hardware
-from equipoise.spec.cluster import Cluster, NodeFacts, System
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster, NodeFacts, System, joined, usual_system
 from equipoise.spec.facts import canonical
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec.hardware import FORM, MEMORY, Accelerator, family_of
 from equipoise.units import SI_PREFIXES
 
 # The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.
 MAX_CHARS = 1_000
+# The shipped catalogue, and those of users' files beside it in one process.
+_MOST_CATALOGUES = 8
 
 
-def cluster_in_text(text: str, *, num_accelerators: int | None = None) -> Cluster | None:
+def cluster_in_text(
+    text: str, *, num_accelerators: int | None = None, catalogue: Catalogue | None = None
+) -> Cluster | None:
     """The cluster that a text describes in words; None where it names no known system or accelerator.
 
-    num_accelerators: how many there are; one node unless given.
+    num_accelerators: how many there are; one node unless given. catalogue: the shipped one unless given.
     What the text says of memory, form, size of a node and network stands above the tables. A bare network
     rate is that of one card: from 100 Gb/s on a node has its usual number of such cards, below it has one.
     Assumes that of a chip in several sizes the text means the usual one when it does not say.
@@ -32,31 +34,32 @@ def cluster_in_text(text: str, *, num_accelerators: int | None = None) -> Cluste
     True
     """
     words = _words(text[:MAX_CHARS])
-    named = _spellings(hardware.added_files())
+    known = catalogue or shipped()
+    named = _spellings(known)
     chip_at = _longest(words, named.chips)
     system_at = _longest(words, named.systems)
-    system = None if system_at is None else machines.current().systems[system_at.slugs[0]]
+    system = None if system_at is None else known.system_table.systems[system_at.slugs[0]]
     if chip_at is not None and system is not None:
-        family = {named.family_of[slug] for slug in system.accelerators}
-        if not family & {named.family_of[slug] for slug in chip_at.slugs}:
+        family = {family_of(slug) for slug in system.accelerators}
+        if not family & {family_of(slug) for slug in chip_at.slugs}:
             system = None  # the word means something else here: the text names another chip
     if chip_at is None and system is None:
         return None
-    chip = _chip(words, chip_at, system, named)
-    node = system or machines.usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
-    usual = machines.joined(node, accelerator=chip)
+    chip = known.hardware.accelerators[_chip_slug(words, chip_at, system, named)]
+    node = system or usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
+    usual = joined(node, accelerator=chip)
     stated = _stated_node(words, chip_at if system is None else None, usual)
-    whole = machines.joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+    whole = joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
     return _with_network(text[:MAX_CHARS], whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spellings:
-    """Word sequences and what they mean, and the family (the chip without form and memory) of every slug."""
+    """Word sequences and what they mean, and the slugs of accelerators that links join."""
 
     chips: Mapping[tuple[str, ...], tuple[str, ...]]
     systems: Mapping[tuple[str, ...], tuple[str, ...]]
-    family_of: Mapping[str, tuple[str, ...]]
+    linked: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +71,6 @@ class _Match:
     slugs: tuple[str, ...]
 
 
-# Parts of a slug that tell variants of one chip apart.
-_FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
-_MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
 _COUNT_BEFORE = re.compile(r"(?<![\w.])(\d+)\s*[xX\u00d7]\s*(?=[A-Za-z]|\d{4}(?!\w))")
 _JOINED_BY_LINKS = frozenset({"nvlink", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvswitch"})
 
@@ -80,34 +80,31 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(canonical(_COUNT_BEFORE.sub(r"\1 ", text)).split())
 
 
-@cache
-def _spellings(_files: tuple[Path, ...]) -> _Spellings:
-    """Every spelling of the tables, with the users' files added so far."""
+@lru_cache(maxsize=_MOST_CATALOGUES)
+def _spellings(catalogue: Catalogue) -> _Spellings:
+    """Every spelling of a catalogue."""
+    known = catalogue.accelerators()
     families: dict[tuple[str, ...], list[str]] = {}
-    family_of: dict[str, tuple[str, ...]] = {}
-    for chip in hardware.accelerators():
-        parts = chip.slug.split("-")
-        family = tuple(part for part in parts if not _FORM.fullmatch(part) and not _MEMORY.fullmatch(part))
-        families.setdefault(family, []).append(chip.slug)
-        family_of[chip.slug] = family
+    for chip in known:
+        families.setdefault(family_of(chip.slug), []).append(chip.slug)
     chips: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for chip in hardware.accelerators():
-        alike = tuple(families[family_of[chip.slug]])
-        for spelling in _spelled(chip, family_of[chip.slug]):
+    for chip in known:
+        alike = tuple(families[family_of(chip.slug)])
+        for spelling in _spelled(chip, family_of(chip.slug)):
             chips.setdefault(spelling, alike)
         own = (chip.slug, *(slug for slug in alike if slug != chip.slug))
         for name in (chip.slug, chip.title, *chip.aliases):
             for spelling in (_words(name), _without_vendor(chip, _words(name))):
                 chips[spelling] = own
     systems: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for system in machines.systems():
+    for system in catalogue.systems():
         for name in (system.slug, system.title, *system.aliases):
-            if machines.current().find(name) == system:  # a later file may have moved the name
+            if catalogue.system_table.find(name) == system:  # a later file may have moved the name
                 systems[_words(name)] = (system.slug,)
     return _Spellings(
         chips={words: slugs for words, slugs in chips.items() if words},
         systems={words: slugs for words, slugs in systems.items() if words},
-        family_of=family_of,
+        linked=frozenset(chip.slug for chip in known if chip.topology != "host"),
     )
 
 
@@ -141,23 +138,21 @@ def _longest(words: tuple[str, ...], spellings: Mapping[tuple[str, ...], tuple[s
     return best
 
 
-def _chip(
-    words: tuple[str, ...], match: _Match | None, system: System | None, named: _Spellings
-) -> Accelerator:
+def _chip_slug(words: tuple[str, ...], match: _Match | None, system: System | None, named: _Spellings) -> str:
     """The accelerator that is meant: of the family, the one whose memory and form the text states."""
     slugs = match.slugs if match is not None else system.accelerators if system is not None else ()
     if system is not None:
-        family = {named.family_of[slug] for slug in slugs}
-        own = [slug for slug in system.accelerators if named.family_of[slug] in family]
+        family = {family_of(slug) for slug in slugs}
+        own = [slug for slug in system.accelerators if family_of(slug) in family]
         slugs = (*own, *(slug for slug in slugs if slug not in own))
-    memories = {f"{found[1]}{found[2]}b" for word in words if (found := _MEMORY.fullmatch(word))}
+    memories = {f"{found[1]}{found[2]}b" for word in words if (found := MEMORY.fullmatch(word))}
     slugs = _those(slugs, lambda slug: slug.rpartition("-")[2] in memories)
     told = range(match.start, match.end) if match is not None else ()
     others = [word for at, word in enumerate(words) if at not in told]
     slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
-    if _JOINED_BY_LINKS & set(words) and not any(map(_FORM.fullmatch, words)):
-        slugs = _those(slugs, lambda slug: hardware.accelerator(slug).topology != "host")
-    return hardware.accelerator(slugs[0])
+    if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
+        slugs = _those(slugs, lambda slug: slug in named.linked)
+    return slugs[0]
 
 
 def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
@@ -168,8 +163,8 @@ def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, 
 def _is_form(word: str, slug: str) -> bool:
     """Whether a word names a variant that a slug has: `sxm5`, or `sxm` for any of them."""
     parts = slug.split("-")
-    return _FORM.fullmatch(word) is not None and any(
-        part == word or (part.rstrip("0123456789") == word and _FORM.fullmatch(part)) for part in parts
+    return FORM.fullmatch(word) is not None and any(
+        part == word or (part.rstrip("0123456789") == word and FORM.fullmatch(part)) for part in parts
     )
 
 

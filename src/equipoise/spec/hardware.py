@@ -1,10 +1,15 @@
-"""Accelerators: what a chip is, by name. Facts live in hardware.toml; this reads and finds them."""
+"""Accelerators: what a chip is, by name. Facts live in hardware.toml; this reads and finds them.
+
+Functions here look into what ships; a user's files take part in a `spec.catalogue.Catalogue`.
+"""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -40,6 +45,7 @@ class Accelerator:
     apart, where link_byte_per_s is the slot's.
     for_desktops: whether it is sold for desktop computers: an own one stands in an office or at home.
     node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
+    ordered_fraction: `achievable_fraction` among the accelerators of its table.
     """
 
     slug: str
@@ -74,6 +80,7 @@ class Accelerator:
     keeps_order: bool | None = None
     for_desktops: bool | None = None
     node_source: str | None = None
+    ordered_fraction: float | None = None
     aliases: tuple[str, ...] = ()
 
     @property
@@ -81,10 +88,16 @@ class Accelerator:
         """The share of its bf16 peak that a large matrix product reaches.
 
         Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the
-        same vendor and kind, or of all where there is none: `achievable_is_measured` tells which.
+        same vendor and kind (of those with the same peaks, where there are any), or of all where there is
+        none: `achievable_is_measured` says which. At least what gives this accelerator the rate of every
+        one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where it
+        was not measured, at most the rate of a measured one that exceeds it.
         """
-        measured = _achieved_fraction(self)
-        return _usual_fraction(self.vendor, self.kind) if measured is None else measured
+        if self.ordered_fraction is not None:
+            return self.ordered_fraction
+        chips = accelerators()
+        known = {chip.slug: chip.achievable_fraction for chip in chips}
+        return _raised(_estimated_fraction(self, chips), _lesser(self, chips), known)
 
     @property
     def achievable_is_measured(self) -> bool:
@@ -109,16 +122,39 @@ class AcceleratorAlias:
     accelerators_per_count: float = 1.0
 
 
+# Parts of a slug that tell variants of one chip apart: its form and its memory.
+FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
+_MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
+MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
+
+
+def family_of(slug: str) -> tuple[str, ...]:
+    """The words of a slug without form and memory: the chip itself.
+
+    >>> family_of("rtx-4090-pcie-24gb"), family_of("tpu-v4")
+    (('rtx', '4090'), ('tpu', 'v4'))
+    """
+    return tuple(part for part in slug.split("-") if not _is_variant(part))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only."""
+    """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only.
+
+    names: canonical spelling -> what it means, as logs and tables of measurements write it.
+    short_names: what people type in place of these, without spaces -> the slugs it may mean.
+    """
 
     accelerators: MappingProxyType[str, Accelerator]
     names: MappingProxyType[str, AcceleratorAlias]
     names_in_systems: MappingProxyType[tuple[str, str], AcceleratorAlias]
+    short_names: MappingProxyType[str, tuple[str, ...]]
 
     def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-        """What a raw name means, if need be with the name of its system; None when the table does not say."""
+        """What a raw name means, if need be with the name of its system; None when the table does not say.
+
+        Exact aliases alone: names in logs and measured rows are never completed.
+        """
         name = canonical(raw)
         if system_name is not None:
             in_system = self.names_in_systems.get((name, canonical(system_name)))
@@ -126,28 +162,68 @@ class Hardware:
                 return in_system
         return self.names.get(name)
 
+    def exact(self, raw: str) -> Accelerator | None:
+        """The accelerator of an exact slug, title or alias; None when the table does not have it."""
+        found = self.alias(raw)
+        return None if found is None else self.accelerators[found.slug]
+
+    def find(self, name: str) -> Accelerator | None:
+        """The accelerator of a name that a person typed: exact, or a short one; None when there is none.
+
+        A short name is the chip's with some of the slug's words for form and memory left away, and with or
+        without spaces: `h100`, `rtx4090`, `a100 80gb`. Where several accelerators have such a name, it means
+        the one whose block says so (`short`).
+        Raises SpecError, naming the candidates, where it may mean several and no block says which.
+        """
+        found = self.exact(name)
+        if found is not None:
+            return found
+        slugs = self.short_names.get(_compact(name), ())
+        if len(slugs) > 1:
+            raise SpecError(
+                f"accelerator {shown(name)} may mean {', '.join(slugs[:-1])} or {slugs[-1]}; name one of them"
+            )
+        return self.accelerators[slugs[0]] if slugs else None
+
     def accelerator(self, name: str) -> Accelerator:
-        """The accelerator of a slug, title or alias.
+        """The accelerator of a name as `find` reads it.
 
         Raises SpecError with the nearest names and the file to edit when the table does not have it.
         """
-        found = self.names.get(canonical(name))
+        found = self.find(name)
         if found is not None:
-            return self.accelerators[found.slug]
-        near = _near(canonical(name), self)
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        raise SpecError(f"accelerator {shown(name)} is not known; {hint}Add it to {EDIT}")
+            return found
+        near = self.near(name)
+        hint = f"did you mean {', '.join(near)}? If not, " if near else ""
+        raise SpecError(f"accelerator {shown(name)} is not known; {hint}add it to {EDIT}")
+
+    def near(self, name: str) -> list[str]:
+        """Up to five slugs that may have been meant: first those with every word, then close spellings."""
+        wanted = canonical(name)
+        words = set(wanted.split())
+        having = [slug for slug in self.accelerators if words and words <= set(canonical(slug).split())]
+        close = [self.names[each].slug for each in get_close_matches(wanted[:80], self.names, n=5)]
+        return list(dict.fromkeys((*having, *close)))[:5]
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of a slug, title or alias: exact but for case, punctuation and trademark signs.
+    """The accelerator of a slug, title, alias or short name; see `Hardware.find`.
 
     Raises SpecError with the nearest names and the file to edit.
 
-    >>> accelerator("NVIDIA H100-SXM5-80GB").slug
-    'h100-sxm5-80gb'
+    >>> accelerator("NVIDIA H100-SXM5-80GB").slug, accelerator("rtx4090").slug
+    ('h100-sxm5-80gb', 'rtx-4090-pcie-24gb')
     """
-    return current().accelerator(name)
+    return shipped_hardware().accelerator(name)
+
+
+def exact_accelerator(raw: str) -> Accelerator | None:
+    """The accelerator of an exact slug, title or alias, as tables of measurements have it; None for others.
+
+    >>> exact_accelerator("h100") is None
+    True
+    """
+    return shipped_hardware().exact(raw)
 
 
 def accelerator_alias(raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
@@ -162,7 +238,7 @@ def accelerator_alias(raw: str, system_name: str | None = None) -> AcceleratorAl
     >>> accelerator_alias("TPU", "tpu-v4-128").slug
     'tpu-v4'
     """
-    return current().alias(raw, system_name)
+    return shipped_hardware().alias(raw, system_name)
 
 
 def accelerator_slug(raw: str, system_name: str | None = None) -> str | None:
@@ -175,22 +251,27 @@ def accelerator_slug(raw: str, system_name: str | None = None) -> str | None:
     return None if found is None else found.slug
 
 
-def accelerators() -> tuple[Accelerator, ...]:
-    """Every accelerator of the table, those of added files included, in the order of the files."""
-    return tuple(current().accelerators.values())
+def slug_typed(name: str) -> str | None:
+    """The slug of a name that a person typed, short names included; None where the table does not have it.
 
+    Raises SpecError where it may mean several.
 
-_added: list[Path] = []
-
-
-def add_file(path: Path) -> None:
-    """Add a user's table for the rest of this process: new accelerators, and single fields of known ones.
-
-    Raises SpecError with file and line, and then adds nothing.
+    >>> slug_typed("h100"), slug_typed("h900")
+    ('h100-sxm5-80gb', None)
     """
-    load_hardware((*_added, path))
-    _added.append(path)
-    current.cache_clear()
+    found = shipped_hardware().find(name)
+    return None if found is None else found.slug
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """Every accelerator of the shipped table, in the order of the file."""
+    return tuple(shipped_hardware().accelerators.values())
+
+
+@cache
+def shipped_hardware() -> Hardware:
+    """The shipped table."""
+    return load_hardware()
 
 
 def capped(chip: Accelerator, power_w: float) -> Accelerator:
@@ -205,27 +286,18 @@ def capped(chip: Accelerator, power_w: float) -> Accelerator:
     return replace(chip, power_w=power_w, peak_power_w=chip.peak_power_w or chip.power_w)
 
 
-def added_files() -> tuple[Path, ...]:
-    """The users' tables added so far, in the order in which they count."""
-    return tuple(_added)
-
-
-@cache
-def current() -> Hardware:
-    """The embedded table with the files added so far."""
-    return load_hardware(tuple(_added))
-
-
 def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
-    """The embedded table and then the given files; of two statements on a field or name the later wins.
+    """The shipped table and then the given files; of two statements on a field or name the later wins.
 
     Raises SpecError with file and line if a file is not such a table.
     """
     table: dict[str, Accelerator] = {}
     names: dict[str, AcceleratorAlias] = {}
     in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
+    shorts: dict[str, str] = {}
     for path in (HARDWARE_FILE, *extra):
         owners: dict[str, str] = {}
+        short_owners: dict[str, str] = {}
         for block in read_blocks(path, BLOCK_KINDS):
             if block.kind != "accelerator":
                 continue
@@ -237,10 +309,15 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
                 names[claimed(block, spelling, chip.slug, owners)] = alias
             for counted in block.blocks("counted"):
                 _add_counted(counted, chip, owners, names, in_systems)
+            _add_short(block, short_owners, shorts)
+    known = tuple(table.values())
+    ordered = _ordered_fractions(known)
+    chips = {chip.slug: replace(chip, ordered_fraction=ordered[chip.slug]) for chip in known}
     return Hardware(
-        accelerators=MappingProxyType(table),
+        accelerators=MappingProxyType(chips),
         names=MappingProxyType(names),
         names_in_systems=MappingProxyType(in_systems),
+        short_names=MappingProxyType(_short_names(chips, names, shorts)),
     )
 
 
@@ -261,7 +338,7 @@ _RATES = (
     "inter_latency_s",
 )
 _KEYS = frozenset(
-    (*_TEXTS, *_FLAGS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "aliases", "counted")
+    (*_TEXTS, *_FLAGS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "aliases", "short", "counted")
 )
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
     ("fp32", "tf32"),
@@ -308,13 +385,135 @@ def _achieved_fraction(chip: Accelerator) -> float | None:
     return chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s
 
 
-def _usual_fraction(vendor: str, kind: Kind) -> float:
-    """The median of what was achieved on accelerators of a vendor and kind; of all where it has none."""
-    measured = [(chip, _achieved_fraction(chip)) for chip in accelerators()]
-    alike = [
-        part for chip, part in measured if part is not None and (chip.vendor, chip.kind) == (vendor, kind)
+def _estimated_fraction(chip: Accelerator, chips: Sequence[Accelerator]) -> float:
+    """The share of peak that was measured on an accelerator, or is expected of it from measured ones."""
+    own = _achieved_fraction(chip)
+    if own is not None:
+        return own
+    measured = [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
+    alike = [(each, part) for each, part in measured if _is_same_family(each, chip)]
+    same_peaks = [part for each, part in alike if _peaks(each) == _peaks(chip)]
+    expected = median(same_peaks or [part for _, part in alike or measured])
+    better = [
+        part / ratio
+        for each, part in alike
+        if _dominates(each, chip) and (ratio := _largest_peak_ratio(chip, each)) > 0
     ]
-    return median(alike or [part for _, part in measured if part is not None])
+    return min([expected, *better])
+
+
+def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
+    """By slug, the achievable share of peak of every accelerator, none below one that it dominates.
+
+    Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
+    software: where a measurement says otherwise, the better one was measured badly, or under other software.
+    """
+    found = {chip.slug: _estimated_fraction(chip, chips) for chip in chips}
+    lesser = {chip.slug: _lesser(chip, chips) for chip in chips}
+    while True:
+        raised = {slug: _raised(found[slug], lesser[slug], found) for slug in found}
+        if raised == found:
+            return found
+        found = raised
+
+
+def _raised(fraction: float, lesser: Mapping[str, float], known: Mapping[str, float]) -> float:
+    """The share of peak with which a chip is in no data type slower than the ones that it dominates."""
+    return max([fraction, *(known[slug] * ratio for slug, ratio in lesser.items())])
+
+
+def _lesser(chip: Accelerator, chips: Sequence[Accelerator]) -> dict[str, float]:
+    """Those of a chip's family that it dominates, and the largest ratio of one of their peaks to its own."""
+    family = [each for each in chips if _is_same_family(each, chip) and _dominates(chip, each)]
+    return {each.slug: _largest_peak_ratio(each, chip) for each in family}
+
+
+def _is_same_family(one: Accelerator, other: Accelerator) -> bool:
+    return (one.vendor, one.kind) == (other.vendor, other.kind)
+
+
+def _peaks(chip: Accelerator) -> tuple[float | None, ...]:
+    return tuple(chip.peak_flop_per_s(dtype) for dtype in DTYPES)
+
+
+def _dominates(chip: Accelerator, other: Accelerator) -> bool:
+    """Whether a chip has at least the other's peak in every data type, memory, bandwidth and power."""
+    if (other.peak_bf16_flop_per_s or 0) > (chip.peak_bf16_flop_per_s or 0):
+        return False  # most pairs end here
+    pairs = zip(_amounts(chip), _amounts(other), strict=True)
+    return all(theirs is None or (own is not None and own >= theirs) for own, theirs in pairs)
+
+
+def _amounts(chip: Accelerator) -> tuple[float | None, ...]:
+    """Peaks, memory and power. A power cap lowers power_w, and no peak."""
+    return (*_peaks(chip), chip.memory_bytes, chip.memory_byte_per_s, chip.peak_power_w or chip.power_w)
+
+
+def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:
+    """The largest ratio of their peaks, over the data types that both state; 0 where they share none."""
+    pairs = zip(_peaks(lesser), _peaks(better), strict=True)
+    return max((own / theirs for own, theirs in pairs if own and theirs), default=0.0)
+
+
+def _is_variant(word: str) -> bool:
+    """Whether a word of a slug says form or memory."""
+    return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
+
+
+def _compact(name: str) -> str:
+    """A name as short names are compared: canonical, without spaces."""
+    return canonical(name).replace(" ", "")
+
+
+def _add_short(block: Block, owners: dict[str, str], shorts: dict[str, str]) -> None:
+    """Note the short name that a block claims for its accelerator among those of its chip."""
+    short = block.text("short")
+    if short is None:
+        return
+    words, parts = canonical(short).split(), block.slug.split("-")
+    family = family_of(block.slug)
+    if tuple(words[: len(family)]) != family or not set(words) <= set(parts):
+        raise block.refuse("short", f"words of the slug, beginning with {' '.join(family)!r}")
+    shorts[claimed(block, short, block.slug, owners)] = block.slug
+
+
+def _short_names(
+    chips: dict[str, Accelerator], names: dict[str, AcceleratorAlias], shorts: dict[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Every short name without spaces, and the slugs it may mean: the one that claims it, else all."""
+    having: dict[tuple[str, ...], list[str]] = {}
+    for slug in chips:
+        for words in dict.fromkeys(_shortened(slug)):
+            having.setdefault(words, []).append(slug)
+    claims = {slug: tuple(short.split()) for short, slug in shorts.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for words, slugs in having.items():
+        claiming = [slug for slug in slugs if slug in claims and set(claims[slug]) <= set(words)]
+        meant = tuple(claiming if len(claiming) == 1 else slugs)
+        for vendor in ("", *dict.fromkeys(chips[slug].vendor for slug in meant)):
+            found[_compact(f"{vendor} {' '.join(words)}")] = meant
+    exact = {
+        _compact(name): (alias.slug,) for name, alias in names.items() if alias.accelerators_per_count == 1
+    }
+    return found | exact
+
+
+def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
+    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too."""
+    family = family_of(slug)
+    rest = [word for word in slug.split("-") if _is_variant(word)]
+    if not family or len(rest) > _MOST_VARIANT_WORDS:
+        return
+    for count in range(len(rest) + 1):
+        for kept in combinations(rest, count):
+            yield (*family, *kept)
+            yield (*family, *(_unnumbered(word) for word in kept))
+
+
+def _unnumbered(word: str) -> str:
+    """A form without its number; other words as they are."""
+    bare = word.rstrip("0123456789")
+    return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
 def _add_counted(
@@ -337,16 +536,3 @@ def _add_counted(
     for system in systems:
         claimed(block, f"{raw} in {system}", chip.slug, owners)
         in_systems[canonical(raw), canonical(system)] = alias
-
-
-def near_slugs(name: str) -> list[str]:
-    """Up to five accelerators that a name may have meant, the likeliest first."""
-    return _near(canonical(name), current())
-
-
-def _near(name: str, hardware: Hardware) -> list[str]:
-    """Up to five slugs that may have been meant: first those with every word, then close spellings."""
-    words = set(name.split())
-    having = [slug for slug in hardware.accelerators if words and words <= set(canonical(slug).split())]
-    close = [hardware.names[near].slug for near in get_close_matches(name[:80], hardware.names, n=5)]
-    return list(dict.fromkeys((*having, *close)))[:5]

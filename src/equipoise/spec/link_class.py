@@ -5,7 +5,7 @@ Facts live in links.toml.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -191,13 +191,15 @@ def _generation(chip: Accelerator) -> Mapping[str, Any] | None:
     return None if found is None else _facts()["generation"].get(found[1])
 
 
-def nvlink_candidates(count: int) -> tuple[Accelerator, ...]:
+def nvlink_candidates(count: int, chips: Sequence[Accelerator] = ()) -> tuple[Accelerator, ...]:
     """Accelerators that may have `count` bonded links to another: all their links, or in a mesh some of them.
+
+    chips: to choose from; the shipped table's unless given.
 
     >>> sorted({round(num_links(each) * link_byte_per_s(each) / 1e9) for each in nvlink_candidates(18)})
     [450, 900]
     """
-    known = [(each, num_links(each) or 0) for each in accelerators()]
+    known = [(each, num_links(each) or 0) for each in chips or accelerators()]
     meant = [each for each, links in known if links == count or (each.topology == "mesh" and links >= count)]
     return tuple(meant) or tuple(each for each, links in known if links > count)
 

@@ -14,6 +14,7 @@ _RATES = (
     "bridge_byte_per_s",
     "inter_byte_per_s",
 )
+_SHARES = ("ordered_fraction",)
 _COUNTS = ("memory_bytes", "node_size", "num_nics")
 _LATENCIES = ("intra_latency_s", "inter_latency_s")
 
@@ -27,7 +28,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
     if len({chip.slug for chip in chips}) == 1:
         return chips[0]
     facts: dict[str, object] = {}
-    for names, least in ((_RATES, min), (_COUNTS, min), (_LATENCIES, max)):
+    for names, least in ((_RATES + _SHARES, min), (_COUNTS, min), (_LATENCIES, max)):
         facts |= {name: _of_all(chips, name, least) for name in names}
     hosted = any(chip.topology == "host" for chip in chips)
     title = " + ".join(chip.title for chip in chips)

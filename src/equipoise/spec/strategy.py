@@ -42,7 +42,7 @@ class Strategy:
 
     dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
     lies within dp x cp x tp and takes no accelerators of its own.
-    shard_state: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
+    zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
@@ -61,7 +61,7 @@ class Strategy:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-    shard_state: int = 0
+    zero_stage: int = 0
     interleave: int = 1
     sequence_parallel: bool = False
     tp_overlap: bool = False
@@ -85,10 +85,8 @@ class Strategy:
                 raise SpecError(
                     f"strategy {self.text()!r}: {name}={getattr(self, name)}; expected at least 1"
                 )
-        if self.shard_state not in range(4):
-            raise SpecError(
-                f"strategy {self.text()!r}: shard_state={self.shard_state}; expected 0, 1, 2 or 3"
-            )
+        if self.zero_stage not in range(4):
+            raise SpecError(f"strategy {self.text()!r}: zero_stage={self.zero_stage}; expected 0, 1, 2 or 3")
         per_round = self.dp * self.microbatch_samples
         if self.global_batch_samples % per_round:
             raise SpecError(
@@ -114,8 +112,8 @@ class Strategy:
     def text(self) -> str:
         """The one text form: knobs that differ from the default, `name=value`, in the order of the fields.
 
-        >>> Strategy(global_batch_samples=64, dp=8, shard_state=3, recompute="full").text()
-        'dp=8 microbatch=1 global_batch=64 shard_state=3 recompute=full'
+        >>> Strategy(global_batch_samples=64, dp=8, zero_stage=3, recompute="full").text()
+        'dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full'
         """
         parts = [f"{axis}={getattr(self, axis)}" for axis in _AXES if getattr(self, axis) != 1]
         parts.append(f"microbatch={self.microbatch_samples} global_batch={self.global_batch_samples}")
@@ -147,7 +145,7 @@ def strategy(text: str) -> Strategy:
 
     Raises SpecError with the name or value that is not known and what was expected.
 
-    >>> strategy("dp=8 microbatch=1 global_batch=64 shard_state=3").num_microbatches
+    >>> strategy("dp=8 microbatch=1 global_batch=64 zero_stage=3").num_microbatches
     8
     """
     stated: dict[str, int | str | bool] = {}

@@ -1,4 +1,7 @@
-"""Workloads: what is trained, and every spelling of it. Facts live in workloads.toml."""
+"""Workloads: what is trained, and every spelling of it. Facts live in workloads.toml.
+
+Functions here look into what ships; a user's files take part in a `spec.catalogue.Catalogue`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -113,7 +116,7 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class WorkloadTable:
     """A set of workloads and every spelling that leads to them. Built by `load_workloads`; read-only."""
 
     workloads: MappingProxyType[str, Workload]
@@ -127,6 +130,59 @@ class Catalogue:
         slugs = {candidate.slug for candidate in candidates}
         return slugs.pop() if len(slugs) == 1 else None
 
+    def workload(self, name: str) -> Workload:
+        """The workload of a slug, title or alias.
+
+        Raises SpecError with the nearest names and the file to edit.
+        """
+        slug = self.slug(name)
+        if slug is not None:
+            return self.workloads[slug]
+        near = dict.fromkeys(
+            named.slug
+            for match in get_close_matches(canonical(name)[:80], self.names, n=5, cutoff=0.6)
+            for named in self.names[match]
+        )
+        hint = f"did you mean {', '.join(near)}? If not, " if near else ""
+        raise SpecError(f"workload {shown(name)} is not known; {hint}add it to {EDIT}")
+
+    def rules(self, slug: str) -> MlperfRules:
+        """How MLPerf scores a workload; for one that the table lacks, common values with `known` False."""
+        found = self.workloads.get(slug)
+        return UNKNOWN_RULES if found is None else found.rules
+
+    def samples_to_target(
+        self,
+        slug: str,
+        stated: Mapping[str, object],
+        *,
+        round_number: float,
+        global_batch_samples: float | None,
+    ) -> float | None:
+        """Training samples until the target, of a workload that need not be known.
+
+        The arguments are those of `Workload.samples_to_target`.
+        """
+        found = self.workloads.get(slug)
+        if found is None:
+            each = _samples_each(None, global_batch_samples)
+            return samples_stated(UNKNOWN_CONVERGED, stated, round_number=round_number, samples_each=each)
+        return found.samples_to_target(
+            stated, round_number=round_number, global_batch_samples=global_batch_samples
+        )
+
+    def global_batch_samples(self, slug: str, logged: float | None) -> int | None:
+        """The global batch in samples that a log states, of a workload that need not be known.
+
+        None where the log does not say, or states more than the workload's table allows: then it counts
+        tokens.
+        """
+        found = self.workloads.get(slug)
+        below = None if found is None else found.global_batch_below
+        if logged is None or not 1 <= logged < (MAX_BATCH_SAMPLES if below is None else below):
+            return None
+        return int(logged)
+
 
 def workload(name: str) -> Workload:
     """The workload of a slug, title or alias.
@@ -136,16 +192,7 @@ def workload(name: str) -> Workload:
     >>> workload("ResNet-50").dataset_samples
     1281167
     """
-    slug = current().slug(name)
-    if slug is not None:
-        return current().workloads[slug]
-    near = dict.fromkeys(
-        named.slug
-        for match in get_close_matches(canonical(name)[:80], current().names, n=5, cutoff=0.6)
-        for named in current().names[match]
-    )
-    hint = f"did you mean {', '.join(near)}? " if near else ""
-    raise SpecError(f"workload {shown(name)} is not known; {hint}Add it to {EDIT}")
+    return shipped_workloads().workload(name)
 
 
 def workload_slug(raw: str, round_number: float | None = None) -> str | None:
@@ -154,77 +201,22 @@ def workload_slug(raw: str, round_number: float | None = None) -> str | None:
     >>> workload_slug("ssd", 1.1), workload_slug("ssd", 4.1)
     ('ssd_r34', 'retinanet')
     """
-    return current().slug(raw, round_number)
-
-
-def workload_rules(slug: str) -> MlperfRules:
-    """How MLPerf scores a workload; for a name that the table lacks, common values with `known` False.
-
-    >>> workload_rules("unet3d").num_dropped_each_end, workload_rules("a_new_one").known
-    (4, False)
-    """
-    found = current().workloads.get(slug)
-    return UNKNOWN_RULES if found is None else found.rules
-
-
-def samples_to_target(
-    slug: str, stated: Mapping[str, object], *, round_number: float, global_batch_samples: float | None
-) -> float | None:
-    """Training samples until the target, of a workload that need not be known: `Workload.samples_to_target`.
-
-    >>> samples_to_target("gpt3", {"epoch_num": 2048e6}, round_number=4.1, global_batch_samples=1536)
-    1000000.0
-    """
-    found = current().workloads.get(slug)
-    if found is None:
-        each = _samples_each(None, global_batch_samples)
-        return samples_stated(UNKNOWN_CONVERGED, stated, round_number=round_number, samples_each=each)
-    return found.samples_to_target(
-        stated, round_number=round_number, global_batch_samples=global_batch_samples
-    )
-
-
-def global_batch_samples(slug: str, logged: float | None) -> int | None:
-    """The global batch in samples that a log states, of a workload that need not be known.
-
-    None where the log does not say, or states more than the workload's table allows: then it counts tokens.
-
-    >>> global_batch_samples("transformer", 2048), global_batch_samples("transformer", 737280)
-    (2048, None)
-    """
-    found = current().workloads.get(slug)
-    below = None if found is None else found.global_batch_below
-    if logged is None or not 1 <= logged < (MAX_BATCH_SAMPLES if below is None else below):
-        return None
-    return int(logged)
+    return shipped_workloads().slug(raw, round_number)
 
 
 def workloads() -> tuple[Workload, ...]:
-    """Every workload of the table, those of added files included, in the order of the files."""
-    return tuple(current().workloads.values())
-
-
-_added: list[Path] = []
-
-
-def add_file(path: Path) -> None:
-    """Add a user's table for the rest of this process: new workloads, and single fields of known ones.
-
-    Raises SpecError with file and line, and then adds nothing.
-    """
-    load_workloads((*_added, path))
-    _added.append(path)
-    current.cache_clear()
+    """Every workload of the shipped table, in the order of the file."""
+    return tuple(shipped_workloads().workloads.values())
 
 
 @cache
-def current() -> Catalogue:
-    """The embedded table with the files added so far."""
-    return load_workloads(tuple(_added))
+def shipped_workloads() -> WorkloadTable:
+    """The shipped table."""
+    return load_workloads()
 
 
-def load_workloads(extra: Sequence[Path] = ()) -> Catalogue:
-    """The embedded table and then the given files; of two statements on a field or name the later wins.
+def load_workloads(extra: Sequence[Path] = ()) -> WorkloadTable:
+    """The shipped table and then the given files; of two statements on a field or name the later wins.
 
     Raises SpecError with file and line if a file is not such a table.
     """
@@ -238,7 +230,7 @@ def load_workloads(extra: Sequence[Path] = ()) -> Catalogue:
             for spelling, named in _spellings(block, found):
                 _claim(block, spelling, named, of_file)
         names |= of_file
-    return Catalogue(workloads=MappingProxyType(table), names=MappingProxyType(names))
+    return WorkloadTable(workloads=MappingProxyType(table), names=MappingProxyType(names))
 
 
 _TEXTS = ("title", "task", "dataset", "target", "sample", "source")

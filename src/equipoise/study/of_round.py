@@ -13,21 +13,21 @@ from equipoise.errors import EvidenceError, SpecError
 from equipoise.findings import ComparedFindings, Findings, WorkloadFindings
 from equipoise.runs import embedded
 from equipoise.runs.chosen import Folders, paths, tables
+from equipoise.runs.queries import DIVISION, closed, comparable
 from equipoise.scaling.batches import BatchGrowth, batch_growth
 from equipoise.scaling.claims import claims_about
 from equipoise.scaling.decompose import losses, with_factors
 from equipoise.scaling.groups import Grouping, grouped
-from equipoise.scaling.metrics import COMPARABLE, ENTRY_COLUMNS, curves, spots, with_metrics
+from equipoise.scaling.metrics import ENTRY_COLUMNS, curves, spots, with_metrics
 from equipoise.scaling.pointers import pointers
 from equipoise.scaling.reference import Published, table_row
 from equipoise.scaling.shared import shared_systems
 from equipoise.scaling.summary import headline, summary
 from equipoise.scaling.titles import workload_title
-from equipoise.spec.hardware import accelerator as known_accelerator
-from equipoise.spec.hardware import accelerator_slug
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.study.answers import recorded
 from equipoise.study.published import attributed, num_systems_in_all, published
-from equipoise.study.subject import DIVISION, chosen_round, chosen_workloads
+from equipoise.study.subject import chosen_round, chosen_workloads
 
 
 def study(
@@ -37,25 +37,27 @@ def study(
     k: int | None = None,
     data: Folders | None = None,
     also: Folders = (),
+    catalogue: Catalogue | None = None,
 ) -> Findings:
     """What the closed entries of one round say about scaling.
 
     round: the published study's (v4.1) unless given; the latest one where the data lack that. workloads: the
     study's in its round, else every workload with at least three scored entries. k: number of groups; by
-    silhouette unless given.
+    silhouette unless given. catalogue: what names mean; the shipped one unless given.
     Raises EvidenceError when a workload has fewer than three scored entries, SpecError for unknown names.
     """
     everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
     round_ = chosen_round(round, everything)
-    entries = everything.filter((pl.col("round") == round_) & (pl.col("division") == DIVISION))
+    entries = closed(everything).filter(pl.col("round") == round_)
     own = {row.workload: row for row in published() if row.round == round_}
-    chosen = chosen_workloads(workloads, entries, default=tuple(own), round_=round_)
+    chosen = chosen_workloads(workloads, entries, default=tuple(own), round_=round_, catalogue=catalogue)
     measured = with_factors(with_metrics(entries.rename({"round": "campaign"}))).rename({"campaign": "round"})
     of_round = {workload: measured.filter(pl.col("workload") == workload) for workload in chosen}
     stops = balances(
         everything.rename({"round": "campaign"}),
         {workload: curves(rows) for workload, rows in of_round.items()},
         round_=round_,
+        catalogue=catalogue,
     )
     each = tuple(
         _workload_findings(rows, own.get(workload), stops[workload], _batches(everything, workload), k=k)
@@ -88,6 +90,7 @@ def compared(
     *,
     data: Folders | None = None,
     also: Folders = (),
+    catalogue: Catalogue | None = None,
 ) -> ComparedFindings:
     """Closed entries of one round and workload side by side.
 
@@ -97,14 +100,14 @@ def compared(
     """
     everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
     round_ = chosen_round(round, everything)
-    of_round = everything.filter((pl.col("round") == round_) & (pl.col("division") == DIVISION))
+    of_round = closed(everything).filter(pl.col("round") == round_)
     wanted = None if workload is None else (workload,)
     usual = tuple(row.workload for row in published() if row.round == round_)
-    slug = chosen_workloads(wanted, of_round, default=usual, round_=round_)[0]
+    slug = chosen_workloads(wanted, of_round, default=usual, round_=round_, catalogue=catalogue)[0]
     measured = with_factors(
         with_metrics(of_round.filter(pl.col("workload") == slug).rename({"round": "campaign"}))
     ).rename({"campaign": "round"})
-    scored = measured.filter(COMPARABLE).sort("num_accelerators", "score_s", "entry_id")
+    scored = comparable(measured).sort("num_accelerators", "score_s", "entry_id")
     ids = tuple(dict.fromkeys(entries)) or tuple(each.entry_id for each in pointers(scored, slug))
     unknown = next((each for each in ids if each not in scored["entry_id"]), None)
     if unknown is not None:
@@ -120,18 +123,18 @@ def compared(
         name=workload_title(slug),
         entries=scored,
         chosen=chosen,
-        bills=tuple(_bill_of(row) for row in chosen.iter_rows(named=True)),
+        bills=tuple(_bill_of(row, catalogue or shipped()) for row in chosen.iter_rows(named=True)),
         losses=losses(chosen),
         curves=curves(scored.filter(pl.col("accelerator").is_in(kinds))),
         are_given=bool(entries),
     )
 
 
-def _bill_of(entry: Mapping[str, Any]) -> Bill:
+def _bill_of(entry: Mapping[str, Any], catalogue: Catalogue) -> Bill:
     """What one run of an entry costs, its energy as measured where it was."""
     known = None
-    if entry["accelerator"] is not None and accelerator_slug(entry["accelerator"]) is not None:
-        known = known_accelerator(entry["accelerator"])
+    if entry["accelerator"] is not None:
+        known = catalogue.hardware.exact(entry["accelerator"])
     rates = Rates(price=None, grid=grid(), accelerator_power_w=None, system_power=SYSTEM_POWER)
     return bill(
         entry["num_accelerators"],
@@ -180,7 +183,7 @@ def _workload_findings(
 
 def _batches(everything: pl.DataFrame, workload: str) -> BatchGrowth | Unanswered:
     """Samples against batch over all rounds of a workload, or why they tell nothing."""
-    entries = everything.filter((pl.col("workload") == workload) & (pl.col("division") == DIVISION))
+    entries = comparable(everything, workload=workload)
     try:
         return batch_growth(entries)
     except EvidenceError as err:

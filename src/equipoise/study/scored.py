@@ -5,7 +5,7 @@ import polars as pl
 from equipoise.errors import UsageError
 from equipoise.runs.chosen import Folders, tables
 from equipoise.scaling.metrics import SCORE_COLUMNS, with_metrics
-from equipoise.spec.hardware import accelerator as known_accelerator
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.rounds import round_name, round_order
 from equipoise.study.subject import Spelling, named, workload_spelling
 
@@ -20,20 +20,22 @@ def scores(
     sort: str | None = None,
     data: Folders | None = None,
     also: Folders = (),
+    catalogue: Catalogue | None = None,
 ) -> pl.DataFrame:
     """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
 
     Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
     and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
-    workload, accelerators and score.
+    workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
     Raises SpecError for a name that the data do not hold, naming those they do.
     """
+    known = catalogue or shipped()
     rows = with_metrics(tables(data=data, also=also).scores).rename({"campaign": "round"})
     rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
     filters: tuple[tuple[str, str | None, Spelling], ...] = (
         ("round", round, round_name),
-        ("workload", workload, workload_spelling(round)),
-        ("accelerator", accelerator, lambda name: known_accelerator(name).slug),
+        ("workload", workload, workload_spelling(round, known)),
+        ("accelerator", accelerator, lambda name: known.accelerator(name).slug),
         ("submitter", submitter, str),
         ("division", division, str.lower),
     )

@@ -7,15 +7,13 @@ from typing import TypeAlias
 import polars as pl
 
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.scaling.metrics import COMPARABLE
+from equipoise.runs.queries import DIVISION, SCORED
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.rounds import is_round, round_name, round_order
-from equipoise.spec.workload import workload_slug
 from equipoise.study.published import published
 
 # How a catalogue spells what a user wrote.
 Spelling: TypeAlias = Callable[[str], str]
-# Open entries may change the model and the target: they are listed, but no study compares them.
-DIVISION = "closed"
 MIN_ENTRIES = 3
 
 
@@ -39,15 +37,21 @@ def chosen_round(wanted: str | None, entries: pl.DataFrame) -> str:
 
 
 def chosen_workloads(
-    wanted: Sequence[str] | None, entries: pl.DataFrame, *, default: Sequence[str], round_: str
+    wanted: Sequence[str] | None,
+    entries: pl.DataFrame,
+    *,
+    default: Sequence[str],
+    round_: str,
+    catalogue: Catalogue | None = None,
 ) -> tuple[str, ...]:
     """The workloads to study, each with enough scored entries."""
     num_scored = dict(
-        entries.drop_nulls("workload").group_by("workload").agg(COMPARABLE.sum()).sort("workload").iter_rows()
+        entries.drop_nulls("workload").group_by("workload").agg(SCORED.sum()).sort("workload").iter_rows()
     )
     if wanted:
         where = f"the {DIVISION} entries of {round_}"
-        names = [named(name, entries["workload"], workload_spelling(round_), where=where) for name in wanted]
+        spelling = workload_spelling(round_, catalogue)
+        names = [named(name, entries["workload"], spelling, where=where) for name in wanted]
         chosen = tuple(dict.fromkeys(names))
     else:
         enough = [workload for workload, count in num_scored.items() if count >= MIN_ENTRIES]
@@ -85,7 +89,8 @@ def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the da
     raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
 
 
-def workload_spelling(round_: str | None) -> Spelling:
+def workload_spelling(round_: str | None, catalogue: Catalogue | None = None) -> Spelling:
     """The slug a name stands for in a round: `ssd` was another model before v2.0."""
     number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
-    return lambda name: workload_slug(name, float(number[1]) if number else None) or name
+    slug_of = (catalogue or shipped()).workload_slug
+    return lambda name: slug_of(name, float(number[1]) if number else None) or name

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
+from equipoise.decide.field import Verb
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.markup import Html, element
 from equipoise.report.words import printable
@@ -20,22 +21,13 @@ from equipoise.units import MIB
 from equipoise.web import frames
 from equipoise.web.answer import BUSY, Answer
 from equipoise.web.answers import LONGEST_WAIT_S, Answers, BusyError, Kept, SlowError
-from equipoise.web.asked import (
-    Asked,
-    AskedAdvice,
-    AskedCompare,
-    AskedLive,
-    AskedNothing,
-    AskedPlan,
-    AskedRuns,
-    AskedStudy,
-)
-from equipoise.web.fields import Field
+from equipoise.web.asked import Asked, AskedCompare, AskedLive, AskedNothing, AskedRuns, AskedStudy
+from equipoise.web.controls import Control
 from equipoise.web.responses import NOT_STORED, GoneError, InPieces, Page, while_there
 from equipoise.web.screen import Screen
-from equipoise.web.screens import SCREENS, accuracy, advice, compare, plan, runs, study
+from equipoise.web.screens import SCREENS, accuracy, compare, decide, runs, study
 from equipoise.web.sources import Sources
-from equipoise.web.trouble import FIELDS, refused, unanswered
+from equipoise.web.trouble import refused, unanswered
 from equipoise.web.waiting import waiting
 from equipoise.web.workers import Workers
 
@@ -87,6 +79,14 @@ class Dashboard:
             self.frames.keep(around, halves, sum(map(len, halves)))
         return Page(halves, answer)
 
+    async def decide(self, request: Request, screen: Screen, verb: Verb) -> Response:
+        """The page of a question that `decide` answers, or of what is wrong with its fields."""
+        try:
+            asked = decide.read(_given(request), verb, self.sources)
+        except (InputError, EvidenceError) as err:
+            return await self.page(request, screen, unanswered(screen.title, err))
+        return await self.show(request, screen, asked)
+
     async def _answer(self, key: str, screen: Screen, asked: Asked, limit_s: float) -> Answer:
         return await self.answers.find(key, partial(_answered, screen, asked, self.sources), limit_s=limit_s)
 
@@ -131,13 +131,10 @@ class Dashboard:
             return frames.alone(answer, frame)
         return frames.whole(answer, frame, theme=_theme(request))
 
-    def _fields_of(self, request: Request, screen: Screen) -> tuple[Field, ...]:
+    def _fields_of(self, request: Request, screen: Screen) -> tuple[Control, ...]:
         """The form; without data to choose from there is none, and the answer says why."""
-        given: dict[str, list[str]] = {}
-        for name, value in request.query_params.multi_items():
-            given.setdefault(name, []).append(value)
         try:
-            return screen.fields(given, self.sources)
+            return screen.fields(_given(request), self.sources)
         except (InputError, EvidenceError):
             return ()
 
@@ -147,7 +144,7 @@ class Dashboard:
         state: of the answer that is shown.
         """
         told = None if screen.live is None else screen.live(asked, self.sources)
-        if told is None:
+        if told is None or not isinstance(asked, AskedRuns):
             return None
         query = urlencode({**asked.model_dump(exclude_none=True), "seen": state})
         address = f"{screen.path}/live?{query}"
@@ -173,7 +170,15 @@ class Dashboard:
 
 
 def _key(screen: Screen, asked: Asked, state: str) -> str:
-    return f"{screen.path}?{asked.model_dump_json()}#{state}"
+    return f"{screen.path}?{asked.key}#{state}"
+
+
+def _given(request: Request) -> dict[str, list[str]]:
+    """What the address holds, by name."""
+    given: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        given.setdefault(name, []).append(value)
+    return given
 
 
 def _answered(screen: Screen, asked: Asked, sources: Sources) -> Answer:
@@ -247,9 +252,9 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     async def compared(request: Request, asked: Annotated[AskedCompare, Query()]) -> Response:
         return await dashboard.show(request, compare.SCREEN, asked)
 
-    @app.get(plan.SCREEN.path)
-    async def planned(request: Request, asked: Annotated[AskedPlan, Query()]) -> Response:
-        return await dashboard.show(request, plan.SCREEN, asked)
+    @app.get(decide.PLAN.path)
+    async def planned(request: Request) -> Response:
+        return await dashboard.decide(request, decide.PLAN, "plan")
 
     @app.get(runs.SCREEN.path)
     async def run(request: Request, asked: Annotated[AskedRuns, Query()]) -> Response:
@@ -259,9 +264,9 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     async def live(asked: Annotated[AskedLive, Query()]) -> Response:
         return await dashboard.live(runs.SCREEN, AskedRuns(sweep=asked.sweep), asked.seen)
 
-    @app.get(advice.SCREEN.path)
-    async def advised(request: Request, asked: Annotated[AskedAdvice, Query()]) -> Response:
-        return await dashboard.show(request, advice.SCREEN, asked)
+    @app.get(decide.ADVICE.path)
+    async def advised(request: Request) -> Response:
+        return await dashboard.decide(request, decide.ADVICE, "advise")
 
     @app.get(accuracy.SCREEN.path)
     async def accurate(request: Request, asked: Annotated[AskedNothing, Query()]) -> Response:
@@ -304,5 +309,4 @@ def _sentence(error: Mapping[str, Any]) -> str:
         "too_long": f"has too many values: {error['msg']}",
     }.get(error["type"], f"{error['msg'][:1].lower()}{error['msg'][1:]}")
     found = printable(str(error.get("input", "")))
-    label = FIELDS.get(name.replace("_", "-"))
-    return f"{f'“{label}”, ' if label else ''}{name}={found!r}: {words}."
+    return f"{name}={found!r}: {words}."

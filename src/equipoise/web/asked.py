@@ -1,16 +1,42 @@
-"""What the query of a URL may say: one model a page, every value bounded. Nothing is looked up here."""
+"""What the address of a page may say: one model per page, every value bounded. Nothing is looked up here.
 
-from typing import Annotated, Literal, TypeAlias
+The pages that ask a question of `decide` are in question.py.
+"""
+
+from typing import Annotated, Final, Protocol, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
-
-from equipoise.advice.plans.planned import ObjectiveName
-from equipoise.economics import DEFAULT_GRID, PriceTerms
 
 LONGEST_NAME = 160
 MOST_NAMES = 24
 MOST_ACCELERATORS = 16_384
 MOST_SYSTEMS = 6
+# Paths of the server, what reads or describes them, and what would look the server over. `runs` is named from
+# the folders that the dashboard was given; a workload is a name of the catalogue, never a MODULE:FUNCTION.
+NOT_FROM_BROWSERS: Final = frozenset(
+    {
+        "here",
+        "topology",
+        "collectives",
+        "traces",
+        "traced_as",
+        "times_from",
+        "columns",
+        "rows",
+        "data",
+        "also",
+        "hardware",
+        "workloads",
+    }
+)
+
+
+class Asked(Protocol):
+    """What an address asks."""
+
+    @property
+    def key(self) -> str:
+        """Equal for equal questions."""
 
 
 def _without_blanks(value: object) -> object:
@@ -24,25 +50,27 @@ _BLANK = BeforeValidator(_without_blanks)
 Name: TypeAlias = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
 OptionalName: TypeAlias = Annotated[Name | None, _BLANK]
 Names: TypeAlias = Annotated[list[Name], _BLANK, Field(max_length=MOST_NAMES)]
-AskName: TypeAlias = Literal["size", "tokens", "model"]
-Precision: TypeAlias = Literal["bf16", "bf16,fp8", "fp8", "fp16", "fp32"]
-Amount: TypeAlias = Annotated[float | None, _BLANK, Field(gt=0, le=1e15, allow_inf_nan=False)]
 
 
-class Asked(BaseModel):
-    """A query: what is not a field of the page is refused, not ignored."""
+class AskedNothing(BaseModel):
+    """A page without a form: what is not a field of a page is refused, not ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @property
+    def key(self) -> str:
+        """Its fields as JSON."""
+        return self.model_dump_json()
 
-class AskedStudy(Asked):
+
+class AskedStudy(AskedNothing):
     """Any round, any of its workloads; the published study's unless given."""
 
     round: OptionalName = None
     workload: Names = []
 
 
-class AskedCompare(Asked):
+class AskedCompare(AskedNothing):
     """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
 
     round: OptionalName = None
@@ -50,45 +78,7 @@ class AskedCompare(Asked):
     entry: Annotated[list[Name], _BLANK, Field(max_length=MOST_SYSTEMS)] = []
 
 
-class AskedPlan(Asked):
-    """A training and the machines to choose from. other: a second kind to compare with."""
-
-    workload: Name = "llama2_70b_lora"
-    accelerator: Name = "dgx-h100"
-    other: OptionalName = None
-    most: Annotated[int, Field(ge=1, le=MOST_ACCELERATORS)] = 64
-    objective: ObjectiveName = "balance"
-    global_batch: Annotated[int | None, _BLANK, Field(ge=1, le=10**9)] = None
-    tokens: Amount = None
-    deadline: Amount = None
-    budget: Amount = None
-    price: Amount = None
-    terms: PriceTerms = "on_demand"
-    region: Name = DEFAULT_GRID
-    precision: Precision = "bf16"
-
-
-class AskedAdvice(AskedPlan):
-    """The same for an advice, which joins what was published and the user's own runs. runs: one by name.
-
-    ask: for a number of accelerators, or what budget and deadline are enough for. buy: whether owning is
-    compared; each of its amounts asks for it too. queue: hours. hosting: USD a month, of one accelerator.
-    """
-
-    ask: AskName = "size"
-    tokens_per_param: Annotated[float | None, _BLANK, Field(gt=0, le=1e5)] = None
-    queue: Annotated[float | None, _BLANK, Field(ge=0, le=1e6)] = None
-    electricity: Annotated[float | None, _BLANK, Field(gt=0, lt=10)] = None
-    pue: Annotated[float | None, _BLANK, Field(ge=1, lt=5)] = None
-    buy: Literal["no", "yes"] = "no"
-    purchase: Annotated[float | None, _BLANK, Field(ge=0, lt=1e8)] = None
-    hosting: Annotated[float | None, _BLANK, Field(ge=0, lt=1e8)] = None
-    utilisation: Annotated[float | None, _BLANK, Field(gt=0, le=1)] = None
-    horizon: Annotated[float | None, _BLANK, Field(gt=0, le=240)] = None
-    runs: OptionalName = None
-
-
-class AskedRuns(Asked):
+class AskedRuns(AskedNothing):
     """One of the sweeps that the dashboard was given, by its name."""
 
     sweep: OptionalName = None
@@ -98,7 +88,3 @@ class AskedLive(AskedRuns):
     """What of a sweep changes by itself. seen: the state that the page shows."""
 
     seen: OptionalName = None
-
-
-class AskedNothing(Asked):
-    """A page without a form."""

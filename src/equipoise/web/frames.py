@@ -16,7 +16,7 @@ from equipoise import __version__
 from equipoise.report.markup import Html
 from equipoise.runs import embedded
 from equipoise.web.answer import Answer
-from equipoise.web.fields import Field
+from equipoise.web.controls import Control
 from equipoise.web.screen import Screen
 
 _PACKAGES: Final = {
@@ -79,7 +79,7 @@ class Frame:
 
     screen: Screen
     screens: tuple[Screen, ...]
-    fields: tuple[Field, ...]
+    fields: tuple[Control, ...]
     live: Html | None = None
 
 

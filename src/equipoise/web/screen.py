@@ -6,7 +6,7 @@ from typing import Any
 
 from equipoise.report.markup import Html
 from equipoise.web.answer import Answer
-from equipoise.web.fields import Field, Given
+from equipoise.web.controls import Control, Given
 from equipoise.web.sources import Sources
 
 
@@ -33,7 +33,7 @@ class Screen:
     title: str
     about: str
     verb: str
-    fields: Callable[[Given, Sources], tuple[Field, ...]]
+    fields: Callable[[Given, Sources], tuple[Control, ...]]
     answer: Callable[[Any, Sources], Answer]
     stamp: Callable[[Any, Sources], str] = lambda _, sources: sources.stamp()
     depends: tuple[str, ...] = ()

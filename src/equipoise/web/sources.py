@@ -6,26 +6,31 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
-from equipoise.advice.forecast.answer import Terms
-from equipoise.advice.plans.landscapes import Landscapes
-from equipoise.advice.plans.planned import Plan, Question
 from equipoise.runs.chosen import tables
+from equipoise.runs.queries import comparable
 from equipoise.runs.store import Tables
-from equipoise.scaling.metrics import COMPARABLE
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.rounds import round_order
-from equipoise.study import DIVISION, MIN_ENTRIES, default_round
+from equipoise.study import MIN_ENTRIES, default_round
+
+AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Folders, as `report --data DIR --also DIR` takes them, and folders of sweeps."""
+    """Folders, as `report --data DIR --also DIR` takes them, and folders of sweeps.
+
+    catalogue: what names mean, and what the forms offer.
+    """
 
     data: Path | None = None
     also: tuple[Path, ...] = ()
     runs: tuple[Path, ...] = field(default=())
+    catalogue: Catalogue = field(default_factory=shipped, repr=False)
 
     @cached_property
     def tables(self) -> Tables:
@@ -41,7 +46,7 @@ class Sources:
     def scored(self) -> pl.DataFrame:
         """The closed entries with a score, as the table `scores` has them."""
         named = pl.col("campaign").is_not_null() & pl.col("workload").is_not_null()
-        return self.tables.scores.filter((pl.col("division") == DIVISION) & named & COMPARABLE)
+        return comparable(self.tables.scores).filter(named)
 
     @cached_property
     def studied(self) -> dict[str, dict[str, int]]:
@@ -58,13 +63,13 @@ class Sources:
         }
 
     @cached_property
-    def landscapes(self) -> Landscapes:
-        """What was searched for plans so far: other money, deadlines and sizes are answered from it."""
-        return Landscapes()
-
-    def planned(self, question: Question, terms: Terms) -> Plan:
-        """The plan that answers a question of the catalogue."""
-        return self.landscapes.plan(question, terms=terms, scores=self.tables.scores)
+    def at_first(self) -> dict[str, str]:
+        """What a page answers before anything is chosen: of workloads, one whose target these data hold."""
+        known = [each.slug for each in self.catalogue.workloads() if each.train_flop_per_sample is not None]
+        held = set(self.scored["workload"])
+        usual = AT_FIRST["workload"]
+        workload = usual if usual in held else next((each for each in known if each in held), usual)
+        return {**AT_FIRST, "workload": workload}
 
     def stamp(self) -> str:
         """What changes when a file below the folders of data does: answers made before are then stale."""

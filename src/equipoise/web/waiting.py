@@ -25,7 +25,7 @@ def waiting(title: str, address: str, *, shares_form: bool) -> Answer:
         class_="waiting",
         hx_get=address,
         hx_trigger="load",
-        hx_target="#answer",
+        hx_target="#result",
         hx_swap="innerHTML show:none",
         hx_sync="form.asked:abort" if shares_form else None,
     )

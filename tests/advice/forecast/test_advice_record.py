@@ -5,10 +5,10 @@ import pytest
 from equipoise.advice.forecast.advice_record import JOINED, advice_errors, shipped_advice
 from equipoise.advice.forecast.held_out_advice import OURS, HeldOutAdvice, Loss
 from equipoise.runs import embedded
-from equipoise.scaling.equilibrium import Doubling, Equilibrium
+from equipoise.scaling.equilibrium import Equilibrium
 
 
-def point(num_accelerators, *, bound="at", low=None, high=None):
+def point(num_accelerators, *, limited_by=None, low=None, high=None):
     return Equilibrium(
         kind="balance",
         title="the balance point",
@@ -16,12 +16,10 @@ def point(num_accelerators, *, bound="at", low=None, high=None):
         low=low,
         high=high,
         level=0.9,
-        bound=bound,
+        limited_by=limited_by,
         time_s=1.0,
         efficiency=0.5,
-        next_doubling=Doubling(
-            gain_s=0.0, gain_fraction=0.0, accelerator_hours_factor=2.0, extrapolated=False
-        ),
+        next_step=None,
     )
 
 
@@ -41,7 +39,7 @@ def result(advised, found, *, curve=0.0, measured=0.0, largest_known=128):
 
 
 def test_censored_groups_are_counted_apart():
-    beyond = point(512, bound="at_least")
+    beyond = point(512, limited_by="data")
     results = [
         result(point(64, low=32, high=128), point(128), curve=0.02, measured=0.1),  # one doubling: within
         result(

@@ -3,10 +3,12 @@
 import polars as pl
 import pytest
 
-from equipoise.advice.forecast.answer import Inquiry
-from equipoise.advice.forecast.balance import DEADLINE_FACTOR, balances
-from equipoise.advice.forecast.forecast import forecast
+from equipoise.advice.forecast.balance import DEADLINE_FACTOR, balances, time_curves
+from equipoise.advice.forecast.curve import CurveQuestion
+from equipoise.advice.forecast.published import published_curve, results_of
+from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
+from equipoise.scaling.equilibrium import KINDS, default_answer, equilibria
 from equipoise.scaling.metrics import curves, with_metrics
 
 ROUND, WORKLOAD, ACCELERATOR = "v4.1", "llama2_70b_lora", "h100-sxm5-80gb"
@@ -30,20 +32,44 @@ def found(scores, best):
 
 def test_report_and_predict_say_the_same(scores, found):
     balance = next(each for each in found.found if each.accelerator == ACCELERATOR)
-    asked = forecast(
-        scores, Inquiry(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64, 1024), round=ROUND)
-    )
-    assert balance.points[: len(asked.equilibria)] == asked.equilibria
+    question = CurveQuestion(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64, 1024), round=ROUND)
+    asked = published_curve(results_of(scores), question)
+    points = equilibria(asked.curves_s, asked.domain)
+    assert balance.equilibria[: len(KINDS)] == points
+    assert balance.answer == default_answer(points)
     at_64 = balance.curve.filter(pl.col("num_accelerators") == 64).row(0, named=True)
-    time = asked.ground.foretold[0].time
+    time = asked.predictions[0].time
     assert (at_64["time_s"], at_64["low_s"], at_64["high_s"]) == pytest.approx(
         (time.value, time.low, time.high)
     )
 
 
+def test_the_answer_is_one_of_the_equilibria(found):
+    assert found.found
+    for balance in found.found:
+        assert [point for point in balance.equilibria if point is balance.answer] == [balance.answer]
+
+
+def test_a_round_starts_from_its_own_results_alone(found, best):
+    for balance in found.found:
+        own = best.filter(pl.col("accelerator") == balance.accelerator)["entry_id"].to_list()
+        assert {each.ref for each in balance.curve_times.evidence if each.is_own} <= set(own)
+        assert balance.curve_times.round == ROUND
+
+
+def test_many_questions_are_answered_in_order(scores):
+    known = CurveQuestion(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64,), round=ROUND)
+    unknown = CurveQuestion(workload=WORKLOAD, accelerator="tpu-v4", sizes=(64,))
+    first, second, third = time_curves(scores, (known, unknown, known))
+    assert first.predictions == third.predictions
+    assert first.predictions == published_curve(results_of(scores), known).predictions
+    assert isinstance(second, EvidenceError)
+    assert second.missing
+
+
 def test_each_point_has_its_bill_and_words(found):
     for balance in found.found:
-        for point, bill, words in zip(balance.points, balance.bills, balance.words, strict=True):
+        for point, bill, words in zip(balance.equilibria, balance.bills, balance.words, strict=True):
             assert bill.accelerator_hours == pytest.approx(point.num_accelerators * point.time_s / 3600)
             assert f"{point.num_accelerators:,}" in words
 
@@ -51,7 +77,7 @@ def test_each_point_has_its_bill_and_words(found):
 def test_cost_keeps_the_deadline(found, best):
     for balance in found.found:
         fastest_s = best.filter(pl.col("accelerator") == balance.accelerator)["score_s"].min()
-        cheapest = [point for point in balance.points if point.kind in {"cost", "energy"}]
+        cheapest = [point for point in balance.equilibria if point.kind in {"cost", "energy"}]
         assert [point.kind for point in cheapest] == ["cost", "energy"]
         for point in cheapest:
             # One accelerator less than whole may be a hair slower than the deadline.

@@ -85,8 +85,8 @@ def test_nothing_held_out_and_nothing_later_enters_the_advice():
 
 def test_perfect_scaling_is_censored_and_not_compared():
     one = advised(frame(rows("v1.0", {size: 512.0 / size for size in SIZES})), "balance")
-    assert one.advised.censored
-    assert one.found.censored
+    assert one.advised.limited_by == "data"
+    assert one.found.limited_by == "data"
     assert not one.is_compared
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.advice.launch.pair import LEAST_GAIN
 from equipoise.advice.links.link_words import gaps, named, sentences
 from equipoise.advice.links.links import MODELS, meaning, named_chips
+from equipoise.advice.links.pair import LEAST_GAIN
 from equipoise.bench.topology import read
 from equipoise.bench.topology.topology import Device, Topology
 from equipoise.spec.hardware import accelerator

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from equipoise.bench.trace.rank import Collectives, RankTrace, Step
 def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", matched=True):
     """A rank that computes so long in each step, and then is so long in each of the step's collectives."""
     steps = []
-    groups, places, seconds = [], [], []
+    groups, places, starts, seconds = [], [], [], []
     for at, (computing, waits) in enumerate(zip(compute_s, waits_s, strict=True)):
         steps.append(
             Step(
@@ -22,17 +24,25 @@ def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", 
                 copy_s=0.0,
             )
         )
+        start_s = computing + idle_s
         for wait in waits if matched else waits[: rank + 1]:
             groups.append(group)
             places.append(at)
+            starts.append(start_s)
             seconds.append(wait)
+            start_s += wait
     return RankTrace(
         where=f"rank{rank}.json",
         rank=rank,
         world_size=None,
         device=0,
         steps=tuple(steps),
-        collectives=Collectives(group=tuple(groups), step=np.array(places), seconds=np.array(seconds)),
+        collectives=Collectives(
+            group=tuple(groups),
+            step=np.array(places),
+            start_s=np.array(starts),
+            seconds=np.array(seconds),
+        ),
     )
 
 
@@ -111,6 +121,26 @@ def test_where_collectives_do_not_match_own_time_decides():
     assert {each.by for each in found} == {"own time"}
     assert found[2].late_s == pytest.approx(0.03)
     assert found[2].is_late
+
+
+@pytest.mark.parametrize("num_collectives", [1, 2, 5])
+def test_waits_that_overlap_count_once(num_collectives):
+    def at_once(made):
+        """The rank's collectives run beside each other: together they take what one of them takes."""
+        steps = [
+            replace(step, step_s=step.compute_s + each, communication_s=each, exposed_s=each)
+            for step in made.steps
+            for each in [step.exposed_s / num_collectives]
+        ]
+        own_s = np.array([step.compute_s for step in made.steps])
+        collectives = replace(made.collectives, start_s=own_s[made.collectives.step])
+        return replace(made, steps=tuple(steps), collectives=collectives)
+
+    waiting = at_once(trace_of(0, [0.04] * 5, [[0.205] * num_collectives] * 5))
+    late = at_once(trace_of(1, [0.24] * 5, [[0.005] * num_collectives] * 5))
+    found = lateness([waiting, late])
+    assert found[1].late_s == pytest.approx(0.2)
+    assert found[1].is_late
 
 
 def test_one_rank_or_no_shared_step_tells_nothing():

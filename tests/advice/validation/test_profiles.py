@@ -9,10 +9,10 @@ import pytest
 
 from equipoise.advice.validation import profiles as module
 from equipoise.advice.validation.fitted_profiles import RECIPES, main
-from equipoise.advice.validation.profiles import profile, profile_for, profiles, read_profiles
+from equipoise.advice.validation.profiles import profile, profiles, read_profiles
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import grid
+from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import PRIORS, Parameters
@@ -47,27 +47,6 @@ def test_fitted_values_keep_to_what_is_possible():
         for name, value in each.values.items():
             assert 0 < value <= largest[name] * (1 + 1e-4)
             assert each.parameters.value(name) == value
-
-
-@pytest.mark.parametrize(
-    ("slug", "name"),
-    [
-        ("b300-sxm6-270gb", "blackwell-bridge"),
-        ("h100-sxm5-80gb", "blackwell-bridge"),
-        ("h100-sxm5-hbm2e-96gb", "h100-torchtitan"),
-        ("h200-sxm5-141gb", "h100-torchtitan"),
-        ("a100-pcie-80gb", "a100-megatron"),
-    ],
-)
-def test_a_profile_is_of_the_accelerator_or_at_least_of_its_chip(slug, name):
-    found = profile_for(slug)
-    assert found is not None
-    assert found.name == name
-    assert profile(name) is found
-
-
-def test_a_chip_nobody_measured_has_no_profile():
-    assert profile_for("mi300x-oam-192gb") is None
 
 
 def test_an_unknown_profile_names_those_there_are():

@@ -28,8 +28,8 @@ from equipoise.scaling.backtest import JUMPS
 from equipoise.units import significant
 
 ALL_JUMPS = "all"
-# Of numbers sought on the curves of published results alone, and joined with those of the model
-# (answer/joined_advice.py).
+# Of numbers sought on the curves of published results alone, and on those combined with the model's
+# (decide/records/combined_advice.py).
 PUBLISHED, JOINED = "advice.json", "joined_advice.json"
 _NUM_DIGITS = 5
 # Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
@@ -107,7 +107,7 @@ def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
 
 
 def _errors(kept: Sequence[HeldOutAdvice], jump: str) -> AdviceErrors:
-    beyond = [(one.advised.censored, one.found.censored) for one in kept]
+    beyond = [(one.advised.limited_by is not None, one.found.limited_by is not None) for one in kept]
     return AdviceErrors(
         objective=kept[0].objective,
         held_out=kept[0].held_out,

@@ -1,4 +1,4 @@
-"""Where each accelerator of a round stops paying: the forecast of `predict`, for every curve of a study."""
+"""Where returns diminish on each accelerator of a round, by the curves of `predict`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,21 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from equipoise import economics
-from equipoise.advice.forecast.answer import Forecast, Inquiry
-from equipoise.advice.forecast.forecast import forecasts
+from equipoise.advice.forecast.curve import LEVEL, CurveQuestion, TimeCurve
+from equipoise.advice.forecast.published import published_curve, results_of
 from equipoise.economics import Bill, Rates
-from equipoise.errors import InputError
-from equipoise.scaling.equilibrium import Equilibrium, Kind, cheapest, equilibria, words
+from equipoise.errors import EvidenceError, InputError
+from equipoise.scaling.equilibrium import (
+    KINDS,
+    Equilibrium,
+    Kind,
+    cheapest,
+    default_answer,
+    equilibria,
+    words,
+)
 from equipoise.scaling.points import round_key
-from equipoise.spec.hardware import accelerator as known_accelerator
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.units import HOUR_S
 
 # Without a reason to hurry the smallest size is always the cheapest: here the hurry is this many times the
@@ -23,6 +31,7 @@ DEADLINE_FACTOR = 2.0
 FEWEST_SIZES = 2
 _STEPS_PER_OCTAVE = 3
 _MOST_STEPS = 40
+_ONE_SIZE = "where returns diminish needs times at two sizes or more of this accelerator"
 
 RULE = (
     f"cost and energy: the size of least total that takes at most {DEADLINE_FACTOR:g} times the fastest time "
@@ -32,25 +41,28 @@ RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """One accelerator of one workload: its forecast, and its equilibria, each with its bill and its words.
+    """One accelerator of one workload: its times by size, and its equilibria with the bill of each.
 
-    points: those of the forecast, and least cost and energy by RULE; bills, words: of each. curve: time_s
-    with low_s, high_s and level over num_accelerators, to one doubling beyond the largest size
-    (beyond_data); in_domain as `predict` says it. sizes: those published in the round.
+    sizes: those published in the round. curve_times: as `predict` finds them. curve: the same as a frame,
+    time_s with low_s, high_s and level over num_accelerators, to one doubling beyond the largest size
+    (beyond_data). equilibria: also least cost and energy by RULE; bills, words: of each. answer: the first
+    reason to stop, one of the equilibria.
     """
 
     accelerator: str
     sizes: tuple[int, ...]
-    forecast: Forecast
+    curve_times: TimeCurve
     curve: pl.DataFrame
-    points: tuple[Equilibrium, ...]
+    equilibria: tuple[Equilibrium, ...]
+    answer: Equilibrium
+    rates: Rates
     bills: tuple[Bill, ...]
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """What could not be told of a subject (an accelerator, say), why, and what would tell it."""
+    """What cannot be estimated for a subject (an accelerator, say), why, and what evidence is missing."""
 
     subject: str
     reason: str
@@ -66,41 +78,68 @@ class Balances:
 
 
 def balances(
-    scores: pl.DataFrame, curves: Mapping[str, pl.DataFrame], *, round_: str
+    scores: pl.DataFrame,
+    curves: Mapping[str, pl.DataFrame],
+    *,
+    round_: str,
+    catalogue: Catalogue | None = None,
 ) -> Mapping[str, Balances]:
     """What is known of each accelerator with enough sizes in the round, by workload.
 
     scores: the table `scores`, all rounds. curves: by workload, as `scaling.metrics.curves` returned them, of
-    this round; accelerators seen at one size are left out.
+    this round; accelerators seen at one size are left out. catalogue: the shipped one unless given.
     """
-    asked: list[tuple[str, pl.DataFrame, Inquiry]] = []
+    known = catalogue or shipped()
+    asked: list[tuple[pl.DataFrame, CurveQuestion]] = []
     unanswered: dict[str, list[Unanswered]] = {workload: [] for workload in curves}
     for workload, accelerator, curve in _long_enough(curves):
         try:
             round_key(round_)
-            known_accelerator(accelerator)
+            known.accelerator(accelerator)
         except InputError as err:  # a name that no table of ours knows, or a campaign without a place in time
             unanswered[workload].append(Unanswered(subject=accelerator, reason=str(err), missing=()))
             continue
         sizes = _sizes(curve["num_accelerators"].to_list())
-        inquiry = Inquiry(workload=workload, accelerator=accelerator, sizes=sizes, round=round_)
-        asked.append((workload, curve, inquiry))
+        question = CurveQuestion(
+            workload=workload, accelerator=accelerator, sizes=sizes, round=round_, catalogue=known
+        )
+        asked.append((curve, question))
     found: dict[str, list[Balance]] = {workload: [] for workload in curves}
     # Hundreds of small matrices: threads of their own would only wait for each other.
     with threadpool_limits(limits=1, user_api="blas"):
-        answers = forecasts(scores, [inquiry for *_, inquiry in asked])
-        for (workload, curve, inquiry), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Forecast):
-                found[workload].append(_balance(curve, answer))
-            else:
-                subject = str(inquiry.accelerator)
+        times = time_curves(scores, [question for _, question in asked])
+        for (curve, question), one in zip(asked, times, strict=True):
+            workload, accelerator = str(question.workload), str(question.accelerator)
+            if isinstance(one, EvidenceError):
                 unanswered[workload].append(
-                    Unanswered(subject=subject, reason=str(answer), missing=answer.missing)
+                    Unanswered(subject=accelerator, reason=str(one), missing=one.missing)
                 )
+            elif one.domain.smallest >= one.domain.largest:  # its sizes are beyond the law's curves
+                unanswered[workload].append(Unanswered(subject=accelerator, reason=_ONE_SIZE, missing=()))
+            else:
+                rates = economics.rates(known.accelerator(accelerator))
+                found[workload].append(_balance(curve, one, rates))
     return {
         workload: Balances(found=tuple(found[workload]), unanswered=tuple(unanswered[workload]))
         for workload in curves
     }
+
+
+def time_curves(
+    scores: pl.DataFrame, questions: Sequence[CurveQuestion]
+) -> tuple[TimeCurve | EvidenceError, ...]:
+    """The curve of each question, in order; where the evidence is too thin, the error that says so.
+
+    As `published_curve`, in less time: laws of the same rounds are fitted once.
+    """
+    results = results_of(scores)
+    found: list[TimeCurve | EvidenceError] = []
+    for question in questions:
+        try:
+            found.append(published_curve(results, question))
+        except EvidenceError as err:
+            found.append(err)
+    return tuple(found)
 
 
 def _long_enough(curves: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, str, pl.DataFrame]]:
@@ -119,36 +158,38 @@ def _sizes(published: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*published[:: max(1, len(published) // 16)], *map(int, steps)}))
 
 
-def _balance(curve: pl.DataFrame, answer: Forecast) -> Balance:
+def _balance(curve: pl.DataFrame, times: TimeCurve, rates: Rates) -> Balance:
     """curve: the best score at each size of one accelerator."""
     sizes = tuple(curve["num_accelerators"].to_list())
-    ground = answer.ground
-    measured_j = {each.num_accelerators: each.energy_j for each in ground.foretold}
+    predictions = times.predictions
+    measured_j = {each.num_accelerators: each.energy_j for each in predictions}
     deadline_s = DEADLINE_FACTOR * float(curve["score_s"].to_numpy().min())
-    points = answer.equilibria
-    if points:
-        points += equilibria(ground.curves_s, ground.domain, kinds=_paid_kinds(answer.rates, deadline_s))
+    found = equilibria(times.curves_s, times.domain, kinds=KINDS, level=LEVEL)
+    paid = equilibria(times.curves_s, times.domain, kinds=_paid_kinds(rates, deadline_s), level=LEVEL)
+    points = (*found, *paid)
     return Balance(
         accelerator=curve["accelerator"][0],
         sizes=sizes,
-        forecast=answer,
-        points=points,
+        curve_times=times,
         curve=pl.DataFrame(
             {
-                "num_accelerators": [each.num_accelerators for each in ground.foretold],
-                "time_s": [each.time.value for each in ground.foretold],
-                "low_s": [each.time.low for each in ground.foretold],
-                "high_s": [each.time.high for each in ground.foretold],
-                "level": [each.time.level for each in ground.foretold],
-                "in_domain": [each.in_domain for each in ground.foretold],
-                "beyond_data": [each.num_accelerators > max(sizes) for each in ground.foretold],
+                "num_accelerators": [each.num_accelerators for each in predictions],
+                "time_s": [each.time.value for each in predictions],
+                "low_s": [each.time.low for each in predictions],
+                "high_s": [each.time.high for each in predictions],
+                "level": [each.time.level for each in predictions],
+                "in_domain": [each.in_domain for each in predictions],
+                "beyond_data": [each.num_accelerators > max(sizes) for each in predictions],
             }
         ),
+        equilibria=points,
+        answer=default_answer(found),
+        rates=rates,
         bills=tuple(
             economics.bill(
                 point.num_accelerators,
                 point.time_s,
-                answer.rates,
+                rates,
                 measured_energy_j=measured_j.get(point.num_accelerators),
             )
             for point in points

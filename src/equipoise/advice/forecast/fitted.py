@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from equipoise.advice.forecast.answer import LEVEL, Evidence, Foretold, Ground, LawUsed, Record
+from equipoise.advice.forecast.curve import LEVEL, Evidence, LawUsed, PredictedTime, Record, TimeCurve
 from equipoise.errors import FitError
 from equipoise.scaling.fit import Fit, Points, fit, predict
 from equipoise.scaling.law import FloatArray, Law
@@ -16,7 +16,7 @@ from equipoise.units import format_count
 _MOST_SIZES = 8
 
 
-def fitted_ground(
+def fitted_curve(
     data: Points,
     sizes: Sequence[int],
     *,
@@ -25,7 +25,7 @@ def fitted_ground(
     work: str,
     evidence: tuple[Evidence, ...],
     notes: tuple[str, ...] = (),
-) -> Ground:
+) -> TimeCurve:
     """What laws fitted to the points say.
 
     law: the name of the only one to fit; all candidates unless given. noise: the scatter to expect.
@@ -36,13 +36,13 @@ def fitted_ground(
     fitted = fit(data, laws, noise=noise)
     found = predict(fitted, [float(size) for size in sizes], level=LEVEL, of="run")
     record = _record(data, laws, noise)
-    return Ground(
+    return TimeCurve(
         law=_law_used(fitted),
         work=work,
         round=None,
         domain=fitted.domain,
-        foretold=tuple(
-            Foretold(
+        predictions=tuple(
+            PredictedTime(
                 num_accelerators=size,
                 time=Interval(
                     value=float(found.time_s[i]),

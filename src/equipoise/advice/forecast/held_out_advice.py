@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.advice.forecast.published import smooth_curves
 from equipoise.errors import EvidenceError
+from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,
@@ -21,10 +22,11 @@ from equipoise.scaling.equilibrium import (
     Equilibrium,
     cheapest,
     default_answer,
+    discrete_equilibria,
     equilibria,
 )
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.scaling.points import GROUP, best_per_size
+from equipoise.scaling.points import GROUP
 from equipoise.scaling.pooled import PooledLaw, Question
 
 HeldOutPart: TypeAlias = Literal["largest", "half"]
@@ -32,11 +34,12 @@ Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes asked about.
 CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
+SizesOf: TypeAlias = Callable[[Domain], Sequence[int]]
 
 OBJECTIVES: Final[Mapping[Objective, str]] = {
     "answer": "the default answer: the smallest of balance, marginal and floor",
     "balance": BALANCE.title,
-    "marginal": "the last size from which doubling gains half of ideal",
+    "marginal": MARGINAL.title,
     "floor": FLOOR.title,
     "cost": "least cost within three quarters of the fastest time known",
 }
@@ -90,16 +93,16 @@ class HeldOutAdvice:
     @property
     def is_compared(self) -> bool:
         """Whether both numbers lie inside the sizes, so that one can be held against the other."""
-        return self.advised.bound == self.found.bound == "at"
+        return self.advised.is_found and self.found.is_found
 
     @property
     def is_covered(self) -> bool:
         """Whether the interval of the advice holds what was found, as far as that is known."""
         low, high = self.advised.low or 0, self.advised.high or np.inf
         found = self.found.num_accelerators
-        if self.found.bound == "at":
+        if self.found.is_found:
             return low <= found <= high
-        return high >= found if self.found.censored else low <= found
+        return high >= found if self.found.limited_by else low <= found
 
     def num_doublings(self, way: str = OURS) -> float:
         """How far the number of a way lies from the one found, in doublings."""
@@ -119,11 +122,12 @@ def held_out_advice(
     rounds: Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
     curves_of: CurvesOf = pooled_curves,
+    sizes_of: SizesOf | None = None,
 ) -> tuple[HeldOutAdvice, ...]:
     """Every number advised from strictly earlier rounds and a group's smaller sizes, beside the one found.
 
     scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is told each
-    round. curves_of: on which numbers are sought.
+    round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless given.
     A group is asked twice, if it has the sizes: without its largest, and without its larger half.
     Raises EvidenceError if no group has three sizes.
     """
@@ -141,23 +145,26 @@ def held_out_advice(
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         for campaign, law in past_laws(best, tuple(groups), progress=progress):
             for rows in groups[campaign]:
-                found += _of_group(law, rows, curves_of)
+                found += _of_group(law, rows, curves_of, sizes_of)
     return tuple(found)
 
 
-def _of_group(law: PooledLaw, rows: pl.DataFrame, curves_of: CurvesOf) -> Iterator[HeldOutAdvice]:
+def _of_group(
+    law: PooledLaw, rows: pl.DataFrame, curves_of: CurvesOf, sizes_of: SizesOf | None
+) -> Iterator[HeldOutAdvice]:
     """rows: one group, in order of size."""
     sizes = rows["num_accelerators"].to_numpy().astype(float)
     domain = Domain(smallest=float(sizes[0]), largest=float(sizes[-1]))
+    taken = None if sizes_of is None else sizes_of(domain)
     all_known = curves_of(law, rows, domain)
     for part, fewest in _FEWEST_SIZES.items():
         if len(rows) < fewest:
             continue
         known = rows[: -1 if part == "largest" else len(rows) - len(rows) // 2]
         deadline_s = _DEADLINE_FACTOR * float(known["score_s"].to_numpy().min())
-        found = _located(all_known, domain, deadline_s)
-        advised = _located(curves_of(law, known, domain), domain, deadline_s)
-        by_rule = {name: _located(rule, domain, deadline_s) for name, rule in _rules(known).items()}
+        found = _located(all_known, domain, deadline_s, taken)
+        advised = _located(curves_of(law, known, domain), domain, deadline_s, taken)
+        by_rule = {name: _located(rule, domain, deadline_s, taken) for name, rule in _rules(known).items()}
         for objective in OBJECTIVES:
             numbers = {OURS: advised[objective].num_accelerators}
             numbers[LARGEST_KNOWN] = int(known["num_accelerators"][-1])
@@ -184,10 +191,23 @@ def _of_group(law: PooledLaw, rows: pl.DataFrame, curves_of: CurvesOf) -> Iterat
             )
 
 
-def _located(curves_s: Curves, domain: Domain, deadline_s: float) -> dict[Objective, Equilibrium]:
-    """The number of each objective. Money and energy go as accelerator-hours: their least is one number."""
+def _located(
+    curves_s: Curves, domain: Domain, deadline_s: float, sizes: Sequence[int] | None
+) -> dict[Objective, Equilibrium]:
+    """The number of each objective. Money and energy go as accelerator-hours: their least is one number.
+
+    sizes: that may be taken, of all but `cost`; any unless given.
+    """
     cost = cheapest("cost", per_accelerator=1.0, deadline_s=deadline_s)
-    balance, marginal, floor, least = equilibria(curves_s, domain, kinds=(BALANCE, MARGINAL, FLOOR, cost))
+    (least,) = equilibria(curves_s, domain, kinds=(cost,))
+    if sizes is None:
+        balance, marginal, floor = equilibria(curves_s, domain, kinds=(BALANCE, MARGINAL, FLOOR))
+    else:
+        drawn_s = curves_s(np.array(sizes, dtype=float))
+        central_s = np.median(drawn_s, axis=0)
+        balance, marginal, floor, _ = discrete_equilibria(
+            sizes, drawn_s, central_s=central_s, limited_by="data"
+        )
     return {
         "answer": default_answer((balance, marginal, floor)),
         "balance": balance,

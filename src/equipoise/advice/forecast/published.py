@@ -10,18 +10,19 @@ import numpy as np
 import polars as pl
 
 from equipoise.advice.forecast import record
-from equipoise.advice.forecast.answer import Evidence, Foretold, Ground, Inquiry, LawUsed, Record
-from equipoise.advice.forecast.fitted import fitted_ground, sizes_of_interest
+from equipoise.advice.forecast.curve import CurveQuestion, Evidence, LawUsed, PredictedTime, Record, TimeCurve
+from equipoise.advice.forecast.fitted import fitted_curve, sizes_of_interest
 from equipoise.advice.forecast.joined import YOURS, beside_published, own_level, own_rows
 from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.runs.queries import best_per_size
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling import pooled
-from equipoise.scaling.fit import points
+from equipoise.scaling.fit import Points, points
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.scaling.points import best_per_size, round_key
+from equipoise.scaling.points import round_key
 from equipoise.scaling.posterior import PUBLISHED_NOISE
 from equipoise.scaling.spline import cubic_spline
-from equipoise.spec.workload import workload_slug
+from equipoise.spec.catalogue import Catalogue
 from equipoise.stats import Interval
 from equipoise.units import format_count
 
@@ -47,11 +48,11 @@ _NOT_FOLLOWED = (
 )
 
 
-def workload_in(scores: pl.DataFrame, name: str) -> str:
+def workload_in(scores: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
     """A workload as the data name it: itself, or the slug of its catalogue."""
     if name in scores["workload"]:
         return name
-    return workload_slug(name) or name
+    return catalogue.workload_slug(name) or name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,38 +104,49 @@ def _fitted(entries: _Entries, *, given_batch: bool) -> pooled.PooledLaw:
     return pooled.fit(entries.rows, given_batch=given_batch, settings=settings)
 
 
-def published_ground(
-    results: Results, inquiry: Inquiry, *, accelerator: str, own: Measurements | None = None
-) -> Ground:
+def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements | None = None) -> TimeCurve:
     """What the results of a workload say about an accelerator at the sizes asked for.
 
-    own: the user's times, as the group's newest points; else the group's best published ones of one round.
+    asked: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
+    points; else the group's best of each size: of the round asked about, or of all rounds (a time once
+    reached can be reached again), compared as results of the newest.
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
-    best = results.best
-    workload = _workload(best, str(inquiry.workload))
+    best, accelerator = results.best, str(asked.accelerator)
+    workload = _workload(best, str(asked.workload), asked.catalogue)
     group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
     if own is not None:
         newest = None
         known = own_rows(own, workload, accelerator, best.schema)
     else:
-        newest = _round(group, best, inquiry, workload=workload, accelerator=accelerator)
-        known = group.filter(pl.col("campaign") == newest)
-    sizes = inquiry.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+        newest = _round(group, best, asked, workload=workload, accelerator=accelerator)
+        known = _best_of_all(group) if asked.round is None else group.filter(pl.col("campaign") == newest)
+    sizes = asked.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
     notes = () if own is None else (*own.notes, *beside_published(known, group))
-    if inquiry.law not in {None, POOLED}:
-        return _by_one_law(known, sizes, inquiry, newest)
-    return _by_pooled_law(results, known, sizes, inquiry, round_=newest, notes=notes)
+    if asked.law not in {None, POOLED}:
+        return _by_one_law(known, sizes, asked, newest)
+    return _by_pooled_law(results, known, sizes, asked, round_=newest, notes=notes)
 
 
-def _by_one_law(known: pl.DataFrame, sizes: Sequence[int], inquiry: Inquiry, newest: str | None) -> Ground:
+def _best_of_all(group: pl.DataFrame) -> pl.DataFrame:
+    """The best result of each size over all rounds."""
+    return (
+        group.sort("score_s", "entry_id")
+        .unique(subset=["num_accelerators"], keep="first", maintain_order=True)
+        .sort("num_accelerators")
+    )
+
+
+def _by_one_law(
+    known: pl.DataFrame, sizes: Sequence[int], asked: CurveQuestion, newest: str | None
+) -> TimeCurve:
     """One law of time against size, fitted to the group's own points."""
-    batch = inquiry.global_batch_samples
+    batch = asked.global_batch_samples
     unused = () if batch is None else ("--global-batch was not used: only the pooled law knows batches.",)
-    own = fitted_ground(
+    own = fitted_curve(
         points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
         sizes,
-        law=inquiry.law,
+        law=asked.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
         evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
@@ -147,17 +159,17 @@ def _by_pooled_law(
     results: Results,
     known: pl.DataFrame,
     sizes: Sequence[int],
-    inquiry: Inquiry,
+    asked: CurveQuestion,
     *,
     round_: str | None,
     notes: tuple[str, ...],
-) -> Ground:
+) -> TimeCurve:
     """The pooled law of the past, on which the group's own points act.
 
     A user's system may be slower than the best of its size by any factor: of his times only the shape is
     compared with others, the level is theirs.
     """
-    given_batch = inquiry.global_batch_samples is not None
+    given_batch = asked.global_batch_samples is not None
     law = results.law_before(round_, given_batch=given_batch)
     past = results.before(round_)
     first = known.row(0, named=True)
@@ -166,7 +178,7 @@ def _by_pooled_law(
             workload=first["workload"],
             accelerator=first["accelerator"],
             num_accelerators=size,
-            global_batch_samples=inquiry.global_batch_samples,
+            global_batch_samples=asked.global_batch_samples,
         )
         for size in sizes
     ]
@@ -181,7 +193,7 @@ def _by_pooled_law(
     domain = Domain(smallest=float(measured.min()), largest=min(float(measured.max()), _LARGEST_CURVE))
     energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
     curves_s = smooth_curves(law, levelled, questions[0], domain)
-    return Ground(
+    return TimeCurve(
         law=LawUsed(
             name=POOLED,
             assumes=_ASSUMES if level == 1.0 else _ASSUMES_OWN,
@@ -190,8 +202,8 @@ def _by_pooled_law(
         work=WORK,
         round=round_,
         domain=domain,
-        foretold=tuple(
-            Foretold(
+        predictions=tuple(
+            PredictedTime(
                 num_accelerators=each.question.num_accelerators,
                 time=_times(each.time_s, level),
                 outside=disbelieved.get(each.question.num_accelerators, each.outside),
@@ -303,12 +315,12 @@ def results_of(scores: pl.DataFrame) -> Results:
     return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
 
 
-def _workload(best: pl.DataFrame, name: str) -> str:
-    found = workload_in(best, name)
+def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
+    found = workload_in(best, name, catalogue)
     held = best["workload"].unique().sort().to_list()
     if found in held:
         return found
-    if workload_slug(name) is None:
+    if catalogue.workload_slug(name) is None:
         raise SpecError(f"workload {name!r} is not in the data; they hold {', '.join(held)}")
     raise EvidenceError(
         f"the data hold no scored closed entry of {found}",
@@ -317,7 +329,7 @@ def _workload(best: pl.DataFrame, name: str) -> str:
 
 
 def _round(
-    group: pl.DataFrame, best: pl.DataFrame, inquiry: Inquiry, *, workload: str, accelerator: str
+    group: pl.DataFrame, best: pl.DataFrame, asked: CurveQuestion, *, workload: str, accelerator: str
 ) -> str:
     """The round to start from. Raises where the group has no result, or none in the round asked for."""
     rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
@@ -328,12 +340,12 @@ def _round(
             f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
             missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
         )
-    if inquiry.round is None:
+    if asked.round is None:
         return rounds[-1]
-    wanted = f"v{inquiry.round.strip().lower().removeprefix('v')}"
+    wanted = f"v{asked.round.strip().lower().removeprefix('v')}"
     if wanted not in rounds:
         raise SpecError(
-            f"round {inquiry.round!r} has no scored closed entry of {workload} on {accelerator}; "
+            f"round {asked.round!r} has no scored closed entry of {workload} on {accelerator}; "
             f"{', '.join(rounds)} have"
         )
     return wanted
@@ -342,3 +354,18 @@ def _round(
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MOST_LISTED
     return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def own_evidence(data: Points, where: str) -> tuple[Evidence, ...]:
+    """The user's own times as evidence: the median of each size."""
+    return tuple(
+        Evidence(
+            kind="measured",
+            ref=where,
+            num_accelerators=int(size),
+            time_s=float(np.median(data.time_s[data.num_accelerators == size])),
+            weight=None,
+            is_own=True,
+        )
+        for size in data.sizes
+    )

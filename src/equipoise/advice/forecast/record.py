@@ -15,9 +15,10 @@ import numpy as np
 import orjson
 from threadpoolctl import threadpool_limits
 
-from equipoise.advice.forecast.answer import Record
+from equipoise.advice.forecast.curve import Record
 from equipoise.errors import DataError
 from equipoise.runs import embedded
+from equipoise.runs.queries import best_per_size
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
@@ -115,17 +116,17 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
 
 def _document() -> dict[str, Any]:
     """Settings and record of the embedded data."""
-    scores = embedded.load().scores
+    best = best_per_size(embedded.load().scores)
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
-        result = scaling.backtest(scores, protocol=protocol, given_batch=given_batch)
+        result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
         summaries.append(
             Summary(protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines)
         )
     return {
         "dataset": embedded.version(),
-        "settings": pooled.fit(scores).settings(),
-        "settings_given_batch": pooled.fit(scores, given_batch=True).settings(),
+        "settings": pooled.fit(best).settings(),
+        "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
         "backtests": [asdict(each) for each in summaries],
     }
 

@@ -1,6 +1,6 @@
 """Latency and rate of one measured collective: straight lines of time over size, each for a range of sizes.
 
-Arrays in, a record out. What joins several curves of a machine is perfmodel.collective_table.
+Arrays in, a record out. What joins several curves of a machine is perfmodel.collectives.
 """
 
 from dataclasses import dataclass

@@ -1,16 +1,19 @@
 """What joins the ranks of a run: the machine that its device's name or the user tells, and its links."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from equipoise.bench.collectives.timing import Run
 from equipoise.errors import SpecError, UsageError
-from equipoise.perfmodel.collective import Group, Wires
-from equipoise.perfmodel.machine import machine
-from equipoise.spec.cluster import Cluster, cluster
+from equipoise.perfmodel.machine import Group, Wires, machine
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster, joined, usual_system
 from equipoise.spec.cluster_text import cluster_in_text
-from equipoise.spec.hardware import Accelerator, Topology, accelerator_alias
 from equipoise.spec.link_class import FABRICS, KINDS, Reach, kind, link_class, reach
 from equipoise.spec.network_rate import network_reach
+
+if TYPE_CHECKING:
+    from equipoise.spec.hardware import Accelerator, Topology
 
 # Domains of the fast links that are larger span hosts: racks and pods.
 _LARGEST_HOST = 16
@@ -71,26 +74,30 @@ def checked_link(word: str) -> str:
     return named
 
 
-def machine_of(run: Run, *, accelerator: str | None, link: str | None) -> Machine | str:
+def machine_of(
+    run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
+) -> Machine | str:
     """The machine of a run; where nothing tells it, one sentence that says what to give.
 
     accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
+    catalogue: the shipped one unless given.
     Raises SpecError for an accelerator that was given and is not known.
     """
+    tables = catalogue or shipped()
     if run.backend == "gloo":
         return _over_gloo(run, link)
     if link is not None and network_reach(link) is not None:
         link = None  # inside a node, ranks are joined as is usual there
     if accelerator is not None:
-        return _machine(run, cluster(accelerator, num_accelerators=run.num_ranks), link)
+        return _machine(run, tables.cluster(accelerator, num_accelerators=run.num_ranks), link)
     if run.device is None:
         return "the file does not name the accelerator: give --accelerator NAME or --link CLASS"
     try:
-        known = accelerator_alias(run.device)
+        known = tables.accelerator_alias(run.device)
         found = (
-            cluster(known.slug, num_accelerators=run.num_ranks)
+            tables.cluster(known.slug, num_accelerators=run.num_ranks)
             if known is not None
-            else cluster_in_text(run.device, num_accelerators=run.num_ranks)
+            else cluster_in_text(run.device, num_accelerators=run.num_ranks, catalogue=tables)
         )
         if found is not None:
             return _machine(run, found, link)
@@ -159,8 +166,12 @@ def _joined_by(usual: Cluster, link: str | None) -> Cluster:
         topology = "bridge"
     if topology is None:
         return usual
-    return cluster(
-        chip.slug, num_accelerators=usual.num_accelerators, node_size=usual.node_size, topology=topology
+    return joined(
+        usual_system(chip, topology),
+        accelerator=chip,
+        num_accelerators=usual.num_accelerators,
+        node_size=usual.node_size,
+        topology=topology,
     )
 
 

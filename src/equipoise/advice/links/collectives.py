@@ -15,8 +15,9 @@ from equipoise.advice.links.collective_curve import LEVEL, Curve, fit_curve
 from equipoise.advice.links.collective_machine import Machine, checked_link, machine_of, reach_of
 from equipoise.bench.collectives.timing import Reading, Run, Timing, bus_fraction
 from equipoise.errors import EvidenceError
-from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
-from equipoise.perfmodel.collective_table import OPERATIONS
+from equipoise.perfmodel.collectives import OPERATIONS
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.link_class import Reach
 from equipoise.spec.published_collectives import PublishedCollective, published_collectives
 from equipoise.units import MIB
@@ -95,11 +96,18 @@ class Links:
     verdicts: tuple[Verdict, ...]
 
 
-def judged(reading: Reading, *, accelerator: str | None = None, link: str | None = None) -> Links:
+def judged(
+    reading: Reading,
+    *,
+    accelerator: str | None = None,
+    link: str | None = None,
+    catalogue: Catalogue | None = None,
+) -> Links:
     """Fits and verdicts of every run that was read.
 
     accelerator: of the catalogue, or a system; what the files name unless given. link: the class of the
     weakest link between ranks, as `nvidia-smi topo -m` names it; what is usual unless given.
+    catalogue: what names mean; the shipped one unless given.
     Raises SpecError for an accelerator or link that is not known; EvidenceError where no run was read.
     """
     if not reading.runs:
@@ -114,7 +122,7 @@ def judged(reading: Reading, *, accelerator: str | None = None, link: str | None
             fits.append(Fit(run=run, curve=fit_curve(*_points(run.timings))))
         except EvidenceError as err:
             unfitted.append((run, str(err)))
-        found = machine_of(run, accelerator=accelerator, link=joined_by)
+        found = machine_of(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
         verdicts.extend(_verdicts(run, found, joined_by))
     return Links(reading=reading, fits=tuple(fits), unfitted=tuple(unfitted), verdicts=tuple(verdicts))
 
@@ -251,7 +259,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machin
         high=belief.high_s,
         link=machine.link,
         link_byte_per_s=machine.bus_byte_per_s,
-        evidence=("model: perfmodel.collective under its priors",),
+        evidence=("model: perfmodel.collectives under its priors",),
     )
 
 

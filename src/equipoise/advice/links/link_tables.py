@@ -7,10 +7,9 @@ import numpy as np
 
 from equipoise.advice.links.collectives import LARGE_BYTES, SMALL_BYTES
 from equipoise.advice.links.timed_groups import RINGS, Numbers, Timed
-from equipoise.perfmodel.collective import Wires
-from equipoise.perfmodel.collective_correction import OCTAVES, SIZES, STEPS, Correction
-from equipoise.perfmodel.collective_parameters import CollectiveParameters
-from equipoise.perfmodel.collective_table import OPERATIONS
+from equipoise.perfmodel.collectives import OPERATIONS
+from equipoise.perfmodel.machine import Wires
+from equipoise.perfmodel.parameters import OCTAVES, SIZES, STEPS, CollectiveParameters, Correction
 
 # What the law errs by, as a standard deviation of the logarithm: an octave of ranks or nodes away, and for
 # another operation on the same links (docs/experiments/0005-collectives.md: with these, 90 % ranges held 96 %

@@ -147,7 +147,7 @@ def _unknowns(found: Meaning) -> Iterator[str]:
     who = "The accelerator is not named"
     if titles:
         who = f"They differ: {', '.join(titles[:_MOST_NAMED])}"
-        if not named_chips(found.topology):
+        if not named_chips(found.topology, found.catalogue):
             who = f"The table of accelerators lacks {', '.join(titles[:_MOST_NAMED])}"
     over_pcie = any(each.reach.path != "fabric" for each in found.reached)
     asked = any(link.peers for link in found.topology.between_devices)

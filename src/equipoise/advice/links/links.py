@@ -5,18 +5,18 @@ Sentences for people are in `link_words.py`.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
+from equipoise.advice.links.pair import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
 from equipoise.bench.topology.groups import BestGroup, Islands, best_groups, islands
 from equipoise.bench.topology.topology import Link, Topology
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load, transformer_load, workload_load
-from equipoise.spec.hardware import Accelerator, accelerator_alias, accelerators
-from equipoise.spec.hardware import accelerator as known_accelerator
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.link_class import Reach, kind, number, nvlink_candidates, rank, reach
 from equipoise.spec.workload import Workload, workload
 
@@ -101,9 +101,11 @@ class Meaning:
     """What the links of a topology mean.
 
     chip: of all devices; None where not known. candidates: those the predictions stand for. batch: samples of
-    a step, over all accelerators. with_autocast: whether products run in fewer than 32 bits.
+    a step, over all accelerators. with_autocast: whether products run in fewer than 32 bits. catalogue: what
+    the titles of devices mean.
     """
 
+    catalogue: Catalogue = field(repr=False)
     topology: Topology
     chip: Accelerator | None
     candidates: tuple[Accelerator, ...]
@@ -132,16 +134,20 @@ def meaning(
     chip: Accelerator | None = None,
     batch: int = USUAL_BATCH,
     with_autocast: bool = True,
+    catalogue: Catalogue | None = None,
 ) -> Meaning:
     """What the links of a topology mean for training with data parallelism.
 
     chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
-    in bf16 or fp16; else all in fp32, as torch trains unless told otherwise.
+    in bf16 or fp16; else all in fp32, as torch trains unless told otherwise. catalogue: the shipped one
+    unless given.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
     DistributedDataParallel: fp32 gradients that travel once a step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
-    chip = chip or (named_chips(topology)[0] if len(named_chips(topology)) == 1 else None)
+    known = catalogue or shipped()
+    named = named_chips(topology, known)
+    chip = chip or (named[0] if len(named) == 1 else None)
     links = [link for link in topology.between_devices if link.link_class is not None]
     counts = Counter(str(link.link_class) for link in links)
     classes = sorted(counts, key=rank)
@@ -152,10 +158,11 @@ def meaning(
         )
         for name in (classes if has_accelerators else ())
     )
-    candidates = (chip,) if chip else named_chips(topology) or _candidates(classes, topology)
+    candidates = (chip,) if chip else named or _candidates(classes, topology, known)
     setting = Setting(topology=topology, batch=batch, with_autocast=with_autocast)
     gains, crossovers, parts = _predicted(reached, candidates, links, setting)
     return Meaning(
+        catalogue=known,
         topology=topology,
         chip=chip,
         candidates=candidates,
@@ -170,12 +177,13 @@ def meaning(
     )
 
 
-def named_chips(topology: Topology) -> tuple[Accelerator, ...]:
+def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple[Accelerator, ...]:
     """The accelerators that the devices are by their titles, each once; none where any is not known."""
     titles = dict.fromkeys(device.title or "" for device in topology.devices if device.kind == "gpu")
-    aliases = [accelerator_alias(title) for title in titles]
-    slugs = dict.fromkeys(alias.slug for alias in aliases if alias is not None)
-    return () if None in aliases else tuple(known_accelerator(slug) for slug in slugs)
+    known = (catalogue or shipped()).hardware
+    found = [known.exact(title) for title in titles]
+    chips = {chip.slug: chip for chip in found if chip is not None}
+    return () if None in found else tuple(chips.values())
 
 
 def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topology: Topology) -> Reach:
@@ -189,16 +197,16 @@ def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topolo
     )
 
 
-def _candidates(classes: Sequence[str], topology: Topology) -> tuple[Accelerator, ...]:
+def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue) -> tuple[Accelerator, ...]:
     """Accelerators that may be meant where none is named: by their NVLinks, else all that PCIe joins."""
     bonded = [number(name) for name in classes if kind(name) == "NV"]
     if bonded:
-        return nvlink_candidates(max(bonded))
+        return nvlink_candidates(max(bonded), catalogue.accelerators())
     vendor = "NVIDIA" if "nvidia" in topology.origin else "AMD"
     has_mesh = any(kind(name) == "XGMI" for name in classes)
     return tuple(
         each
-        for each in accelerators()
+        for each in catalogue.accelerators()
         if each.vendor == vendor and (each.topology == "mesh" if has_mesh else "-pcie-" in each.slug)
     )
 

@@ -16,11 +16,9 @@ from equipoise.advice.links.link_tables import centre_tables, drawn_tables, of_d
 from equipoise.advice.links.spoken import TimedCollectives, spoken
 from equipoise.advice.links.timed_groups import RINGS, Timed, pooled
 from equipoise.bench.collectives.timing import bus_fraction
-from equipoise.perfmodel.collective import Wires
-from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
-from equipoise.perfmodel.collective_table import OPERATIONS, Fitted, fitted
-from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.prior import Prior
+from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
+from equipoise.perfmodel.machine import Wires, machine
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, Prior
 from equipoise.spec.cluster import Cluster
 
 _SEED = 3

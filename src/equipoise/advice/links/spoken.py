@@ -2,16 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from equipoise.bench.collectives.timing import Run
 from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.perfmodel.collective import Group
-from equipoise.perfmodel.collective_table import OPERATIONS
-from equipoise.spec.cluster import Cluster, cluster
+from equipoise.perfmodel.collectives import OPERATIONS
+from equipoise.perfmodel.machine import Group
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.cluster_text import cluster_in_text
-from equipoise.spec.hardware import Accelerator, accelerator_alias
+from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count
 
 # Domains of the fast links that are larger span hosts, so that hosts are no nodes of theirs.
@@ -22,10 +23,14 @@ _MOST_FILES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCollectives:
-    """What files of timed collectives hold. notes: what was refused of them, one sentence each."""
+    """What files of timed collectives hold. notes: what was refused of them, one sentence each.
+
+    catalogue: what the names of devices in them mean.
+    """
 
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
+    catalogue: Catalogue = field(default_factory=shipped, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class Spoken:
     notes: tuple[str, ...]
 
 
-def given_collectives(files: Sequence[Path]) -> TimedCollectives:
+def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None) -> TimedCollectives:
     """What files hold that nccl-tests, rccl-tests or `collectives --measure --out` wrote.
 
     Raises DataError for a file that cannot be read, EvidenceError where no row of any can be used.
@@ -58,12 +63,17 @@ def given_collectives(files: Sequence[Path]) -> TimedCollectives:
     )
     if not reading.runs:
         raise EvidenceError("--collectives: no row of the files can be used", missing=refused)
-    return TimedCollectives(runs=reading.runs, notes=(*refused, *(f"{each}." for each in reading.notes)))
+    return TimedCollectives(
+        runs=reading.runs,
+        notes=(*refused, *(f"{each}." for each in reading.notes)),
+        catalogue=catalogue or shipped(),
+    )
 
 
 def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None:
     """Raise UsageError where several accelerators are asked about and a file does not say of which it is."""
-    unnamed, kinds = next((run for run in given.runs if not names_accelerator(run)), None), set(accelerators)
+    kinds = set(accelerators)
+    unnamed = next((run for run in given.runs if not names_accelerator(run, given.catalogue)), None)
     if unnamed is not None and len(kinds) > 1:
         raise UsageError(
             f"--collectives {unnamed.file}: it names no accelerator that is known, and {len(kinds)} are "
@@ -77,11 +87,11 @@ def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
     used: list[Heard] = []
     notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
     for run in runs:
-        reason = _why_not(run, nodes.accelerator)
+        reason = _why_not(run, nodes.accelerator, given.catalogue)
         if reason is not None:
             notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
             continue
-        for told in _told(run, nodes):
+        for told in _told(run, nodes, given.catalogue):
             notes["", told].append(run.file)
         used.append(Heard(run=run, group=_group(run, nodes)))
     return Spoken(
@@ -93,12 +103,12 @@ def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
     )
 
 
-def names_accelerator(run: Run) -> bool:
+def names_accelerator(run: Run, catalogue: Catalogue) -> bool:
     """Whether a run says which accelerator it was timed on, by a name that is known."""
-    return run.device is not None and _chip(run.device) is not None
+    return run.device is not None and _chip(run.device, catalogue) is not None
 
 
-def _why_not(run: Run, chip: Accelerator) -> str | None:
+def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
     """Why a run says nothing of an accelerator; None where it does."""
     if run.operation not in OPERATIONS:
         return f"{run.operation} is no operation of the model"
@@ -108,17 +118,18 @@ def _why_not(run: Run, chip: Accelerator) -> str | None:
         return "one rank: nothing was sent"
     if run.backend == "gloo" and chip.kind != "cpu":
         return "timed between processors (gloo)"
-    found = None if run.device is None else _chip(run.device)
+    found = None if run.device is None else _chip(run.device, catalogue)
     if found is not None and not is_like(found, chip) and run.backend != "gloo":
         return f"timed on {found.title}"
     return None
 
 
-def _chip(device: str) -> Accelerator | None:
+def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
     """The accelerator that a program names, also within other words; None where it is not known."""
     try:
-        alias = accelerator_alias(device)
-        found = cluster(alias.slug) if alias is not None else cluster_in_text(device, num_accelerators=1)
+        if catalogue.accelerator_alias(device) is not None:
+            return catalogue.cluster(device).accelerator
+        found = cluster_in_text(device, num_accelerators=1, catalogue=catalogue)
     except SpecError:
         return None
     return None if found is None else found.accelerator
@@ -129,13 +140,13 @@ def is_like(one: Accelerator, other: Accelerator) -> bool:
     return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
 
 
-def _told(run: Run, nodes: Cluster) -> list[str]:
+def _told(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     """What a reader must know of a run that is used, as goes on behind its file's name."""
     told = []
     title = nodes.accelerator.title
     if run.device is None:
         told.append(f" names no accelerator: taken for {title}.")
-    elif not names_accelerator(run):
+    elif not names_accelerator(run, catalogue):
         told.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
     size, ranks = nodes.node_size, run.num_ranks
     if run.num_nodes is None and ranks > size:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from equipoise.advice.links.collectives import LARGE_BYTES
 from equipoise.advice.links.spoken import Spoken
 from equipoise.bench.collectives.timing import Run
-from equipoise.perfmodel.collective import Group
-from equipoise.perfmodel.collective_table import NOISE_LOG_SD, Timings, timings
+from equipoise.perfmodel.collectives import NOISE_LOG_SD, Timings, timings
+from equipoise.perfmodel.machine import Group
 
 Numbers: TypeAlias = NDArray[np.float64]
 

@@ -13,13 +13,7 @@ from equipoise.bench.methods import Argument, method
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
 from equipoise.bench.store import SUCCESS, Finished
 from equipoise.errors import EvidenceError
-from equipoise.perfmodel.exchange import (
-    at_batch,
-    low_rank_bytes,
-    overlapped,
-    slowest_of,
-    sparse_bytes,
-)
+from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
 from equipoise.spec.torch_model.buckets import Gradient, gradient_buckets
 from equipoise.stats import Interval
 from equipoise.units import MIB
@@ -250,7 +244,7 @@ def _bucketed(text: str, own: Mapping[str, float], one: OneDevice, costs: Exchan
         [each.ready_fraction for each in buckets],
         [each.alone_s for each in sent],
         core_share=[each.core_share for each in sent],
-        beside_s=[each.beside_s for each in sent],
+        overlapped_s=[each.beside_s for each in sent],
     )
     # Statistics of rank 0 reach all before each forward pass, a message a dtype.
     told = [costs.message("all_reduce", each).alone_s for each in one.buffers_bytes.values()]

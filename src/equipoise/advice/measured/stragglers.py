@@ -4,15 +4,16 @@ Clocks of hosts differ, so nothing compares moments: a collective ends for all a
 spends the least time in it came last.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.trace.rank import RankTrace
+from equipoise.bench.trace.rank import RankTrace, Step
 
 Numbers: TypeAlias = NDArray[np.float64]
 
@@ -76,40 +77,58 @@ def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
 def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
     """How long the others waited for each rank in each step: (n_ranks, n_steps); None where nothing matches.
 
-    By how much less a rank is in the collectives of its groups than the median of the others is.
+    By how much less a rank is in the collectives of its groups than the median of the others is. Collectives
+    in flight at once are waited for once: what counts is the time in any of those with the same members, and
+    at most the step.
     """
     place = {number: at for at, number in enumerate(shared)}
-    taken: list[dict[tuple[int, str], list[float]]] = []
+    taken: list[dict[tuple[int, str], list[tuple[float, float]]]] = []
     for each in ranks:
-        found: dict[tuple[int, str], list[float]] = defaultdict(list)
-        for group, step, seconds in zip(
-            each.collectives.group, each.collectives.step, each.collectives.seconds, strict=True
+        found: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+        told = each.collectives
+        for group, step, start_s, seconds in zip(
+            told.group, told.step, told.start_s, told.seconds, strict=True
         ):
             at = place.get(each.steps[int(step)].number)
             if at is not None and group.partition(" ")[0] not in _ONE_WAY:
-                found[at, group].append(float(seconds))
+                found[at, group].append((float(start_s), float(start_s + seconds)))
         taken.append(found)
+    matched: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
+    for number, group in sorted({key for found in taken for key in found}):
+        members = tuple(at for at, found in enumerate(taken) if (number, group) in found)
+        if len(members) >= _FEWEST_RANKS and len({len(taken[at][number, group]) for at in members}) == 1:
+            matched[number, members].append(group)
     held = np.zeros((len(ranks), len(shared)))
-    num_matched = 0
-    for key in sorted({key for found in taken for key in found}):
-        members = [at for at, found in enumerate(taken) if key in found]
-        if len(members) < _FEWEST_RANKS or len({len(taken[at][key]) for at in members}) > 1:
-            continue
-        spent_s = np.array([sum(taken[at][key]) for at in members])
+    for (number, members), groups in matched.items():
+        spent_s = np.array(
+            [_covered_s([span for group in groups for span in taken[at][number, group]]) for at in members]
+        )
         for row, at in enumerate(members):
-            held[at, key[0]] += float(np.median(np.delete(spent_s, row))) - spent_s[row]
-        num_matched += 1
-    return np.asarray(np.maximum(held, 0.0)) if num_matched else None
+            held[at, number] += float(np.median(np.delete(spent_s, row))) - spent_s[row]
+    longest_s = np.max(_of_shared(ranks, shared, lambda step: step.step_s), axis=0)
+    return np.asarray(np.clip(held, 0.0, longest_s)) if matched else None
+
+
+def _covered_s(spans: Sequence[tuple[float, float]]) -> float:
+    """How long at least one of the spans, each its start and end in seconds, lasts."""
+    total_s, reached_s = 0.0, -math.inf
+    for start_s, end_s in sorted(spans):
+        total_s += max(0.0, end_s - max(start_s, reached_s))
+        reached_s = max(reached_s, end_s)
+    return total_s
+
+
+def _of_shared(
+    ranks: Sequence[RankTrace], shared: Sequence[int | None], part_s: Callable[[Step], float]
+) -> Numbers:
+    """A part of the shared steps of each rank: (n_ranks, n_steps)."""
+    by_number = [{step.number: part_s(step) for step in each.steps} for each in ranks]
+    return np.array([[found[number] for number in shared] for found in by_number])
 
 
 def _own_excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
     """What each rank's step takes without exposed communication, beyond the median rank's: at least zero."""
-    own = np.array(
-        [
-            [step.compute_s + step.idle_s for step in each.steps if step.number in set(shared)]
-            for each in ranks
-        ]
-    )
+    own = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
     return np.asarray(np.maximum(own - np.median(own, axis=0), 0.0))
 
 

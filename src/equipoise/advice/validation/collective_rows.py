@@ -3,7 +3,7 @@ beliefs.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,17 @@ from numpy.typing import NDArray
 
 from equipoise.advice.validation.predictor import Foretold, Indices, Predictor, Seconds, Task
 from equipoise.errors import EvidenceError, SpecError
-from equipoise.perfmodel.collective import Group, Wire, Wires
-from equipoise.perfmodel.collective_parameters import COLLECTIVE_PRIORS, CollectiveParameters
-from equipoise.perfmodel.collective_table import (
-    OPERATIONS,
-    CollectiveTable,
-    Timings,
-    collective_table,
-    timings,
-)
+from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings
+from equipoise.perfmodel.machine import Group, Wire, Wires
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
 from equipoise.runs.readers.cells import echo
 from equipoise.runs.readers.published.rows import PublishedRow
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.cluster_text import cluster_in_text
 
 _NUDGE = 1e-3
+_MOST_CLUSTERS = 4096
 
 
 def _begin(rows: Sequence[PublishedRow]) -> Task:
@@ -57,7 +53,7 @@ def _refusal(row: PublishedRow) -> str | None:
     if row.operation not in OPERATIONS:
         return f"workload {echo(row.workload)} names no collective that is modelled"
     try:
-        cluster = _cluster(row.hardware, row.num_accelerators)
+        cluster = _cluster(row)
     except SpecError as err:
         return str(err)
     if cluster is None:
@@ -72,14 +68,18 @@ def _library(row: PublishedRow) -> str:
     return row.cells.get("parallel_config", "").strip().lower()
 
 
-@cache
-def _cluster(hardware: str, num_accelerators: int) -> Cluster | None:
-    return cluster_in_text(hardware, num_accelerators=num_accelerators)
+def _cluster(row: PublishedRow) -> Cluster | None:
+    return _named_cluster(row.hardware, row.num_accelerators, row.catalogue)
+
+
+@lru_cache(maxsize=_MOST_CLUSTERS)
+def _named_cluster(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
+    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
 
 
 def wires_of(row: PublishedRow) -> Wires:
     """The links of a row's machine; a ring asked for by name keeps the switch from reducing."""
-    cluster = _cluster(row.hardware, row.num_accelerators)
+    cluster = _cluster(row)
     if cluster is None:
         raise SpecError(f"hardware {echo(row.hardware)} names no known system or accelerator")
     library = _library(row)
@@ -94,7 +94,7 @@ def wires_of(row: PublishedRow) -> Wires:
 
 def _num_nodes(row: PublishedRow) -> float:
     """Nodes that the ranks of a row fill, or the one that holds them all."""
-    cluster = _cluster(row.hardware, row.num_accelerators)
+    cluster = _cluster(row)
     size = row.num_accelerators if cluster is None else min(cluster.node_size, row.num_accelerators)
     return row.num_accelerators / size
 

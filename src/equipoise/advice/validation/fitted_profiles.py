@@ -86,7 +86,10 @@ def fitted(recipe: Recipe, directory: Path) -> Profile:
 
 def _accelerators(rows: Sequence[PublishedRow]) -> tuple[str, ...]:
     """Slugs of the accelerators of some rows, in order of first appearance."""
-    clusters = [cluster_in_text(row.hardware, num_accelerators=row.num_accelerators) for row in rows]
+    clusters = [
+        cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+        for row in rows
+    ]
     return tuple(dict.fromkeys(each.accelerator.slug for each in clusters if each is not None))
 
 

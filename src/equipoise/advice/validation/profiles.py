@@ -96,19 +96,3 @@ def profile(name: str) -> Profile:
             return each
     names = ", ".join(each.name for each in profiles())
     raise SpecError(f"profile {name!r} is not known; expected one of {names}")
-
-
-def profile_for(accelerator_slug: str) -> Profile | None:
-    """The profile measured on this accelerator, or else on one of the same chip; None where none was.
-
-    Assumes the first word of a slug names the chip: `a100-pcie-40gb` is an a100 as `a100-sxm4-80gb` is.
-
-    >>> profile_for("b200-sxm6-180gb").name
-    'blackwell-bridge'
-    >>> profile_for("tpu-v4") is None
-    True
-    """
-    chip = accelerator_slug.partition("-")[0]
-    measured = [each for each in profiles() if accelerator_slug in each.accelerators]
-    alike = [each for each in profiles() if chip in {slug.partition("-")[0] for slug in each.accelerators}]
-    return next(iter((*measured, *alike)), None)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +180,7 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
     if partner is None:
         return "no row of the same set-up on fewer accelerators"
     try:
-        machine_of(row.hardware, row.num_accelerators)
+        machine_of(row)
     except SpecError as err:
         return str(err)
     return None
@@ -191,7 +190,7 @@ def _measured(
     here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
 ) -> Measured:
     """First rows as arrays; the machines are those of the rows that are foretold from them."""
-    rates = machines.stacked([machine_of(row.hardware, row.num_accelerators) for row in here])
+    rates = machines.stacked([machine_of(row) for row in here])
     return Measured(
         microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
         num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
@@ -199,7 +198,7 @@ def _measured(
         node_size=rates.node_size,
         wires=rates.wires,
         num_accumulated=np.array([_accumulated(row) for row in first]),
-        num_cores=np.array([_num_cores(row.hardware, row.num_accelerators) for row in here]),
+        num_cores=np.array([_num_cores(row) for row in here]),
         decoded_per_s=each_rate * np.array([_is_decoded(row) for row in first], dtype=float),
         is_ragged=np.array([_is_ragged(row) for row in first], dtype=float),
     )
@@ -226,7 +225,7 @@ def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
     """FLOP/s that a rate of samples implies, over the accelerator's peak; 1 where either is not known."""
     known, words = _known(row), words_of(row)
     flop = known.train_flop_per_sample if known else None
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators)
+    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
     if flop is None or cluster is None or words is None or words.precision is None:
         return 1.0
     peak = cluster.accelerator.peak_flop_per_s(DTYPE_OF[words.precision])
@@ -258,13 +257,12 @@ def _accumulated(row: PublishedRow) -> float:
 
 def _known(row: PublishedRow) -> Workload | None:
     """The workload of the catalogue that a row trains."""
-    return row.model.known if row.model is not None else known_workload(row.workload)
+    return row.model.known if row.model is not None else known_workload(row.workload, row.catalogue)
 
 
-@cache
-def _num_cores(hardware: str, num_accelerators: int) -> float:
+def _num_cores(row: PublishedRow) -> float:
     """Cores of a host; NaN where not stated."""
-    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators)
+    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
     return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
 
 

@@ -42,7 +42,7 @@ def basis_of(name: str) -> BasisOf:
 
 def _matching(row: PublishedRow) -> Basis | None:
     """The profile of a row's own software and chip."""
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators)
+    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
     if cluster is None or row.strategy is None:
         return None
     chip = cluster.accelerator.slug.partition("-")[0]

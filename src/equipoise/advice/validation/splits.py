@@ -36,7 +36,7 @@ def _strategy(row: PublishedRow) -> object:
     if found is None:
         return row.cells.get("parallel_config", "").strip()
     words = [axis for axis in _AXES if getattr(found, axis) > 1]
-    words += [f"zero{found.shard_state}"] if found.shard_state else []
+    words += [f"zero{found.zero_stage}"] if found.zero_stage else []
     words += ["interleaved"] if found.interleave > 1 else []
     words += [name for name in ("sequence_parallel", "tp_overlap") if getattr(found, name)]
     words += [found.trained] if found.trained != "full" else []
@@ -45,7 +45,7 @@ def _strategy(row: PublishedRow) -> object:
 
 def _model(row: PublishedRow) -> object:
     """The model, by its name in the catalogue, else by its sizes or name."""
-    known = known_workload(row.workload) if row.model is None else row.model.known
+    known = known_workload(row.workload, row.catalogue) if row.model is None else row.model.known
     if known is not None:
         return known.slug
     return row.workload if row.model is None else row.model.transformer

@@ -25,7 +25,7 @@ from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.grid import Grid, grid
+from equipoise.perfmodel.layouts import Grid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import memory
@@ -83,7 +83,7 @@ def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
     """
     return StepRows(
         load=loads.stacked([_load(row) for row in rows]),
-        machine=machines.stacked([machine_of(row.hardware, row.num_accelerators) for row in rows]),
+        machine=machines.stacked([machine_of(row) for row in rows]),
         grid=grid([row.strategy for row in rows if row.strategy is not None]),
     )
 
@@ -96,7 +96,7 @@ def refusal(row: PublishedRow) -> str | None:
         return row.notes[0] if row.notes else "no time of a training step"
     try:
         _load(row)
-        rates = machine_of(row.hardware, row.num_accelerators)
+        rates = machine_of(row)
     except SpecError as err:
         return str(err)
     peak = machines.stacked([rates]).peak_flop_per_s[int(grid([row.strategy]).precision[0])]

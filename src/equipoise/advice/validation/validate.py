@@ -22,6 +22,7 @@ from equipoise.advice.validation.step_rows import step_predictor
 from equipoise.errors import EvidenceError
 from equipoise.runs.readers.published.executions import chosen, joined
 from equipoise.runs.readers.published.rows import PublishedRow, read_rows
+from equipoise.spec.catalogue import Catalogue
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -139,18 +140,20 @@ def validate(
     split: str = "none",
     basis_of: BasisOf = lambda _: None,
     progress: Progress | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Validation:
     """What the models say of every row of the files, and how wrong that is.
 
     calibrate_on: files the models are fitted to. split: `none`, or one of `splits.py`: then every value of a
     column is foretold by models fitted to the rows of all others, and to those of `calibrate_on`.
     basis_of: the parameters a row is foretold by where nothing is fitted; None for the priors.
+    catalogue: what names mean; the shipped one unless given.
     Raises DataError for a file, UsageError for a split that is none, EvidenceError where nothing can be
     expressed or held out.
     """
     cut = split_of(split)
-    first_part = read_rows(paths)
-    second_part = read_rows(calibrate_on)
+    first_part = read_rows(paths, catalogue)
+    second_part = read_rows(calibrate_on, catalogue)
     if calibrate_on and not second_part:
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
     rows = joined((*first_part, *second_part))

@@ -105,7 +105,8 @@ METHODS = (
     ),
     Method(
         name="diloco",
-        meaning="local SGD whose averaged change is applied by an outer optimizer with momentum",
+        meaning="local SGD whose averaged change is applied by an outer optimizer with momentum; "
+        "unstable at short periods where the inner optimizer has momentum too",
         home="diloco",
         source="Douillard et al. 2023, DiLoCo, arXiv 2311.08105",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
@@ -113,7 +114,7 @@ METHODS = (
     ),
     Method(
         name="diloco_fp16",
-        meaning="DiLoCo that sends the changes of weights as float16",
+        meaning="DiLoCo that sends the changes of weights as float16; unstable where diloco is",
         home="diloco",
         source="Douillard et al. 2025, Streaming DiLoCo, arXiv 2501.18512: rounds to 4 bits",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),

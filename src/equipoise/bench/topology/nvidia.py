@@ -55,10 +55,11 @@ def read(lines: Sequence[str]) -> Topology | None:
     )
 
 
-def _by_number(name: str) -> tuple[str, int, str]:
-    """By what names sort: GPU2 before GPU10."""
-    digits = re.search(r"\d+$", name)
-    return name.rstrip("0123456789"), int(digits[0]) if digits else -1, name
+def _by_number(name: str) -> tuple[str, int, str, str]:
+    """By what names sort: GPU2 before GPU10. Python refuses to read a number of more than 4,300 digits."""
+    prefix = name.rstrip("0123456789")
+    digits = name.removeprefix(prefix).lstrip("0")
+    return prefix, len(digits), digits, name
 
 
 def _origin(*, has_links: bool, has_peers: bool, has_list: bool) -> str:

@@ -40,11 +40,13 @@ class Step:
 class Collectives:
     """The communications of one rank in its steps, in order of their start; arrays of (n_communications,).
 
-    group: which operation over which ranks, as text. step: index into the rank's steps.
+    group: which operation over which ranks, as text. step: index into the rank's steps. start_s: since the
+    step began; communications may overlap. seconds: how long each took.
     """
 
     group: tuple[str, ...]
     step: NDArray[np.int64]
+    start_s: NDArray[np.float64]
     seconds: NDArray[np.float64]
 
 
@@ -191,5 +193,8 @@ def _collectives(device: Device, windows: Spans, activity: Activity) -> Collecti
     return Collectives(
         group=tuple(names[int(each)] for each in groups[inside]),
         step=place[inside].astype(np.int64),
+        start_s=(start - windows.start[np.maximum(place, 0)])[inside] / 1_000_000_000
+        if windows.start.size
+        else np.zeros(0),
         seconds=took[inside] / 1_000_000_000,
     )

@@ -27,9 +27,9 @@ from equipoise.report.marks import accelerator_marks
 from equipoise.report.section import Section
 from equipoise.report.words import (
     ABSENT,
-    BOUND_WORDS,
     DASH,
     accelerator_name,
+    at_words,
     capital,
     count,
     listed,
@@ -41,7 +41,7 @@ from equipoise.report.words import (
 from equipoise.scaling.equilibrium import KINDS, Equilibrium
 from equipoise.units import KWH_J, MINUTE_S, format_duration, format_percent
 
-STOPS: Final = "where it stops paying"
+STOPS: Final = "diminishing returns"
 STOP_MARK: Final = Mark(colour=5, symbol="star")
 NEAR: Final = 1.5  # sizes closer than this factor share a label
 ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
@@ -50,15 +50,15 @@ ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
 def _blocks(findings: Findings) -> tuple[Block, ...]:
     marks = accelerator_marks(findings)
     intro = prose(
-        "A curve through the best entries of each accelerator tells where one more stops paying. There is no "
+        "A curve through the best entries of each accelerator shows where returns diminish. There is no "
         "one optimum: ",
         strong("balance"),
         " is the knee, ",
         strong("marginal"),
-        " the last size from which doubling still gains half of ideal (1.5 times the speed), ",
+        " the largest size where doubling still gave at least 1.5 times the speed, half of ideal, ",
         strong("floor"),
         " the last size at half of its efficiency. The smallest of the three is the answer given "
-        "first. Where the data end before a point it is only known to lie beyond.",
+        "first. Where the data end before a point it is only known to lie beyond them.",
     )
     of_workloads = (block for each in findings.workloads for block in _of_workload(each, marks))
     return (intro, *of_workloads, *_economics(findings), _definitions())
@@ -66,13 +66,13 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
 
 def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> tuple[Block, ...]:
     heading = Heading(name=f"balance-{workload.workload}", text=printable(workload.name))
-    told = [each for each in workload.balances.found if each.forecast.answer is not None]
+    found = workload.balances.found
     blocks: list[Block] = [heading]
-    if told:
-        blocks.append(Bullets(items=tuple(_answer(each) for each in told)))
-        blocks.append(Panels(charts=(_chart(workload, told, marks),), legend="Accelerator"))
-        blocks.append(_table(workload, told))
-        blocks += [_in_words(workload, told)]
+    if found:
+        blocks.append(Bullets(items=tuple(_answer(each) for each in found)))
+        blocks.append(Panels(charts=(_chart(workload, found, marks),), legend="Accelerator"))
+        blocks.append(_table(workload, found))
+        blocks += [_in_words(workload, found)]
     elif not workload.balances.unanswered:
         blocks.append(prose("No accelerator was entered at two sizes or more: no curve can be drawn."))
     blocks += [_unanswered(each) for each in workload.balances.unanswered]
@@ -81,38 +81,32 @@ def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> t
 
 def _answer(each: Balance) -> tuple[Span, ...]:
     """The default answer of one accelerator, in words."""
-    answer = each.forecast.answer
-    assert answer is not None
-    words = next(text for point, text in zip(each.points, each.words, strict=True) if point is answer)
+    answer = each.answer
+    words = next(text for point, text in zip(each.equilibria, each.words, strict=True) if point is answer)
     return (
-        strong(f"{accelerator_name(each.accelerator)}: {_size(answer)} ({answer.kind})"),
+        strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
         f". {capital(sentence(words))}.",
     )
 
 
-def _size(point: Equilibrium) -> str:
-    return f"{BOUND_WORDS[point.bound]}{count(point.num_accelerators)}"
-
-
-def _chart(workload: WorkloadFindings, told: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:
+def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:
     name = printable(workload.name)
     series: list[Series] = []
-    for each in told:
+    for each in found:
         series += _series(workload, each, marks[each.accelerator])
-    answers = [each.forecast.answer for each in told]
-    stops = [point for each in told for point in each.points if point.kind in ANSWERS]
-    located = [point for point in stops if point.bound == "at"]
+    stops = [point for each in found for point in each.equilibria if point.kind in ANSWERS]
+    located = [point for point in stops if point.is_found]
     return Chart(
         name=f"{workload.workload}-balance",
         title="Time to train, its law and its equilibria",
-        subtitle=f"shaded: {format_percent(_level(told))} interval of one more entry; dotted: extrapolated",
+        subtitle=f"shaded: {format_percent(_level(found))} interval of one more entry; dotted: extrapolated",
         alternative=f"Minutes to train {name} against accelerators. "
-        + " ".join(f"{accelerator_name(each.accelerator)}: {sentence(each.words[0])}." for each in told),
+        + " ".join(f"{accelerator_name(each.accelerator)}: {sentence(each.words[0])}." for each in found),
         x=Axis(title="accelerators", is_log=True),
         y=Axis(title="minutes", is_log=True),
         series=(*((_stops(located),) if located else ()), *series),
-        notes=_notes([point for point in answers if point is not None and point.bound == "at"]),
-        bands=tuple(_band(each, marks[each.accelerator]) for each in told),
+        notes=_notes([each.answer for each in found if each.answer.is_found]),
+        bands=tuple(_band(each, marks[each.accelerator]) for each in found),
     )
 
 
@@ -129,8 +123,8 @@ def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _level(told: Sequence[Balance]) -> float:
-    return float(told[0].curve["level"][0])
+def _level(found: Sequence[Balance]) -> float:
+    return float(found[0].curve["level"][0])
 
 
 def _stops(located: Sequence[Equilibrium]) -> Series:
@@ -203,7 +197,7 @@ def _band(each: Balance, mark: Mark) -> Band:
     )
 
 
-def _table(workload: WorkloadFindings, told: Sequence[Balance]) -> Table:
+def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
     return Table(
         name=f"{workload.workload}-equilibria",
         caption=f"{printable(workload.name)}: equilibria and what they cost",
@@ -213,20 +207,20 @@ def _table(workload: WorkloadFindings, told: Sequence[Balance]) -> Table:
             Column(title="At", is_number=True, meaning="accelerators; below it the interval"),
             Column(title="E", is_number=True, meaning="efficiency against the smallest size"),
             Column(title="Time", is_number=True),
-            Column(title="Hours", is_number=True, meaning="accelerator-hours a training"),
+            Column(title="Hours", is_number=True, meaning="accelerator-hours per training"),
             Column(title="USD", is_number=True),
             Column(title="kWh", is_number=True, is_wide=True),
             Column(title="kg CO2", is_number=True, is_wide=True),
         ),
-        rows=tuple(row for each in told for row in _rows(each)),
+        rows=tuple(row for each in found for row in _rows(each)),
     )
 
 
 def _rows(each: Balance) -> Iterator[tuple[Cell, ...]]:
-    """A row a point; points that coincide, as least cost and energy do at one power, share one."""
+    """A row per point; points that coincide, as least cost and energy do at one power, share one."""
     shown: dict[tuple[object, ...], tuple[list[str], Equilibrium, Bill]] = {}
-    for point, bill in zip(each.points, each.bills, strict=True):
-        place = (point.num_accelerators, point.bound, point.low, point.high)
+    for point, bill in zip(each.equilibria, each.bills, strict=True):
+        place = (point.num_accelerators, point.limited_by, point.is_smallest, point.low, point.high)
         shown.setdefault(place, ([], point, bill))[0].append(point.kind)
     for kinds, point, bill in shown.values():
         yield _row(each, listed(kinds), point, bill)
@@ -234,13 +228,12 @@ def _rows(each: Balance) -> Iterator[tuple[Cell, ...]]:
 
 def _row(each: Balance, kinds: str, point: Equilibrium, bill: Bill) -> tuple[Cell, ...]:
     energy_kwh = None if bill.energy_j is None else bill.energy_j / KWH_J
-    answer = each.forecast.answer
-    is_answer = answer is not None and answer.kind in kinds
+    is_answer = each.answer.kind in kinds
     name = accelerator_name(each.accelerator)
     return (
         Cell(text=name, key=name),
         Cell(text=kinds, key=kinds, detail="the answer" if is_answer else None),
-        Cell(text=_size(point), key=point.num_accelerators, detail=_range(point)),
+        Cell(text=at_words(point), key=point.num_accelerators, detail=_range(point)),
         Cell(text=ratio(point.efficiency), key=point.efficiency),
         Cell(text=format_duration(point.time_s), key=point.time_s),
         Cell(text=ratio(bill.accelerator_hours), key=bill.accelerator_hours),
@@ -265,28 +258,26 @@ def _range(point: Equilibrium) -> str | None:
     return f"{count(point.low)}{DASH}{count(point.high)}"
 
 
-def _in_words(workload: WorkloadFindings, told: Sequence[Balance]) -> Fold:
+def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
     """Each point as a sentence, and what the curve rests on."""
     items = tuple(
         (strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
-        for each in told
-        for point, words in zip(each.points, each.words, strict=True)
+        for each in found
+        for point, words in zip(each.equilibria, each.words, strict=True)
     )
-    grounds = tuple(_ground(each) for each in told)
+    evidence = tuple(_evidence(each) for each in found)
     return Fold(
         name=f"{workload.workload}-equilibria-words",
         title="Each point in words, and what it rests on",
         badges=(),
-        blocks=(Bullets(items=items), *grounds),
+        blocks=(Bullets(items=items), *evidence),
         is_long=True,
     )
 
 
-def _ground(each: Balance) -> Block:
-    law = each.forecast.ground.law
-    evidence = [
-        f"{printable(one.ref)} ({count(one.num_accelerators)})" for one in each.forecast.ground.evidence
-    ]
+def _evidence(each: Balance) -> Block:
+    law = each.curve_times.law
+    evidence = [f"{printable(one.ref)} ({count(one.num_accelerators)})" for one in each.curve_times.evidence]
     return note(
         f"{accelerator_name(each.accelerator)}: law {law.name} ({sentence(law.source)}); it assumes that "
         f"{sentence(law.assumes)}. Heaviest evidence: {listed(evidence[:4])}."
@@ -295,16 +286,14 @@ def _ground(each: Balance) -> Block:
 
 def _unanswered(each: Unanswered) -> Block:
     missing = listed([sentence(what) for what in each.missing])
-    more = f" What would tell it: {missing}." if missing else ""
+    more = f" What is missing: {missing}." if missing else ""
     return note(f"{accelerator_name(each.subject)}: not enough evidence. {sentence(each.reason)}{more}")
 
 
 def _economics(findings: Findings) -> tuple[Block, ...]:
     """The rates behind the amounts, each with its source and date."""
     rates = {
-        each.accelerator: each.forecast.rates
-        for workload in findings.workloads
-        for each in workload.balances.found
+        each.accelerator: each.rates for workload in findings.workloads for each in workload.balances.found
     }
     if not rates:
         return ()
@@ -315,7 +304,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
             items.append((name, ": no price in prices.toml, so no amount of money."))
         else:
             price = rate.price
-            amount = f"{price.usd_per_accelerator_hour:.2f} USD an accelerator-hour"
+            amount = f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour"
             spread = f"{price.low:.2f}{DASH}{price.high:.2f}; {sentence(price.basis)}"
             items.append((name, f": {amount} ({spread})."))
     first = next(iter(rates.values()))
@@ -330,7 +319,7 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
                 note(
                     "Energy is measured where the entry logged its power, otherwise modelled: rated power of "
                     f"the accelerators times {power.factor:.2f} ({power.low:.2f}{DASH}{power.high:.2f}; "
-                    f"{sentence(power.basis)}) times time. Carbon: {grid.kg_co2_per_kwh:.3f} kg a kWh, "
+                    f"{sentence(power.basis)}) times time. Carbon: {grid.kg_co2_per_kwh:.3f} kg per kWh, "
                     f"{sentence(grid.region)} ({sentence(grid.basis)})."
                 ),
             ),

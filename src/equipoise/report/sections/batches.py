@@ -176,7 +176,7 @@ def _missing(findings: Findings) -> tuple[Block, ...]:
     return tuple(
         note(
             f"{printable(each.name)}: not enough evidence. {sentence(each.batches.reason)} "
-            f"What would tell it: {listed([sentence(what) for what in each.batches.missing])}."
+            f"What is missing: {listed([sentence(what) for what in each.batches.missing])}."
         )
         for each in findings.workloads
         if isinstance(each.batches, Unanswered)

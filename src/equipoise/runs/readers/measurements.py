@@ -6,6 +6,7 @@ Units are told by the column's name. Nothing is guessed: what cannot be read is 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,7 @@ from equipoise.runs.readers.cells import MAX_TEXT, Row, echo, listed
 from equipoise.runs.readers.columns import BATCH, ENTRY, SIZE, STATUS, STRATEGY, TIMED, UNIT_S
 from equipoise.runs.readers.exports import exported
 from equipoise.runs.readers.numbers import amount, count
-from equipoise.spec.hardware import accelerator_slug
-from equipoise.spec.workload import workload_slug
+from equipoise.spec.catalogue import Catalogue, shipped
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
@@ -29,10 +29,10 @@ _SUCCESS = frozenset({"", "success", "ok"})
 _WORK_SAMPLES = 1_000_000.0
 
 # A file with several of these holds several curves; each is spelt as its catalogue spells it.
-_SERIES: Mapping[str, Callable[[str], str | None]] = {
-    "workload": lambda raw: workload_slug(raw, None),
-    "accelerator": accelerator_slug,
-    STRATEGY: str,
+_SERIES: Mapping[str, Callable[[Catalogue, str], str | None]] = {
+    "workload": lambda catalogue, raw: catalogue.workload_slug(raw),
+    "accelerator": lambda catalogue, raw: catalogue.accelerator_slug(raw),
+    STRATEGY: lambda _, raw: raw,
 }
 # Preferred in this order, where a file has several: the first includes all that training takes.
 _QUANTITIES = ("time_to_train", "samples", "step")
@@ -79,11 +79,13 @@ def read_measurements(
     accelerator: str | None = None,
     strategy: str | None = None,
     columns: Mapping[str, str] | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Measurements:
     """The measurements of a file, of one workload on one accelerator with one strategy.
 
     workload, accelerator, strategy: which to take where the file has such a column. Rows without a strategy,
     as those on one accelerator, belong to every strategy. columns: our names of columns -> theirs.
+    catalogue: what names mean; the shipped one unless given.
     Raises DataError naming the file, row and column, what was found and what was expected.
     Assumes the global batch, where the file gives seconds a step and no batch, is the same at every size.
     """
@@ -98,7 +100,7 @@ def read_measurements(
         )
     for column, wanted in (("workload", workload), ("accelerator", accelerator), (STRATEGY, strategy)):
         if column in header:
-            kept = _of_series(kept, column, wanted, path.name)
+            kept = _of_series(kept, column, wanted, path.name, catalogue or shipped())
     usable = [row for row in kept if row.cells.get(STATUS, "").strip().lower() in _SUCCESS]
     if len(usable) < len(kept):
         notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were left out.")
@@ -189,14 +191,16 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
     return chosen, notes
 
 
-def _of_series(rows: Sequence[Row], column: str, wanted: str | None, where: str) -> list[Row]:
+def _of_series(
+    rows: Sequence[Row], column: str, wanted: str | None, where: str, catalogue: Catalogue
+) -> list[Row]:
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
-    spelt = _SERIES[column]
+    spelt = partial(_SERIES[column], catalogue)
     names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}
     everywhere = {""} & set(names) if column == STRATEGY else set()
     names = {raw: name for raw, name in names.items() if raw not in everywhere}
     if wanted is not None:
-        aim = spelt(wanted) or wanted
+        aim = spelt(wanted) or (wanted if wanted in names else _typed(column, wanted, catalogue)) or wanted
         chosen = {raw for raw, name in names.items() if aim in {raw, name}}
         if not chosen and any(names):
             raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
@@ -206,3 +210,9 @@ def _of_series(rows: Sequence[Row], column: str, wanted: str | None, where: str)
             f"{where}: column {column} holds several, {listed([*names])}; choose one with --{column}"
         )
     return [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
+
+
+def _typed(column: str, wanted: str, catalogue: Catalogue) -> str | None:
+    """The slug of an accelerator that a person named, perhaps by a short name."""
+    found = catalogue.hardware.find(wanted) if column == "accelerator" else None
+    return None if found is None else found.slug

@@ -2,7 +2,7 @@
 // Forms that ask as they change, sliders beside numbers, what a reader hears. Asking itself is htmx's.
 (() => {
   const form = document.querySelector("form.asked");
-  const answer = document.getElementById("answer");
+  const answer = document.getElementById("result");
   const TYPING_MS = 400;
   const SLIDING_MS = 60;
 
@@ -50,6 +50,14 @@
     timer = setTimeout(() => htmx.trigger(form, "asked"), delay);
   };
 
+  // The number that people mean by 64, 10k, 1T or, where times are hours, 90min and 7d.
+  const MULTIPLES = { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, p: 1e15 };
+  const HOURS = { s: 1 / 3600, min: 1 / 60, h: 1, d: 24, w: 168 };
+  const amount = (text) => {
+    const found = /^([\d.]+(?:e[+-]?\d+)?)\s*([a-z]*)$/i.exec(text.trim().replaceAll(/[,_]/g, ""));
+    const unit = found?.[2].toLowerCase();
+    return found ? Number(found[1]) * (MULTIPLES[unit] ?? HOURS[unit] ?? NaN) : NaN;
+  };
   const scales = {
     linear: { to: Number, from: Number },
     doublings: { to: (value) => Math.log2(value), from: (place) => Number((2 ** place).toPrecision(6)) },
@@ -61,7 +69,8 @@
     slider.min = scale.to(slider.dataset.low);
     slider.max = scale.to(slider.dataset.high);
     slider.hidden = false;
-    slider.value = number.value ? scale.to(number.value) : slider.dataset.rest ? scale.to(slider.dataset.rest) : slider.min;
+    const held = amount(number.value);
+    slider.value = held > 0 ? scale.to(held) : slider.dataset.rest ? scale.to(slider.dataset.rest) : slider.min;
     said();
     slider.addEventListener("input", () => {
       number.value = scale.from(Number(slider.value));
@@ -69,7 +78,8 @@
       ask(SLIDING_MS);
     });
     number.addEventListener("input", () => {
-      if (number.value > 0) slider.value = scale.to(number.value);
+      const typed = amount(number.value);
+      if (typed > 0) slider.value = scale.to(typed);
       said();
     });
   };

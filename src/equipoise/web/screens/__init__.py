@@ -3,13 +3,13 @@
 from typing import Final
 
 from equipoise.web.screen import Screen
-from equipoise.web.screens import accuracy, advice, compare, plan, runs, study
+from equipoise.web.screens import accuracy, compare, decide, runs, study
 
 SCREENS: Final[tuple[Screen, ...]] = (
     study.SCREEN,
     compare.SCREEN,
-    plan.SCREEN,
+    decide.PLAN,
     runs.SCREEN,
-    advice.SCREEN,
+    decide.ADVICE,
     accuracy.SCREEN,
 )

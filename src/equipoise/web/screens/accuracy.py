@@ -3,8 +3,8 @@
 from contextlib import suppress
 from typing import Final
 
-from equipoise.advice.ledger.kept import ledger_path
-from equipoise.report.pages import ACCURACY
+from equipoise.decide.ledger import ledger_path
+from equipoise.report.pages.accuracy import ACCURACY
 from equipoise.study import accuracy
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import AskedNothing

@@ -5,20 +5,20 @@ from typing import Final
 import polars as pl
 
 from equipoise.report.entry_text import hardware
-from equipoise.report.pages import COMPARED
+from equipoise.report.pages.compared import COMPARED
 from equipoise.report.words import entry_name, workload_name
 from equipoise.spec.rounds import round_name
 from equipoise.study import compared
 from equipoise.units import format_duration
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import MOST_SYSTEMS, AskedCompare
-from equipoise.web.fields import Checks, Choice, Field, Given, Select, first
+from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
 from equipoise.web.screen import Screen
 from equipoise.web.screens.study import round_choices
 from equipoise.web.sources import Sources
 
 
-def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
+def _fields(given: Given, sources: Sources) -> tuple[Control, ...]:
     named = round_name(first(given, "round"))
     chosen = named if named in sources.studied else sources.default_round
     workloads = sources.studied.get(chosen, {})
@@ -69,6 +69,7 @@ def _answer(asked: AskedCompare, sources: Sources) -> Answer:
         asked.entry,
         data=sources.data,
         also=sources.also,
+        catalogue=sources.catalogue,
     )
     return shown(COMPARED, found)
 

@@ -10,12 +10,13 @@ from equipoise.bench.under_way import UnderWay, folders_below, is_watched, under
 from equipoise.bench.watching.now import RunFiles, latest_step, runs_files
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report.markup import Html, element
-from equipoise.report.pages import SWEEP, WATCHED
+from equipoise.report.pages.sweep import SWEEP
+from equipoise.report.pages.watched import WATCHED
 from equipoise.report.words import count, plural, printable
 from equipoise.units import format_duration
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import AskedRuns
-from equipoise.web.fields import Choice, Field, Given, Select, first
+from equipoise.web.controls import Choice, Control, Given, Select, first
 from equipoise.web.screen import Live, Screen
 from equipoise.web.sources import Sources
 
@@ -73,7 +74,7 @@ def _changed_s(folder: Path) -> float:
         return 0.0
 
 
-def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
+def _fields(given: Given, sources: Sources) -> tuple[Control, ...]:
     found = own_folders(sources)
     if not found:
         return ()

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from equipoise.report.pages import STUDY
+from equipoise.report.pages.study import STUDY
 from equipoise.report.words import plural, printable, workload_name
 from equipoise.spec.rounds import round_name
 from equipoise.study import study as studied
 from equipoise.web.answer import Answer, shown
 from equipoise.web.asked import AskedStudy
-from equipoise.web.fields import Checks, Choice, Field, Given, Select, first
+from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
 from equipoise.web.screen import Screen
 from equipoise.web.sources import Sources
 
@@ -21,7 +21,7 @@ def round_choices(sources: Sources) -> tuple[Choice, ...]:
     )
 
 
-def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
+def _fields(given: Given, sources: Sources) -> tuple[Control, ...]:
     named = round_name(first(given, "round"))
     chosen = named if named in sources.studied else sources.default_round
     return (
@@ -46,7 +46,13 @@ def _fields(given: Given, sources: Sources) -> tuple[Field, ...]:
 
 
 def _answer(asked: AskedStudy, sources: Sources) -> Answer:
-    found = studied(asked.round, asked.workload, data=sources.data, also=sources.also)
+    found = studied(
+        asked.round,
+        asked.workload,
+        data=sources.data,
+        also=sources.also,
+        catalogue=sources.catalogue,
+    )
     return shown(STUDY, found)
 
 

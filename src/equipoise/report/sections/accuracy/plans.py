@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.advice.plans.plan_record import PlanRecord
+from equipoise.decide.strategies.plan_record import PlanRecord
 from equipoise.findings import AccuracyFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, note, prose, strong
 from equipoise.report.section import Section

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from equipoise.advice.launch.pair import LEAST_GAIN, LEVEL
 from equipoise.advice.links.gain_words import basis
 from equipoise.advice.links.links import FAMILY, Crossover, Gain, Meaning
+from equipoise.advice.links.pair import LEAST_GAIN, LEVEL
 from equipoise.report.blocks import Badge, Block, Cell, Column, Table, Tone, note, prose
 from equipoise.report.section import Section
 from equipoise.report.words import DASH

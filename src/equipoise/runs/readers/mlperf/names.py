@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from equipoise.runs.reader import UnknownName
 from equipoise.runs.readers.mlperf.system import SystemFacts
 from equipoise.spec import hardware, names, workload
+from equipoise.spec.catalogue import Catalogue, shipped
 
 # Real names stay below 200 characters; longer ones are cut, since they are shown and stored.
 MAX_NAME_CHARACTERS = 200
@@ -33,6 +34,7 @@ class Machine:
 class Names:
     """Looks names up and counts those that no table has, once an entry."""
 
+    catalogue: Catalogue = field(default_factory=shipped)
     unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def slug(self, kind: str, raw: str | None, lookup: Callable[[str], str | None]) -> str | None:
@@ -50,14 +52,14 @@ class Names:
         count = system.num_accelerators
         if count == 0:
             return Machine(
-                accelerator=self.slug("accelerator", system.host_processor, hardware.accelerator_slug),
+                accelerator=self.slug("accelerator", system.host_processor, self.catalogue.accelerator_slug),
                 num_accelerators=system.num_host_processors,
                 num_nodes=system.num_nodes,
             )
         raw, alias = system.accelerator, None
         if raw is not None:
-            by_name = hardware.accelerator_alias(raw, system.system_name)
-            alias = by_name or hardware.accelerator_alias(raw, folder)
+            by_name = self.catalogue.accelerator_alias(raw, system.system_name)
+            alias = by_name or self.catalogue.accelerator_alias(raw, folder)
         if alias is not None and count is not None:
             count = round(count * alias.accelerators_per_count)
         return Machine(

@@ -17,6 +17,7 @@ from equipoise.runs.readers.mlperf.system import (
     read_summary,
     read_system,
 )
+from equipoise.spec.catalogue import Catalogue
 
 Fact: TypeAlias = LogFacts | SystemFacts | SummaryFacts | ScalingFacts | Meter | Rejection
 
@@ -88,17 +89,17 @@ def _note_identical_logs(entries: Sequence[Entry], rejected: Tally) -> None:
                 )
 
 
-def assemble(sources: Sequence[SourceFacts]) -> Reading:
+def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> Reading:
     """The rows of both tables from the facts of all sources, sorted by entry."""
     rejected = Tally()
-    names = Names()
+    names = Names(catalogue=catalogue)
     entries, num_runs_rejected = collect(sources, rejected)
     _note_identical_logs(entries, rejected)
     found = [judged(entry, names, rejected) for entry in entries]
     runs: list[Row] = []
     scores: list[Row] = []
     for each, entry_id in zip(found, _entry_ids(found), strict=True):
-        runs += run_rows(each)
+        runs += run_rows(each, names)
         scores.append(score_row(each, entry_id))
     return Reading(
         runs=runs,

@@ -14,7 +14,7 @@ from equipoise.runs.readers.mlperf.power import Energy, entry_energy, run_energy
 from equipoise.runs.readers.mlperf.system import SystemFacts
 from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, Score, score
 from equipoise.spec import names as spellings
-from equipoise.spec.workload import global_batch_samples, workload_rules, workload_slug
+from equipoise.spec.catalogue import Catalogue
 from equipoise.units import HOUR_S, MINUTE_S
 
 # Time from the first `init_start` to `init_stop` that the rules allow; from v2.0 on, open submissions may
@@ -108,11 +108,12 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
     number = entry.round.number
     division = names.slug("division", _first(system.division, said.get("division")), spellings.division_slug)
     raw_workload = entry.benchmark or said.get("benchmark") or "unknown"
-    workload = workload_slug(raw_workload, number) or workload_slug(said.get("benchmark", ""), number)
+    slug_of = names.catalogue.workload_slug
+    workload = slug_of(raw_workload, number) or slug_of(said.get("benchmark", ""), number)
     if workload is None:
         workload = names.slug("workload", raw_workload, lambda _: None) or raw_workload
     limit_s = _OPEN_INIT_LIMIT_S if division == "open" and number >= _FIRST_WITH_OPEN_LIMIT else _INIT_LIMIT_S
-    runs = tuple(_run(log, workload, number, limit_s) for log in entry.logs)
+    runs = tuple(_run(log, workload, number, limit_s, names.catalogue) for log in entry.logs)
     for log in entry.logs:
         if log.facts.num_corrupt:
             where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
@@ -136,7 +137,7 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         "framework": names.slug("framework", system.framework, spellings.framework_slug),
         "precision": None,  # no round states it
         "strategy": None,
-        "global_batch_samples": _global_batch(entry, workload, rejected),
+        "global_batch_samples": _global_batch(entry, workload, rejected, names.catalogue),
     }
     return JudgedEntry(
         entry=entry,
@@ -144,32 +145,33 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         runs=runs,
         score=score(
             [run.outcome for run in runs],
-            workload_rules(workload),
+            names.catalogue.workload_rules(workload),
             convergence_scaling=entry.scaling,
             gaps=entry.has_gaps,
         ),
     )
 
 
-def _run(log: Log, workload: str, round_number: float, init_limit_s: float) -> Run:
+def _run(log: Log, workload: str, round_number: float, init_limit_s: float, catalogue: Catalogue) -> Run:
     time_s = clock_s(log.facts, workload)
     outcome = Outcome(time_s=time_s, status=run_status(log.facts, time_s, init_limit_s))
     reached = outcome.status in {SUCCESS, CORRUPT_LINE, SLOW_INIT}
     return Run(
         log=log,
         outcome=outcome,
-        samples_to_target=converged_samples(log.facts, workload, round_number) if reached else None,
+        samples_to_target=converged_samples(log.facts, workload, round_number, catalogue)
+        if reached
+        else None,
         energy=run_energy(log.nodes, log.switches, time_s),
     )
 
 
-def _global_batch(entry: Entry, workload: str, rejected: Tally) -> int | None:
+def _global_batch(entry: Entry, workload: str, rejected: Tally, catalogue: Catalogue) -> int | None:
     """The batch of an entry; where its logs differ, that of most of them, smallest first, with a warning."""
     logged = [batch for log in entry.logs if (batch := log.facts.global_batch) is not None]
+    in_samples = catalogue.workload_table.global_batch_samples
     seen = Counter(
-        batch
-        for log in entry.logs
-        if (batch := global_batch_samples(workload, log.facts.global_batch)) is not None
+        batch for log in entry.logs if (batch := in_samples(workload, log.facts.global_batch)) is not None
     )
     if len(seen) > 1:
         detail = f"global batches {sorted(seen)}; that of most logs is taken"
@@ -180,9 +182,10 @@ def _global_batch(entry: Entry, workload: str, rejected: Tally) -> int | None:
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 
 
-def run_rows(judged_entry: JudgedEntry) -> list[Row]:
+def run_rows(judged_entry: JudgedEntry, names: Names) -> list[Row]:
     """The rows of `runs` of an entry."""
     entry, workload = judged_entry.entry, judged_entry.columns["workload"]
+    in_samples = names.catalogue.workload_table.global_batch_samples
     rows = []
     for run in judged_entry.runs:
         facts = run.log.facts
@@ -191,7 +194,7 @@ def run_rows(judged_entry: JudgedEntry) -> list[Row]:
             {
                 "run_id": f"{entry.round.label}/{uri}",
                 **judged_entry.columns,
-                "global_batch_samples": global_batch_samples(workload, facts.global_batch),
+                "global_batch_samples": in_samples(workload, facts.global_batch),
                 "status": run.outcome.status,
                 "time_to_train_s": run.outcome.time_s,
                 "samples_to_target": run.samples_to_target,

@@ -25,7 +25,7 @@ class Knobs:
 
     precision: Precision | None
     recompute: Recompute
-    shard_state: int
+    zero_stage: int
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
@@ -78,7 +78,7 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
-        shard_state=max(stage, 1) if nemo else stage,
+        zero_stage=max(stage, 1) if nemo else stage,
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
@@ -152,7 +152,7 @@ def _recompute(recompute: str, config: str) -> Recompute:
 
 def _sharding(text: str) -> tuple[int, int | None]:
     """The stage of sharding over dp, and the size of the group where it is stated."""
-    match = re.search(r"(?<![a-z0-9])(?:zero(?:[-_ ]?stage)?|shard_state)\s*[-_= ]?\s*(\d+)", text)
+    match = re.search(r"(?<![a-z0-9])zero(?:[-_ ]?stage)?\s*[-_= ]?\s*(\d+)", text)
     if match:
         if match[1] not in {"0", "1", "2", "3"}:
             raise DataError(f"column parallel_config: ZeRO stage {echo(match[1])}; expected 0, 1, 2 or 3")

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, Row, echo
 from equipoise.runs.readers.published.numbers import count, number, stated
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.facts import canonical
 from equipoise.spec.transformer import Transformer
-from equipoise.spec.workload import EDIT, Workload, current
+from equipoise.spec.workload import EDIT, Workload
 from equipoise.units import SI_PREFIXES
 
 _MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS, _MAX_EXPERTS = 10_000, 1_000_000, 10_000, 10**9, 10_000
@@ -37,13 +38,13 @@ class Model:
     notes: tuple[str, ...] = ()
 
 
-def model_of(row: Row) -> Model:
-    """The model of a row.
+def model_of(row: Row, catalogue: Catalogue | None = None) -> Model:
+    """The model of a row. catalogue: the shipped one unless given.
 
     Raises DataError where it has neither sizes nor a name that the catalogue knows.
     """
     name = stated(row, "workload")
-    known = known_workload(name)
+    known = known_workload(name, catalogue)
     sequence = count(row, "seq", most=_MAX_TOKENS) or (known.sequence_tokens if known else None)
     layers = count(row, "layers", most=_MAX_LAYERS)
     hidden = count(row, "hidden", most=_MAX_WIDTH)
@@ -74,21 +75,21 @@ def model_of(row: Row) -> Model:
     return Model(transformer=built, known=None, sequence=sequence, notes=notes)
 
 
-def known_workload(text: str) -> Workload | None:
+def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | None:
     """The workload of the catalogue that a text names in its longest run of words; None where it names none.
 
     >>> known_workload("nothing that anybody trained") is None
     True
     """
-    catalogue = current()
+    table = (catalogue or shipped()).workload_table
     words = canonical(text[:MAX_TEXT]).split()[:_MOST_WORDS]
-    joined = {name.replace(" ", ""): name for name in catalogue.names}
+    joined = {name.replace(" ", ""): name for name in table.names}
     for length in range(len(words), 0, -1):
         for start in range(len(words) - length + 1):
             run = words[start : start + length]
-            slug = catalogue.slug(" ".join(run)) or catalogue.slug(joined.get("".join(run), ""))
+            slug = table.slug(" ".join(run)) or table.slug(joined.get("".join(run), ""))
             if slug is not None:
-                return catalogue.workloads[slug]
+                return table.workloads[slug]
     return None
 
 

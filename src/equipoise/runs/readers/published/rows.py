@@ -4,7 +4,7 @@ lost.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from equipoise.runs.readers.published.models import Model, collective_of, is_mat
 from equipoise.runs.readers.published.numbers import count, number, stated
 from equipoise.runs.readers.published.quantities import Quantity, quantity
 from equipoise.runs.readers.published.strategies import MAX_ACCELERATORS, strategy_of
+from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF, Strategy
 from equipoise.units import GIB
@@ -43,6 +44,7 @@ class PublishedRow:
     kind: what `seconds` is of: a training `step`; a sample or whatever is counted (`throughput`); a
     `collective`; `matmul` and `efficiency` have none. reason: why there are no seconds; None where there are.
     resolution: half of the last digit of the figure, as a share of it. notes: what was assumed.
+    catalogue: what its names mean.
     execution, cluster: numbers that rows of one execution, and of executions that are nearly one, share; -1
     where there are no seconds.
     """
@@ -66,6 +68,7 @@ class PublishedRow:
     conversion: Conversion | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
+    catalogue: Catalogue = field(default_factory=shipped, repr=False, compare=False)
     execution: int = -1
     cluster: int = -1
 
@@ -77,10 +80,11 @@ class PublishedRow:
         return self.conversion.seconds(self.measured)
 
 
-def read_rows(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
+def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
     """Every data row of the files, in their order, those that mean nothing with the reason.
 
-    Rows of one execution are not joined here: `executions.py`.
+    catalogue: what names mean; the shipped one unless given. Rows of one execution are not joined here:
+    `executions.py`.
 
     Raises DataError for a file that is no such table, UsageError for a file given twice.
     """
@@ -92,11 +96,11 @@ def read_rows(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
         if path.resolve() in seen:
             raise UsageError(f"{path}: given twice; name each file once")
         seen.add(path.resolve())
-        rows.extend(_rows_of_file(path))
+        rows.extend(_rows_of_file(path, catalogue or shipped()))
     return tuple(rows)
 
 
-def _rows_of_file(path: Path) -> list[PublishedRow]:
+def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
     header, rows = rows_of(path)
     missing = [name for name in _NEEDED if name not in header]
     if missing:
@@ -104,10 +108,10 @@ def _rows_of_file(path: Path) -> list[PublishedRow]:
             f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected workload, "
             "hardware, n_gpus, tp, pp, dp, precision, global_batch, micro_batch, seq, measured, unit"
         )
-    return [_published(row, path.name, index) for index, row in enumerate(rows, start=1)]
+    return [_published(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
 
 
-def _published(row: Row, file: str, index: int) -> PublishedRow:
+def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
     """One row, whatever it holds."""
     bare = PublishedRow(
         file=file,
@@ -116,6 +120,7 @@ def _published(row: Row, file: str, index: int) -> PublishedRow:
         workload=stated(row, "workload")[:MAX_TEXT],
         hardware=stated(row, "hardware")[:MAX_TEXT],
         unit=stated(row, "unit")[:MAX_TEXT],
+        catalogue=catalogue,
     )
     try:
         return _meant(row, bare)
@@ -186,7 +191,7 @@ def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
 
 
 def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
-    model = model_of(row)
+    model = model_of(row, seen.catalogue)
     layers = model.transformer.layers if model.transformer else None
     told = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
     conversion = step_conversion(unit, told.strategy, model, peak_flop_per_s=_peak(seen, unit, told.strategy))
@@ -204,7 +209,7 @@ def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | Non
     """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
     if unit.kind != "utilisation":
         return None
-    cluster = cluster_in_text(seen.hardware, num_accelerators=seen.num_accelerators)
+    cluster = cluster_in_text(seen.hardware, num_accelerators=seen.num_accelerators, catalogue=seen.catalogue)
     return None if cluster is None else cluster.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
 
 

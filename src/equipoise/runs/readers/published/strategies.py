@@ -46,7 +46,7 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
         pp=pp,
         cp=cp,
         ep=ep,
-        shard_state=words.shard_state,
+        zero_stage=words.zero_stage,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,

@@ -1,0 +1,118 @@
+"""Writes what is derived from the fields of a question: docs/questions.md and the types of Python."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from equipoise.decide.field import GROUPS, Field, Verb
+from equipoise.decide.query import ALL, FIELDS, default_words, fields_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "questions.md"
+ARGUMENTS = ROOT / "src" / "equipoise" / "library" / "arguments.py"
+
+_TYPES = {
+    "text": "str",
+    "texts": "str | Sequence[str]",
+    "list": "str | Sequence[str]",
+    "flag": "bool",
+    "number": "float | str",
+    "count": "int | str",
+    "amount": "float | str",
+    "duration": "float | str",
+    "sizes": "int | str | Sequence[int]",
+    "path": "str | PathLike[str]",
+    "paths": "str | PathLike[str] | Sequence[str | PathLike[str]]",
+}
+_PYTHON_VERBS: tuple[Verb, ...] = ("advise", "plan", "predict", "allocate")
+_INTRODUCTION = """\
+# The fields of a question
+
+`advise`, `plan`, `predict` and `allocate` ask the same fields; each is declared once, in
+`src/equipoise/decide/query.py`. A field is an option (`--max-accelerators 64`), a key of a file
+(`max_accelerators = 64`), an argument in Python (`max_accelerators=64`; `from_` for `from`) and a field of a
+form in the dashboard. All of them take the same text: counts and amounts with a prefix (`10k`, `1T`),
+durations in hours or with a unit (`12`, `90min`, `7d`), values of one system (`h100=2.1`; in a file also
+`price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`).
+
+`equipoise advise CONFIG.toml` and `equipoise plan CONFIG.toml` read the question from a file; what the
+command line states comes first. Paths in a file are from its own folder.
+
+This page is written by `make docs`.
+"""
+
+
+def page() -> str:
+    """docs/questions.md."""
+    parts = [_INTRODUCTION]
+    for group, title in GROUPS.items():
+        rows = [_row(each) for each in FIELDS.values() if each.group == group]
+        head = "| option | value | meaning | unless given | verbs |\n|---|---|---|---|---|"
+        parts.append(f"## {title}\n\n{head}\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _row(field: Field) -> str:
+    options = ", ".join(f"`--{each}`" for each in (field.option, *field.also))
+    verbs = "all" if len(field.verbs) == len(ALL) else ", ".join(each for each in ALL if each in field.verbs)
+    cells = (options, _value(field), field.help, _default(field), verbs)
+    return f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |"
+
+
+def _value(field: Field) -> str:
+    if field.kind == "flag":
+        return ""
+    if field.choices:
+        listed = ", ".join(f"`{each}`" for each in field.choices)
+        return listed if field.kind == "choice" else f"of {listed}"
+    numbers = {"number", "count", "amount", "duration", "sizes"}
+    if field.kind in numbers or field.value_kind in numbers:
+        unit = "" if field.unit is None or field.kind == "duration" else f", {field.unit}"
+        return f"{field.bounds}{unit}"
+    return f"`{field.metavar}`" if field.metavar else "text"
+
+
+def _default(field: Field) -> str:
+    return default_words(next(name for name, each in FIELDS.items() if each is field))
+
+
+def arguments() -> str:
+    """src/equipoise/library/arguments.py."""
+    return "\n".join(_arguments()) + "\n"
+
+
+def _arguments() -> Iterator[str]:
+    yield '"""Arguments of the Python functions by verb, written by docs/questions.py from the fields."""'
+    yield ""
+    yield "from collections.abc import Mapping, Sequence"
+    yield "from os import PathLike"
+    yield "from typing import Literal, TypedDict"
+    for verb in _PYTHON_VERBS:
+        name = f"{verb.capitalize()}Fields"
+        yield from ("", "", f"class {name}(TypedDict, total=False):")
+        yield f'    """Fields of `{verb}`: docs/questions.md has what each means."""'
+        yield ""
+        for attribute, field in fields_of(verb).items():
+            # Arguments of the functions themselves: the workload, and what makes the result another one.
+            if attribute not in {"workload", "ask"}:
+                yield f"    {field.argument}: {_type(field)}"
+
+
+def _type(field: Field) -> str:
+    if field.kind == "choice":
+        return f"Literal[{', '.join(repr(each).replace(chr(39), chr(34)) for each in field.choices)}]"
+    if field.kind == "per_system":
+        value = _TYPES[field.value_kind or "number"]
+        return f"{value} | Mapping[str, {value}]"
+    return _TYPES[field.kind]
+
+
+def main() -> None:
+    """Write both files where they differ."""
+    for path, text in ((PAGE, page()), (ARGUMENTS, arguments())):
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(f"{path.relative_to(ROOT)}: rewritten")
+
+
+if __name__ == "__main__":
+    main()

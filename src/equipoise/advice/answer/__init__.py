@@ -1,1 +1,0 @@
-"""What to do? Published, measured and modelled evidence weighed into one answer, with its reasons."""

@@ -1,0 +1,68 @@
+"""The verbs that decide: `advise`, `plan` and `predict`, each a question, its answer and its page."""
+
+from typing import TYPE_CHECKING, Any
+
+from equipoise.cli.output import answering, answers_only, written_aside
+from equipoise.cli.questions import Asked, Output, asks
+from equipoise.errors import UsageError
+
+if TYPE_CHECKING:
+    from equipoise.decide.query import TrainingQuery
+    from equipoise.library.decisions import DecisionVerb
+    from equipoise.library.result import Result
+
+
+@asks("advise", argument="workload")
+def advise(asked: Asked, output: Output) -> None:
+    """Combine all evidence: how many accelerators, how, and why."""
+    _answer("advise", asked, output)
+
+
+@asks("plan", argument="workload")
+def plan(asked: Asked, output: Output) -> None:
+    """Find the best parallel strategy, and where returns diminish."""
+    _answer("plan", asked, output)
+
+
+@asks("predict")
+def predict(asked: Asked, output: Output) -> None:
+    """Predict times and costs at sizes nobody ran."""
+    _answer("predict", asked, output)
+
+
+def _answer(verb: "DecisionVerb", asked: Asked, output: Output) -> None:
+    """Answer a question and show it as the options ask."""
+    with answering(verb, as_json=output.as_json, json_out=output.json_out) as answer:
+        from equipoise.decide.question_file import read_question
+        from equipoise.library.decisions import result_of
+
+        question = read_question(asked, verb=verb)
+        with answers_only():
+            found = result_of(verb, question)
+        if output.recorded:
+            _record(verb, question, found)
+        if output.html is not None:
+            with written_aside(output.html) as file:
+                file.write(found.to_html().encode())
+        answer.give(found.fields, lambda: text_of(found, full=output.full))
+
+
+def text_of(found: "Result[Any]", *, full: bool) -> str:
+    """The page of a result in the columns there are."""
+    from equipoise.cli.console import drawn
+    from equipoise.report.terminal import render
+
+    return drawn(lambda console: render(found.presentation.page, found.record, console, full=full))
+
+
+def _record(verb: "DecisionVerb", asked: "TrainingQuery", found: "Result[Any]") -> None:
+    """Keep the predictions of a result in the user's ledger."""
+    from equipoise.decide.ledger import add_predictions, ledger_path
+    from equipoise.decide.ledger_predictions import answer_predictions, time_predictions
+
+    if asked.ask is not None:
+        raise UsageError("--record keeps predicted times; --ask gives an amount to train on")
+    predictions = (
+        time_predictions(found.record) if verb == "predict" else answer_predictions(found.record, verb=verb)
+    )
+    add_predictions(ledger_path(), predictions)

@@ -1,0 +1,1 @@
+"""What should I do? One question, one estimate of each candidate, one choice; read answer.py first."""

@@ -1,0 +1,306 @@
+"""JOBS.toml: the trainings that share a pool, as their user states them; docs/allocate.md."""
+
+import math
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from equipoise.decide.allocation.tariff import HOURS, Tariff
+from equipoise.decide.field import MAX_ACCELERATORS
+from equipoise.errors import DataError
+from equipoise.runs.readers.cells import Row, rows_of
+from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
+
+MAX_JOBS: Final = 50
+MAX_SIZES: Final = 64
+_MAX_FILE_BYTES = MIB
+_MOST_S = 10.0**12
+_MOST_USD_PER_KWH = 1e3
+_ECHO = 60
+_CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
+_OF_JOB = frozenset(
+    {
+        "name",
+        "workload",
+        "times",
+        "file",
+        "sizes",
+        "start",
+        "deadline",
+        "weight",
+        "samples",
+        "tokens",
+        "global_batch",
+        "precision",
+    }
+)
+_OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedJob:
+    """One training as stated. where: the file and job, for messages.
+
+    times: measured seconds by size; file: measured times; else workload is what to estimate. sizes: numbers
+    of accelerators it may have; empty for all. samples, tokens: how much is trained; to the published target
+    without them.
+    """
+
+    where: str
+    name: str
+    workload: str | None
+    times: Mapping[int, tuple[float, ...]]
+    file: Path | None
+    sizes: tuple[int, ...] = ()
+    start_s: float = 0.0
+    deadline_s: float = math.inf
+    weight: float = 1.0
+    samples: float | None = None
+    tokens: float | None = None
+    global_batch_samples: int | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsFile:
+    """What a JOBS.toml states. usd_per_kwh, begin_s (after midnight): None where it does not."""
+
+    jobs: tuple[AskedJob, ...]
+    usd_per_kwh: tuple[float, ...] | None
+    begin_s: float | None
+
+
+def read_jobs(path: Path) -> JobsFile:
+    """The jobs of a file. Raises DataError with file, job and field, what was found and what was expected."""
+    whole = _Fields(where=path.name, fields=_document(path), known=_OF_FILE)
+    listed = whole.fields.get("job")
+    if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
+        raise DataError(f"{path.name}: no [[job]]; expected a table [[job]] for each training")
+    if len(listed) > MAX_JOBS:
+        raise DataError(f"{path.name}: {len(listed)} jobs; at most {MAX_JOBS} share a pool at once")
+    jobs = tuple(_job(each, number, path) for number, each in enumerate(listed, 1))
+    names = [each.name for each in jobs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path.name}: two jobs are named {_echo(twice)}; give each its own name")
+    prices = whole.fields.get("electricity_usd_per_kwh")
+    return JobsFile(
+        jobs=jobs,
+        usd_per_kwh=None if prices is None else _prices(prices, whole),
+        begin_s=None if "begin" not in whole.fields else clock_s(str(whole.fields["begin"]), where=path.name),
+    )
+
+
+def read_prices(path: Path) -> tuple[float, ...]:
+    """24 prices of electricity from a table with the columns hour and usd_per_kwh. Raises DataError."""
+    header, rows = rows_of(path)
+    if not {"hour", "usd_per_kwh"} <= set(header):
+        raise DataError(f"{path.name}: columns {', '.join(header)[:_ECHO]}; expected hour and usd_per_kwh")
+    found: dict[int, float] = {}
+    for row in rows:
+        hour = row.cells["hour"].strip()
+        if not re.fullmatch(r"[01]?[0-9]|2[0-3]", hour, re.ASCII) or int(hour) in found:
+            raise row.refusal("hour", "each hour of the day once, 0 to 23")
+        found[int(hour)] = _price(row)
+    if len(found) != HOURS:
+        missing = [str(hour) for hour in range(HOURS) if hour not in found]
+        raise DataError(f"{path.name}: no price for hour {', '.join(missing)}; expected 0 to 23")
+    return tuple(found[hour] for hour in range(HOURS))
+
+
+def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | None) -> Tariff | None:
+    """The prices of the command line, else of the file; None where neither states any."""
+    prices = own or file.usd_per_kwh
+    if prices is None:
+        return None
+    begin = begin_s if begin_s is not None else file.begin_s
+    return Tariff(usd_per_kwh=prices, begin_s=begin or 0.0)
+
+
+def clock_s(text: str, *, where: str) -> float:
+    """Seconds after midnight of a time such as `22:30`. Raises DataError for any other text."""
+    found = _CLOCK.fullmatch(text.strip())
+    if found is None:
+        raise DataError(f"{where}: begin {_echo(text)}; expected a time of day such as 22:30")
+    return int(found[1]) * HOUR_S + int(found[2]) * MINUTE_S
+
+
+def _price(row: Row) -> float:
+    text = row.cells["usd_per_kwh"].strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= _MOST_USD_PER_KWH:
+        raise row.refusal("usd_per_kwh", "US dollars per kWh")
+    return value
+
+
+def _prices(found: object, whole: "_Fields") -> tuple[float, ...]:
+    numbers = found if isinstance(found, list) else []
+    right = [each for each in numbers if _is_number(each) and abs(each) <= _MOST_USD_PER_KWH]
+    if len(right) != HOURS or len(numbers) != HOURS:
+        raise whole.refuse("electricity_usd_per_kwh", f"{HOURS} numbers, US dollars per kWh in each hour")
+    return tuple(float(each) for each in right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fields:
+    """One table of the file: where it is, and its fields, all known."""
+
+    where: str
+    fields: Mapping[str, Any]
+    known: frozenset[str]
+
+    def __post_init__(self) -> None:
+        """Refuse a field that nothing reads: a slip would otherwise be lost in silence."""
+        for key in self.fields:
+            if key not in self.known:
+                near = get_close_matches(key, self.known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self.known))}"
+                raise DataError(f"{self.where}: unknown field {_echo(key)}; {hint}")
+
+    def refuse(self, key: str, expected: str) -> DataError:
+        """The error for a field."""
+        return DataError(f"{self.where}: {key} = {_echo(self.fields.get(key))}; expected {expected}")
+
+    def text(self, key: str) -> str | None:
+        """A text that is not blank; None where absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if (
+            not isinstance(value, str)
+            or not value.strip()
+            or len(value) > _MAX_TEXT
+            or not value.isprintable()
+        ):
+            raise self.refuse(key, "a text")
+        return value.strip()
+
+    def number(self, key: str) -> float | None:
+        """A finite number above 0; None where absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not _is_number(value) or not 0 < value < _MOST:
+            raise self.refuse(key, "a finite number above 0")
+        return float(value)
+
+    def moment_s(self, key: str) -> float | None:
+        """Seconds of a text such as `8 h`; None where absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        seconds = _seconds(value)
+        if seconds is None:
+            raise self.refuse(key, 'a time such as "8 h" or "90 min", from the beginning of the plan')
+        return seconds
+
+
+_MAX_TEXT = 200
+_MOST = 1e24
+
+
+def _job(found: Mapping[str, Any], number: int, path: Path) -> AskedJob:
+    job = _Fields(where=f"{path.name}: job {number}", fields=found, known=_OF_JOB)
+    workload, file = job.text("workload"), job.text("file")
+    times = _times(job)
+    given = [key for key, value in (("workload", workload), ("times", times), ("file", file)) if value]
+    if not given or {"times", "file"} <= set(given):
+        raise DataError(
+            f"{job.where}: has {' and '.join(given) or 'nothing'}; expected workload, times or file"
+        )
+    batch = job.number("global_batch")
+    if batch is not None and not batch.is_integer():
+        raise job.refuse("global_batch", "a whole number of samples")
+    start_s = job.moment_s("start") or 0.0
+    deadline_s = job.moment_s("deadline")
+    if deadline_s is not None and deadline_s <= start_s:
+        raise job.refuse("deadline", f"a time after its start, {start_s / HOUR_S:g} h")
+    return AskedJob(
+        where=job.where,
+        name=job.text("name") or workload or f"job {number}",
+        workload=workload,
+        times=times,
+        file=None if file is None else path.parent / file,
+        sizes=_sizes(job),
+        start_s=start_s,
+        deadline_s=math.inf if deadline_s is None else deadline_s,
+        weight=job.number("weight") or 1.0,
+        samples=job.number("samples"),
+        tokens=job.number("tokens"),
+        global_batch_samples=None if batch is None else int(batch),
+        precision=job.text("precision"),
+    )
+
+
+def _times(job: _Fields) -> Mapping[int, tuple[float, ...]]:
+    """Measured seconds by size; one or several repetitions each."""
+    table = job.fields.get("times", {})
+    if not isinstance(table, dict) or len(table) > MAX_SIZES:
+        raise job.refuse("times", f'at most {MAX_SIZES} sizes with times, as {{8 = "3 h", 16 = "1.7 h"}}')
+    found: dict[int, tuple[float, ...]] = {}
+    for key, value in table.items():
+        listed = value if isinstance(value, list) else [value]
+        seconds = [_seconds(each) for each in listed[:MAX_SIZES]]
+        right = [each for each in seconds if each]
+        size = int(key) if re.fullmatch(r"[0-9]{1,9}", key, re.ASCII) else 0
+        if not 1 <= size <= MAX_ACCELERATORS or not right or len(right) < len(listed):
+            raise DataError(
+                f"{job.where}: times {_echo(key)} = {_echo(value)}; expected a number of accelerators and "
+                'a time above 0, as 8 = "3 h"'
+            )
+        found[size] = tuple(right)
+    return dict(sorted(found.items()))
+
+
+def _sizes(job: _Fields) -> tuple[int, ...]:
+    listed = job.fields.get("sizes", [])
+    if not isinstance(listed, list) or len(listed) > MAX_SIZES:
+        raise job.refuse("sizes", f"a list of at most {MAX_SIZES} numbers of accelerators")
+    right = [
+        each
+        for each in listed
+        if isinstance(each, int) and not isinstance(each, bool) and 1 <= each <= MAX_ACCELERATORS
+    ]
+    if len(right) < len(listed):
+        raise job.refuse("sizes", "whole numbers of accelerators, as [8, 16]")
+    return tuple(sorted(set(right)))
+
+
+def _seconds(value: object) -> float | None:
+    """Seconds of a text such as `3 h`; None for what is none or too long to be meant."""
+    seconds = duration_s(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
+    return seconds if seconds is not None and seconds <= _MOST_S else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _echo(value: object) -> str:
+    """A value of the file, short and on one line."""
+    text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a huge number"
+    return text if len(text) <= _ECHO else f"{text[:_ECHO]}..."
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: not a regular file; expected a TOML file of jobs")
+        if status.st_size > _MAX_FILE_BYTES:
+            raise DataError(f"{path}: {status.st_size} bytes; at most {_MAX_FILE_BYTES} are read")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as err:
+        raise DataError(f"{path}: {err.strerror or err}; expected a TOML file of jobs") from err
+    except RecursionError as err:
+        raise DataError(f"{path}: nested too deeply; expected a TOML file of jobs") from err
+    except ValueError as err:
+        raise DataError(f"{path}: no TOML: {err}; expected a file of [[job]] tables") from err

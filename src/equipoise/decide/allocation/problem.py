@@ -1,0 +1,150 @@
+"""The problem of sharing a pool: jobs with a time for each size, what to minimise, and what a solution is."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from equipoise.decide.allocation.tariff import Tariff
+
+ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
+# Sums of the same times in another order differ by less.
+ROUNDING = 2.0**-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One training: the seconds it takes on each size it may have.
+
+    sizes, time_s: (n_choices,), sizes ascending. start_s: not before; deadline_s: not after, infinite where
+    there is none; both from the beginning of the plan. weight: of its waiting and running time.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    time_s: tuple[float, ...]
+    start_s: float = 0.0
+    deadline_s: float = math.inf
+    weight: float = 1.0
+
+    @property
+    def area(self) -> float:
+        """The fewest accelerator-seconds it takes."""
+        return min(size * time for size, time in zip(self.sizes, self.time_s, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One job's place: index of the job, index of its size, and when it starts."""
+
+    job: int
+    choice: int
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Jobs, a pool of so many accelerators, and what to minimise.
+
+    usd_per_accelerator_s: of a rented accelerator, also where it is only held. power_w: of an accelerator and
+    its share of the system. tariff: of electricity; None where its price does not count.
+    """
+
+    jobs: tuple[Job, ...]
+    num_accelerators: int
+    objective: ObjectiveName
+    usd_per_accelerator_s: float = 0.0
+    power_w: float = 0.0
+    tariff: Tariff | None = None
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether an earlier end is never worse."""
+        return not (self.objective == "cost" and self.tariff is not None)
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the objective sums over jobs; else it is the largest of them."""
+        return self.objective in {"time", "cost", "energy"}
+
+    def worth(self, job: int, choice: int, start_s: float) -> float:
+        """What one job in its place adds to the objective."""
+        about = self.jobs[job]
+        time_s = about.time_s[choice]
+        end_s = start_s + time_s
+        if self.objective == "time":
+            return about.weight * (end_s - about.start_s)
+        if self.objective == "makespan":
+            return end_s
+        if self.objective == "lateness":
+            return end_s - about.deadline_s
+        held_s = about.sizes[choice] * time_s
+        if self.objective == "energy":
+            return held_s * self.power_w
+        usd = held_s * self.usd_per_accelerator_s
+        if self.tariff is None:
+            return usd
+        return usd + about.sizes[choice] * self.power_w * self.tariff.usd_per_w(start_s, end_s)
+
+    def value(self, placed: Sequence[Placed]) -> float:
+        """The objective of a whole schedule."""
+        worths = [self.worth(each.job, each.choice, each.start_s) for each in placed]
+        return math.fsum(worths) if self.is_sum else max(worths)
+
+    def is_feasible(self, placed: Sequence[Placed]) -> bool:
+        """Whether every job has its place once, within its times, and the pool is never exceeded."""
+        if sorted(each.job for each in placed) != list(range(len(self.jobs))):
+            return False
+        spans = [self.span(each) for each in placed]
+        for each, (start_s, end_s, _) in zip(placed, spans, strict=True):
+            about = self.jobs[each.job]
+            late = self.objective != "lateness" and is_after(end_s, about.deadline_s)
+            if late or is_after(about.start_s, start_s):
+                return False
+        return all(used_at(spans, start_s) <= self.num_accelerators for start_s, _, _ in spans)
+
+    def span(self, placed: Placed) -> tuple[float, float, int]:
+        """Start, end and accelerators of a place."""
+        about = self.jobs[placed.job]
+        return placed.start_s, placed.start_s + about.time_s[placed.choice], about.sizes[placed.choice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A schedule, in the order of the jobs. value: of the objective; bound: no schedule is below it.
+
+    is_proved: whether no schedule is better. num_looked: partial schedules that were looked at. method: in
+    words.
+    """
+
+    placed: tuple[Placed, ...]
+    value: float
+    bound: float
+    is_proved: bool
+    num_looked: int
+    method: str
+
+    @property
+    def gap(self) -> float:
+        """How much better another schedule could be at most, as a share of the value."""
+        if self.is_proved or self.value <= 0.0:
+            return 0.0
+        return min(1.0, max(0.0, 1.0 - self.bound / self.value))
+
+
+def is_after(one_s: float, other_s: float) -> bool:
+    """Whether one moment is later than another by more than rounding."""
+    return one_s > other_s + ROUNDING * max(1.0, abs(other_s)) if math.isfinite(other_s) else False
+
+
+def used_at(spans: Sequence[tuple[float, float, int]], moment_s: float) -> int:
+    """Accelerators in use just after a moment.
+
+    >>> used_at([(0.0, 2.0, 3), (2.0, 4.0, 5)], 2.0)
+    5
+    """
+    return sum(
+        size
+        for start_s, end_s, size in spans
+        if not is_after(start_s, moment_s) and is_after(end_s, moment_s)
+    )

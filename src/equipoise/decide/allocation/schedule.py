@@ -1,0 +1,248 @@
+"""Jobs side by side or one after another: sizes and starts, by branch and bound."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from equipoise.decide.allocation.problem import ROUNDING, Placed, Problem, Solved, is_after, used_at
+from equipoise.decide.allocation.split import split
+from equipoise.units import DAY_S
+
+# Places of jobs to look at before the best so far is taken: a few seconds.
+MOST_LOOKED = 200_000
+
+Span = tuple[float, float, int]
+
+
+def schedule(problem: Problem, *, most_looked: int = MOST_LOOKED) -> Solved | None:
+    """The best schedule found; None where no schedule keeps the deadlines, or none was found that does.
+
+    most_looked: places of jobs to look at; what is left then stays unproved.
+    Assumes a job keeps its accelerators from start to end, and any accelerators of the pool will do.
+    Source: of objectives that never gain by a later end an optimum is among the schedules made by placing
+    jobs in the order of their starts, each as early as it fits (Kolisch 1996, Serial and parallel
+    resource-constrained project scheduling methods revisited). With prices by the hour an optimum is among
+    those where each group of jobs that touch has one that starts or ends where the price changes, at its own
+    start, or at its deadline: between such moments the cost is linear in a shift of the group.
+    """
+    everyone = frozenset(range(len(problem.jobs)))
+    search = _Search(problem=problem, left=most_looked)
+    for placed in _seeds(problem):
+        search.offer(placed)
+    if problem.is_regular:
+        search.branch((), (), everyone)
+    else:
+        search.begin_anywhere()
+        search.branch_anywhere((), (), everyone)
+    if search.best is None:
+        return None
+    is_proved = search.left > 0
+    value = problem.value(search.best)
+    bound = value if is_proved else search.bound((), (), everyone)
+    return Solved(
+        placed=tuple(sorted(search.best, key=lambda each: each.job)),
+        value=value,
+        bound=bound,
+        is_proved=is_proved,
+        num_looked=most_looked - max(search.left, 0),
+        method="branch and bound",
+    )
+
+
+def _seeds(problem: Problem) -> Iterator[tuple[Placed, ...] | None]:
+    """Schedules made by rule, to begin with: the best split, and lists."""
+    started = split(problem)
+    yield None if started is None else started.placed
+    for order in _orders(problem):
+        yield _listed(problem, order)
+
+
+def _orders(problem: Problem) -> Iterator[list[int]]:
+    """Orders in which schedules by rule are made: short, urgent, early and large jobs first."""
+    indices = list(range(len(problem.jobs)))
+    jobs = problem.jobs
+    yield sorted(indices, key=lambda job: (jobs[job].start_s, jobs[job].area / jobs[job].weight))
+    yield sorted(indices, key=lambda job: jobs[job].area / jobs[job].weight)
+    yield sorted(indices, key=lambda job: (jobs[job].deadline_s, jobs[job].area))
+    yield sorted(indices, key=lambda job: -jobs[job].area)
+
+
+def _listed(problem: Problem, order: Sequence[int]) -> tuple[Placed, ...] | None:
+    """Jobs placed in an order, each in the size that ends first, or keeps its deadline at the least worth."""
+    placed: tuple[Placed, ...] = ()
+    spans: tuple[Span, ...] = ()
+    for job in order:
+        options = list(_places(problem, spans, job))
+        if not options:
+            return None
+        best = min(
+            options, key=lambda each: (problem.worth(job, each.choice, each.start_s), problem.span(each)[1])
+        )
+        placed, spans = (*placed, best), (*spans, problem.span(best))
+    return placed
+
+
+def _places(problem: Problem, spans: Sequence[Span], job: int) -> Iterator[Placed]:
+    """The earliest place of a job in each size, that keeps its deadline."""
+    about = problem.jobs[job]
+    for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
+        start_s = earliest(problem, spans, size, time_s, about.start_s)
+        late = problem.objective != "lateness" and is_after(start_s + time_s, about.deadline_s)
+        if not late:
+            yield Placed(job=job, choice=choice, start_s=start_s)
+
+
+def earliest(problem: Problem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float) -> float:
+    """The earliest moment at which so many accelerators are free for so long; infinite if never."""
+    if size > problem.num_accelerators:
+        return math.inf
+    ends = sorted({end_s for _, end_s, _ in spans if end_s > not_before_s})
+    return next(
+        start_s for start_s in (not_before_s, *ends) if _fits(problem, spans, size, start_s, start_s + time_s)
+    )
+
+
+def _fits(problem: Problem, spans: Sequence[Span], size: int, start_s: float, end_s: float) -> bool:
+    """Whether so many accelerators are free from start to end."""
+    within = [span for span in spans if is_after(end_s, span[0]) and is_after(span[1], start_s)]
+    moments = [start_s, *(span[0] for span in within if span[0] > start_s)]
+    return all(used_at(within, moment) + size <= problem.num_accelerators for moment in moments)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """One search: the best whole schedule so far, and how many more partial ones it may look at."""
+
+    problem: Problem
+    left: int
+    best: tuple[Placed, ...] | None = None
+    value: float = math.inf
+    seen: set[frozenset[tuple[int, int, float]]] = field(default_factory=set)
+    horizon_s: float = math.inf
+    cheapest: tuple[float, ...] = ()
+
+    def offer(self, placed: tuple[Placed, ...] | None) -> None:
+        """Keep a whole schedule if it is the best so far."""
+        if placed is None or not self.problem.is_feasible(placed):
+            return
+        value = self.problem.value(placed)
+        if value < self.value - ROUNDING * abs(value) or self.best is None:
+            self.best, self.value = placed, value
+
+    def is_beaten(self, bound: float) -> bool:
+        """Whether nothing so good can become the best."""
+        return bound >= self.value - ROUNDING * max(abs(self.value), ROUNDING)
+
+    def branch(self, placed: tuple[Placed, ...], spans: tuple[Span, ...], rest: frozenset[int]) -> None:
+        """Place the rest in the order of starts, each as early as it fits."""
+        if not rest:
+            self.offer(placed)
+            return
+        last = (placed[-1].start_s, placed[-1].job) if placed else (-math.inf, -1)
+        children = [
+            place
+            for job in rest
+            for place in _places(self.problem, spans, job)
+            if (place.start_s, place.job) > last
+        ]
+        bounded = []
+        for place in children:
+            self.left -= len(self.problem.jobs)
+            after = (*placed, place), (*spans, self.problem.span(place)), rest - {place.job}
+            bounded.append((self.bound(*after), place.start_s, place.job, place.choice, after))
+        for bound, *_, after in sorted(bounded, key=lambda each: each[:4]):
+            if self.left <= 0 or self.is_beaten(bound):
+                return
+            self.branch(*after)
+
+    def bound(self, placed: Sequence[Placed], spans: Sequence[Span], rest: frozenset[int]) -> float:
+        """What no schedule that goes on from these places can be below.
+
+        Source: each job on its own, and the squashed area (Turek, Wolf and Yu 1992): the k-th job to end
+        cannot do so before the pool has done the work of k jobs.
+        """
+        problem = self.problem
+        worths = [problem.worth(each.job, each.choice, each.start_s) for each in placed]
+        if not problem.is_regular:
+            return math.fsum([*worths, *(self.cheapest[job] for job in rest)])
+        from_s = max((each.start_s for each in placed), default=-math.inf)
+        jobs = problem.jobs
+        alone = [
+            min(
+                problem.worth(job, choice, max(jobs[job].start_s, from_s))
+                for choice, size in enumerate(jobs[job].sizes)
+                if size <= problem.num_accelerators
+            )
+            for job in rest
+        ]
+        if problem.objective in {"cost", "energy"}:
+            return math.fsum([*worths, *alone])
+        first_s = max(min((jobs[job].start_s for job in rest), default=0.0), from_s)
+        if problem.objective == "time":
+            own = math.fsum([*worths, *alone])
+            done, area = 0.0, math.fsum(worths)
+            for job in sorted(rest, key=lambda job: jobs[job].area / jobs[job].weight):
+                done += jobs[job].area / problem.num_accelerators
+                area += jobs[job].weight * (first_s + done - jobs[job].start_s)
+            return max(own, area)
+        most = max([*worths, *alone])
+        if problem.objective == "makespan" and rest:
+            left = math.fsum(max(0.0, end_s - first_s) * size for _, end_s, size in spans)
+            left += math.fsum(jobs[job].area for job in rest)
+            return max(most, first_s + left / problem.num_accelerators)
+        return most
+
+    def begin_anywhere(self) -> None:
+        """Set how far to look ahead, and what each job costs at least."""
+        jobs = self.problem.jobs
+        ends = [self.problem.span(each)[1] for each in self.best or ()]
+        by_turns = max(each.start_s for each in jobs) + math.fsum(max(each.time_s) for each in jobs)
+        self.horizon_s = max(ends, default=by_turns) + DAY_S
+        self.cheapest = tuple(
+            min((worth for worth, _ in self.moments((), job)), default=math.inf) for job in range(len(jobs))
+        )
+
+    def branch_anywhere(
+        self, placed: tuple[Placed, ...], spans: tuple[Span, ...], rest: frozenset[int]
+    ) -> None:
+        """Place the rest at moments where the price changes, or touching one another."""
+        if not rest:
+            self.offer(placed)
+            return
+        known = math.fsum(self.problem.worth(each.job, each.choice, each.start_s) for each in placed)
+        children = []
+        for job in rest:
+            others = known + math.fsum(self.cheapest[each] for each in rest - {job})
+            for worth, place in self.moments(spans, job):
+                self.left -= 1
+                if not self.is_beaten(others + worth):
+                    children.append((others + worth, place.start_s, job, place.choice, place))
+        for bound, *_, place in sorted(children, key=lambda each: each[:4]):
+            span = self.problem.span(place)
+            if self.is_beaten(bound) or self.left <= 0:
+                return
+            self.left -= len(spans)
+            whole = (*placed, place)
+            key = frozenset((each.job, each.choice, round(each.start_s, 6)) for each in whole)
+            if key not in self.seen and _fits(self.problem, spans, span[2], *span[:2]):
+                self.seen.add(key)
+                self.branch_anywhere(whole, (*spans, span), rest - {place.job})
+
+    def moments(self, spans: Sequence[Span], job: int) -> Iterator[tuple[float, Placed]]:
+        """Where a job could be in a cheapest schedule, given some of the others, and the worth of it."""
+        about, tariff = self.problem.jobs[job], self.problem.tariff
+        assert tariff is not None
+        end_s = min(about.deadline_s, self.horizon_s)
+        changes = tariff.changes_s(about.start_s, end_s)
+        touched = {moment for span in spans for moment in span[:2]}
+        for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
+            if size > self.problem.num_accelerators:
+                continue
+            starts = {about.start_s, end_s - time_s, *changes, *(moment - time_s for moment in changes)}
+            starts |= touched | {moment - time_s for moment in touched}
+            for start_s in starts:
+                if not is_after(about.start_s, start_s) and not is_after(start_s + time_s, end_s):
+                    yield (
+                        self.problem.worth(job, choice, start_s),
+                        Placed(job=job, choice=choice, start_s=start_s),
+                    )

@@ -1,0 +1,425 @@
+"""One system for one question: its sizes, the estimates of every estimator, and what the model was fitted to.
+
+What a system is assessed to be depends on the question and on nothing else that is asked about (law 3).
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import polars as pl
+
+from equipoise.advice.forecast.curve import CurveQuestion
+from equipoise.advice.forecast.published import results_of
+from equipoise.advice.validation.calibrated_model import CalibratedModel, model_for, with_links
+from equipoise.decide.estimate import Estimates
+from equipoise.decide.estimators.measured import measured_estimates
+from equipoise.decide.estimators.model import beside_published, model_estimates
+from equipoise.decide.estimators.published import (
+    PublishedEvidence,
+    at_users_level,
+    carried_by_model,
+    ended_at,
+    largest_known,
+    published_estimates,
+    published_evidence,
+    published_sizes,
+)
+from equipoise.decide.estimators.transfer import NearChip, carried_over, nearest_chip, transfer_record
+from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
+from equipoise.decide.query import USUAL_MOST, TrainingQuery
+from equipoise.decide.strategies.problem import Problem, problem
+from equipoise.decide.strategies.survey import SURVEYS, Survey
+from equipoise.decide.systems import AskedSystem
+from equipoise.decide.training import Training
+from equipoise.decide.user_evidence.files import UserEvidence
+from equipoise.decide.user_evidence.fit import UserFit, user_fit
+from equipoise.decide.user_evidence.level import UserLevel, fitted_estimates, levelled_estimates, user_level
+from equipoise.decide.user_evidence.steps import recasts, user_steps
+from equipoise.decide.user_evidence.trace_checks import TraceCheck, checks, ran_elsewhere
+from equipoise.errors import EvidenceError, SpecError
+from equipoise.scaling.equilibrium import Limit
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.cluster import Cluster
+
+_DOUBLINGS_AROUND: Final = 3
+_SMALL: Final = 16  # up to so many accelerators every number is tried
+_NUM_STRATEGIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRange:
+    """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
+
+    limited_by: whose limit `most` is.
+    """
+
+    tried: tuple[int, ...]
+    fewest: int
+    most: int
+    limited_by: Limit
+    listed: frozenset[int] | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one size may be taken: those about it are tried to show what fewer and more would do."""
+        return self.fewest == self.most and len(self.tried) > 1
+
+    @property
+    def shown_most(self) -> int:
+        """The largest size whose equilibria are of interest."""
+        return self.tried[-1] if self.is_one else self.most
+
+    def holds(self, num_accelerators: int) -> bool:
+        """Whether a size may be taken."""
+        if self.listed is not None and self.fewest <= num_accelerators <= self.most:
+            return num_accelerators in self.listed
+        return self.fewest <= num_accelerators <= self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """All that is known of one system for the question.
+
+    cluster: with links as the tables or the user's files state them. survey: None where the model cannot
+    search. published: None where nothing published is asked about. learnt: what the user's own steps made of
+    the model. transferred: the chip whose results were carried over. missing: what would give estimates.
+    """
+
+    system: AskedSystem
+    sizes: SizeRange
+    cluster: Cluster | None
+    estimates: tuple[Estimates, ...]
+    survey: Survey | None
+    published: PublishedEvidence | None
+    learnt: UserFit | UserLevel | None = None
+    transferred: NearChip | None = None
+    traces: tuple[TraceCheck, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What every system of a question is assessed with.
+
+    scores: None where nothing published may be used. also_sizes: to estimate besides those that the question
+    chooses from.
+    """
+
+    asked: TrainingQuery
+    training: Training
+    catalogue: Catalogue
+    scores: pl.DataFrame | None
+    user: UserEvidence
+    also_sizes: tuple[int, ...] = ()
+
+
+def assess(inputs: Inputs, system: AskedSystem) -> Assessment:
+    """The estimates of a system: from the user's runs, published results, the performance model."""
+    if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
+        return _by_runs_alone(inputs, system)
+    sizes = size_range(inputs, system)
+    chip = system.cluster.accelerator
+    notes = [*system.notes, *ran_elsewhere(inputs.user.traces, chip.slug, chip.title)]
+    missing: list[str] = []
+    survey: Survey | None = None
+    learnt: UserFit | UserLevel | None = None
+    traced = checks(inputs.user.traces, None, system.cluster, None)
+    model = start_model(inputs, system)
+    try:
+        start = problem(inputs.training, system.cluster, model, num_best=_num_best(inputs))
+        traced = checks(inputs.user.traces, start.load, system.cluster, start.model.parameters)
+        learnt = _learnt(inputs, start)
+        if isinstance(learnt, UserFit):
+            start = replace(start, model=learnt.model)
+        survey = SURVEYS.surveyed(start, sizes.tried)
+    except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
+        missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
+        notes.append(f"No strategy was searched: {err}.")
+    published = _published(inputs, system, sizes)
+    missing += () if published is None else published.missing
+    estimates, near = _collected(inputs, system, sizes, survey=survey, published=published, learnt=learnt)
+    return Assessment(
+        system=system,
+        sizes=sizes,
+        cluster=system.cluster,
+        estimates=tuple(ended_at(each, sizes.shown_most) for each in estimates),
+        survey=survey,
+        published=published,
+        learnt=learnt,
+        transferred=near,
+        traces=traced,
+        missing=tuple(dict.fromkeys(missing)),
+        notes=tuple(notes),
+    )
+
+
+def _num_best(inputs: Inputs) -> int:
+    return max(_NUM_STRATEGIES, inputs.asked.num_strategies)
+
+
+def start_model(inputs: Inputs, system: AskedSystem) -> CalibratedModel:
+    """The model before any training of the user: a calibration, with the user's own links where given."""
+    assert system.cluster is not None
+    calibrated = model_for(system.cluster.accelerator, inputs.training.workload, name=inputs.asked.profile)
+    return with_links(calibrated, inputs.user.collectives, system.cluster)
+
+
+def size_range(inputs: Inputs, system: AskedSystem) -> SizeRange:
+    """The sizes of a system that are tried, and those that may be taken.
+
+    Where results are published and more than a node may be taken, from the smaller of a node and the smallest
+    size published; up to what the question or the stock allows, else what is usually asked about or was
+    published.
+    """
+    asked, node_size = inputs.asked, 1 if system.cluster is None else system.cluster.node_size
+    is_usual = inputs.training.budget.is_to_target and asked.global_batch_samples is None
+    known = published_sizes(
+        inputs.scores if is_usual else None, inputs.training.workload.slug, system.accelerator
+    )
+    if asked.num_nodes is not None:
+        return _around(asked.num_nodes * node_size)
+    if asked.sizes is not None and not asked.sizes.is_range and len(asked.sizes.listed) == 1:
+        return _around(asked.sizes.most)
+    limits = [each for each in (asked.max_accelerators, system.stock) if each is not None]
+    if asked.sizes is not None:
+        fewest, most = asked.sizes.fewest, min((asked.sizes.most, *limits))
+        listed = None if asked.sizes.is_range else frozenset(asked.sizes.listed)
+        tried = set(asked.sizes.listed) if listed else _ladder(node_size, fewest, most)
+        return SizeRange(
+            tried=tuple(sorted(tried | {_beyond(most)})),
+            fewest=fewest,
+            most=most,
+            limited_by="question",
+            listed=listed,
+        )
+    most = min(limits) if limits else max((USUAL_MOST, *known, *inputs.also_sizes))
+    least = min(node_size, known[0]) if known and most > node_size else 1
+    tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
+    kept = sorted(tried | set(inputs.also_sizes))[-(MAX_SIZES - 1) :]
+    return SizeRange(
+        tried=(*kept, _beyond(most)) if _beyond(most) not in kept else tuple(kept),
+        fewest=1,
+        most=most,
+        limited_by="question" if limits else "catalogue",
+    )
+
+
+def _ladder(node_size: int, fewest: int, most: int) -> set[int]:
+    """Powers of two, those of whole nodes, both ends; every number where there are few."""
+    if most <= _SMALL and most <= max(node_size, 1):
+        return set(range(fewest, most + 1))
+    steps = range(math.ceil(math.log2(most)) + 1)
+    sizes = {2**step for step in steps} | {node_size * 2**step for step in steps}
+    return {each for each in sizes if fewest <= each <= most} | {fewest, most}
+
+
+def _around(size: int) -> SizeRange:
+    """One size, and doublings about it, which show what fewer and more would do."""
+    steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 1)
+    tried = {
+        int(size * 2.0**step) for step in steps if (size * 2.0**step).is_integer() and size * 2.0**step >= 1
+    }
+    return SizeRange(
+        tried=tuple(sorted(each for each in tried if each <= MAX_ACCELERATORS)),
+        fewest=size,
+        most=size,
+        limited_by="catalogue",
+    )
+
+
+def _beyond(most: int) -> int:
+    """The size that shows what more would do."""
+    return min(2 * most, MAX_ACCELERATORS)
+
+
+def is_batch_of_nobody(inputs: Inputs) -> bool:
+    """Whether a batch is stated that lies more than a doubling outside of those of all published results.
+
+    What they took carries no information about it: how fast such a batch trains is left to the model.
+    """
+    batch, known = inputs.asked.global_batch_samples, inputs.training.budget.batches
+    return batch is not None and known is not None and not known[0] / 2 <= batch <= 2 * known[1]
+
+
+def _published(inputs: Inputs, system: AskedSystem, sizes: SizeRange) -> PublishedEvidence | None:
+    """What is published of the training on the system; None where no published training is asked about."""
+    asked, scores, slug = inputs.asked, inputs.scores, inputs.training.workload.slug
+    # A strategy that the user fixes is not what submitters ran.
+    if scores is None or not inputs.training.budget.is_to_target or inputs.training.is_fixed:
+        return None
+    if slug not in scores["workload"] or is_batch_of_nobody(inputs):
+        return None
+    batch = asked.global_batch_samples
+    question = CurveQuestion(
+        workload=slug,
+        accelerator=system.accelerator,
+        sizes=sizes.tried,
+        catalogue=inputs.catalogue,
+        global_batch_samples=None if batch is None else float(batch),
+        law=asked.law,
+        round=asked.round,
+    )
+    trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
+    with_results = batch is None and asked.round is None
+    return published_evidence(scores, question, trainings=trainings, with_results=with_results)
+
+
+def _collected(
+    inputs: Inputs,
+    system: AskedSystem,
+    sizes: SizeRange,
+    *,
+    survey: Survey | None,
+    published: PublishedEvidence | None,
+    learnt: UserFit | UserLevel | None,
+) -> tuple[list[Estimates], NearChip | None]:
+    """The estimates of every estimator, the surest kind first; the chip they were carried from."""
+    budget, near = inputs.training.budget, None
+    measured = _measured(inputs, system, sizes, survey=survey, learnt=learnt)
+    modelled = None if survey is None else model_estimates(survey)
+    submitted = None if published is None else published_estimates(published)
+    if submitted is not None and survey is not None and inputs.training.global_batch_samples is not None:
+        submitted = where_trainable(submitted, survey)
+    if submitted is not None and modelled is not None and published is not None:
+        largest = largest_known(published)
+        modelled = modelled if largest is None else beside_published(modelled, largest)
+        submitted = carried_by_model(submitted, modelled)
+    if submitted is None and published is not None and modelled is not None:
+        near, submitted = _transferred(inputs, system, sizes, modelled)
+        if submitted is not None:
+            # The model carried them over: its own times would count it twice.
+            modelled = replace(modelled, is_reference=learnt is None)
+    if (
+        budget.samples is None
+    ):  # ratios of its times may carry published ones; they are of another amount of work
+        modelled = None
+    if submitted is not None and measured is not None and inputs.user.runs is not None:
+        ran = {each.num_accelerators for each in inputs.user.runs.on(system.accelerator)}
+        submitted = at_users_level(submitted, measured, sorted(ran))
+    if modelled is not None and survey is not None and learnt is not None:
+        if isinstance(learnt, UserFit):
+            modelled = fitted_estimates(modelled, survey, learnt)
+        else:
+            modelled = levelled_estimates(modelled, survey, learnt)
+    return [each for each in (measured, submitted, modelled) if each is not None], near
+
+
+def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
+    """The estimates of sizes among which the stated batch can be shared out, by any strategy that fits.
+
+    None where there is none. A curve of published times goes through sizes that nobody can train on with
+    that batch.
+    """
+    trained = {each.num_accelerators for each in survey.sizes if each.best is not None}
+    kept = {size: each for size, each in estimates.by_size.items() if size in trained}
+    return replace(estimates, by_size=kept) if kept else None
+
+
+def _learnt(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
+    """What the user's steps make of the model that would be searched with."""
+    runs = () if inputs.user.runs is None else inputs.user.runs.on(start.cluster.accelerator.slug)
+    steps = user_steps(runs, start.load, start.cluster, start.model.parameters)
+    if steps is None:
+        return None
+    found = user_fit(steps, start.model)
+    return user_level(steps, start.model, found) if isinstance(found, str) else found
+
+
+def _measured(
+    inputs: Inputs,
+    system: AskedSystem,
+    sizes: SizeRange,
+    *,
+    survey: Survey | None,
+    learnt: UserFit | UserLevel | None,
+) -> Estimates | None:
+    """Estimates from the user's steps; beyond sizes that ran only where the model is not fitted to them."""
+    runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
+    if not runs or system.cluster is None:
+        return None
+    budget, workload = inputs.training.budget, inputs.training.workload
+    links = None if survey is None else survey.problem.model.links
+    nodes = system.cluster if links is None else links.on(system.cluster)
+    advised = None if survey is None or learnt is None else recasts(learnt.steps, survey)
+    if not isinstance(learnt, UserFit):
+        return measured_estimates(
+            runs, budget, sizes.tried, cluster=nodes, workload=workload, recasts=advised
+        )
+    # Of other sizes, and of the curve, a model fitted to the runs is surer than the runs by themselves.
+    found = measured_estimates(runs, budget, (), cluster=None, workload=None, recasts=advised)
+    return None if found is None else replace(found, curves_s=None, domain=None)
+
+
+def _transferred(
+    inputs: Inputs, system: AskedSystem, sizes: SizeRange, modelled: Estimates
+) -> tuple[NearChip | None, Estimates | None]:
+    """Results of the nearest chip that has some, carried over; nothing where none is near."""
+    assert system.cluster is not None
+    assert inputs.scores is not None
+    slug, chip = inputs.training.workload.slug, system.cluster.accelerator
+    near = nearest_chip(results_of(inputs.scores).best, slug, chip, sizes.tried, inputs.catalogue)
+    if near is None:
+        return None, None
+    batch = inputs.asked.global_batch_samples
+    question = CurveQuestion(
+        workload=slug,
+        accelerator=near.chip.slug,
+        sizes=sizes.tried,
+        catalogue=inputs.catalogue,
+        global_batch_samples=None if batch is None else float(batch),
+    )
+    try:
+        submitted = published_estimates(
+            published_evidence(inputs.scores, question, with_results=batch is None)
+        )
+        there = problem(
+            inputs.training,
+            inputs.catalogue.cluster(near.chip.slug),
+            model_for(near.chip, inputs.training.workload, name=inputs.asked.profile),
+            num_best=1,
+        )
+        there_s = {
+            each.num_accelerators: each.best.work_s.value
+            for each in SURVEYS.surveyed(there, sizes.tried).sizes
+            if each.best is not None
+        }
+    except (EvidenceError, SpecError):
+        return None, None
+    if submitted is None:
+        return None, None
+    here_s = {size: each.time_s.value for size, each in modelled.by_size.items()}
+    record = transfer_record(near.nearness)
+    found = carried_over(submitted, near, here_s=here_s, there_s=there_s, record=record)
+    return (None, None) if found is None else (near, carried_by_model(found, modelled))
+
+
+def _by_runs_alone(inputs: Inputs, system: AskedSystem) -> Assessment:
+    """A machine that only the user's own runs are of: ranks on processors, or an unknown chip."""
+    runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
+    ran = sorted({each.num_accelerators for each in runs})
+    limit = inputs.asked.max_accelerators
+    most = limit or max(ran, default=1)
+    within = [size for size in ran if size <= most]
+    found = measured_estimates(runs, inputs.training.budget, within, cluster=None, workload=None)
+    traces = tuple(
+        TraceCheck(trace=each)
+        for each in inputs.user.traces
+        if each.accelerator in {None, system.accelerator}
+    )
+    return Assessment(
+        system=system,
+        sizes=SizeRange(
+            tried=tuple(within), fewest=1, most=most, limited_by="data" if limit is None else "question"
+        ),
+        cluster=None,
+        estimates=() if found is None or not within else (ended_at(found, most),),
+        survey=None,
+        published=None,
+        traces=traces,
+        missing=(
+            f"steps measured here: equipoise bench {inputs.asked.workload} --out runs; then --runs runs",
+        ),
+        notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
+    )

@@ -1,0 +1,507 @@
+"""Candidates of a system from its estimates: combined time, interruptions, money, energy, constraints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from equipoise.decide.assess import Assessment, Inputs
+from equipoise.decide.candidate import Candidate, Constraint, ConstraintName, Memory, ModelStep, UserRun
+from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
+from equipoise.decide.estimate import Estimate, Estimates, Grade, probability_within, scaled, with_log_sd
+from equipoise.decide.mixtures import system_rates
+from equipoise.decide.query import TrainingQuery
+from equipoise.decide.select import Curve, Group
+from equipoise.decide.strategies.problem import TimedStrategy
+from equipoise.decide.systems import AskedSystem
+from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
+from equipoise.economics.interruptions import interrupted
+from equipoise.economics.uncertain import exact, product
+from equipoise.scaling.law import FloatArray
+from equipoise.stats import Interval
+
+# Better evidence first: what a candidate rests on is graded by the best that has weight in it.
+_GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")
+_LEAST_WEIGHT: Final = 0.05
+_ENOUGH_SIZES: Final = 2  # for a curve
+# An interval wider than this is not shown as a number (law 8).
+WIDEST: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemCandidates:
+    """The candidates of one system, and the curves that its equilibria rest on. rates: by terms."""
+
+    assessment: Assessment
+    candidates: tuple[Candidate, ...]
+    curves: dict[Group, Curve]
+    rates: dict[PriceTerms, Rates]
+
+    @property
+    def allowed(self) -> tuple[Candidate, ...]:
+        """Those of sizes that may be taken and that fit, whatever deadline and budget allow."""
+        return tuple(
+            each
+            for each in self.candidates
+            if self.assessment.sizes.holds(each.num_accelerators)
+            and all(one.is_kept for one in each.constraints if one.name == "memory_bytes")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """What is known of one size before terms: the combined working time and what it is made of."""
+
+    num_accelerators: int
+    work_s: Interval
+    estimates: tuple[Estimate, ...]
+    disagreement: float
+    grade: Grade
+
+
+def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidates:
+    """Every size that some estimator has a time of, on each of the system's terms."""
+    system, asked = assessment.system, inputs.asked
+    sized = [
+        _sized(assessment.estimates, size)
+        for size in assessment.sizes.tried
+        if any(size in each.by_size for each in assessment.estimates)
+    ]
+    rates = {terms: rates_of(asked, system, terms) for terms in system.terms}
+    drawn = _drawn(assessment, sized)
+    found: list[Candidate] = []
+    curves: dict[Group, Curve] = {}
+    sizes = assessment.sizes
+    for terms, paid in rates.items():
+        members = [_candidate(inputs, assessment, each, terms, paid) for each in sized]
+        # Sizes below those asked about are for the curve alone; larger ones show what more would do.
+        found += [
+            each
+            for each in _with_speedup(members, assessment.estimates)
+            if sizes.holds(each.num_accelerators) or each.num_accelerators > sizes.most
+        ]
+        curve = None if drawn is None else _curve(assessment, members, drawn)
+        if curve is not None:
+            curves[system.name, terms] = curve
+    return SystemCandidates(assessment=assessment, candidates=tuple(found), curves=curves, rates=rates)
+
+
+def rates_of(asked: TrainingQuery, system: AskedSystem, terms: PriceTerms) -> Rates:
+    """What a system costs on some terms, with the user's own prices."""
+    power = None
+    if asked.electricity_usd_per_kwh is not None or asked.pue is not None:
+        is_desktop = system.cluster is not None and bool(system.cluster.accelerator.for_desktops)
+        power = electricity(usd_per_kwh=asked.electricity_usd_per_kwh, pue=asked.pue, in_office=is_desktop)
+    if system.cluster is None:  # of a machine without an entry: what the user states
+        return Rates(
+            price=price("", usd_per_accelerator_hour=system.usd_per_accelerator_hour, terms=terms),
+            grid=grid(asked.region),
+            accelerator_power_w=None,
+            system_power=SYSTEM_POWER,
+            electricity=power,
+        )
+    return system_rates(system, terms, region=asked.region, power=power)
+
+
+def _sized(estimates: Sequence[Estimates], size: int) -> _Sized:
+    """The combined estimate of one size; references count only where nobody else estimates it."""
+    known = [each for each in estimates if size in each.by_size]
+    counted = [each for each in known if not each.is_reference] or known
+    combined = combine(
+        [each.by_size[size].time_s for each in counted], [each.by_size[size].log_sd for each in counted]
+    )
+    weights = dict(zip([each.name for each in counted], combined.weights, strict=True))
+    grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]
+    return _Sized(
+        num_accelerators=size,
+        work_s=combined.time,
+        estimates=tuple(replace(each.by_size[size], weight=weights.get(each.name, 0.0)) for each in known),
+        disagreement=combined.disagreement,
+        grade=min(grades, key=_GRADES.index),
+    )
+
+
+def _candidate(
+    inputs: Inputs, assessment: Assessment, sized: _Sized, terms: PriceTerms, rates: Rates
+) -> Candidate:
+    size = sized.num_accelerators
+    best = _best_strategy(assessment, size)
+    run = _fastest_run(inputs, assessment, size)
+    batch = _batch(inputs, best, run)
+    return priced_candidate(
+        inputs,
+        assessment,
+        terms,
+        rates,
+        num_accelerators=size,
+        work_s=sized.work_s,
+        timed=best,
+        run=run,
+        global_batch_samples=batch,
+        estimates=sized.estimates,
+        disagreement=sized.disagreement,
+        grade=sized.grade,
+    )
+
+
+def priced_candidate(
+    inputs: Inputs,
+    assessment: Assessment,
+    terms: PriceTerms,
+    rates: Rates,
+    *,
+    num_accelerators: int,
+    work_s: Interval,
+    timed: TimedStrategy | None,
+    run: UserRun | None,
+    global_batch_samples: int | None,
+    estimates: tuple[Estimate, ...],
+    disagreement: float,
+    grade: Grade,
+) -> Candidate:
+    """The candidate of a working time: with interruptions, money, energy and constraints.
+
+    Source: time = work / goodput; money = accelerators x time x price; energy = accelerators x watts x the
+    factor of the system x PUE x time; step = work / steps.
+    """
+    system, asked, size = assessment.system, inputs.asked, num_accelerators
+    node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
+    num_nodes = -(-size // node_size)
+    stopped = interrupted(
+        work_s,
+        num_accelerators=size,
+        num_nodes=num_nodes,
+        trained_params=inputs.training.workload.trained_params,
+        is_spot=terms == "spot",
+    )
+    time_s, why_not = stopped.time_s, stopped.why
+    if time_s is not None and time_s.high > WIDEST * time_s.low:
+        why_not = f"its 90 % interval spans a factor of {time_s.high / time_s.low:.0f}"
+        time_s = None
+    paid = None if time_s is None else bill(size, time_s, rates)
+    usd = None if paid is None or time_s is None else _at_price(paid, time_s)
+    samples = (
+        None if global_batch_samples is None else inputs.training.budget.samples_at(global_batch_samples)
+    )
+    steps = None if samples is None or global_batch_samples is None else samples / global_batch_samples
+    step_s = None if steps is None else product(work_s, exact(1.0 / steps))
+    power = rates.accelerator_power_w
+    candidate = Candidate(
+        system=system.name,
+        title=system.title,
+        accelerator=system.accelerator,
+        num_accelerators=size,
+        num_nodes=None if assessment.cluster is None else num_nodes,
+        terms=terms,
+        strategy=None if timed is None else timed.strategy,
+        user_run=run,
+        global_batch_samples=global_batch_samples,
+        num_samples=samples,
+        num_steps=steps,
+        step_s=step_s,
+        work_s=work_s,
+        time_s=time_s,
+        goodput=None if time_s is None else stopped.goodput,
+        why_not=why_not if time_s is None else None,
+        price=rates.price,
+        power_w=None if power is None else power * rates.system_power.factor,
+        usd=usd,
+        energy_j=None if paid is None else paid.energy,
+        carbon_kg=None if paid is None else paid.carbon,
+        electricity_usd=None if paid is None else paid.electricity,
+        interrupted=stopped,
+        mfu=_mfu(assessment, timed, step_s),
+        tokens_per_s_per_accelerator=_token_rate(inputs, global_batch_samples, step_s, size),
+        memory=_memory(assessment, timed),
+        model=None
+        if timed is None
+        else ModelStep(step_s=timed.step_s, by_cause_s=timed.by_cause_s, num_samples=timed.num_samples),
+        speedup=None,
+        constraints=(),
+        estimates=estimates,
+        published=() if assessment.published is None else assessment.published.at_size.get(size, ()),
+        disagreement=disagreement,
+        grade=grade,
+    )
+    return replace(candidate, constraints=constraints(asked, assessment, candidate))
+
+
+def timed_candidate(
+    system: AskedSystem,
+    rates: Rates,
+    *,
+    num_accelerators: int,
+    estimate: Estimate,
+    grade: Grade,
+    energy_j: float | None = None,
+) -> Candidate:
+    """The candidate of a time alone: no strategy is known, and interruptions are in what was timed.
+
+    estimate: of the whole time. energy_j: measured, in place of what the rates give.
+    """
+    time_s = estimate.time_s
+    paid = bill(num_accelerators, time_s, rates, measured_energy_j=energy_j)
+    power_w = rates.accelerator_power_w
+    return Candidate(
+        system=system.name,
+        title=system.title,
+        accelerator=system.accelerator,
+        num_accelerators=num_accelerators,
+        num_nodes=None if system.cluster is None else -(-num_accelerators // system.cluster.node_size),
+        terms=system.terms[0],
+        strategy=None,
+        user_run=None,
+        global_batch_samples=None,
+        num_samples=None,
+        num_steps=None,
+        step_s=None,
+        work_s=time_s,
+        time_s=time_s,
+        goodput=exact(1.0),
+        why_not=None,
+        price=rates.price,
+        power_w=None if power_w is None else power_w * rates.system_power.factor,
+        usd=_at_price(paid, time_s),
+        energy_j=paid.energy,
+        carbon_kg=paid.carbon,
+        electricity_usd=paid.electricity,
+        interrupted=None,
+        mfu=None,
+        tokens_per_s_per_accelerator=None,
+        memory=None,
+        model=None,
+        speedup=None,
+        constraints=(),
+        estimates=(estimate,),
+        published=(),
+        disagreement=1.0,
+        grade=grade,
+    )
+
+
+def _at_price(paid: Bill, time_s: Interval) -> Interval | None:
+    """The money at the price that is stated: its range is that of the time.
+
+    How far other offers lie from that price is the price's own range; what would flip the choice says
+    from which price on it matters.
+    """
+    return None if paid.money is None else scaled(time_s, paid.money.value / time_s.value)
+
+
+def constraints(asked: TrainingQuery, assessment: Assessment, candidate: Candidate) -> tuple[Constraint, ...]:
+    """The limits of the question, each with what the candidate needs of it."""
+    sizes, size = assessment.sizes, candidate.num_accelerators
+    found: list[Constraint] = []
+    if sizes.limited_by == "question" or size > sizes.most:
+        found.append(
+            Constraint(name="max_accelerators", limit=float(sizes.most), value=float(size), probability=None)
+        )
+    if candidate.memory is not None and candidate.memory.available_bytes is not None:
+        found.append(
+            Constraint(
+                name="memory_bytes",
+                limit=candidate.memory.available_bytes,
+                value=candidate.memory.needed_bytes,
+                probability=None,
+            )
+        )
+    if asked.deadline_s is not None:
+        found.append(_limited("deadline_s", asked.within_s, candidate.time_s))
+    if asked.budget_usd is not None:
+        found.append(_limited("budget_usd", asked.budget_usd, candidate.usd))
+    return tuple(found)
+
+
+def _limited(name: ConstraintName, limit: float, amount: Interval | None) -> Constraint:
+    return Constraint(
+        name=name,
+        limit=limit,
+        value=None if amount is None else amount.value,
+        probability=None if amount is None else probability_within(amount, limit),
+    )
+
+
+def _best_strategy(assessment: Assessment, size: int) -> TimedStrategy | None:
+    if assessment.survey is None:
+        return None
+    return next((each.best for each in assessment.survey.sizes if each.num_accelerators == size), None)
+
+
+def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun | None:
+    """The user's set-up of most samples per second among those measured on so many."""
+    runs = () if inputs.user.runs is None else inputs.user.runs.on(assessment.system.accelerator)
+    here = [each for each in runs if each.num_accelerators == size]
+    return max(here, key=lambda each: each.samples_per_s, default=None)
+
+
+def _batch(inputs: Inputs, best: TimedStrategy | None, run: UserRun | None) -> int | None:
+    if best is not None:
+        return best.strategy.global_batch_samples
+    return inputs.training.global_batch_samples if run is None else run.global_batch_samples
+
+
+def _mfu(assessment: Assessment, timed: TimedStrategy | None, step_s: Interval | None) -> float | None:
+    if timed is None or step_s is None or assessment.survey is None:
+        return None
+    return assessment.survey.problem.mfu(timed.strategy, step_s.value)
+
+
+def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size: int) -> float | None:
+    tokens = inputs.training.workload.sequence_tokens
+    if tokens is None or batch is None or step_s is None:
+        return None
+    return batch * tokens / (step_s.value * size)
+
+
+def _memory(assessment: Assessment, timed: TimedStrategy | None) -> Memory | None:
+    if timed is None or assessment.cluster is None:
+        return None
+    held = assessment.cluster.accelerator.memory_bytes
+    return Memory(
+        needed_bytes=timed.memory_bytes,
+        available_bytes=None if held is None else float(held),
+        by_kind_bytes=timed.memory_by_kind_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """Equally likely working times about the combined ones. sizes: (n,) ascending; drawn_s: (n_draws, n)."""
+
+    sizes: tuple[int, ...]
+    drawn_s: FloatArray
+
+
+def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
+    """Draws at the sizes whose equilibria are of interest; None where there is no curve."""
+    shown = assessment.sizes.shown_most
+    within = [each for each in sized if each.num_accelerators <= shown] or list(sized)
+    if len(within) < _ENOUGH_SIZES:
+        return None
+    found = combined_curves(assessment.estimates)
+    if found is None:
+        return None
+    curves_s, domain = found
+    known = [each for each in within if domain.smallest <= each.num_accelerators <= domain.largest]
+    if len(known) < _ENOUGH_SIZES:
+        return None
+    drawn = curves_s(np.array([float(each.num_accelerators) for each in known]))
+    central = np.array([each.work_s.value for each in known])
+    return _Drawn(
+        sizes=tuple(each.num_accelerators for each in known),
+        drawn_s=np.asarray(drawn * central / np.median(drawn, axis=0)),
+    )
+
+
+def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) -> Curve | None:
+    """What equilibria rest on: the times of the sizes whose time can be estimated, and draws about them."""
+    times = {each.num_accelerators: each for each in members if each.time_s is not None}
+    places = [index for index, size in enumerate(drawn.sizes) if size in times]
+    if len(places) < _ENOUGH_SIZES:
+        return None
+    sizes = tuple(drawn.sizes[index] for index in places)
+    central = np.array([each.time_s.value for size in sizes if (each := times[size]).time_s is not None])
+    stretch = np.array([times[size].work_s.value for size in sizes])
+    shown = assessment.sizes.shown_most
+    asked = [each.num_accelerators for each in members if each.num_accelerators <= shown]
+    # Around a single size more are shown than a curve, which goes on to twice its domain, ends at.
+    reached = sizes[-1] * (2 if assessment.sizes.is_one else 1)
+    is_whole = not asked or reached >= max(asked)
+    return Curve(
+        sizes=sizes,
+        central_s=central,
+        drawn_s=np.asarray(drawn.drawn_s[:, places] * central / stretch),
+        limited_by=assessment.sizes.limited_by if is_whole else "data",
+    )
+
+
+def _with_speedup(members: Sequence[Candidate], estimates: Sequence[Estimates]) -> list[Candidate]:
+    """The candidates with their speedup over the smallest size; errors that both sizes share cancel.
+
+    Whatever other sizes are looked at (law 3), so not from the curve that equilibria rest on.
+    """
+    first = next((each for each in members if each.time_s is not None), None)
+    found = []
+    for each in members:
+        if first is None or first.time_s is None or each.time_s is None:
+            found.append(each)
+            continue
+        ratio = first.time_s.value / each.time_s.value
+        spread = ratio_log_sd(estimates, first.num_accelerators, each.num_accelerators)
+        found.append(each if spread is None else replace(each, speedup=with_log_sd(ratio, spread)))
+    return found
+
+
+def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, terms: PriceTerms) -> Candidate:
+    """The candidate on other terms."""
+    return replace(
+        priced_candidate(
+            inputs,
+            assessment,
+            terms,
+            rates_of(inputs.asked, assessment.system, terms),
+            num_accelerators=candidate.num_accelerators,
+            work_s=candidate.work_s,
+            timed=_best_strategy(assessment, candidate.num_accelerators),
+            run=candidate.user_run,
+            global_batch_samples=candidate.global_batch_samples,
+            estimates=candidate.estimates,
+            disagreement=candidate.disagreement,
+            grade=candidate.grade,
+        ),
+        speedup=candidate.speedup,
+    )
+
+
+def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, factor: float) -> Candidate:
+    """The candidate for a training of `factor` times as many samples, at the same batch.
+
+    inputs: of that training. Assumes every estimate grows with the samples: a stated training budget.
+    """
+    timed = _best_strategy(assessment, candidate.num_accelerators)
+    if timed is not None:
+        timed = replace(
+            timed, num_samples=factor * timed.num_samples, work_s=product(timed.work_s, exact(factor))
+        )
+    found = priced_candidate(
+        inputs,
+        assessment,
+        candidate.terms,
+        rates_of(inputs.asked, assessment.system, candidate.terms),
+        num_accelerators=candidate.num_accelerators,
+        work_s=product(candidate.work_s, exact(factor)),
+        timed=timed,
+        run=candidate.user_run,
+        global_batch_samples=candidate.global_batch_samples,
+        estimates=tuple(
+            replace(each, time_s=product(each.time_s, exact(factor))) for each in candidate.estimates
+        ),
+        disagreement=candidate.disagreement,
+        grade=candidate.grade,
+    )
+    return replace(found, speedup=candidate.speedup)
+
+
+def with_strategy(
+    inputs: Inputs, assessment: Assessment, candidate: Candidate, timed: TimedStrategy, rates: Rates
+) -> Candidate:
+    """The candidate trained by another strategy: slower or faster by the ratio of the modelled times."""
+    best = _best_strategy(assessment, candidate.num_accelerators)
+    assert best is not None
+    ratio = timed.work_s.value / best.work_s.value
+    work_s = product(candidate.work_s, exact(ratio))
+    return priced_candidate(
+        inputs,
+        assessment,
+        candidate.terms,
+        rates,
+        num_accelerators=candidate.num_accelerators,
+        work_s=work_s,
+        timed=timed,
+        run=None,
+        global_batch_samples=timed.strategy.global_batch_samples,
+        estimates=candidate.estimates,
+        disagreement=candidate.disagreement,
+        grade=candidate.grade,
+    )

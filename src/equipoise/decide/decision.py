@@ -1,0 +1,398 @@
+"""A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.decide.answer import Answer, Refusal, Relaxation, Renting, SystemAnswer
+from equipoise.decide.assess import Assessment, Inputs, assess
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.candidates import (
+    SystemCandidates,
+    rates_of,
+    system_candidates,
+    with_strategy,
+    with_terms,
+)
+from equipoise.decide.explain import (
+    alternatives,
+    notes,
+    nothing_fits,
+    records,
+    rejections,
+    settings,
+    snippets,
+    to_measure,
+)
+from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
+from equipoise.decide.reasons import reasons
+from equipoise.decide.select import Rule, Selection, figures_of, select, time_values
+from equipoise.decide.sensitivity import flips, swing
+from equipoise.decide.strategies.plain import plain_strategies
+from equipoise.decide.systems import asked_systems
+from equipoise.decide.training import training
+from equipoise.decide.user_evidence.files import user_evidence
+from equipoise.decide.user_evidence.runs import UserRuns
+from equipoise.decide.user_evidence.traces import unusable
+from equipoise.economics.owning import USUAL_UTILISATION, Ownership, ownership, purchase
+from equipoise.economics.prices import TERMS
+from equipoise.economics.uncertain import LEVEL, exact
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.runs import embedded
+from equipoise.scaling.equilibrium import Limit, default_answer
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.catalogue import catalogue as catalogue_of
+from equipoise.stats import Interval
+
+
+def answer(
+    asked: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+) -> Answer:
+    """What to do, or why nothing keeps the limits.
+
+    scores: the table `scores`; None where no published result may be used. catalogue: what names mean; that
+    of the question's files unless given.
+    Raises EvidenceError, naming what is missing, where no system has any estimate; SpecError and UsageError
+    for what names nothing or cannot be answered.
+    """
+    known = catalogue or catalogue_of(asked.hardware, asked.workloads)
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        return answer_with(asked, known, scores)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The candidates of a question before any choice. refused: why systems have none."""
+
+    inputs: Inputs
+    systems: tuple[SystemCandidates, ...]
+    refused: tuple[EvidenceError, ...]
+
+
+def answer_with(
+    asked: TrainingQuery,
+    catalogue: Catalogue,
+    scores: pl.DataFrame | None,
+    *,
+    runs: UserRuns | None = None,
+    also_sizes: tuple[int, ...] = (),
+) -> tuple[Answer, tuple[Assessment, ...]]:
+    """The answer, and the assessment of each system that it rests on. Arguments as `collect_candidates`."""
+    found = collect_candidates(asked, catalogue, scores, runs=runs, also_sizes=also_sizes)
+    return _chosen(found), tuple(one.assessment for one in found.systems)
+
+
+def collect_candidates(
+    asked: TrainingQuery,
+    catalogue: Catalogue,
+    scores: pl.DataFrame | None,
+    *,
+    runs: UserRuns | None = None,
+    also_sizes: tuple[int, ...] = (),
+) -> Collected:
+    """The candidates of every system of a question.
+
+    runs: of the user's own, in place of those of the question's folder. also_sizes: to estimate besides.
+    Raises as `answer` does.
+    """
+    systems = asked_systems(asked, catalogue)
+    about = training(asked, catalogue, scores)
+    user = user_evidence(asked, about.workload, [each.accelerator for each in systems], catalogue)
+    user = user if runs is None else replace(user, runs=runs)
+    inputs = Inputs(
+        asked=asked, training=about, catalogue=catalogue, scores=scores, user=user, also_sizes=also_sizes
+    )
+    found: list[SystemCandidates] = []
+    refused: list[EvidenceError] = []
+    for system in systems:
+        assessment = assess(inputs, system)
+        candidates = system_candidates(inputs, assessment)
+        if not candidates.candidates and not any(rejections(assessment)):
+            refused.append(_no_estimate(inputs, assessment))
+        else:
+            found.append(candidates)
+    if not found:
+        _refuse(refused, unusable(user.traces))
+    if asked.budget_usd is not None:
+        _refuse_unpriced([one for one in found if _is_unpriced(one)], found)
+    return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
+
+
+def rule_of(asked: TrainingQuery) -> Rule:
+    """What is best for a question, and within which limits."""
+    return Rule(
+        objective=asked.objective,
+        value_of_time_usd_per_hour=asked.value_of_time_usd_per_hour or 0.0,
+        within_s=asked.within_s,
+        spend_usd=asked.spend_usd,
+    )
+
+
+def _chosen(collected: Collected) -> Answer:
+    """The answer of all systems' candidates."""
+    inputs, found, refused = collected.inputs, collected.systems, collected.refused
+    asked, rule = inputs.asked, rule_of(inputs.asked)
+    candidates = tuple(each for one in found for each in one.candidates)
+    curves = {group: curve for one in found for group, curve in one.curves.items()}
+    selection = select(candidates, rule, curves)
+    best = selection.recommended
+    own = next(
+        (one for one in found if best is not None and one.assessment.system.name == best.system), found[0]
+    )
+    group = None if best is None else (best.system, best.terms)
+    equilibria = () if group is None else selection.equilibria.get(group, ())
+    bought, unbought = _bought(asked, own, best)
+    survey = own.assessment.survey
+    return Answer(
+        question=asked,
+        dataset=embedded.version(),
+        workload=inputs.training.workload,
+        work=inputs.training.budget.work,
+        systems=tuple(_system(inputs, one, selection, best) for one in found),
+        candidates=candidates,
+        recommended=best,
+        refusal=selection.refusal or (_nothing_runs(found) if best is None else None),
+        equilibria=equilibria,
+        limited_by=_limited_by(selection, best),
+        frontier=selection.frontier,
+        flips=() if best is None else flips(candidates, rule, selection.balance, best),
+        time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
+        alternatives=() if best is None else alternatives(candidates, best, rule),
+        rejected=tuple(each for one in found for each in rejections(one.assessment)),
+        reasons=()
+        if best is None
+        else reasons(inputs, own.assessment, selection, best, own.rates[best.terms]),
+        to_measure=() if best is None else tuple(to_measure(inputs, own.assessment, best)),
+        records=tuple(records(inputs, own.assessment, best)),
+        swing=None if best is None else swing(best),
+        renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
+        ownership=bought,
+        snippets=snippets(inputs, own.assessment, best),
+        settings=settings(own.assessment, best),
+        chosen_for_you=_chosen_for_you(inputs, own.assessment, best),
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *inputs.training.budget.notes,
+                    *(
+                        note
+                        for one in found
+                        for note in notes(inputs, one.assessment, best if one is own else None)
+                    ),
+                    *(() if inputs.user.runs is None else inputs.user.runs.notes),
+                    *_does_not_fit(found),
+                    *_outside_of_budgets(asked, found),
+                    *(f"Not compared: {each}." for each in refused),
+                    *unbought,
+                )
+            )
+        ),
+        num_considered=sum(_num_considered(one.assessment)[0] for one in found),
+        search_s=0.0 if survey is None else survey.search_s,
+    )
+
+
+def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
+    """The refusal where no strategy is legal and fits: the memory that would do, of the closest system."""
+    short = [
+        Relaxation(
+            constraint="memory_bytes",
+            limit=each.available,
+            needed=each.needed,
+            candidate=None,
+        )
+        for one in found
+        for each in rejections(one.assessment)
+        if each.reason == "memory_bytes" and each.needed is not None and each.available is not None
+    ]
+    closest = min(short, key=lambda each: each.needed / each.limit, default=None)
+    return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
+
+
+def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:
+    """What the question left open and was chosen, in words."""
+    chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
+    if best is None:
+        return tuple(chosen)
+    if inputs.training.global_batch_samples is None and best.global_batch_samples is not None:
+        chosen.append(
+            f"global batch {best.global_batch_samples:,}: the fastest training by samples against batch"
+        )
+    if best.strategy is not None and not inputs.asked.precision:
+        chosen.append(f"precision {best.strategy.precision} (--precision for others)")
+    if best.strategy is not None and not any(
+        each.startswith("implementation") for each in inputs.asked.fixed
+    ):
+        chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
+    if not inputs.asked.terms:
+        chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
+    return tuple(chosen)
+
+
+def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:
+    """Whose limit ended the search for where returns diminish; None where it was found."""
+    if best is None:
+        return None
+    found = selection.equilibria.get((best.system, best.terms), ())
+    return default_answer(found).limited_by if found else None
+
+
+def _system(
+    inputs: Inputs, one: SystemCandidates, selection: Selection, best: Candidate | None
+) -> SystemAnswer:
+    assessment = one.assessment
+    system, survey = assessment.system, assessment.survey
+    first = (system.name, system.terms[0])
+    considered, fitting = _num_considered(assessment)
+    is_best = best is not None and best.system == system.name
+    return SystemAnswer(
+        name=system.name,
+        title=system.title,
+        cluster=assessment.cluster,
+        node_size=None if assessment.cluster is None else assessment.cluster.node_size,
+        stock=system.stock,
+        rates=one.rates,
+        estimates=assessment.estimates,
+        equilibria=selection.equilibria.get(first, ()),
+        balance_size=selection.balance.get(first),
+        best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
+        user_runs=() if inputs.user.runs is None else inputs.user.runs.on(system.accelerator),
+        rejected=tuple(rejections(assessment)),
+        records=tuple(records(inputs, assessment, best if is_best else None)),
+        calibration=None if survey is None else survey.problem.model.calibration.name,
+        transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
+        learnt=None if assessment.learnt is None else assessment.learnt.sentence,
+        num_considered=considered,
+        num_fitting=fitting,
+        search_s=0.0 if survey is None else survey.search_s,
+        notes=assessment.notes,
+    )
+
+
+def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> tuple[Candidate, ...]:
+    """The recommended strategy, the best of other layouts of that size, and plain data parallelism."""
+    survey = one.assessment.survey
+    if survey is None or best.strategy is None:
+        return ()
+    found = [each.strategy for size in survey.at((best.num_accelerators,)) for each in size.found.best]
+    wanted = max(inputs.asked.num_strategies, 1)
+    plain = plain_strategies(survey.problem, best.strategy)
+    listed = list(dict.fromkeys((*found[:wanted], *plain)))
+    rates = rates_of(inputs.asked, one.assessment.system, best.terms)
+    return tuple(
+        with_strategy(inputs, one.assessment, best, each, rates)
+        for each in survey.problem.timed(listed).strategies
+    )
+
+
+def _num_considered(assessment: Assessment) -> tuple[int, int]:
+    if assessment.survey is None:
+        return 0, 0
+    searches = [each.found for each in assessment.survey.at(assessment.sizes.tried)]
+    return sum(each.num_legal for each in searches), sum(each.num_fitting for each in searches)
+
+
+def _renting(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequence[Renting]:
+    """The recommended candidate on each terms that have a price; on its own where the price is the user's."""
+    if assessment.system.usd_per_accelerator_hour is not None or assessment.cluster is None:
+        return [Renting(candidate=best, tornado=None)]
+    found = [best if terms == best.terms else with_terms(inputs, assessment, best, terms) for terms in TERMS]
+    return [Renting(candidate=each, tornado=swing(each)) for each in found if each.price is not None]
+
+
+def _bought(
+    asked: TrainingQuery, own: SystemCandidates, best: Candidate | None
+) -> tuple[Ownership | None, tuple[str, ...]]:
+    """Buying beside renting where that was asked, or the sentence why not."""
+    if not asked.is_buying or best is None or best.time_s is None:
+        return None, ()
+    cluster, time = own.assessment.cluster, best.time_s
+    if cluster is None:
+        return None, (
+            f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
+        )
+    bought = purchase(
+        cluster.accelerator, own_usd=asked.purchase_usd, hosting_usd_per_month=asked.hosting_usd_per_month
+    )
+    if bought is None:
+        return None, (
+            f"Buying was not compared: no purchase price of {best.accelerator} is known (--purchase USD).",
+        )
+    try:
+        return (
+            ownership(
+                bought,
+                own.rates[best.terms],
+                utilisation=USUAL_UTILISATION if asked.utilisation is None else exact(asked.utilisation),
+                horizon_months=asked.horizon_months or USUAL_HORIZON_MONTHS,
+                speed_error=Interval(
+                    value=1.0, low=time.low / time.value, high=time.high / time.value, level=LEVEL
+                ),
+            ),
+            (),
+        )
+    except EvidenceError as err:
+        missing = f": give {', '.join(err.missing)}" if err.missing else ""
+        return None, (f"Buying was not compared: {err}{missing}.",)
+
+
+def _is_unpriced(one: SystemCandidates) -> bool:
+    return all(each.price is None for each in one.rates.values())
+
+
+def _refuse_unpriced(unpriced: Sequence[SystemCandidates], found: Sequence[SystemCandidates]) -> None:
+    """Raise UsageError where a budget is stated and no system has a price that it could be compared with."""
+    if len(unpriced) == len(found):
+        system = unpriced[0].assessment.system
+        raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
+
+
+def _outside_of_budgets(asked: TrainingQuery, found: Sequence[SystemCandidates]) -> Sequence[str]:
+    """Systems that keep no budget because nobody knows their price."""
+    if asked.budget_usd is None:
+        return []
+    return [
+        f"No price of {one.assessment.system.accelerator} is known, so it keeps no budget: give "
+        f"--price {one.assessment.system.name}=USD."
+        for one in found
+        if _is_unpriced(one)
+    ]
+
+
+def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
+    return [
+        f"On {one.assessment.system.title} no size fits: it {why}."
+        for one in found
+        if (why := nothing_fits(one.assessment)) is not None
+    ]
+
+
+def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
+    """What is missing, where no estimator has a time on a system."""
+    title, system = inputs.training.workload.title, assessment.system
+    found = ""
+    runs = inputs.user.runs
+    if assessment.cluster is None:
+        found = ": no runs were given (--runs DIR)"
+        if runs is not None:
+            elsewhere = ", ".join(runs.machines[:5])
+            found = f": {runs.where} holds no run of it there that states its batch and rate"
+            found += f"; it has runs on {elsewhere}" if elsewhere else ""
+            found += f"; {runs.num_other} runs are of other workloads" if runs.num_other else ""
+    return EvidenceError(
+        f"no estimate of how long {title} takes on {system.title}{found}",
+        missing=assessment.missing
+        or (f"a measured step: equipoise bench {inputs.asked.workload} --out DIR, then --runs DIR",),
+    )
+
+
+def _refuse(refused: Sequence[EvidenceError], missing_of_traces: Sequence[str]) -> NoReturn:
+    if len(refused) == 1 and not missing_of_traces:
+        raise refused[0]
+    raise EvidenceError(
+        "; ".join(map(str, refused)),
+        missing=(*dict.fromkeys(item for each in refused for item in each.missing), *missing_of_traces),
+    )

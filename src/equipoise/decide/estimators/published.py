@@ -1,0 +1,294 @@
+"""The estimator of published results: the best submitted at a size, else carried there from others.
+
+A size with comparable results has the best of them. Sizes without are carried from sizes that have results by
+the pooled law, beyond those by the model's ratio; a chip without any, from the nearest chip (transfer.py).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from equipoise.advice.forecast.curve import CurveQuestion, PredictedTime, TimeCurve
+from equipoise.advice.forecast.published import published_curve, results_of
+from equipoise.decide.combined_record import combined_record
+from equipoise.decide.estimate import (
+    LEAST_LOG_SD,
+    Curves,
+    Estimate,
+    Estimates,
+    Grade,
+    PublishedResult,
+    Source,
+    log_sd,
+    with_log_sd,
+)
+from equipoise.errors import EvidenceError
+from equipoise.runs.queries import comparable, published_results
+from equipoise.runs.readers.measurements import Measurements
+from equipoise.scaling.law import Domain, FloatArray
+from equipoise.units import format_count, format_percent
+
+# Beyond so many times the largest size known no number is advised, only times.
+# Source: docs/experiments/0017: numbers up to four times the largest size known were right within a
+# doubling in 96 %; stopping at what is known loses three times as much.
+FARTHEST = 4.0
+_MOST_RESULTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedEvidence:
+    """What is published of a workload on one accelerator.
+
+    at_size: the comparable results of each size, the best first. curve: by the pooled law; None where it has
+    nothing to go by, and then `missing` names what would do.
+    """
+
+    at_size: Mapping[int, tuple[PublishedResult, ...]]
+    curve: TimeCurve | None
+    missing: tuple[str, ...] = ()
+
+
+def published_evidence(
+    scores: pl.DataFrame,
+    question: CurveQuestion,
+    *,
+    trainings: Measurements | None = None,
+    with_results: bool = True,
+) -> PublishedEvidence:
+    """What the table `scores` holds of the question's workload and accelerator.
+
+    trainings: the user's own whole trainings, as a group of their own beside the published ones.
+    with_results: whether the results themselves are comparable: not where a batch or a strategy is stated.
+    """
+    rows = published_results(scores, str(question.workload), str(question.accelerator))
+    at_size: dict[int, list[PublishedResult]] = {}
+    if with_results and trainings is None:
+        for row in rows.sort("score_s").iter_rows(named=True):
+            at_size.setdefault(row["num_accelerators"], []).append(
+                PublishedResult(
+                    entry_id=row["entry_id"],
+                    round=row["campaign"],
+                    score_s=row["score_s"],
+                    source_uri=row["source_uri"],
+                    source_line=row["source_line"],
+                )
+            )
+    known = {size: tuple(found[:_MOST_RESULTS]) for size, found in sorted(at_size.items())}
+    try:
+        curve = published_curve(results_of(scores), question, own=trainings)
+    except EvidenceError as err:
+        missing = tuple(each.replace("--from FILE", "--runs FILE") for each in err.missing)
+        return PublishedEvidence(at_size=known, curve=None, missing=missing)
+    return PublishedEvidence(at_size=known, curve=curve)
+
+
+def published_sizes(scores: pl.DataFrame | None, workload: str, accelerator: str) -> tuple[int, ...]:
+    """The sizes with a comparable published result."""
+    if scores is None:
+        return ()
+    rows = comparable(scores, workload=workload, accelerator=accelerator)
+    return tuple(sorted(rows["num_accelerators"].unique().to_list()))
+
+
+def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
+    """Estimates from published results; None where there are none.
+
+    Sizes carried by the pooled law are as wrong as its intervals were too narrow on results held out.
+    """
+    found: dict[int, Estimate] = {}
+    grade: dict[int, Grade] = {}
+    curve = evidence.curve
+    is_users = curve is not None and any(each.is_own and each.kind == "measured" for each in curve.evidence)
+    if curve is not None:
+        largest = _largest(evidence, curve)
+        for each in curve.predictions:
+            if each.record is None:
+                continue
+            size = each.num_accelerators
+            spread = combined_record().at(size / largest).published_scale * log_sd(each.time)
+            found[size] = Estimate(
+                estimator="measured" if is_users else "published",
+                name="your own trainings, with the shape of published ones"
+                if is_users
+                else "carried from published results at other sizes",
+                time_s=each.time,
+                log_sd=spread,
+                why=_carried_why(each),
+            )
+            grade[size] = "measured" if is_users else "carried"
+    for size, results in evidence.at_size.items():
+        found[size] = _submitted(results, size)
+        grade[size] = "published"
+    if not found:
+        return None
+    sizes = sorted(found)
+    domain = None if curve is None else _asked_domain(curve.domain, sizes[-1] / 2.0)
+    return Estimates(
+        estimator="measured" if is_users else "published",
+        name="your own trainings, with the shape of published ones" if is_users else "published results",
+        by_size={size: found[size] for size in sizes},
+        grade=grade,
+        sources=_sources(evidence),
+        curves_s=None if curve is None else curve.curves_s,
+        domain=domain,
+    )
+
+
+def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
+    """The published estimates, with sizes they lack: the nearest time, carried there by the model.
+
+    Source: T(N) = T_model(N) T(M) / T_model(M), M the nearest size; errors as in data/joined.json.
+    """
+    found, grade = dict(published.by_size), dict(published.grade)
+    shared = sorted(set(published.by_size) & set(model.by_size))
+    for size in sorted(set(model.by_size) - set(published.by_size)):
+        if not shared:
+            break
+        nearest = min(shared, key=lambda each: abs(math.log2(each / size)))
+        doublings = abs(math.log2(nearest / size))
+        start = published.by_size[nearest]
+        ratio = model.by_size[size].time_s.value / model.by_size[nearest].time_s.value
+        spread = math.hypot(start.log_sd, combined_record().carried(doublings))
+        found[size] = replace(
+            start,
+            name=f"carried from published results at {format_count(nearest)} by the model",
+            time_s=with_log_sd(ratio * start.time_s.value, spread),
+            log_sd=spread,
+            why=f"times carried so far by the model were off by {format_percent(round(spread, 2))} "
+            "(standard deviation)",
+            sources=(),
+        )
+        grade[size] = "carried"
+    return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
+
+
+def at_users_level(published: Estimates, measured: Estimates, sizes: Sequence[int]) -> Estimates:
+    """The published estimates as far as they apply to the user's machine: at the level of the user's runs.
+
+    sizes: that ran. As wrong besides as those sizes differ from one level; beyond them, as the trend of the
+    difference goes on: where the user's machine scales unlike published ones, those soon have no weight.
+    Assumes what holds of all sizes that ran is the machine's and its software's own.
+    Source: the median of log(measured / published), its scatter, and the least-squares slope per doubling.
+    """
+    shared = [each for each in sizes if each in published.by_size and each in measured.by_size]
+    if not shared or published.estimator != "published":
+        return published
+    ratios = np.array(
+        [
+            math.log(measured.by_size[each].time_s.value / published.by_size[each].time_s.value)
+            for each in shared
+        ]
+    )
+    places = np.log2(shared)
+    scatter = float(np.std(ratios))
+    slope = float(np.polyfit(places, ratios, 1)[0]) if len(shared) > 1 else 0.0
+    factor = math.exp(float(np.median(ratios)))
+    found = {}
+    for size, each in published.by_size.items():
+        spread = math.hypot(each.log_sd, scatter, slope * float(np.abs(places - math.log2(size)).min()))
+        found[size] = replace(
+            each,
+            name=f"{each.name}, at the level of your runs",
+            time_s=with_log_sd(factor * each.time_s.value, spread),
+            log_sd=spread,
+            why=f"{each.why}; your runs take {factor:.2f} times as long",
+        )
+    curves_s = published.curves_s
+    return replace(
+        published,
+        name="published results, at the level of your runs",
+        by_size=found,
+        grade=dict.fromkeys(found, "carried"),
+        curves_s=None if curves_s is None else _times(curves_s, factor),
+    )
+
+
+def _times(curves_s: Curves, factor: float) -> Curves:
+    def at(sizes: FloatArray) -> FloatArray:
+        return np.asarray(factor * curves_s(sizes))
+
+    return at
+
+
+def ended_at(estimates: Estimates, most: int) -> Estimates:
+    """The estimates, whose curve ends at a size: none beyond it is asked for."""
+    domain = estimates.domain
+    if domain is None or domain.largest <= most:
+        return estimates
+    if domain.smallest >= most:
+        return replace(estimates, domain=None)
+    return replace(estimates, domain=Domain(smallest=domain.smallest, largest=float(most)))
+
+
+def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
+    """The best result of a size: as wrong as submissions of one system differ."""
+    best = results[0]
+    more = f", best of {len(results)}" if len(results) > 1 else ""
+    return Estimate(
+        estimator="published",
+        name="published results",
+        time_s=with_log_sd(best.score_s, LEAST_LOG_SD),
+        log_sd=LEAST_LOG_SD,
+        why=f"submitted in {best.round}{more}; submissions of one system differ by "
+        f"{format_percent(LEAST_LOG_SD)}",
+        sources=tuple(
+            Source(
+                kind="published",
+                ref=each.entry_id,
+                num_accelerators=size,
+                time_s=each.score_s,
+                source_uri=each.source_uri,
+                source_line=each.source_line,
+            )
+            for each in results
+        ),
+    )
+
+
+def _asked_domain(known: Domain, most: float) -> Domain | None:
+    """The sizes with results and those asked about up to FARTHEST times beyond; None of one size alone.
+
+    most: half of the largest size estimated, for a curve goes on to twice its domain.
+    """
+    largest = max(known.largest, min(most, FARTHEST * known.largest))
+    return Domain(smallest=known.smallest, largest=largest) if known.smallest < largest else None
+
+
+def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
+    """The largest size with a result of the group itself."""
+    own = [each.num_accelerators for each in curve.evidence if each.is_own]
+    return float(max((*own, *evidence.at_size), default=curve.domain.largest))
+
+
+def largest_known(evidence: PublishedEvidence) -> float | None:
+    """The largest size with a result; None without a curve."""
+    return None if evidence.curve is None else _largest(evidence, evidence.curve)
+
+
+def _carried_why(each: PredictedTime) -> str:
+    record = each.record
+    assert record is not None
+    error = format_percent(record.median_abs_error)
+    return f"{record.num_held_out} held out ({record.of}): off by {error} (median)"
+
+
+def _sources(evidence: PublishedEvidence) -> tuple[Source, ...]:
+    if evidence.curve is None:
+        return tuple(
+            source for size, found in evidence.at_size.items() for source in _submitted(found, size).sources
+        )
+    return tuple(
+        Source(
+            kind=each.kind,
+            ref=each.ref,
+            share=each.weight,
+            num_accelerators=each.num_accelerators,
+            time_s=each.time_s,
+            source_uri=each.source_uri,
+            source_line=each.source_line,
+        )
+        for each in evidence.curve.evidence
+    )

@@ -1,0 +1,184 @@
+"""Results of the nearest chip that has some, for one that has none: carried over by the performance model."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Literal, TypeAlias
+
+import numpy as np
+import orjson
+import polars as pl
+
+from equipoise.decide.estimate import Curves, Estimate, Estimates, with_log_sd
+from equipoise.errors import DataError, SpecError
+from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.points import round_key
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.hardware import Accelerator
+from equipoise.units import format_count, format_percent
+
+# The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
+# other makers are less sure than the model alone (docs/experiments/0021).
+Nearness: TypeAlias = Literal["chip", "maker"]
+NAME = "like_chips.json"
+# What a round of age counts, in doublings of peak: software moves on.
+_DOUBLINGS_PER_ROUND = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearChip:
+    """A chip with results that is near to one without. doublings: how far, the less the nearer."""
+
+    chip: Accelerator
+    nearness: Nearness
+    doublings: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRecord:
+    """How wrong times carried over to whole chips held out were, by nearness.
+
+    log_sd: of the logarithm. median, p90: of |carried / published - 1|; modelled_median, modelled_p90: of the
+    model alone on the same results. coverage: of the 90 % interval, its width from the other chips.
+    """
+
+    nearness: Nearness
+    num_held_out: int
+    num_chips: int
+    log_sd: float
+    median: float
+    p90: float
+    coverage: float
+    modelled_median: float
+    modelled_p90: float
+
+    @property
+    def of(self) -> str:
+        """What was held out, in words."""
+        what = "the same chip in another form" if self.nearness == "chip" else "another chip of its maker"
+        return f"results of {self.num_chips} chips held out whole, carried over from {what}"
+
+
+@cache
+def transfer_records() -> tuple[TransferRecord, ...]:
+    """The records that ship. Raises DataError where their file is missing or not what its maker writes."""
+    path = files("equipoise") / "data" / NAME
+    try:
+        return tuple(TransferRecord(**each) for each in orjson.loads(path.read_bytes())["records"])
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected the record of transfer between chips: `make profiles` writes it"
+        ) from err
+
+
+def transfer_record(nearness: Nearness) -> TransferRecord:
+    """The record of a nearness. Raises DataError as `transfer_records` does."""
+    return next(each for each in transfer_records() if each.nearness == nearness)
+
+
+def nearest_chip(
+    best: pl.DataFrame, workload: str, asked: Accelerator, sizes: Sequence[int], catalogue: Catalogue
+) -> NearChip | None:
+    """The chip with results of a workload that is nearest to one without; None where none is near at all.
+
+    best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: asked about.
+    The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
+    nearest peak, whose results are new and lie where the sizes are.
+    """
+    rows = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") != asked.slug))
+    rounds = sorted(rows["campaign"].unique(), key=round_key)
+    found = []
+    for (slug,), results in rows.group_by("accelerator", maintain_order=True):
+        try:
+            chip = catalogue.accelerator(str(slug))
+        except SpecError:
+            continue
+        nearness = _nearness(asked, chip)
+        apart = abs(_peak_log2(chip) - _peak_log2(asked))
+        if nearness is None or not math.isfinite(apart):
+            continue
+        newest = max(map(rounds.index, results["campaign"].unique()))
+        known = results["num_accelerators"].to_numpy().astype(float)
+        far = _DOUBLINGS_PER_ROUND * (len(rounds) - 1 - newest) + _outside(sizes, known)
+        found.append(NearChip(chip=chip, nearness=nearness, doublings=apart + far))
+    return min(found, key=lambda each: (each.nearness != "chip", each.doublings), default=None)
+
+
+def _nearness(asked: Accelerator, chip: Accelerator) -> Nearness | None:
+    """Assumes the first word of a slug names the chip."""
+    if chip.slug.partition("-")[0] == asked.slug.partition("-")[0]:
+        return "chip"
+    return "maker" if (chip.vendor, chip.kind) == (asked.vendor, asked.kind) else None
+
+
+def _peak_log2(chip: Accelerator) -> float:
+    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
+    return math.nan if peak is None else math.log2(peak)
+
+
+def _outside(sizes: Sequence[int], known: FloatArray) -> float:
+    """By how many doublings sizes lie outside of those known, on average."""
+    places = np.log2(np.asarray(sizes, dtype=float))
+    low, high = float(np.log2(known.min())), float(np.log2(known.max()))
+    return float(np.maximum(0.0, np.maximum(places - high, low - places)).mean())
+
+
+def carried_over(
+    published: Estimates,
+    near: NearChip,
+    *,
+    here_s: Mapping[int, float],
+    there_s: Mapping[int, float],
+    record: TransferRecord,
+) -> Estimates | None:
+    """Estimates from the results of a near chip; None where the model has no size of both.
+
+    published: the estimates of the near chip. here_s, there_s: modelled working times, by size, of the chip
+    asked about and of the near one.
+    Assumes what the model gets wrong about a workload it gets wrong on both chips alike.
+    Source: T(N) = T_there(N) T_model_here(N) / T_model_there(N); errors as of whole chips held out, and never
+    less than those of the results themselves.
+    """
+    shared = sorted(set(published.by_size) & set(here_s) & set(there_s))
+    if not shared:
+        return None
+    ratios = {size: here_s[size] / there_s[size] for size in shared}
+    error = format_percent(round(record.median, 3))
+    found: dict[int, Estimate] = {}
+    for size in shared:
+        start = published.by_size[size]
+        spread = max(record.log_sd, start.log_sd)
+        found[size] = replace(
+            start,
+            name=f"carried from results of {near.chip.title} by the model",
+            time_s=with_log_sd(ratios[size] * start.time_s.value, spread),
+            log_sd=spread,
+            why=f"{ratios[size]:.2f} times the time of {near.chip.title}, by the model; "
+            f"{format_count(record.num_held_out)} {record.of}, were off by {error} (median)",
+        )
+    curves_s, domain = _curves(published, ratios)
+    return replace(
+        published,
+        name=f"results of {near.chip.title}, carried over",
+        by_size=found,
+        grade=dict.fromkeys(found, "carried"),
+        curves_s=curves_s,
+        domain=domain,
+    )
+
+
+def _curves(published: Estimates, ratios: Mapping[int, float]) -> tuple[Curves | None, Domain | None]:
+    """The curves and their domain, times the ratio, which is straight between sizes in both logarithms."""
+    known, domain = published.curves_s, published.domain
+    sizes = sorted(ratios)
+    if known is None or domain is None:
+        return None, None
+    low, high = max(domain.smallest, sizes[0]), min(domain.largest, sizes[-1])
+    places, logs = np.log(sizes), np.log([ratios[size] for size in sizes])
+
+    def curves_s(at: FloatArray) -> FloatArray:
+        return np.asarray(known(at) * np.exp(np.interp(np.log(at), places, logs)))
+
+    return curves_s, Domain(smallest=low, largest=high) if low < high else None

@@ -1,0 +1,446 @@
+"""What belongs to a choice: alternatives, what to measure, accuracy records, notes, how to run it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from equipoise.advice.forecast.advice_record import JOINED, PUBLISHED, shipped_advice
+from equipoise.advice.forecast.curve import Record
+from equipoise.decide.answer import Alternative, Measurement, Rejection
+from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
+from equipoise.decide.candidate import Candidate, ConstraintName
+from equipoise.decide.combined_record import combined_record
+from equipoise.decide.estimate import LEAST_LOG_SD, ErrorRecord, log_sd, with_log_sd
+from equipoise.decide.estimators.measured import distance_log_sd
+from equipoise.decide.estimators.published import FARTHEST, largest_known
+from equipoise.decide.estimators.transfer import transfer_record
+from equipoise.decide.ledger import running
+from equipoise.decide.mixtures import kinds, speed_shares_gain
+from equipoise.decide.query import Objective
+from equipoise.decide.select import Figures, Rule, figures_of, is_able, worth
+from equipoise.decide.strategies.remedy import remedy
+from equipoise.errors import SpecError
+from equipoise.launch import Setting, Snippet, bench_command, launch_snippets, runtime_settings
+from equipoise.stats import Interval
+from equipoise.units import HOUR_S, format_count, format_duration, format_percent, format_si
+
+NUM_ALTERNATIVES: Final = 4
+NUM_STEPS: Final = 50
+# Steps that narrow the range by less than this are not worth the trouble.
+_LEAST_NARROWING: Final = 0.9
+# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
+_NEARLY_FULL: Final = 0.95
+# The share of the paid time that interruptions take, below which nobody decides otherwise.
+_NOTICED_LOSS: Final = 0.02
+
+
+def alternatives(candidates: Sequence[Candidate], best: Candidate, rule: Rule) -> tuple[Alternative, ...]:
+    """The best of the rest by the objective: the next sizes of the same system, the best of every other."""
+    figures = {
+        each.id: figures_of(each) for each in candidates if each.time_s is not None and each.id != best.id
+    }
+    able = [each for each in figures.values() if is_able(each, rule)]
+    chosen: dict[str, None] = {}
+    for group in sorted({each.group for each in able} - {(best.system, best.terms)}):
+        members = [each for each in able if each.group == group]
+        chosen[min(members, key=lambda each: _distance(each, best, rule)).id] = None
+    same = [each for each in figures.values() if each.group == (best.system, best.terms)]
+    smaller = [each for each in same if each.num_accelerators < best.num_accelerators and is_able(each, rule)]
+    larger = [each for each in same if each.num_accelerators > best.num_accelerators]
+    if smaller:
+        chosen[max(smaller, key=lambda each: each.num_accelerators).id] = None
+    if larger:
+        chosen[min(larger, key=lambda each: each.num_accelerators).id] = None
+    by_id = {each.id: each for each in candidates}
+    ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
+    return tuple(
+        Alternative(candidate=by_id[name], wins_when=_wins_when(best, by_id[name], rule.objective))
+        for name in ordered[:NUM_ALTERNATIVES]
+    )
+
+
+def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
+    """How much worse by the objective; with `balance` by money, else by time."""
+    objective = rule.objective
+    if objective == "balance":
+        objective = "time" if each.usd is None or best.usd is None else "cost"
+    ours = worth(figures_of(best), objective, rule.value_of_time_usd_per_hour)
+    theirs = worth(each, objective, rule.value_of_time_usd_per_hour)
+    return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
+
+
+_LIMITS: Final[Mapping[ConstraintName, str]] = {
+    "deadline_s": "the deadline",
+    "budget_usd": "the budget",
+    "memory_bytes": "memory",
+    "max_accelerators": "the limit of size",
+}
+
+
+def _wins_when(best: Candidate, other: Candidate, objective: Objective) -> str:
+    """When another candidate would be the better one, from both candidates' own time and money."""
+    assert best.time_s is not None
+    assert other.time_s is not None
+    saved_h = (best.time_s.value - other.time_s.value) / HOUR_S
+    broken = " and ".join(_LIMITS[each.name] for each in other.broken)
+    allowed = f"if {broken} allowed it, and " if broken else ""
+    if best.usd is None or other.usd is None:
+        more = (other.accelerator_hours or 0.0) - (best.accelerator_hours or 0.0)
+        less_words, more_words = "takes fewer accelerator-hours", "takes more accelerator-hours"
+        unit = "accelerator-hours"
+    else:
+        more = other.usd.value - best.usd.value
+        less_words, more_words, unit = "costs no more", "costs more", "USD"
+    if saved_h > 0.0 >= more:
+        return f"{allowed}where it is available: it is faster and {less_words}"
+    if saved_h <= 0.0 <= more:
+        price = _price_that_wins(best, other, objective)
+        if price is not None:
+            return f"{allowed}if its price falls below {price:.3g} USD per accelerator-hour"
+        return f"at no value of time: it is slower and {more_words}"
+    side = "more" if saved_h > 0.0 else "less"
+    return f"{allowed}where an hour is worth {side} than {format_si(more / saved_h)} {unit}"
+
+
+def _price_that_wins(best: Candidate, other: Candidate, objective: Objective) -> float | None:
+    """The price of another system below which it would cost less; None where no price decides."""
+    if objective in {"time", "energy"} or other.system == best.system:
+        return None
+    if best.usd is None or other.usd is None or other.price is None or other.usd.value <= 0.0:
+        return None
+    return other.price.usd_per_accelerator_hour * best.usd.value / other.usd.value
+
+
+def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[Measurement]:
+    """Steps on one node, and on as many as are recommended, as far as they would narrow the range."""
+    if best.time_s is None:
+        return
+    node = 1 if assessment.cluster is None else assessment.cluster.node_size
+    measured = {
+        source.num_accelerators
+        for each in best.estimates
+        if each.estimator == "measured"
+        for source in each.sources
+    }
+    for size in sorted({min(node, best.num_accelerators), best.num_accelerators} - measured):
+        narrowed = _narrowed(inputs, best, best.time_s, size)
+        if _half(narrowed) > _LEAST_NARROWING * _half(best.time_s):
+            continue
+        took = (
+            ""
+            if best.step_s is None or size != best.num_accelerators
+            else (f" (about {format_duration(NUM_STEPS * best.step_s.value)})")
+        )
+        yield Measurement(
+            words=(
+                f"{NUM_STEPS} steps on {format_count(size)} accelerator{'' if size == 1 else 's'}{took}: "
+                f"the 90 % range of the time would narrow from {_around(best.time_s)} to about "
+                f"{_around(narrowed)}."
+            ),
+            command=_bench_command(inputs, best, size),
+            narrowed=narrowed,
+        )
+
+
+def _narrowed(inputs: Inputs, best: Candidate, time: Interval, size: int) -> Interval:
+    """The interval with steps on so many accelerators besides.
+
+    Assumes the new steps agree with the rest, and are off independently of it.
+    Source: precisions of independent normal errors add.
+    """
+    batch = float(best.global_batch_samples or 1)
+    new = math.hypot(
+        LEAST_LOG_SD,
+        inputs.training.budget.log_sd(batch),
+        distance_log_sd(math.log2(best.num_accelerators / size)),
+    )
+    old = max(log_sd(time), LEAST_LOG_SD)
+    return with_log_sd(time.value, 1.0 / math.hypot(1.0 / new, 1.0 / old))
+
+
+def _half(time: Interval) -> float:
+    return math.log(time.high / time.low) / 2.0
+
+
+def _around(time: Interval) -> str:
+    low, high = (format_percent(round(abs(end / time.value - 1.0), 2)) for end in (time.low, time.high))
+    return f"-{low} +{high}"
+
+
+def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
+    """What to type: the sweep where `bench` can run the model, else the watch that any loop takes."""
+    if ":" in inputs.asked.workload and best.strategy is not None:
+        snippet = bench_command(best.strategy, inputs.asked.workload, num_accelerators=size, out="runs")
+        if snippet.code:
+            return snippet.code.strip()
+    return "equipoise.watch(model) in your training loop, then: equipoise advise ... --runs runs"
+
+
+def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """How wrong every kind of estimate in the answer was on what was held out."""
+    yield from _combined(best)
+    if assessment.transferred is not None:
+        found = transfer_record(assessment.transferred.nearness)
+        yield _record(
+            "transfer",
+            found.of,
+            found.num_held_out,
+            (found.median, found.p90, found.coverage),
+            f"Published results of {assessment.transferred.chip.title} carried over",
+        )
+    yield from _published(assessment, best)
+    if assessment.survey is not None:
+        plans = assessment.survey.problem.record
+        yield _record(
+            "plans",
+            f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
+            "was fitted",
+            plans.num_trainings,
+            (plans.median, plans.p90, None),
+            "Times by the performance model",
+        )
+        calibration = assessment.survey.problem.model.calibration
+        yield _record(
+            "steps",
+            calibration.words,
+            calibration.num_held_out,
+            (calibration.median_abs_error, calibration.p90_abs_error, calibration.coverage),
+            f"Steps by the performance model (calibration {calibration.name})",
+        )
+    yield from _numbers(inputs, assessment, best)
+    own = running(accelerator=assessment.system.accelerator) or running()
+    if own is not None:
+        yield of_record("ledger", "Your own ledger", own.record)
+
+
+def _record(
+    kind: str,
+    of: str,
+    num_held_out: int,
+    errors: tuple[float | None, float | None, float | None],
+    subject: str,
+) -> ErrorRecord:
+    """A record with its sentence. errors: median, p90 and coverage; None is not known."""
+    median, p90, coverage = errors
+    if median is None:
+        words = f"{subject}: not validated ({of})."
+    else:
+        most = "" if p90 is None else f", 90 % by at most {_share(p90)}"
+        held = "" if coverage is None else f"; the 90 % interval covered {_share(coverage)}"
+        errors_words = f"off by {_share(median)} (median){most}{held}"
+        words = f"{subject}: {format_count(num_held_out)} held out ({of}): {errors_words}."
+    return ErrorRecord(
+        kind=kind,
+        of=of,
+        num_held_out=num_held_out,
+        median_abs_error=median,
+        p90_abs_error=p90,
+        coverage=coverage,
+        words=words,
+    )
+
+
+def of_record(kind: str, subject: str, record: Record) -> ErrorRecord:
+    """A record of predicted times as one of the answer."""
+    errors = (record.median_abs_error, record.p90_abs_error, record.coverage)
+    return _record(kind, record.of, record.num_held_out, errors, subject)
+
+
+def _share(value: float) -> str:
+    return format_percent(round(value, 3))
+
+
+def _combined(best: Candidate | None) -> Iterator[ErrorRecord]:
+    """Of combined times, where the recommended one is combined."""
+    if best is None or not _is_combined(best):
+        return
+    found = combined_record()
+    yield _record(
+        "combined",
+        "the largest size of a group, by published results and the model together",
+        found.num_held_out,
+        (found.median, found.p90, found.coverage),
+        "Combined times",
+    )
+
+
+def _is_combined(best: Candidate) -> bool:
+    weighed = {each.estimator for each in best.estimates if each.weight > 0.0}
+    return {"published", "model"} <= weighed
+
+
+def _published(assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """Of the pooled law at such a size."""
+    curve = None if assessment.published is None else assessment.published.curve
+    known = [] if curve is None else [each for each in curve.predictions if each.record is not None]
+    if not known:
+        return
+    wanted = known[0].num_accelerators if best is None else best.num_accelerators
+    nearest = min(known, key=lambda each: abs(each.num_accelerators - wanted))
+    assert nearest.record is not None
+    yield of_record("published", "Times carried from published results", nearest.record)
+
+
+def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """Of numbers of accelerators advised, on groups whose larger sizes were held out."""
+    objective = inputs.asked.objective
+    largest = None if assessment.published is None else largest_known(assessment.published)
+    if largest is None or best is None or objective not in {"balance", "cost"}:
+        return
+    jump = min(FARTHEST, max(1.0, assessment.sizes.most / largest))
+    shipped = shipped_advice(JOINED if objective == "balance" and _is_combined(best) else PUBLISHED)
+    found = shipped.record("answer" if objective == "balance" else "cost", jump=jump)
+    if found is None:
+        return
+    yield ErrorRecord(
+        kind="number",
+        of=found.of,
+        num_held_out=found.num_compared,
+        median_abs_error=found.median_regret,
+        p90_abs_error=found.p90_regret,
+        coverage=found.coverage,
+        words=(
+            f"The advised number of accelerators: {_share(found.within_doubling)} of {found.num_compared} "
+            f"lay within one doubling of the one found with all data ({found.of}); taking it cost "
+            f"{_share(found.median_regret)} of the objective (median), 90 % at most "
+            f"{_share(found.p90_regret)}."
+        ),
+    )
+
+
+def rejections(assessment: Assessment) -> Iterator[Rejection]:
+    """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
+    survey = assessment.survey
+    if survey is None:
+        return
+    asked = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
+    too_large = sum(each.found.num_legal - each.found.num_fitting for each in asked)
+    nearest = [each.found.memories.nearest_bytes for each in asked if each.found.memories]
+    if too_large:
+        held = survey.problem.cluster.accelerator.memory_bytes
+        yield Rejection(
+            reason="memory_bytes",
+            needed=min(nearest, default=None),
+            available=None if held is None else float(held),
+            count=too_large,
+        )
+    faults: dict[str, int] = {}
+    for each in asked:
+        for reason, count in each.found.faults.items():
+            faults[reason] = faults.get(reason, 0) + count
+    for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
+        yield Rejection(reason=reason, needed=None, available=None, count=count)
+
+
+def nothing_fits(assessment: Assessment) -> str | None:
+    """What the training needs where no strategy fits on any size asked about; None where some do."""
+    survey = assessment.survey
+    if survey is None or any(
+        each.best is not None for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)
+    ):
+        return None
+    return remedy(survey.problem, assessment.sizes.most)
+
+
+def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
+    """What the figures do not show: where the answer guesses, extrapolates or has little room."""
+    yield from assessment.notes
+    if assessment.survey is not None and assessment.survey.problem.model.links is not None:
+        yield from assessment.survey.problem.model.links.notes
+    yield from dict.fromkeys(note for each in assessment.traces for note in each.trace.notes)
+    batch, budget = inputs.asked.global_batch_samples, inputs.training.budget
+    if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
+        yield (
+            f"A global batch of {batch:,} lies outside those of published results, {budget.batches[0]:,} to "
+            f"{budget.batches[1]:,}: its samples are an extrapolation"
+            f"{', and no published time is used' if is_batch_of_nobody(inputs) else ''}."
+        )
+    if inputs.asked.objective in {"cost", "energy"} and inputs.asked.deadline_s is None:
+        yield (
+            f"Without a deadline the least {inputs.asked.objective} is nearly always at the fewest "
+            "accelerators, however long it takes: give --deadline."
+        )
+    if best is None:
+        return
+    if best.price is None:
+        yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
+    yield from _odd_size(inputs, assessment)
+    yield from _mixed(inputs, assessment, best)
+    yield from _full(best)
+    if best.interrupted is not None:
+        lost = sum(best.interrupted.lost.values())
+        if lost >= _NOTICED_LOSS:
+            taken = format_percent(round(lost, 2))
+            yield f"Interruptions take {taken} of the time; it is in every figure shown."
+
+
+def _odd_size(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
+    """Sizes that the batch does not divide by, with batches that would."""
+    batch = inputs.training.global_batch_samples
+    if batch is None:
+        return
+    for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
+        if size > 1 and batch % size and size <= batch:
+            lower = batch // size * size
+            yield (
+                f"A global batch of {batch:,} does not divide by {size:,} accelerators: {lower:,} or "
+                f"{lower + size:,} would let data parallelism use all of them (--global-batch)."
+            )
+            return
+
+
+def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """Of unequal accelerators: what sharing out by speed would gain."""
+    if best.strategy is None or assessment.survey is None or assessment.cluster is None:
+        return
+    if len(kinds(assessment.cluster.accelerator)) == 1:
+        return
+    gain = speed_shares_gain(assessment.survey.problem, best.strategy, inputs.catalogue)
+    yield (
+        "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
+        f"step at most {format_percent(round(gain, 3))} shorter."
+    )
+
+
+def _full(best: Candidate) -> Iterator[str]:
+    """Where the memory is all but full: what to take if the estimate of it is a little too low."""
+    if best.memory is None or best.memory.available_bytes is None:
+        return
+    share = best.memory.needed_bytes / best.memory.available_bytes
+    if share > _NEARLY_FULL:
+        filled = format_percent(round(share, 3))
+        yield f"It fills {filled} of the memory, which estimates miss by some percent: try it first."
+
+
+def snippets(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[Snippet, ...]:
+    """What to run; nothing where no strategy is known or nothing is known of how such chips are started."""
+    if best is None or best.strategy is None or assessment.cluster is None:
+        return ()
+    nodes = replace(assessment.cluster, num_accelerators=best.num_accelerators)
+    try:
+        return launch_snippets(
+            best.strategy,
+            nodes,
+            workload=inputs.training.workload,
+            memory_bytes=None if best.memory is None else best.memory.needed_bytes,
+        )
+    except SpecError:
+        return ()
+
+
+def settings(assessment: Assessment, best: Candidate | None) -> tuple[Setting, ...]:
+    """Settings of the runtime with a measured or documented reason on this system."""
+    if best is None or best.strategy is None or assessment.cluster is None:
+        return ()
+    nodes = replace(assessment.cluster, num_accelerators=best.num_accelerators)
+    try:
+        return runtime_settings(nodes, best.strategy, memory_share=_memory_share(best))
+    except SpecError:
+        return ()
+
+
+def _memory_share(best: Candidate) -> float | None:
+    if best.memory is None or best.memory.available_bytes is None:
+        return None
+    return best.memory.needed_bytes / best.memory.available_bytes

@@ -1,0 +1,320 @@
+"""How one field of a question is declared, and how the text that people type for it is read.
+
+The options of verbs, the keys of a question's file, the forms of the dashboard, the arguments of the Python
+functions and the tables of the docs are derived from these declarations; nothing else may state them again.
+"""
+
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from equipoise.errors import UsageError
+from equipoise.units import HOUR_S, duration_s
+
+Kind: TypeAlias = Literal[
+    "text",  # one word or name
+    "texts",  # several, the option is repeated
+    "list",  # several, separated by commas
+    "choice",  # one of `choices`
+    "flag",
+    "number",
+    "count",  # a whole number of things: 512, 10k, 1T
+    "amount",  # a count that need not be whole: tokens, samples
+    "duration",  # 12 (hours), 90min, 7d
+    "sizes",  # numbers of accelerators: 8, 1..1024, 8,16,32
+    "per_system",  # VALUE, or SYSTEM=VALUE; the option is repeated
+    "path",
+    "paths",
+]
+Group: TypeAlias = Literal[
+    "training", "systems", "objective", "limits", "money", "buying", "evidence", "strategy", "catalogue"
+]
+GROUPS: Final[Mapping[Group, str]] = {
+    "training": "What to train",
+    "systems": "On which accelerators",
+    "objective": "What counts",
+    "limits": "Limits",
+    "money": "Money and power",
+    "buying": "Buying",
+    "evidence": "Your own evidence",
+    "strategy": "Parallel strategy",
+    "catalogue": "Data and catalogue",
+}
+Verb: TypeAlias = Literal["advise", "plan", "predict", "allocate"]
+
+MAX_ACCELERATORS: Final = 10_000_000
+MAX_SIZES: Final = 64
+_MULTIPLES: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "p": 1e15}
+_AMOUNT: Final = re.compile(
+    r"([0-9]{1,18}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,2})?)\s?([kmgbtp]?)", re.IGNORECASE
+)
+
+_GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a question.
+
+    option: its name on the command line (`--option`), in a file, a form and as an argument of Python. also:
+    other names of the option, kept for those who use them. unit: of the stored value, SI. least, most: the
+    bounds of a number in that unit; is_open: `least` itself is refused. unset: in words, what holds where
+    nothing is given. group: with which fields it is shown. verbs: that take it.
+    """
+
+    option: str
+    kind: Kind
+    help: str
+    group: Group
+    verbs: frozenset[Verb]
+    metavar: str | None = None
+    unit: str | None = None
+    least: float | None = None
+    most: float | None = None
+    is_open: bool = False
+    choices: tuple[str, ...] = ()
+    unset: str | None = None
+    also: tuple[str, ...] = ()
+    value_kind: Kind | None = None  # of the VALUE of a `per_system` field
+
+    def read(self, given: object) -> Any:  # noqa: ANN401 - each kind has its own type
+        """The stored value of what was given as text, number, list or path.
+
+        Raises UsageError that names the option, what was found and what was expected.
+        """
+        return _READERS[self.kind](self, given)
+
+    @property
+    def scale(self) -> float:
+        """What a bare number is multiplied by to be in `unit`."""
+        return HOUR_S if self.kind == "duration" else 1.0
+
+    @property
+    def key(self) -> str:
+        """The name in a file and in a form."""
+        return self.option.replace("-", "_")
+
+    @property
+    def argument(self) -> str:
+        """The name in Python: the key, with an underscore behind a word of the language (`from_`)."""
+        return f"{self.key}_" if keyword.iskeyword(self.key) else self.key
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether several values are given by naming the option several times."""
+        return self.kind in {"texts", "per_system", "paths"}
+
+    @property
+    def also_keys(self) -> tuple[str, ...]:
+        """The other names, as keys."""
+        return tuple(each.replace("-", "_") for each in self.also)
+
+    def check(self, value: float) -> float:
+        """A number within the bounds. Raises UsageError for any other."""
+        low, high = self.least, self.most
+        is_low = low is not None and (value <= low if self.is_open else value < low)
+        if not math.isfinite(value) or is_low or (high is not None and value > high):
+            raise UsageError(f"--{self.option} is {value / self.scale:g}; expected {self.bounds}")
+        return value
+
+    @property
+    def bounds(self) -> str:
+        """What numbers are taken, in words and in the unit that a bare number has."""
+        noun = "a whole number" if self.kind in {"count", "sizes"} else "a number"
+        if self.kind == "duration":
+            noun = "hours, or a time with its unit (90min, 7d),"
+        ends = []
+        if self.least is not None:
+            ends.append(f"{'above' if self.is_open else 'from'} {self.least / self.scale:g}")
+        if self.most is not None:
+            word = "at most" if self.least is None or self.is_open else "to"
+            ends.append(f"{word} {self.most / self.scale:,.10g}")
+        return " ".join([noun, *ends])
+
+
+def _text(field: Field, given: object) -> str:
+    if isinstance(given, (list, tuple, Mapping)):
+        raise UsageError(f"--{field.option} is {str(given)[:40]}; expected one {field.metavar or 'name'}")
+    text = str(given).strip()
+    if not text:
+        raise UsageError(f"--{field.option} is empty; expected {field.metavar or 'a name'}")
+    return text
+
+
+def _texts(field: Field, given: object) -> tuple[str, ...]:
+    items = given if isinstance(given, (list, tuple)) else [given]
+    return tuple(_text(field, each) for each in items)
+
+
+def _list(field: Field, given: object) -> tuple[str, ...]:
+    items = given if isinstance(given, (list, tuple)) else str(given).split(",")
+    found = tuple(dict.fromkeys(_text(field, each) for each in items))
+    return tuple(_one_of(field, each) for each in found) if field.choices else found
+
+
+def _one_of(field: Field, given: object) -> str:
+    text = _text(field, given).replace("-", "_")
+    if text not in field.choices:
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected one of {', '.join(field.choices)}")
+    return text
+
+
+def _flag(field: Field, given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    text = str(given).strip().lower()
+    if text in {"yes", "true", "1", "on"}:
+        return True
+    if text in {"no", "false", "0", "off", ""}:
+        return False
+    raise UsageError(f"--{field.option} is {given!r}; expected true or false")
+
+
+def _number(field: Field, given: object) -> float:
+    try:
+        value = float(_ungrouped(given))
+    except ValueError:
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected {field.bounds}") from None
+    return field.check(value * field.scale)
+
+
+def _amount(field: Field, given: object) -> float:
+    text = _ungrouped(given)
+    found = _AMOUNT.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--{field.option} is {str(given)!r}; expected {field.bounds}, such as 512, 10k, 1T or 1e12"
+        )
+    return field.check(float(found[1]) * _MULTIPLES[found[2].lower()] * field.scale)
+
+
+def _ungrouped(given: object) -> str:
+    """The text of a number without marks between thousands; a comma elsewhere is left, and refused."""
+    text = str(given).strip()
+    return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
+
+
+def _count(field: Field, given: object) -> int:
+    value = _amount(field, given)
+    if not value.is_integer():
+        raise UsageError(f"--{field.option} is {str(given)!r}; expected a whole number")
+    return int(value)
+
+
+def _duration(field: Field, given: object) -> float:
+    if isinstance(given, bool):
+        raise UsageError(f"--{field.option} is {given!r}; expected {field.bounds}")
+    try:
+        value = float(str(given)) * field.scale
+    except ValueError:
+        found = duration_s(str(given))
+        if found is None:
+            raise UsageError(
+                f"--{field.option} is {str(given)!r}; expected hours, or a time with its unit such as "
+                "90min or 7d"
+            ) from None
+        value = found
+    return field.check(value)
+
+
+def _sizes(field: Field, given: object) -> "Sizes":
+    if isinstance(given, Sizes):
+        return given
+    if isinstance(given, (list, tuple)):
+        return _listed(field, [_count(field, each) for each in given], given)
+    text = str(given).strip()
+    first, dots, last = text.partition("..")
+    if dots and "," not in text:
+        ends = _count(field, first), _count(field, last)
+        if ends[0] > ends[1]:
+            raise UsageError(f"--{field.option} is {text!r}; expected the smaller number first")
+        return Sizes(listed=tuple(dict.fromkeys(ends)), is_range=ends[0] < ends[1])
+    if dots:
+        raise UsageError(
+            f"--{field.option} is {text!r}; expected a number, a range as 1..1024, or a list as 8,16,32"
+        )
+    return _listed(field, [_count(field, item) for item in text.split(",")], text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Numbers of accelerators asked about: those listed, or all from the first to the last of a range."""
+
+    listed: tuple[int, ...]
+    is_range: bool = False
+
+    @property
+    def fewest(self) -> int:
+        """The smallest number."""
+        return self.listed[0]
+
+    @property
+    def most(self) -> int:
+        """The largest number."""
+        return self.listed[-1]
+
+    def holds(self, num_accelerators: int) -> bool:
+        """Whether a number is among those asked about."""
+        if self.is_range:
+            return self.fewest <= num_accelerators <= self.most
+        return num_accelerators in self.listed
+
+    def __str__(self) -> str:
+        """As an option states it."""
+        return "..".join(map(str, self.listed)) if self.is_range else ",".join(map(str, self.listed))
+
+
+def _listed(field: Field, sizes: list[int], given: object) -> Sizes:
+    found = tuple(sorted(set(sizes)))
+    if not 1 <= len(found) <= MAX_SIZES:
+        raise UsageError(
+            f"--{field.option} has {len(found)} numbers ({str(given)[:40]!r}); expected 1 to {MAX_SIZES}"
+        )
+    return Sizes(listed=found)
+
+
+def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
+    """Pairs of a system's name and its value; the name is empty where only a value was given."""
+    items: list[tuple[str, object]] = []
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    if isinstance(given, Mapping):
+        items = [(str(name), value) for name, value in given.items()]
+    else:
+        for each in listed:
+            if isinstance(each, tuple):
+                items.append((str(each[0]), each[1]))
+                continue
+            name, equals, value = str(each).rpartition("=")
+            items.append((name.strip(), value) if equals else ("", each))
+    reader = _READERS[field.value_kind or "number"]
+    return tuple((name, reader(field, value)) for name, value in items)
+
+
+def _path(field: Field, given: object) -> Path:
+    return given if isinstance(given, Path) else Path(_text(field, given))
+
+
+def _paths(field: Field, given: object) -> tuple[Path, ...]:
+    items = given if isinstance(given, (list, tuple)) else [given]
+    return tuple(_path(field, each) for each in items)
+
+
+_READERS: Final[Mapping[Kind, Callable[[Field, object], Any]]] = {
+    "text": _text,
+    "texts": _texts,
+    "list": _list,
+    "choice": _one_of,
+    "flag": _flag,
+    "number": _number,
+    "count": _count,
+    "amount": _amount,
+    "duration": _duration,
+    "sizes": _sizes,
+    "per_system": _per_system,
+    "path": _path,
+    "paths": _paths,
+}

@@ -1,0 +1,170 @@
+"""Models in the proportions of one, each with the trainings that budget and deadline may allow."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from equipoise.decide.assess import Inputs, assess
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.candidates import system_candidates
+from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.select import Rule, choose, figures_of
+from equipoise.decide.systems import AskedSystem
+from equipoise.decide.training_budget import fixed_budget
+from equipoise.decide.user_evidence.files import UserEvidence
+from equipoise.spec.family import of_size
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
+from equipoise.units import SI_PREFIXES
+
+# Models from toys to what nobody has trained.
+_LEAST_PARAMS: Final = SI_PREFIXES["M"]
+_MOST_PARAMS: Final = 100 * SI_PREFIXES["T"]
+# What the search for the largest model leaves open; half a layer is as much.
+TOLERANCE: Final = 0.02
+_MOST_TRIES: Final = 40
+# The work of a training grows as the square of its model, whose tokens grow with it.
+_SLOPE: Final = 2.0
+_BATCH_FACTOR: Final = 0.292
+_BATCH_POWER: Final = 0.3271
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelFamily:
+    """Models in the proportions of the workload's, on one system. tried: by parameters asked for."""
+
+    asked: TrainingQuery
+    inputs: Inputs
+    system: AskedSystem
+    tried: dict[float, "TriedModel"] = field(default_factory=dict)
+
+    def at(self, params: float) -> "TriedModel":
+        """The model of about so many parameters, with the candidates of its training."""
+        if params not in self.tried:
+            self.tried[params] = self._try(params)
+        return self.tried[params]
+
+    def _try(self, params: float) -> "TriedModel":
+        about = self.inputs.training
+        base = about.workload
+        assert base.transformer is not None
+        assert base.sequence_tokens is not None
+        shape = of_size(base.transformer, params)
+        tokens = self.asked.tokens_per_param * shape.params
+        workload = replace(base, transformer=shape, params=float(shape.params))
+        samples = max(1.0, tokens / base.sequence_tokens)
+        inputs = replace(
+            self.inputs,
+            asked=changed(self.asked, ask=None, training_tokens=samples * base.sequence_tokens),
+            training=replace(
+                about,
+                workload=workload,
+                budget=fixed_budget(workload, samples),
+                global_batch_samples=self._batch(workload, tokens),
+            ),
+            # The user's runs and traces are of another model; the links stay what they are.
+            user=UserEvidence(collectives=self.inputs.user.collectives),
+        )
+        candidates = system_candidates(inputs, assess(inputs, self.system)).allowed
+        return TriedModel(
+            shape=shape,
+            tokens=tokens,
+            candidates=candidates,
+            used={
+                end: min((used_fraction(self.asked, each, end) for each in candidates), default=math.inf)
+                for end in ("low", "value", "high")
+            },
+        )
+
+    def _batch(self, workload: Workload, tokens: float) -> int:
+        """The global batch asked for, else the one that loses least at such a training's FLOP.
+
+        Assumes the FLOP of the model alone. Source: Bi et al. 2024 (DeepSeek LLM), equation 1:
+        0.292 C ** 0.3271 tokens.
+        """
+        assert workload.sequence_tokens is not None
+        most = max(1.0, tokens / workload.sequence_tokens)
+        given = self.asked.global_batch_samples
+        if given is not None:
+            return min(given, math.floor(most))
+        flop = (workload.train_flop_per_sample or 0.0) / workload.sequence_tokens * tokens
+        samples = _BATCH_FACTOR * flop**_BATCH_POWER / workload.sequence_tokens
+        return int(2 ** max(0, math.floor(math.log2(min(samples, most)))))
+
+    def largest_fitting(self) -> "TriedModel | None":
+        """Of the models tried, the largest that budget and deadline allow."""
+        fit = [each for each in self.tried.values() if each.used["value"] <= 1.0]
+        return max(fit, key=lambda each: each.shape.params, default=None)
+
+    def largest(self, end: str) -> float:
+        """About the most parameters that budget and deadline allow, at one end of their intervals.
+
+        end: of the interval of time and money. Returns 0 where no model is small enough.
+        Assumes that larger models take more; where divisors of sizes make some take less, one of them may be
+        passed over. Source: the work grows as the square of the parameters; bisection where that misleads.
+        """
+        base = self.inputs.training.workload.params or _LEAST_PARAMS
+        self.at(min(max(base, _LEAST_PARAMS), _MOST_PARAMS))
+        fits, fails = 0.0, math.inf
+        for _ in range(_MOST_TRIES):
+            used = {params: each.used[end] for params, each in self.tried.items()}
+            fits = max((params for params, share in used.items() if share <= 1.0), default=0.0)
+            fails = min((params for params in used if params > fits), default=math.inf)
+            spent = used.get(fits, 0.0) >= (1.0 - TOLERANCE) ** _SLOPE
+            if spent or fits == _MOST_PARAMS or fails <= max(fits * (1.0 + TOLERANCE), _LEAST_PARAMS):
+                break
+            self.at(_next(used, fits, fails))
+        return fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedModel:
+    """A model, the candidates of its training, and the least fraction of budget or deadline that one uses.
+
+    used: by end of the intervals, the larger of both fractions.
+    """
+
+    shape: Transformer
+    tokens: float
+    candidates: tuple[Candidate, ...]
+    used: Mapping[str, float]
+
+    def fastest_within(self, asked: TrainingQuery) -> Candidate:
+        """The fastest of the candidates that keep budget and deadline, of which there is one."""
+        figures = [figures_of(each) for each in self.candidates if each.time_s is not None]
+        rule = Rule(objective="time", within_s=asked.within_s, spend_usd=asked.spend_usd)
+        chosen = choose(figures, rule, {})
+        return next(each for each in self.candidates if each.id == chosen)
+
+
+def used_fraction(asked: TrainingQuery, candidate: Candidate, end: str) -> float:
+    """The fraction of deadline or budget that a candidate uses, the larger, at an end of its intervals.
+
+    Infinite where its time, or with a budget its money, is not known.
+    """
+    if candidate.time_s is None or (candidate.usd is None and asked.budget_usd is not None):
+        return math.inf
+    late = getattr(candidate.time_s, end) / asked.within_s
+    spent = 0.0 if candidate.usd is None else getattr(candidate.usd, end) / asked.spend_usd
+    return float(max(late, spent))
+
+
+def _next(used: Mapping[float, float], fits: float, fails: float) -> float:
+    """The next size to try: by how work grows with it from the size nearest to the end, within the bracket.
+
+    used: fraction of budget or deadline, by size; infinite where nothing fits into memory.
+    """
+    low, high = max(fits, _LEAST_PARAMS), min(fails, _MOST_PARAMS)
+    known = {params: share for params, share in used.items() if 0.0 < share < math.inf}
+    if not known:
+        return math.sqrt(low * high)
+    near = min(known, key=lambda params: abs(math.log(known[params])))
+    # A little below what the law says: what just fits ends the search.
+    better = near * math.pow(known[near], -1.0 / _SLOPE) * (1.0 - TOLERANCE / 2)
+    if not math.isfinite(fails):
+        return min(max(better, 2.0 * low), high)
+    if not fits and low < better < high:
+        return better
+    edge = (high / low) ** 0.05
+    return better if low * edge <= better <= high / edge else math.sqrt(low * high)

@@ -1,0 +1,291 @@
+"""Times at sizes nobody ran: the same candidates as an answer's, or a law fitted to own times alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.advice.forecast.curve import CurveQuestion, LawUsed, PredictedTime, TimeCurve
+from equipoise.advice.forecast.fitted import fitted_curve, sizes_of_interest
+from equipoise.advice.forecast.published import POOLED, own_evidence, published_curve, results_of, workload_in
+from equipoise.decide.answer import Answer, TimeValue
+from equipoise.decide.assess import Assessment, SizeRange
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.candidates import rates_of, timed_candidate
+from equipoise.decide.decision import answer_with, rule_of
+from equipoise.decide.estimate import LEVEL, Estimate, Source, log_sd
+from equipoise.decide.query import TrainingQuery, changed
+from equipoise.decide.select import figures_of, time_values
+from equipoise.decide.strategies.remedy import remedy
+from equipoise.decide.systems import AskedSystem, asked_systems
+from equipoise.decide.user_evidence.runs import UserRuns
+from equipoise.economics import Rates
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.runs.readers.exports import columns_of
+from equipoise.runs.readers.measurements import Measurements, read_measurements
+from equipoise.scaling.equilibrium import Equilibrium, equilibria
+from equipoise.scaling.fit import points
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.catalogue import catalogue as catalogue_of
+
+_ALONE: Final = "your accelerators"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Times by size. work: what they are for. candidates: of the sizes asked about, ascending.
+
+    outside: by size, in words, why a time is an extrapolation; sizes not in it lie in the domain. law: behind
+    the curve of published or own times; None without one. answer: the whole answer that the candidates
+    are of; None where a law alone was fitted.
+    """
+
+    question: TrainingQuery
+    workload: str | None
+    accelerator: str | None
+    work: str
+    round: str | None
+    candidates: tuple[Candidate, ...]
+    outside: dict[int, str]
+    equilibria: tuple[Equilibrium, ...]
+    no_equilibria: str | None
+    time_values: tuple[TimeValue, ...]
+    law: LawUsed | None
+    evidence: tuple[Source, ...]
+    notes: tuple[str, ...]
+    answer: Answer | None = None
+
+
+def predict(
+    asked: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+) -> Prediction:
+    """The times at the sizes asked about, with money, energy and equilibria.
+
+    By every estimator, as an answer has them; by the user's own times alone where a file of them is given
+    that cannot stand beside published results; by one law alone where it is named.
+    Raises EvidenceError where the evidence is too thin for any number with an interval.
+    """
+    known = catalogue or catalogue_of(asked.hardware, asked.workloads)
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        own = _own_times(asked, known)
+        if own is not None and not _joins(asked, own, scores, known):
+            if asked.law == POOLED:
+                raise UsageError(
+                    f"--law {POOLED} needs published results beside {own.where}: name --workload and "
+                    "--accelerator that have some, and give whole times to train"
+                )
+            return _of_curve(asked, known, _own_curve(asked, own))
+        if not asked.workload or not asked.systems:
+            raise UsageError("predict needs --workload and --accelerator, or --from FILE, or all three")
+        if asked.law not in {None, POOLED}:
+            return _of_curve(asked, known, _law_curve(asked, known, scores))
+        return _of_answer(asked, known, scores, own)
+
+
+def _own_times(asked: TrainingQuery, catalogue: Catalogue) -> Measurements | None:
+    if asked.times_from is None:
+        return None
+    return read_measurements(
+        asked.times_from,
+        workload=asked.workload or None,
+        accelerator=asked.systems[0] if asked.systems else None,
+        strategy=asked.rows,
+        columns=columns_of(asked.columns),
+        catalogue=catalogue,
+    )
+
+
+def _joins(
+    asked: TrainingQuery, own: Measurements, scores: pl.DataFrame | None, catalogue: Catalogue
+) -> bool:
+    """Whether the user's times can stand beside published ones."""
+    if scores is None or not asked.workload or not asked.systems:
+        return False
+    if not own.is_time_to_train or asked.law not in {None, POOLED}:
+        return False
+    best = results_of(scores).best
+    return workload_in(best, asked.workload, catalogue) in best["workload"]
+
+
+def _own_curve(asked: TrainingQuery, own: Measurements) -> TimeCurve:
+    """The laws fitted to the user's measurements alone."""
+    data = points(own.num_accelerators, own.time_s, entry=own.entry)
+    notes = list(own.notes)
+    if asked.global_batch_samples is not None:
+        notes.append("--global-batch was not used: laws of your own times know no batch.")
+    if asked.workload and not own.is_time_to_train:
+        notes.append(f"Published results were not joined: {own.where} has no times of whole trainings.")
+    sizes = sizes_of_interest(data.sizes) if asked.sizes is None else asked.sizes.listed
+    return fitted_curve(
+        data, sizes, law=asked.law, work=own.work, evidence=own_evidence(data, own.where), notes=tuple(notes)
+    )
+
+
+def _law_curve(asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> TimeCurve:
+    """One law fitted to the published results of the accelerator."""
+    if scores is None:
+        raise EvidenceError(
+            "no published results may be used", missing=("times of your own: --from FILE.csv",)
+        )
+    question = CurveQuestion(
+        workload=asked.workload,
+        accelerator=catalogue.cluster(asked.systems[0]).accelerator.slug,
+        sizes=() if asked.sizes is None else asked.sizes.listed,
+        global_batch_samples=asked.global_batch_samples,
+        law=asked.law,
+        round=asked.round,
+        catalogue=catalogue,
+    )
+    return published_curve(results_of(scores), question)
+
+
+def _of_answer(
+    asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None, own: Measurements | None
+) -> Prediction:
+    """The candidates of an answer, at the sizes asked about."""
+    runs = None
+    if own is not None:
+        runs = UserRuns(where=own.where, set_ups=(), trainings=own, machines=(), num_other=0, notes=own.notes)
+    sizes = () if asked.sizes is None else asked.sizes.listed
+    # All sizes are looked at: where returns diminish does not depend on which times are asked for.
+    found, assessments = answer_with(
+        changed(asked, sizes=None), catalogue, scores, runs=runs, also_sizes=sizes
+    )
+    assessment = assessments[0]
+    published = assessment.published
+    curve = None if published is None else published.curve
+    outside = (
+        {}
+        if curve is None
+        else {each.num_accelerators: each.outside for each in curve.predictions if each.outside}
+    )
+    wanted = _wanted(asked, assessment.sizes)
+    candidates = [each for each in found.candidates if each.system == assessment.system.name]
+    shown = tuple(each for each in candidates if each.num_accelerators in wanted)
+    unknown = () if asked.sizes is None or asked.sizes.is_range else _unknown(wanted, shown, assessment)
+    if unknown and not shown:
+        raise EvidenceError(
+            "; ".join(unknown), missing=(f"another size, by --at: {_shown_sizes(candidates)}",)
+        )
+    group = found.systems[0].equilibria
+    return Prediction(
+        question=asked,
+        workload=found.workload.slug,
+        accelerator=assessment.system.accelerator,
+        work=found.work,
+        round=None if curve is None else curve.round,
+        candidates=shown,
+        outside={size: words for size, words in outside.items() if size in wanted},
+        equilibria=group,
+        no_equilibria=None if group else _NO_EQUILIBRIA,
+        time_values=found.time_values,
+        law=None if curve is None else curve.law,
+        evidence=tuple(
+            dict.fromkeys(
+                (
+                    *(source for each in shown for one in each.estimates for source in one.sources),
+                    *(source for one in assessment.estimates for source in one.sources),
+                )
+            )
+        ),
+        notes=(*(() if curve is None else curve.notes), *found.notes, *(f"{each}." for each in unknown)),
+        answer=found,
+    )
+
+
+_NO_EQUILIBRIA: Final = "where returns diminish needs times at two sizes or more of this accelerator"
+
+
+def _unknown(wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment) -> tuple[str, ...]:
+    """Why sizes that were asked for have no time, a sentence each."""
+    survey = assessment.survey
+    found = []
+    for size in sorted(wanted - {each.num_accelerators for each in shown}):
+        why = None if survey is None else remedy(survey.problem, size)
+        words = "no evidence reaches that size" if why is None else f"it {why}"
+        found.append(f"No time can be estimated on {size:,} x {assessment.system.title}: {words}")
+    return tuple(found)
+
+
+def _shown_sizes(candidates: Sequence[Candidate]) -> str:
+    sizes = [each.num_accelerators for each in candidates]
+    return f"{min(sizes):,} to {max(sizes):,} have a time" if sizes else "none has a time"
+
+
+def _wanted(asked: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
+    if asked.sizes is None:
+        return frozenset(sizes.tried)
+    return (
+        frozenset(asked.sizes.listed)
+        if not asked.sizes.is_range
+        else frozenset(filter(sizes.holds, sizes.tried))
+    )
+
+
+def _of_curve(asked: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> Prediction:
+    """The times of a curve as candidates: no strategy, and interruptions are in what was timed."""
+    system = (
+        asked_systems(asked, catalogue)[0]
+        if asked.systems
+        else AskedSystem(
+            name=_ALONE, title=_ALONE, cluster=None, usd_per_accelerator_hour=dict(asked.price).get("")
+        )
+    )
+    rates = rates_of(asked, system, system.terms[0])
+    candidates = tuple(_timed(system, rates, each, curve) for each in curve.predictions)
+    found: tuple[Equilibrium, ...] = ()
+    if curve.domain.smallest < curve.domain.largest:
+        found = equilibria(curve.curves_s, curve.domain, level=LEVEL)
+    return Prediction(
+        question=asked,
+        workload=asked.workload or None,
+        accelerator=None if system.cluster is None else system.accelerator,
+        work=curve.work,
+        round=curve.round,
+        candidates=candidates,
+        outside={each.num_accelerators: each.outside for each in curve.predictions if each.outside},
+        equilibria=found,
+        no_equilibria=None if found else _NO_EQUILIBRIA,
+        time_values=_values(asked, candidates, curve),
+        law=curve.law,
+        evidence=tuple(
+            _source(each.kind, each.ref, each.num_accelerators, each.time_s) for each in curve.evidence
+        ),
+        notes=curve.notes,
+    )
+
+
+def _values(asked: TrainingQuery, candidates: Sequence[Candidate], curve: TimeCurve) -> tuple[TimeValue, ...]:
+    within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
+    return time_values([figures_of(each) for each in within], rule_of(asked))
+
+
+def _source(kind: str, ref: str, num_accelerators: int, time_s: float) -> Source:
+    return Source(
+        kind="measured" if kind == "measured" else "published",
+        ref=ref,
+        num_accelerators=num_accelerators,
+        time_s=time_s,
+    )
+
+
+def _timed(system: AskedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:
+    is_measured = any(each.kind == "measured" for each in curve.evidence)
+    record = found.record
+    return timed_candidate(
+        system,
+        rates,
+        num_accelerators=found.num_accelerators,
+        estimate=Estimate(
+            estimator="measured" if is_measured else "published",
+            name=f"law {curve.law.name}",
+            time_s=found.time,
+            log_sd=log_sd(found.time),
+            why="" if record is None else f"{record.of}: off by {100 * record.median_abs_error:.2g} %",
+            weight=1.0,
+        ),
+        grade="measured" if is_measured else "carried",
+        energy_j=found.energy_j,
+    )

@@ -1,0 +1,258 @@
+"""Why this answer: one sentence per part of it, each with what it rests on."""
+
+from collections.abc import Iterator
+
+from equipoise.advice.links.own_link_words import link_words
+from equipoise.decide.answer import Reason
+from equipoise.decide.assess import Assessment, Inputs
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.estimate import Source
+from equipoise.decide.select import Selection
+from equipoise.decide.similar_workloads import closest_reason
+from equipoise.decide.strategies.link_uncertainty import link_uncertainty
+from equipoise.decide.user_evidence.trace_checks import TraceCheck
+from equipoise.decide.user_evidence.traces import named
+from equipoise.economics import Rates
+from equipoise.scaling.equilibrium import Equilibrium, default_answer
+from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
+
+_MOST_SOURCES = 3
+_NOTICED = 1.05
+_WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Granger 1969)"
+_BALANCE = (
+    "balance: E x S at its highest (Eager, Zahorjan and Lazowska 1989); marginal: each step N to M with "
+    "T(N) / T(M) >= 1 + (M / N - 1) / 2; floor: E >= 0.5"
+)
+_OBJECTIVES = {
+    "time": "the least time of the candidates that keep every limit",
+    "cost": "the least money of the candidates that keep every limit",
+    "energy": "the least energy of the candidates that keep every limit",
+    "value_of_time": "the least money and value of time together",
+}
+_LIMITERS = {
+    "data": "the data end there",
+    "catalogue": "larger sizes are only tried when asked for (--max-accelerators)",
+    "question": "that is your limit",
+}
+
+
+def reasons(
+    inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate, rates: Rates
+) -> tuple[Reason, ...]:
+    """Every reason for the recommended candidate."""
+    return (
+        _size(inputs, selection, best),
+        _time(best),
+        *_measured(assessment, best),
+        *_learnt(assessment),
+        *_strategy(assessment, best),
+        *_batch(inputs, best),
+        *_money(best, rates),
+        *closest_reason(inputs, assessment),
+    )
+
+
+def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
+    """Why so many accelerators."""
+    size = format_count(best.num_accelerators)
+    objective = inputs.asked.objective
+    sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
+    if objective != "balance":
+        return Reason(words=f"{size} x {best.title}: {_OBJECTIVES[objective]}.", sources=sources)
+    found = selection.equilibria.get((best.system, best.terms), ())
+    if not found:
+        return Reason(
+            words=f"{size} x {best.title}: the fewest that keep every limit; too few sizes have a known "
+            "time to find where returns diminish.",
+            sources=sources,
+        )
+    answer = default_answer(found)
+    return Reason(
+        words=f"{equilibrium_sentence(answer)}{_nearest(best, answer)}.", sources=sources, formula=_BALANCE
+    )
+
+
+def equilibrium_sentence(found: Equilibrium) -> str:
+    """Where returns diminish, or whose limit was met first; without the full stop."""
+    size = format_count(found.num_accelerators)
+    if found.limited_by is not None:
+        return f"Up to {size} accelerators each step pays, and {_LIMITERS[found.limited_by]}"
+    names = {
+        "balance": "efficiency times speedup is highest",
+        "marginal": "the last step that pays ends",
+        "floor": "efficiency is still at least one half",
+        "peak": "training is fastest",
+    }
+    span = ""
+    if (
+        found.low is not None
+        and found.high is not None
+        and (found.low, found.high) != (found.num_accelerators,) * 2
+    ):
+        span = f" ({format_count(found.low)} to {format_count(found.high)})"
+    return f"At {size} accelerators{span} {names.get(found.kind, found.kind)}"
+
+
+def _nearest(best: Candidate, answer: Equilibrium) -> str:
+    if best.num_accelerators == answer.num_accelerators:
+        return ""
+    size = format_count(best.num_accelerators)
+    if best.num_accelerators < answer.num_accelerators:
+        return f"; {size} is the largest size up to it that keeps every limit"
+    return f"; {size} is the smallest size that keeps every limit"
+
+
+def _time(best: Candidate) -> Reason:
+    """The estimates, and how they are combined."""
+    sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
+    counted = [each for each in best.estimates if each.weight > 0.0]
+    if len(counted) == 1:
+        only = counted[0]
+        others = "".join(
+            f" For comparison, {each.name}: {format_duration(each.time_s.value)}."
+            for each in best.estimates
+            if not each.weight
+        )
+        return Reason(
+            words=(
+                f"The time comes from {only.name}: {format_duration(only.time_s.value)}; {only.why}.{others}"
+            ),
+            sources=sources,
+        )
+    parts = ", ".join(
+        f"{each.name} ({format_duration(each.time_s.value)}, weight {format_percent(round(each.weight, 2))})"
+        for each in best.estimates
+    )
+    differ = ""
+    if best.disagreement > _NOTICED:
+        differ = (
+            "; they differ by more than their ranges explain, so the range was widened "
+            f"{best.disagreement:.2g} times"
+        )
+    return Reason(words=f"The time combines {parts}{differ}.", sources=sources, formula=_WEIGHTS)
+
+
+def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
+    """What the user's own traces and collectives show; none where none were given."""
+    for each in assessment.traces:
+        files = tuple(Source(kind="measured", ref=name) for name in each.trace.files)
+        yield Reason(words=trace_words(each), sources=files, formula="step = compute + exposed + idle")
+    survey = assessment.survey
+    links = None if survey is None else survey.problem.model.links
+    if survey is None or links is None or assessment.cluster is None:
+        return
+    refs = dict.fromkeys(name for each in links.figures for name in each.files)
+    words = [*link_words(links, assessment.cluster)]
+    uncertain = None if best.strategy is None else link_uncertainty(survey.problem, best.strategy)
+    if uncertain is not None:
+        now, before = (
+            format_percent(round(each, 4)) for each in (uncertain.timed_log_sd, uncertain.usual_log_sd)
+        )
+        words.append(
+            f"Links leave a step on {format_count(best.num_accelerators)} uncertain by {now} (standard "
+            f"deviation), by {before} without these files."
+        )
+    yield Reason(
+        words=" ".join(words),
+        sources=tuple(Source(kind="measured", ref=name) for name in refs),
+        formula="as timed; elsewhere the law fitted to it (docs/experiments/0005-collectives.md)",
+    )
+
+
+def trace_words(check: TraceCheck) -> str:
+    """A traced run beside the model, and what is missing of it."""
+    trace = check.trace
+    own = [] if trace.step_s is None else [f"a step of {format_step(trace.step_s)}"]
+    if trace.exposed_share is not None:
+        own.append(f"{_share(trace.exposed_share)} exposed, {_share(trace.idle_share or 0.0)} idle")
+    at = "" if trace.num_ranks is None else f" at {format_count(trace.num_ranks)} ranks"
+    parts = [f"Your trace ({named(trace.files)}){at}: {', '.join(own) or 'no step is marked'}"]
+    if check.modelled_step_s is not None and check.modelled_exposed_share is not None:
+        parts.append(
+            f"; the model: {format_step(check.modelled_step_s)}, {_share(check.modelled_exposed_share)} "
+            "exposed"
+        )
+    if trace.strategy is not None:
+        ran = trace.strategy.text()
+        if trace.is_other:
+            ran = f"batch {format_count(trace.strategy.global_batch_samples)} on all ranks"
+        parts.append(f" (taken for {ran})")
+    words = "".join(parts) + "."
+    if trace.missing:
+        words += f" It gives no time of a training; missing: {'; '.join(trace.missing)}."
+    return words
+
+
+def _share(share: float) -> str:
+    return format_percent(round(share, 2))
+
+
+def _learnt(assessment: Assessment) -> Iterator[Reason]:
+    """What the user's own steps made of the model."""
+    if assessment.learnt is not None:
+        sentence = assessment.learnt.sentence
+        yield Reason(
+            words=f"{sentence[:1].upper()}{sentence[1:]}.",
+            formula="maximum a posteriori; docs/advice.md, your own runs",
+        )
+
+
+def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
+    """Why this strategy: what the search found."""
+    survey = assessment.survey
+    if survey is None or best.model is None or best.memory is None:
+        return
+    fitting = sum(each.found.num_fitting for each in survey.at((best.num_accelerators,)))
+    memory = format_si(best.memory.needed_bytes, "B")
+    held = best.memory.available_bytes
+    of = "" if held is None else f" of {format_si(held, 'B')}"
+    causes = sorted(best.model.by_cause_s.items(), key=lambda pair: -pair[1])[:3]
+    spent = ", ".join(
+        f"{name} {format_percent(round(spent_s / best.model.step_s, 2))}" for name, spent_s in causes
+    )
+    calibration = survey.problem.model.calibration
+    yield Reason(
+        words=(
+            f"The strategy is the fastest of {format_count(fitting)} that fit into memory, by the "
+            f"performance model: it needs {memory}{of}; a modelled step of {format_step(best.model.step_s)} "
+            f"is {spent}."
+        ),
+        sources=(Source(kind="model", ref=f"calibration {calibration.name}: {calibration.words}"),),
+        formula="step = sum of causes; docs/models.md",
+    )
+
+
+def _batch(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
+    """Why this global batch."""
+    budget = inputs.training.budget
+    if best.global_batch_samples is None or budget.batches is None or best.num_samples is None:
+        return
+    low, high = map(format_count, budget.batches)
+    yield Reason(
+        words=(
+            f"The global batch of {format_count(best.global_batch_samples)} trades faster steps against "
+            f"more samples to the target: {format_si(best.num_samples)} there, by results at {low} to {high}."
+        ),
+        sources=budget.evidence[:_MOST_SOURCES],
+        formula="S(B) = S_min (1 + B / B_crit) (McCandlish et al. 2018)",
+    )
+
+
+def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
+    """What money, energy and carbon are made with."""
+    parts = []
+    if rates.price is not None:
+        parts.append(
+            f"{rates.price.usd_per_accelerator_hour:.3g} USD per accelerator-hour ({rates.price.basis})"
+        )
+    if best.power_w is not None and rates.accelerator_power_w is not None:
+        system = rates.system_power
+        parts.append(
+            f"{rates.accelerator_power_w:g} W per accelerator times {system.factor:g} for the rest of the "
+            f"system ({system.basis})"
+        )
+        parts.append(
+            f"{rates.grid.kg_co2_per_kwh:.3g} kg CO2 per kWh, {rates.grid.region} ({rates.grid.basis})"
+        )
+    if parts:
+        yield Reason(words=f"Money, energy and carbon: {'; '.join(parts)}.", formula="N x time x rate")

@@ -1,0 +1,151 @@
+"""How wrong results carried to another chip are: whole chips held out of all published data. What ships.
+
+`python -m equipoise.decide.records.transfer` holds them out and writes data/like_chips.json.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.advice.forecast.curve import CurveQuestion
+from equipoise.advice.forecast.published import results_of
+from equipoise.decide.estimate import DEVIATE
+from equipoise.decide.estimators.published import (
+    carried_by_model,
+    published_estimates,
+    published_evidence,
+)
+from equipoise.decide.estimators.transfer import NAME, NearChip, Nearness, TransferRecord, nearest_chip
+from equipoise.decide.records.published_training import (
+    modelled,
+    published_problem,
+    recent_rounds,
+    write_record,
+)
+from equipoise.errors import EvidenceError, InputError
+from equipoise.runs import embedded
+from equipoise.runs.queries import best_per_size
+from equipoise.scaling.law import FloatArray
+from equipoise.scaling.points import round_key
+from equipoise.spec.catalogue import shipped
+
+_P90 = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutChip:
+    """One result of a chip that was held out, what was carried over to it, and the model alone.
+
+    modelled_s: None where the samples to target are not known without the chip.
+    """
+
+    nearness: Nearness
+    chip: str
+    actual_s: float
+    carried_s: float
+    modelled_s: float | None
+
+
+def records(found: Sequence[HeldOutChip]) -> tuple[TransferRecord, ...]:
+    """The record of each nearness."""
+    kinds: tuple[Nearness, ...] = ("chip", "maker")
+    return tuple(
+        _record(kind, [each for each in found if each.nearness == kind])
+        for kind in kinds
+        if any(each.nearness == kind for each in found)
+    )
+
+
+def _record(kind: Nearness, found: Sequence[HeldOutChip]) -> TransferRecord:
+    carried = np.array([math.log(each.carried_s / each.actual_s) for each in found])
+    model = np.array([each.modelled_s / each.actual_s - 1.0 for each in found if each.modelled_s is not None])
+    chips = np.array([each.chip for each in found])
+    inside = [
+        abs(error) <= DEVIATE * _log_sd(carried[chips != chip])
+        for error, chip in zip(carried, chips, strict=True)
+        if (chips != chip).any()
+    ]
+    return TransferRecord(
+        nearness=kind,
+        num_held_out=len(found),
+        num_chips=len(set(chips.tolist())),
+        log_sd=_log_sd(carried),
+        median=float(np.median(np.abs(np.expm1(carried)))),
+        p90=float(np.quantile(np.abs(np.expm1(carried)), _P90)),
+        coverage=float(np.mean(inside)) if inside else math.nan,
+        modelled_median=float(np.median(np.abs(model))),
+        modelled_p90=float(np.quantile(np.abs(model), _P90)),
+    )
+
+
+def _log_sd(errors: FloatArray) -> float:
+    """Source: a tenth of the errors lies beyond 1.645 standard deviations."""
+    return float(np.quantile(np.abs(errors), _P90)) / DEVIATE
+
+
+def held_out_chips(scores: pl.DataFrame) -> Iterator[HeldOutChip]:
+    """Every result of the recent rounds, carried over from other chips' results of its round or earlier.
+
+    scores: the table `scores`. Nothing of the chip itself is known: no result, no samples, no batch.
+    """
+    best = best_per_size(scores)
+    rounds = sorted(best["campaign"].unique(), key=round_key)
+    kept = best.filter(pl.col("campaign").is_in(recent_rounds(rounds)))
+    for (campaign, slug), mine in kept.group_by("campaign", "accelerator", maintain_order=True):
+        until = rounds[: rounds.index(str(campaign)) + 1]
+        known = scores.filter((pl.col("accelerator") != slug) & pl.col("campaign").is_in(until))
+        others = results_of(known).best
+        for (workload,), rows in mine.group_by("workload", maintain_order=True):
+            sizes = rows["num_accelerators"].to_list()
+            chip = shipped().accelerator(str(slug))
+            near = nearest_chip(others, str(workload), chip, sizes, shipped())
+            if near is not None:
+                yield from _of_group(known, near, rows)
+
+
+def _of_group(known: pl.DataFrame, near: NearChip, rows: pl.DataFrame) -> Iterator[HeldOutChip]:
+    """The held-out results of one workload on one chip in one round, carried over as an answer does it.
+
+    known: the table `scores` without the chip. rows: the chip's results.
+    """
+    first, sizes = rows.row(0, named=True), rows["num_accelerators"].to_list()
+    workload, slug = first["workload"], first["accelerator"]
+    question = CurveQuestion(workload=workload, accelerator=near.chip.slug, sizes=tuple(sizes))
+    try:
+        evidence = published_evidence(known, question)
+        published, both = published_estimates(evidence), sorted({*sizes, *evidence.at_size})
+        posed = published_problem(workload, slug, known)
+        here = modelled(posed, both)
+        there = modelled(published_problem(workload, near.chip.slug, known), both)
+    except (InputError, EvidenceError):
+        return
+    if here is None or there is None or published is None:
+        return
+    carried = carried_by_model(published, there)
+    for size, actual_s in zip(sizes, rows["score_s"].to_list(), strict=True):
+        if size in here.by_size and size in there.by_size and size in carried.by_size:
+            here_s, there_s = here.by_size[size].time_s.value, there.by_size[size].time_s.value
+            yield HeldOutChip(
+                nearness=near.nearness,
+                chip=slug,
+                actual_s=actual_s,
+                carried_s=carried.by_size[size].time_s.value * here_s / there_s,
+                modelled_s=None if posed.training.budget.samples is None else here_s,
+            )
+
+
+def main() -> int:
+    """Hold every chip out and write the file beside the embedded tables."""
+    with threadpool_limits(limits=1):
+        made = records(tuple(held_out_chips(embedded.load().scores)))
+    write_record(NAME, {"records": [asdict(each) for each in made]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""The one choice: constraints, objective, Pareto frontier and equilibrium, over candidates of all systems.
+
+Pure: candidates and limits in, a selection out. Plan, predict, advise, allocate, the report, the dashboard
+and Python all ask it; no other module compares candidates.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from equipoise.decide.answer import Refusal, Relaxation, TimeValue
+from equipoise.decide.candidate import Candidate, ConstraintName
+from equipoise.decide.estimate import LEVEL
+from equipoise.decide.query import Objective
+from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, discrete_equilibria
+from equipoise.scaling.law import FloatArray
+from equipoise.units import HOUR_S
+
+Group: TypeAlias = tuple[str, str]  # system and terms
+# Limits of which sizes are on offer at all; the others are of what a size takes.
+_OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
+
+    sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
+    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is.
+    """
+
+    sizes: tuple[int, ...]
+    central_s: FloatArray
+    drawn_s: FloatArray
+    limited_by: Limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What is best, and within which limits. value_of_time: US dollars per hour, for that objective."""
+
+    objective: Objective
+    value_of_time_usd_per_hour: float = 0.0
+    within_s: float = math.inf
+    spend_usd: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The choice. balance: by system and terms, the size at which more stops paying; None where not known."""
+
+    recommended: Candidate | None
+    refusal: Refusal | None
+    frontier: tuple[str, ...]
+    equilibria: Mapping[Group, tuple[Equilibrium, ...]]
+    balance: Mapping[Group, int | None]
+
+
+class Figures(NamedTuple):
+    """The few numbers of a candidate that decide. usd, energy_j: None is not known."""
+
+    id: str
+    group: Group
+    num_accelerators: int
+    time_s: float
+    usd: float | None
+    energy_j: float | None
+    is_within_size: bool
+
+
+def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, Curve]) -> Selection:
+    """The best candidate by the rule among those that keep every constraint, or why none does.
+
+    candidates: of all systems, sizes and terms. curves: by system and terms.
+    """
+    figures = [figures_of(each) for each in candidates if each.time_s is not None]
+    equilibria = {
+        group: discrete_equilibria(
+            curve.sizes, curve.drawn_s, central_s=curve.central_s, level=LEVEL, limited_by=curve.limited_by
+        )
+        for group, curve in curves.items()
+    }
+    balance = {
+        group: default_answer(found).num_accelerators if found else None
+        for group, found in equilibria.items()
+    }
+    best = choose(figures, rule, balance)
+    by_id = {each.id: each for each in candidates}
+    return Selection(
+        recommended=None if best is None else by_id[best],
+        refusal=None if best is not None or not figures else _refusal(candidates, by_id, figures),
+        frontier=frontier(figures),
+        equilibria=equilibria,
+        balance=balance,
+    )
+
+
+def figures_of(candidate: Candidate) -> Figures:
+    """The numbers of a candidate whose time can be estimated."""
+    assert candidate.time_s is not None
+    sized = [each.is_kept for each in candidate.constraints if each.name in _OF_SIZE]
+    return Figures(
+        id=candidate.id,
+        group=(candidate.system, candidate.terms),
+        num_accelerators=candidate.num_accelerators,
+        time_s=candidate.time_s.value,
+        usd=None if candidate.usd is None else candidate.usd.value,
+        energy_j=None if candidate.energy_j is None else candidate.energy_j.value,
+        is_within_size=all(sized),
+    )
+
+
+def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
+    """The id of the best by the rule among those that keep every constraint; None where none does.
+
+    Fewer accelerators where two serve alike. With the objective `balance` each system offers its size of
+    balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken;
+    the fastest where no price is known.
+    """
+    able = [each for each in figures if is_able(each, rule)]
+    if not able:
+        return None
+    if rule.objective == "balance":
+        able = _offers(able, balance)
+        objective: Objective = "cost" if any(each.usd is not None for each in able) else "time"
+        return min(able, key=lambda each: _order(each, rule, objective)).id
+    return min(able, key=lambda each: _order(each, rule, rule.objective)).id
+
+
+def is_able(each: Figures, rule: Rule) -> bool:
+    """Whether figures keep every constraint of a rule; what has no price keeps no budget."""
+    in_budget = math.isinf(rule.spend_usd) or (each.usd is not None and each.usd <= rule.spend_usd)
+    return each.is_within_size and each.time_s <= rule.within_s and in_budget
+
+
+def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float = 0.0) -> float:
+    """What an objective counts of figures: less is better; infinite where what it counts is not known."""
+    if objective in {"time", "balance"}:
+        return each.time_s
+    if objective == "energy":
+        return math.inf if each.energy_j is None else each.energy_j
+    if each.usd is None:
+        return math.inf
+    waiting = value_of_time_usd_per_hour * each.time_s / HOUR_S if objective == "value_of_time" else 0.0
+    return each.usd + waiting
+
+
+def _order(each: Figures, rule: Rule, objective: Objective) -> tuple[float, float, float, float, int, str]:
+    """Least first; of equal ones the faster, the cheaper, the one of less energy, of fewer accelerators."""
+    counted = worth(each, objective, rule.value_of_time_usd_per_hour)
+    return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
+
+
+def _offers(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> list[Figures]:
+    """What each system offers under the objective `balance`."""
+    grouped: dict[Group, list[Figures]] = defaultdict(list)
+    for each in able:
+        grouped[each.group].append(each)
+    found = []
+    for group, members in grouped.items():
+        limit = balance.get(group)
+        below = [each for each in members if limit is not None and each.num_accelerators <= limit]
+        if below:
+            found.append(max(below, key=lambda each: each.num_accelerators))
+        else:
+            found.append(min(members, key=lambda each: each.num_accelerators))
+    return found
+
+
+def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
+    """Ids of those that no other matches in time, money and energy and beats in one, the fastest first.
+
+    Of the sizes that may be taken, whatever deadline and budget allow.
+    """
+    offered = [each for each in figures if each.is_within_size]
+    front = [each for each in offered if not any(_dominates(other, each) for other in offered)]
+    return tuple(each.id for each in sorted(front, key=lambda each: (each.time_s, *_paid(each), each.id)))
+
+
+def _dominates(other: Figures, one: Figures) -> bool:
+    """Whether it is nowhere worse and somewhere better; by accelerator-hours where a price or power lacks."""
+    amounts = [(other.time_s, one.time_s)]
+    amounts += [
+        (ours, theirs) if ours is not None and theirs is not None else (_hours(other), _hours(one))
+        for ours, theirs in ((other.usd, one.usd), (other.energy_j, one.energy_j))
+    ]
+    return all(a <= b for a, b in amounts) and any(a < b for a, b in amounts)
+
+
+def _paid(each: Figures) -> tuple[float, float]:
+    hours = _hours(each)
+    return (hours if each.usd is None else each.usd, hours if each.energy_j is None else each.energy_j)
+
+
+def _hours(each: Figures) -> float:
+    return each.num_accelerators * each.time_s / HOUR_S
+
+
+def _refusal(
+    candidates: Sequence[Candidate], by_id: Mapping[str, Candidate], figures: Sequence[Figures]
+) -> Refusal:
+    """The cheapest and the fastest of sizes that may be taken, and the least change of each limit."""
+    figures = [each for each in figures if each.is_within_size] or figures
+    priced = [each for each in figures if each.usd is not None]
+    fastest = min(figures, key=lambda each: (each.time_s, each.num_accelerators, each.id))
+    cheapest = min(priced, key=lambda each: (each.usd, each.num_accelerators, each.id), default=None)
+    single: dict[ConstraintName, Relaxation] = {}
+    closest: tuple[float, tuple[Relaxation, ...]] | None = None
+    for each in candidates:
+        steps = _relaxations(each)
+        if steps is None:
+            continue
+        if len(steps) == 1:
+            known = single.get(steps[0].constraint)
+            if known is None or _excess(steps) < _excess((known,)):
+                single[steps[0].constraint] = steps[0]
+        excess = _excess(steps)
+        if closest is None or excess < closest[0]:
+            closest = (excess, steps)
+    return Refusal(
+        cheapest=None if cheapest is None else by_id[cheapest.id],
+        fastest=by_id[fastest.id],
+        relaxations=tuple(single.values()),
+        joint=() if single or closest is None else closest[1],
+    )
+
+
+def _excess(steps: Sequence[Relaxation]) -> float:
+    """How far limits are from what would do: the sum of the logarithms of the factors between them."""
+    return sum(abs(math.log(step.needed / step.limit)) for step in steps)
+
+
+def _relaxations(candidate: Candidate) -> tuple[Relaxation, ...] | None:
+    """What each broken limit would have to be; None where a change of limits does not help."""
+    if candidate.time_s is None:
+        return None
+    broken = candidate.broken
+    if any(each.value is None or each.limit <= 0.0 for each in broken):
+        return None
+    return tuple(
+        Relaxation(
+            constraint=each.name, limit=each.limit, needed=float(each.value or 0.0), candidate=candidate.id
+        )
+        for each in broken
+    )
+
+
+def time_values(figures: Sequence[Figures], rule: Rule) -> tuple[TimeValue, ...]:
+    """Which candidate costs least from which value of an hour on: money and time together.
+
+    Of those that keep every constraint and have a price, from an hour worth nothing upwards.
+    Source: the lower envelope of the lines usd + value x hours.
+    """
+    lines = sorted(
+        (
+            (each.usd, each.time_s / HOUR_S, each)
+            for each in figures
+            if is_able(each, rule) and each.usd is not None
+        ),
+        key=lambda line: (line[0], line[1], line[2].num_accelerators, line[2].id),
+    )
+    if not lines:
+        return ()
+    usd, hours, best = lines[0]
+    found = [TimeValue(from_usd_per_hour=0.0, candidate=best.id)]
+    while True:
+        faster = [line for line in lines if line[1] < hours]
+        if not faster:
+            return tuple(found)
+        line = min(faster, key=lambda each: ((each[0] - usd) / (hours - each[1]), each[1]))
+        at = (line[0] - usd) / (hours - line[1])
+        usd, hours, best = line
+        found.append(TimeValue(from_usd_per_hour=at, candidate=best.id))

@@ -1,0 +1,409 @@
+"""What budget and deadline allow: the most tokens (samples) of a workload, or the largest such model.
+
+The candidates are those of `decision`: asking for the amount found gives the budget or the deadline back.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.decide.assess import Inputs
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.candidates import SystemCandidates, with_budget
+from equipoise.decide.decision import collect_candidates
+from equipoise.decide.explain import nothing_fits
+from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
+from equipoise.decide.query import Ask, TrainingQuery, changed
+from equipoise.decide.training_budget import fixed_budget
+from equipoise.economics.uncertain import exact, product
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.catalogue import catalogue as catalogue_of
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
+from equipoise.stats import Interval
+from equipoise.units import HOUR_S, SI_PREFIXES, format_duration
+
+ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]
+Unit: TypeAlias = Literal["tokens", "samples"]
+
+# Times and money are solved for from those of so many samples.
+_START_SAMPLES: Final = SI_PREFIXES["G"]
+_WHY_TOKENS: Final = (
+    "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
+    "trained on more: --tokens-per-param"
+)
+_ALIKE: Final = "every token or sample takes the same time; whether so many are useful is not judged"
+# The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
+_AS_GOOD: Final = 0.02
+# From which gain of speed on a model hardly smaller is taken for it.
+_MUCH_FASTER: Final = 0.1
+# Where so little of money and time is used at the largest model found, they are not what limits it.
+_BARELY_USED: Final = 0.8
+# How near to its limit a solution comes; amounts are rounded down to as many digits.
+_NEAR: Final = 1e-6
+_NUM_DIGITS: Final = 6
+_MOST_STEPS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """What one number of accelerators does within budget and deadline. amount: tokens or samples."""
+
+    amount: Interval
+    candidate: Candidate
+    limit: ReachLimit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What budget and deadline allow on one system.
+
+    ask: for tokens of the workload's model, or for a model of its family. training_budget: how many tokens
+    or samples (`unit`) the training takes. params: of the model; its interval is that of the answer where a
+    model is asked for. shape: of that model. recommended: the training to do. by_size: what each number of
+    accelerators does, where tokens are asked for. limit: what ends it.
+    """
+
+    ask: Ask
+    question: TrainingQuery
+    workload: Workload
+    system: str
+    title: str
+    training_budget: Interval
+    unit: Unit
+    params: Interval | None
+    shape: Transformer | None
+    recommended: Candidate
+    limit: ReachLimit
+    by_size: tuple[Within, ...]
+    assumes: tuple[str, ...]
+
+    @property
+    def size(self) -> Interval:
+        """What was asked for: parameters of the largest model, or tokens (samples)."""
+        return self.params if self.ask == "model" and self.params is not None else self.training_budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaches:
+    """What budget and deadline allow on the system that gets furthest, and on the others, the furthest first.
+
+    chosen_for_you: what the question left open and was chosen, in words.
+    """
+
+    best: Reach
+    others: tuple[Reach, ...]
+    chosen_for_you: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def solve_for(
+    asked: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+) -> Reaches:
+    """The most tokens, or the largest model, that the question's budget and deadline allow on each system.
+
+    Raises UsageError where neither is asked for, where the question states tokens or samples, or where budget
+    and deadline do not allow a start; EvidenceError where nothing fits or the workload has no family of
+    models; what `decision.answer` raises.
+    Assumes that any number of tokens costs alike; the rest as `decision.answer` does. Ends of an amount's
+    interval are where time and money at the ends of theirs reach deadline or budget.
+    """
+    if asked.ask is None:
+        raise UsageError("nothing is asked for: give --ask tokens or --ask model")
+    if not asked.is_to_target:
+        stated = "--tokens" if asked.training_tokens is not None else "--samples"
+        other = ", which follow from --tokens-per-param" if asked.ask == "model" else ""
+        raise UsageError(f"--ask {asked.ask} finds how much can be trained{other}; leave {stated} out")
+    known = catalogue or catalogue_of(asked.hardware, asked.workloads)
+    start = max(_START_SAMPLES, float(asked.global_batch_samples or 1))
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        collected = collect_candidates(changed(asked, ask=None, training_samples=start), known, scores)
+        found: list[Reach] = []
+        refused: list[EvidenceError | UsageError] = list(collected.refused)
+        for one in collected.systems:
+            try:
+                solved = (_model if asked.ask == "model" else _tokens)(asked, collected.inputs, one)
+                found.append(solved)
+            except (EvidenceError, UsageError) as err:
+                refused.append(err)
+    if not found:
+        raise refused[0]
+    ordered = sorted(found, key=lambda each: -each.size.value)
+    own = asked.ask == "model" and (asked.runs is not None or asked.traces)
+    return Reaches(
+        best=ordered[0],
+        others=tuple(ordered[1:]),
+        chosen_for_you=collected.inputs.training.chosen_for_you if asked.ask == "tokens" else (),
+        notes=(
+            *(f"Not compared: {each}." for each in refused),
+            *(("Your own runs are not used: they are of another model.",) if own else ()),
+        ),
+    )
+
+
+def _tokens(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reach:
+    """The number of accelerators that trains on the most tokens."""
+    title = one.assessment.system.title
+    allowed = one.allowed
+    if not allowed:
+        raise EvidenceError(
+            f"{inputs.training.workload.title} fits on no size of {title} that may be taken",
+            missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
+        )
+    solvers = [_SizeSolver(asked=asked, inputs=inputs, system=one, start=each) for each in allowed]
+    within = [found for each in solvers if (found := each.within()) is not None]
+    if not within:
+        raise _unsolved(asked, title, allowed)
+    most = _fastest_of_the_best(within)
+    workload = inputs.training.workload
+    _refuse_less_than_a_step(asked, most, workload)
+    return Reach(
+        ask="tokens",
+        question=asked,
+        workload=workload,
+        system=one.assessment.system.name,
+        title=title,
+        training_budget=most.amount,
+        unit="samples" if workload.sequence_tokens is None else "tokens",
+        params=None if workload.params is None else exact(workload.params),
+        shape=workload.transformer,
+        recommended=most.candidate,
+        limit=most.limit,
+        by_size=tuple(each for each in within if each.candidate.terms == most.candidate.terms),
+        assumes=(_ALIKE,),
+    )
+
+
+def _unsolved(asked: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError | UsageError:
+    """Why no amount is limited on a system, or none can be estimated."""
+    if math.isinf(asked.within_s) and any(each.usd is not None for each in allowed):
+        return UsageError(
+            f"--budget {asked.spend_usd:g} limits nothing where hours on {title} cost nothing; give "
+            "--deadline, or --price, or --electricity for a machine of your own"
+        )
+    why = next((each.why_not for each in allowed if each.why_not is not None), "no price is known")
+    return EvidenceError(
+        f"no amount can be solved for on {title}: {why}", missing=("other --terms, or --price",)
+    )
+
+
+def _fastest_of_the_best(within: Sequence[Within]) -> Within:
+    """The fastest of those that train on as much as any, or hardly less."""
+    most = max(each.amount.value for each in within)
+    good = [each for each in within if each.amount.value >= most * (1.0 - _AS_GOOD)]
+
+    def time_per_token_s(each: Within) -> float:
+        assert each.candidate.time_s is not None
+        return each.candidate.time_s.value / each.amount.value
+
+    return min(good, key=time_per_token_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SizeSolver:
+    """One size of a system. start: its candidate for as many samples as `inputs` state."""
+
+    asked: TrainingQuery
+    inputs: Inputs
+    system: SystemCandidates
+    start: Candidate
+
+    def within(self) -> Within | None:
+        """The amount that each limit allows, the least of them; None where no limit can be reached."""
+        within_s, spend_usd, work_s = self.asked.within_s, self.asked.spend_usd, self.start.work_s.value
+        usd_per_hour = self.start.pays_usd_per_hour
+        is_paid = self.start.usd is None or self.start.usd.value > 0.0
+        bounds: list[tuple[float, float, float, ReachLimit]] = []
+        if math.isfinite(within_s):
+            bounds.append((*self._bounds(within_s, lambda each: each.time_s, within_s / work_s), "deadline"))
+        if math.isfinite(spend_usd) and is_paid:
+            factor = spend_usd / (usd_per_hour * work_s / HOUR_S) if usd_per_hour else 1.0
+            bounds.append((*self._bounds(spend_usd, lambda each: each.usd, factor), "budget"))
+        value, _, _, limit = min(bounds, default=(0.0, 0.0, 0.0, "budget"))
+        if value <= 0.0:
+            return None
+        scale = self._samples * (self.inputs.training.workload.sequence_tokens or 1)
+        amount = _rounded_down(scale * value)
+        return Within(
+            amount=Interval(
+                value=amount,
+                low=min(amount, *(scale * low for _, low, _, _ in bounds)),
+                high=max(amount, min(scale * high for _, _, high, _ in bounds)),
+                level=self.start.work_s.level,
+            ),
+            candidate=self._at(amount / scale),
+            limit=limit,
+        )
+
+    @property
+    def _samples(self) -> float:
+        samples = self.inputs.training.budget.samples_at(1)
+        assert samples is not None
+        return samples
+
+    def _bounds(
+        self, limit: float, amount: Callable[[Candidate], Interval | None], factor: float
+    ) -> tuple[float, float, float]:
+        """How many times the samples keep a limit: the central value and both ends; 0 where none do."""
+
+        def most(end: str) -> float:
+            def at(times: float) -> float:
+                found = amount(self._at(times))
+                return math.inf if found is None else float(getattr(found, end))
+
+            return most_within(limit, at, factor)
+
+        value = most("value")
+        return (value, most("high"), most("low")) if value > 0.0 else (0.0, 0.0, 0.0)
+
+    def _at(self, factor: float) -> Candidate:
+        """The candidate for so many times the samples, as the question for them has it."""
+        about = self.inputs.training
+        samples = factor * self._samples
+        unit = about.workload.sequence_tokens
+        stated = {"training_samples": samples} if unit is None else {"training_tokens": samples * unit}
+        inputs = replace(
+            self.inputs,
+            asked=changed(self.asked, ask=None, **stated),
+            training=replace(about, budget=fixed_budget(about.workload, samples)),
+        )
+        return with_budget(inputs, self.system.assessment, self.start, factor)
+
+
+def most_within(limit: float, amount: Callable[[float], float], factor: float) -> float:
+    """The largest factor whose amount keeps a limit, to _NEAR of the limit; 0 where none does.
+
+    amount: grows with the factor, about in proportion; infinite where it is not known. factor: to start from.
+    Assumes one crossing. Source: fixed-point iteration, factor <- factor x limit / amount(factor), within a
+    bracket that is halved where it leaves it.
+    """
+    fits, fails = 0.0, math.inf
+    goal = limit * (1.0 - _NEAR / 2)
+    for _ in range(_MOST_STEPS):
+        found = amount(factor)
+        if found <= limit:
+            fits = factor
+            if found >= limit * (1.0 - _NEAR):
+                break
+        else:
+            fails = factor
+        following = factor * goal / found if 0.0 < found < math.inf else math.nan
+        if not fits < following < fails:
+            following = (fits + fails) / 2 if math.isfinite(fails) else 2.0 * factor
+        factor = following
+    return fits
+
+
+def _rounded_down(amount: float) -> float:
+    """The amount with the digits that documents state, never more than it was."""
+    unit = 10.0 ** (math.floor(math.log10(amount)) + 1 - _NUM_DIGITS)
+    return math.floor(amount / unit) * unit
+
+
+def _refuse_less_than_a_step(asked: TrainingQuery, most: Within, workload: Workload) -> None:
+    step = (most.candidate.global_batch_samples or 1) * float(workload.sequence_tokens or 1)
+    if most.amount.value < step:
+        raise UsageError(
+            f"{_stated(asked)} allows {most.amount.value / step:.2g} of one step of {workload.title}: give "
+            "more, or a smaller --global-batch"
+        )
+
+
+def _stated(asked: TrainingQuery) -> str:
+    """Budget and deadline, as options."""
+    stated = []
+    if asked.budget_usd is not None:
+        stated.append(f"--budget {asked.budget_usd:g}")
+    if asked.deadline_s is not None:
+        stated.append(f"--deadline of {format_duration(asked.within_s)}")
+    return " and ".join(stated)
+
+
+def _model(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reach:
+    """The largest model of the workload's family."""
+    base = inputs.training.workload
+    if base.transformer is None or base.sequence_tokens is None:
+        raise EvidenceError(
+            f"{base.title} is no transformer of published sizes: it has no family of models",
+            missing=("a language model, as llama31_8b: `equipoise list workloads`",),
+        )
+    if one.assessment.cluster is None:
+        raise EvidenceError(
+            f"{one.assessment.system.title} is not in the catalogue: models of other sizes cannot be timed",
+            missing=("its facts: --hardware FILE.toml",),
+        )
+    if base.trained != "full":
+        raise EvidenceError(
+            f"{base.title} trains adapters, whose tokens do not follow from parameters",
+            missing=("a workload that trains all weights: `equipoise list workloads`",),
+        )
+    family = ModelFamily(asked=asked, inputs=inputs, system=one.assessment.system)
+    largest = family.largest("value")
+    found = family.largest_fitting()
+    if found is None:
+        raise UsageError(
+            f"{_stated(asked)} does not allow the smallest model tried, of 1 M parameters and "
+            f"{asked.tokens_per_param:g} tokens each"
+        )
+    found = _hardly_smaller(asked, family, found)
+    best = found.fastest_within(asked)
+    assert best.time_s is not None
+    count = float(found.shape.params)
+    size = Interval(
+        value=count,
+        low=min(family.largest("high"), count),
+        high=max(family.largest("low"), count),
+        level=best.time_s.level,
+    )
+    return Reach(
+        ask="model",
+        question=asked,
+        workload=base,
+        system=one.assessment.system.name,
+        title=one.assessment.system.title,
+        training_budget=product(exact(asked.tokens_per_param, level=size.level), size),
+        unit="tokens",
+        params=size,
+        shape=found.shape,
+        recommended=best,
+        limit=_limit(asked, best, family, largest),
+        by_size=(),
+        assumes=(
+            f"{asked.tokens_per_param:g} tokens per parameter; {_WHY_TOKENS}",
+            f"the proportions of {base.title}; wider and deeper together",
+            "a global batch as asked for"
+            if asked.global_batch_samples is not None
+            else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
+        ),
+    )
+
+
+def _hardly_smaller(asked: TrainingQuery, family: ModelFamily, largest: TriedModel) -> TriedModel:
+    """The largest model, or one hardly smaller whose training is much faster: as `_fastest_of_the_best`.
+
+    Compared are times over the square of the parameters, as which the work grows.
+    """
+    near = family.at(largest.shape.params * (1.0 - _AS_GOOD))
+
+    def pace(each: TriedModel) -> float:
+        best = each.fastest_within(asked)
+        assert best.time_s is not None
+        return best.time_s.value / float(each.shape.params) ** 2
+
+    is_near = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
+    return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
+
+
+def _limit(asked: TrainingQuery, best: Candidate, family: ModelFamily, largest: float) -> ReachLimit:
+    """What ends it: the memory, where money and time would do for more."""
+    assert best.time_s is not None
+    beyond = (each for size, each in family.tried.items() if size > largest)
+    if used_fraction(asked, best, "value") < _BARELY_USED and not all(each.candidates for each in beyond):
+        return "memory"
+    spent = 0.0 if best.usd is None else best.usd.value / asked.spend_usd
+    return "budget" if spent >= best.time_s.value / asked.within_s else "deadline"

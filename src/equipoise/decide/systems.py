@@ -1,0 +1,245 @@
+"""The systems that a question chooses from: those named, or the machine at hand, looked over."""
+
+import stat
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from equipoise.advice.links.links import named_chips
+from equipoise.bench.topology import Topology, here, read
+from equipoise.bench.topology.cleaned import MOST_BYTES
+from equipoise.decide.query import TrainingQuery
+from equipoise.economics import PriceTerms
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+from equipoise.spec.catalogue import Catalogue, counted_name
+from equipoise.spec.cluster import Cluster, NodeFacts
+from equipoise.spec.link_class import FABRICS, kind, rank, reach
+
+_CPU = "cpu"
+_MOST_SYSTEMS = 24
+_MOST_IN_HOST = 8  # cards that one host takes
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSystem:
+    """A system to choose from, with what the question states of it.
+
+    name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.
+    node: facts that the question or the machine's own links state. stock: how many there are; None where any
+    number may be had. is_cpu: processors, of which ranks take cores. terms: to compare.
+    usd_per_accelerator_hour: the user's own price; None for the table's. chosen_for_you: what the question
+    leaves open of its nodes and was chosen, in words.
+    """
+
+    name: str
+    title: str
+    cluster: Cluster | None
+    node: NodeFacts = field(default_factory=NodeFacts)
+    stock: int | None = None
+    is_cpu: bool = False
+    terms: tuple[PriceTerms, ...] = ("on_demand",)
+    usd_per_accelerator_hour: float | None = None
+    notes: tuple[str, ...] = ()
+    chosen_for_you: tuple[str, ...] = ()
+
+    @property
+    def accelerator(self) -> str:
+        """Slug of its accelerator, or the name of the machine."""
+        return self.name if self.cluster is None else self.cluster.accelerator.slug
+
+
+def asked_systems(
+    asked: TrainingQuery, catalogue: Catalogue, *, topology: Topology | None = None
+) -> tuple[AskedSystem, ...]:
+    """The systems of a question, in the order named.
+
+    topology: of this machine, in place of looking it over. Raises SpecError for names that are not known,
+    UsageError for prices, terms and stocks of systems that are not asked about, EvidenceError where this
+    machine's accelerators are of no kind that is known.
+    """
+    if asked.here:
+        found: Sequence[AskedSystem] = (_at_hand(topology or here(), catalogue),)
+    elif asked.systems:
+        found = tuple(_named(each, asked, catalogue) for each in asked.systems)
+    else:
+        raise UsageError(
+            "no system to answer for: give --accelerator NAME (see `equipoise list accelerators`), or "
+            "--here on the machine itself"
+        )
+    if len(found) > _MOST_SYSTEMS:
+        raise UsageError(f"--accelerator names {len(found)} systems; expected at most {_MOST_SYSTEMS}")
+    twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
+    if twice:
+        raise UsageError(f"--accelerator names {twice[0]} twice; name each system once")
+    names = [each.name for each in found]
+    prices = _by_system("price", asked.price, names, catalogue, is_shared=False)
+    terms = _by_system("terms", asked.terms, names, catalogue, is_shared=True)
+    stocks = _by_system("stock", asked.stock, names, catalogue, is_shared=False)
+    return tuple(
+        replace(
+            each,
+            usd_per_accelerator_hour=prices.get(each.name),
+            terms=terms.get(each.name, each.terms),
+            stock=stocks.get(each.name, each.stock),
+        )
+        for each in found
+    )
+
+
+def _by_system(
+    option: str,
+    pairs: Sequence[tuple[str, Any]],
+    names: Sequence[str],
+    catalogue: Catalogue,
+    *,
+    is_shared: bool,
+) -> dict[str, Any]:
+    """The value of each system. is_shared: whether a value without a name may stand for several systems."""
+    found: dict[str, Any] = {}
+    for raw, value in pairs:
+        if not raw:
+            if len(names) > 1 and not is_shared:
+                raise UsageError(
+                    f"--{option} {value:g} names no system, and {len(names)} are asked about: give "
+                    f"--{option} {names[0]}={value:g}"
+                )
+            found |= {name: value for name in names if name not in found}
+            continue
+        name = raw if raw in names else catalogue.cluster(raw).name
+        if name not in names:
+            raise UsageError(f"--{option} {raw}={value}: {name} is not asked about; it is {', '.join(names)}")
+        found[name] = value
+    return found
+
+
+def _named(text: str, asked: TrainingQuery, catalogue: Catalogue) -> AskedSystem:
+    """A system by name, with the node that the question states."""
+    count, name = counted_name(text)
+    node: NodeFacts = {}
+    notes: tuple[str, ...] = ()
+    if asked.node_size is not None:
+        node["node_size"] = asked.node_size
+    usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
+    chosen: tuple[str, ...] = ()
+    if asked.topology is None and asked.node_size is None and _is_one_host(count, usual):
+        node["node_size"] = count
+        chosen = (f"the {count} in one host (--node-size for another)",)
+        usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
+    if asked.topology is not None:
+        facts, notes = _node_of_file(asked.topology, usual)
+        node = {**facts, **node}
+        usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
+    return AskedSystem(
+        name=usual.name,
+        title=usual.accelerator.title
+        if usual.name == usual.accelerator.slug
+        else _system_title(usual, catalogue),
+        cluster=usual,
+        node=node,
+        stock=count,
+        notes=notes,
+        chosen_for_you=chosen,
+    )
+
+
+def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
+    """Whether so many are more than a usual node has, and cards that one host takes: no switch joins them."""
+    return count is not None and usual.topology == "host" and usual.node_size < count <= _MOST_IN_HOST
+
+
+def _system_title(found: Cluster, catalogue: Catalogue) -> str:
+    return next((each.title for each in catalogue.systems() if each.slug == found.name), found.name)
+
+
+def _node_of_file(path: Path, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
+    """What a topology file states of a node."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait for ever
+            raise DataError(
+                f"--topology {path}: not a regular file; expected the output of `nvidia-smi topo -m`"
+            )
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as err:
+        raise DataError(f"--topology {path}: {err.strerror or err}; expected a readable file") from err
+    return node_facts(read(content, where=path.name), usual)
+
+
+def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
+    """The facts of a node that its own links state, and a sentence of it.
+
+    The weakest pair's rate is what all that all of them do together has to pass.
+    """
+    devices = [device for device in found.devices if device.kind != _CPU]
+    node: NodeFacts = {"node_size": len(devices)}
+    classes = [link.link_class for link in found.between_devices if link.link_class is not None]
+    weakest = max(classes, key=rank, default=None)
+    joined = ""
+    if weakest is not None:
+        counts = Counter(classes)
+        joined = (
+            f", joined by {', '.join(f'{name} ({counts[name]} pairs)' for name in sorted(counts, key=rank))}"
+        )
+        if kind(weakest) not in FABRICS:
+            node |= _through_host(weakest, usual)
+    return node, (f"The node: {len(devices)} x {usual.accelerator.title}{joined}.",)
+
+
+def _at_hand(found: Topology, catalogue: Catalogue) -> AskedSystem:
+    gpus = [device for device in found.devices if device.kind != _CPU]
+    if not gpus:
+        return _processors(found, catalogue)
+    chips = named_chips(found)
+    titles = ", ".join(sorted({device.title or "no name" for device in gpus}))
+    if len(chips) != 1:
+        raise EvidenceError(
+            f"this machine has {len(gpus)} accelerators ({titles}), "
+            f"{'of several kinds' if chips else 'of no kind that the catalogue has'}",
+            missing=(
+                "one of them by name: --accelerator NAME"
+                if chips
+                else f"facts of {titles}: --hardware FILE.toml, then --accelerator NAME",
+            ),
+        )
+    usual = catalogue.cluster(chips[0].slug)
+    node, notes = node_facts(found, usual)
+    return AskedSystem(
+        name=usual.name,
+        title=usual.accelerator.title,
+        cluster=catalogue.cluster(chips[0].slug, **node),
+        node=node,
+        stock=len(gpus),
+        notes=notes,
+    )
+
+
+def _through_host(weakest: str, usual: Cluster) -> NodeFacts:
+    try:
+        rate = reach(weakest, usual.accelerator)
+    except SpecError:
+        return {}
+    return {
+        "intra_byte_per_s": rate.byte_per_s,
+        "intra_latency_s": rate.latency_s,
+        "topology": "host",
+        "switch_reduces": False,
+    }
+
+
+def _processors(found: Topology, catalogue: Catalogue) -> AskedSystem:
+    """A machine without accelerators: its processors are what there is."""
+    title = next((device.title for device in found.devices if device.title), "processor")
+    cores = sum(device.num_cores or 0 for device in found.devices)
+    slug = catalogue.accelerator_slug(title)
+    where = f"This machine has no accelerator: {len(found.devices)} x {title}"
+    return AskedSystem(
+        name=slug or title,
+        title=title,
+        cluster=None if slug is None else catalogue.cluster(slug),
+        stock=len(found.devices),
+        is_cpu=True,
+        notes=(f"{where}{f', {cores} cores' if cores else ''}.",),
+    )

@@ -1,0 +1,218 @@
+"""The performance model fitted to the user's own steps: its parameters, their draws, how wrong it was.
+
+What the search then runs with. Where the runs are too few, or the fit predicts held-out ones no better than
+a mere level does, that is the reason given, and the level is all that is taken (level.py).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from equipoise.advice.validation.accuracy import half_width
+from equipoise.advice.validation.calibrated_model import USER_CALIBRATION, CalibratedModel, CalibrationRecord
+from equipoise.decide.estimate import LEVEL
+from equipoise.decide.user_evidence.steps import UserSteps
+from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
+from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
+from equipoise.scaling.law import FloatArray
+from equipoise.units import format_count, format_percent
+
+# Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
+# far: what limits them is its own. A factor of e two times in three for links, of 1.4 for rates.
+_OWN_LOG_SD = {
+    "product_fraction": 0.35,
+    "layer_traffic": 0.35,
+    "collective.intra_fraction": 1.0,
+    "collective.inter_fraction": 1.0,
+    "collective.switch_fraction": 1.0,
+}
+# Links may also be faster than in the tables.
+_LINKS = "collective."
+_UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
+# Fewer do not separate rates, links and what a step costs beside them; one size shows no links.
+_FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
+_SENSITIVE = 1e-3
+_NOTICED = 1.25
+_NUDGE = 1e-3
+_SEED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserFit:
+    """A model fitted to the user's steps, and how wrong it was about those held out of it.
+
+    model: to search with. error, level_error: median of |predicted / measured - 1| of steps held out, by the
+    fit and by the level alone. held_out: what was left out at a time. intra, inter: how many times as fast
+    as stated links turned out.
+    """
+
+    model: CalibratedModel
+    steps: UserSteps
+    held_out: str
+    error: float
+    level_error: float
+    intra: float
+    inter: float
+
+    @property
+    def words(self) -> str:
+        """What was fitted, and how wrong it was, in one sentence."""
+        return (
+            f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
+            f"{format_percent(round(self.error, 3))} (median), its level alone by "
+            f"{format_percent(round(self.level_error, 3))}"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What was learnt, with links that are not as stated."""
+        found = [
+            f"links {where} turned out {factor:.2g} times as fast as stated"
+            for where, factor in (("inside nodes", self.intra), ("between nodes", self.inter))
+            if not 1.0 / _NOTICED < factor < _NOTICED
+        ]
+        return "; ".join((f"the model's parameters were {self.words}", *found))
+
+
+def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
+    """The model fitted to the user's steps; in words why not, where only its level follows.
+
+    start: what is believed before: the model of the plan.
+    Assumes the user's steps differ from the model by its parameters, each as far as its prior allows.
+    Source: maximum a posteriori as `calibrate`; held out by whole sizes where three ran, else by set-up.
+    """
+    num_sizes = len(np.unique(steps.sizes))
+    if len(steps.measured_s) < _FEWEST_SET_UPS or num_sizes < _FEWEST_SIZES:
+        return (
+            f"{_set_ups(steps)} give its level alone: parameters take {_FEWEST_SET_UPS} set-ups or more, on "
+            f"{_FEWEST_SIZES} sizes or more"
+        )
+    fitting = _Fitting(start=start.parameters, beliefs=_beliefs(start), names=())
+    fitting = replace(fitting, names=fitting.sensitive(steps))
+    by_size = num_sizes > _FEWEST_SIZES
+    folds = steps.sizes if by_size else np.arange(float(len(steps.sizes)))
+    ours, levels = (np.array(each) for each in zip(*fitting.left_out(steps, folds), strict=True))
+    what = "a size" if by_size else "a set-up"
+    if np.mean(np.abs(ours)) > np.mean(np.abs(levels)):
+        wrong, less = (format_percent(round(_median_error(each), 3)) for each in (ours, levels))
+        return (
+            f"{_set_ups(steps)} give its level alone: with {what} held out, fitted parameters were off by "
+            f"{wrong} (median), the level by {less}"
+        )
+    found = fitting.calibrated(steps)
+    half = half_width(ours, np.unique(np.sort(folds), return_inverse=True)[1], level=LEVEL)
+    fitted = found.by_campaign[0]
+
+    def ratio(link: str) -> float:
+        name = f"collective.{link}_fraction"
+        return fitted.value(name) / start.parameters.value(name)
+
+    result = UserFit(
+        model=start,
+        steps=steps,
+        held_out=what,
+        error=_median_error(ours),
+        level_error=_median_error(levels),
+        intra=ratio("intra"),
+        inter=ratio("inter"),
+    )
+    calibration = CalibrationRecord(
+        name=USER_CALIBRATION,
+        words=result.words,
+        num_held_out=len(ours),
+        median_abs_error=result.error,
+        p90_abs_error=float(np.quantile(np.abs(np.expm1(ours)), 0.9)),
+        coverage=float(np.mean(np.abs(ours) <= half)),
+    )
+    model = replace(
+        start,
+        parameters=fitted,
+        draws=_draws(found, start),
+        log_half_width=float(half),
+        calibration=calibration,
+    )
+    return replace(result, model=model)
+
+
+def _set_ups(steps: UserSteps) -> str:
+    sizes = np.unique(steps.sizes).astype(int).tolist()
+    listed, plural = ", ".join(map(format_count, sizes)), "" if sizes == [1] else "s"
+    count = len(steps.measured_s)
+    return f"your {count} set-up{'' if count == 1 else 's'} on {listed} accelerator{plural}"
+
+
+def _median_error(logs: FloatArray) -> float:
+    return float(np.median(np.abs(np.expm1(logs))))
+
+
+def _beliefs(start: CalibratedModel) -> tuple[Prior, ...]:
+    """The priors about where the plan's model stands, wider for what a user's own machine may have.
+
+    Links that were measured by themselves are not fitted to steps, which show them less well.
+    """
+    return tuple(
+        replace(
+            each,
+            median=start.parameters.value(each.name),
+            log_sd=max(each.log_sd, _OWN_LOG_SD.get(each.name, 0.0)),
+            largest=math.inf if each.name in _UNLIMITED else each.largest,
+        )
+        for each in PRIORS
+        if start.links is None or not each.name.startswith(_LINKS)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitting:
+    """What is fitted, and from where. names: the parameters that any of the steps depends on."""
+
+    start: Parameters
+    beliefs: tuple[Prior, ...]
+    names: tuple[str, ...]
+
+    def sensitive(self, steps: UserSteps) -> tuple[str, ...]:
+        """The parameters that any of the steps depends on."""
+        moved = [self.start.changed({each.name: each.median * (1 - _NUDGE)}) for each in self.beliefs]
+        steps_s = steps.rows.step_s(stacked([self.start, *moved]))
+        slopes = np.abs(np.log(steps_s[1:] / steps_s[:1]) / _NUDGE).max(axis=1)
+        return tuple(
+            each.name for each, slope in zip(self.beliefs, slopes, strict=True) if slope > _SENSITIVE
+        )
+
+    def calibrated(self, steps: UserSteps) -> Calibration:
+        """The fit to some steps."""
+        return calibrate(
+            steps.rows.step_s,
+            steps.measured_s,
+            names=self.names,
+            weights=np.ones(len(steps.measured_s)),
+            noise_log_sd=STRAY_LOG_SD,
+            beliefs=self.beliefs,
+            centre=self.start,
+            at_once=True,
+        )
+
+    def left_out(self, steps: UserSteps, folds: FloatArray) -> Iterator[tuple[float, float]]:
+        """log(measured / predicted) of every set-up by the fit, and by the level, of the other folds."""
+        level = steps.log_ratios(self.start)
+        for fold in np.unique(folds):
+            rest, held = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            found = self.calibrated(steps.taken(rest)).by_campaign[0]
+            ours = steps.taken(held).log_ratios(found)
+            yield from zip(ours.tolist(), (level[held] - np.median(level[rest])).tolist(), strict=True)
+
+
+def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]:
+    """Equally likely parameters: those fitted as their errors go together, the others as before the fit."""
+    values, vectors = np.linalg.eigh(found.covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    deviates = np.random.default_rng(_SEED).standard_normal((len(start.draws), len(found.moved)))
+    centre = np.log([found.by_campaign[0].value(name) for name in found.moved])
+    largest = {each.name: math.inf if each.name in _UNLIMITED else each.largest for each in PRIORS}
+    drawn = np.minimum(np.exp(centre + deviates @ root.T), [largest[name] for name in found.moved])
+    return tuple(
+        each.changed(dict(zip(found.moved, row, strict=True)))
+        for each, row in zip(start.draws, drawn.tolist(), strict=True)
+    )

@@ -1,0 +1,335 @@
+"""What failures, checkpoints and reclaimed spot nodes make of a training's time: goodput, with intervals."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.economics.failures import Hazards, hazards, wave_hits_per_hour
+from equipoise.economics.uncertain import Bar, Input, moved
+from equipoise.errors import UsageError
+from equipoise.stats import Interval
+from equipoise.units import HOUR_S, format_duration
+
+# Assumed where the size of a checkpoint is not known: some terabytes at the 2 TB/s of Llama 3's storage.
+_UNKNOWN_CHECKPOINT_S = 10.0
+# A run that is expected to take so many times its work is not one to plan; nor is a time whose interval is so
+# many times wider than that of the work.
+_MOST_STRETCH = 10.0
+_MOST_WIDENING = 20.0
+# An interruption less likely than this lies outside the interval (at its level of 90 %).
+_RARE = 0.05
+_REACH = 1.645
+# exp(700) is the last that a float holds.
+_MOST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """A training with all that interrupts it.
+
+    work: time of the steps alone. time_s: work / goodput, without a queue; None where it cannot be
+    estimated, and why then says so. num_interruptions: expected over the run. chance_of_any: of at least
+    one. checkpoint_interval_s: work between two checkpoints; None where the run is too short for one to
+    pay. checkpoint_bytes: None where the size is not known. lost: shares of time_s that went into
+    checkpoints, repeated work and restarts. bars: inputs moved alone, with the time at their ends.
+    """
+
+    work: Interval = field(metadata={"json": False})
+    time_s: Interval | None
+    goodput: Interval | None
+    num_interruptions: float | None
+    chance_of_any: float
+    checkpoint_interval_s: float | None
+    checkpoint_bytes: float | None
+    checkpoint_s: float
+    lost: Mapping[str, float]
+    bars: tuple[Bar, ...] = field(metadata={"json": False})
+    assumes: tuple[str, ...] = field(metadata={"json": False})
+    why: str | None = None
+
+
+def interrupted(
+    work: Interval,
+    *,
+    num_accelerators: int,
+    num_nodes: int,
+    trained_params: float | None,
+    is_spot: bool,
+    rates: Hazards | None = None,
+) -> Interrupted:
+    """The time of a training of so much work, with what interrupts it.
+
+    work: seconds of training steps without any interruption. trained_params: of which checkpoints are
+    written; None where not known. is_spot: on capacity that may be reclaimed. rates: in place of those
+    published. Raises UsageError for work or sizes that are none.
+    Assumes that any accelerator or node that drops out stops the whole job; that failures and waves of
+    reclaimed spot nodes come at random at constant rates; that the best interval between checkpoints is
+    used; that a reclaimed job waits, and is paid for, until it has as many nodes as before. What
+    interruptions cost is weighted by the chance that there is any, so that a run which will most likely
+    see none takes the time of its work: the value lies between median and mean, and is the mean from about
+    three interruptions on. The interval has in it how many interruptions there happen to be. Inputs
+    are moved alone: the upper end is too low where they make each other worse (for 512 spot accelerators
+    2.2 times the work, where Monte Carlo over all inputs gives 2.6: tests/economics).
+    Source: Daly 2006, equations 20 and 37; waves: `failures.wave_hits_per_hour`; Poisson counts.
+    """
+    if not 0.0 < work.low <= work.value <= work.high < math.inf:
+        raise UsageError(f"work is {work.low!r} to {work.high!r} s; expected seconds above 0")
+    if not 1 <= num_nodes <= num_accelerators:
+        raise UsageError(
+            f"num_nodes is {num_nodes!r} for {num_accelerators!r} accelerators; expected 1 to as many"
+        )
+    known = rates or hazards()
+    job = _Job(
+        num_accelerators=num_accelerators,
+        num_nodes=num_nodes,
+        checkpoint_bytes=None
+        if trained_params is None
+        else known.checkpoint_bytes_per_param * trained_params,
+        is_spot=is_spot,
+    )
+    inputs = tuple(_inputs(job, work, known))
+    values = [each.interval.value for each in inputs]
+    usual = _outcome(job, values)
+    ends = tuple(_ends(job, inputs, values))
+    bars = tuple(
+        Bar(
+            name=each.name,
+            unit=each.unit,
+            low=each.interval.low,
+            high=each.interval.high,
+            at_low=at_low.time_s,
+            at_high=at_high.time_s,
+        )
+        for each, at_low, at_high in ends
+    )
+    why = None
+    time = goodput = None
+    if usual.time_s > _MOST_STRETCH * work.value:
+        why = (
+            f"cannot be estimated: with an interruption each {format_duration(1.0 / usual.rate_per_s)} a run "
+            f"would take more than {_MOST_STRETCH:g} times its work"
+        )
+    else:
+        time, goodput = _timed(work, usual, bars)
+        if time.high / time.low > _MOST_WIDENING * work.high / work.low:
+            time = goodput = None
+            why = (
+                "cannot be estimated: within the rates of interruption assumed, the time varies by a factor "
+                f"of more than {_MOST_WIDENING * work.high / work.low:.0f}"
+            )
+    return Interrupted(
+        work=work,
+        time_s=time,
+        goodput=goodput,
+        num_interruptions=None if why else usual.num_interruptions,
+        chance_of_any=-math.expm1(-min(usual.rate_per_s * work.value, _MOST_EXPONENT)),
+        checkpoint_interval_s=usual.interval_s if usual.checkpoints_s else None,
+        checkpoint_bytes=job.checkpoint_bytes,
+        checkpoint_s=usual.checkpoint_s,
+        lost=_lost(usual),
+        bars=bars,
+        assumes=tuple(_assumes(job, known)),
+        why=why,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What a job is, whatever its rates of interruption."""
+
+    num_accelerators: int
+    num_nodes: int
+    checkpoint_bytes: float | None
+    is_spot: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """A run at one set of rates. weight: of what interruptions cost on average, loss_s."""
+
+    work_s: float
+    rate_per_s: float
+    interval_s: float
+    checkpoint_s: float
+    checkpoints_s: float
+    loss_s: float
+    restarts_s: float
+    num_interruptions: float
+    weight: float
+
+    @property
+    def time_s(self) -> float:
+        """Work, checkpoints and what interruptions cost."""
+        return self.work_s + self.checkpoints_s + self.weight * self.loss_s
+
+    @property
+    def by_count(self) -> tuple[float, float]:
+        """The time where few and where many of the expected interruptions come."""
+        number = self.num_interruptions
+        if not 0.0 < number < math.inf or -math.expm1(-number) < _RARE:
+            return self.time_s, self.time_s
+        reach = _REACH * math.sqrt(number)
+        few, many = max(0.0, number - reach), max(1.0, number + reach)
+        least = self.work_s + self.checkpoints_s
+        return least + few / number * self.loss_s, least + many / number * self.loss_s
+
+
+def _inputs(job: _Job, work: Interval, rates: Hazards) -> Iterator[Input]:
+    """In the order that `_outcome` takes them."""
+    yield Input(name="work", unit="s", interval=work)
+    yield Input(name="time between failures", unit="h per accelerator", interval=rates.hours_between)
+    yield Input(name="restart", unit="s", interval=rates.restart_s)
+    yield Input(name="storage", unit="B/s per node", interval=rates.storage_byte_per_s_per_node)
+    if job.is_spot:
+        yield Input(name="waves of reclaimed nodes", unit="per hour", interval=rates.waves_per_hour)
+        yield Input(name="share of nodes per wave", unit="", interval=rates.wave_share)
+        yield Input(name="replacement of spot nodes", unit="s", interval=rates.replacement_s)
+
+
+def _ends(
+    job: _Job, inputs: tuple[Input, ...], values: list[float]
+) -> Iterator[tuple[Input, _Outcome, _Outcome]]:
+    """Each input that is not exact, with the outcomes at its ends."""
+    for place, each in enumerate(inputs):
+        low, high = each.interval.low, each.interval.high
+        if low < high:
+            before, after = values[:place], values[place + 1 :]
+            yield each, _outcome(job, (*before, low, *after)), _outcome(job, (*before, high, *after))
+
+
+def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
+    """The run at these values of `_inputs`, which has their order and units.
+
+    Source: Daly 2006, equation 20; a run of one interval and no checkpoint by the same equation. Waits for
+    replaced nodes add up, since waves that come while waiting are in the waits that were measured.
+    """
+    work_s, hours_between, restart_s, storage_byte_per_s, *of_spot = values
+    waves_per_hour, wave_share, replacement_s = of_spot or (0.0, 0.0, 0.0)
+    hits = wave_hits_per_hour(job.num_nodes, waves_per_hour=waves_per_hour, wave_share=wave_share)
+    rate_per_s = (job.num_accelerators / hours_between + hits) / HOUR_S
+    checkpoint_s = _UNKNOWN_CHECKPOINT_S
+    if job.checkpoint_bytes is not None:
+        checkpoint_s = job.checkpoint_bytes / (storage_byte_per_s * job.num_nodes)
+    interval_s = best_interval_s(rate_per_s, checkpoint_s)
+    pause_s = checkpoint_s if interval_s < work_s else 0.0
+    interval_s = min(interval_s, work_s)
+    checkpoints_s = work_s / interval_s * pause_s
+    running_s = work_s * stretch(interval_s, rate_per_s, checkpoint_s=pause_s, restart_s=restart_s)
+    is_endless = math.isinf(running_s)
+    number = running_s * rate_per_s
+    waits_s = 0.0 if is_endless else running_s * hits / HOUR_S * replacement_s
+    return _Outcome(
+        work_s=work_s,
+        rate_per_s=rate_per_s,
+        interval_s=interval_s,
+        checkpoint_s=checkpoint_s,
+        checkpoints_s=checkpoints_s,
+        loss_s=max(0.0, running_s - work_s - checkpoints_s) + waits_s,
+        restarts_s=number * restart_s + waits_s,
+        num_interruptions=number,
+        weight=-math.expm1(-number),
+    )
+
+
+def best_interval_s(rate_per_s: float, checkpoint_s: float) -> float:
+    """Seconds of work between checkpoints that lose least, also where interruptions are not rare.
+
+    rate_per_s: of interruptions of the whole. Returns infinity where there are none; the mean time to an
+    interruption where a checkpoint takes at least twice as long.
+    Assumes interruptions come at random.
+    Source: Daly 2006, equation 37.
+
+    >>> [round(best_interval_s(1 / (60.0 * hours), 5.0)) for hours in (24, 6)]  # minutes
+    [117, 57]
+    """
+    if rate_per_s <= 0.0:
+        return math.inf
+    ratio = checkpoint_s * rate_per_s / 2.0
+    if ratio >= 1.0:
+        return 1.0 / rate_per_s
+    young_s = math.sqrt(2.0 * checkpoint_s / rate_per_s)
+    return young_s * (1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0) - checkpoint_s
+
+
+def stretch(interval_s: float, rate_per_s: float, *, checkpoint_s: float, restart_s: float) -> float:
+    """How many times longer than its work a run takes: checkpoints, repeated work, restarts.
+
+    interval_s: of work between checkpoints. rate_per_s: of interruptions of the whole. Returns infinity
+    where it does not end.
+    Assumes interruptions come at random, during checkpoints and restarts too.
+    Source: Daly 2006, equation 20: M / tau exp(R / M) (exp((tau + C) / M) - 1).
+
+    >>> stretch(1000.0, 0.0, checkpoint_s=10.0, restart_s=60.0)
+    1.01
+    """
+    spent = (interval_s + checkpoint_s) * rate_per_s
+    if spent <= 0.0:
+        return 1.0 + checkpoint_s / interval_s
+    if spent + restart_s * rate_per_s > _MOST_EXPONENT:
+        return math.inf
+    return math.exp(restart_s * rate_per_s) * math.expm1(spent) / (interval_s * rate_per_s)
+
+
+def _timed(work: Interval, usual: _Outcome, bars: tuple[Bar, ...]) -> tuple[Interval, Interval]:
+    """Time and goodput; the error of the work is in the time, of the goodput only what comes on top."""
+    goodput = work.value / usual.time_s
+    value = work.value / goodput  # exactly, to the last digit
+    time = moved(value, (*((bar.at_low, bar.at_high) for bar in bars), usual.by_count), level=work.level)
+    others = ((bar.at_low, bar.at_high) for bar in bars if bar.name != "work")
+    alone = moved(value, (*others, usual.by_count), level=work.level)
+    return time, Interval(
+        value=goodput,
+        low=min(goodput, work.value / alone.high),
+        high=max(goodput, min(1.0, work.value / alone.low)),
+        level=work.level,
+    )
+
+
+def _lost(usual: _Outcome) -> dict[str, float]:
+    """Shares of the time: writing, repeating work, and restarting with the wait for nodes."""
+    if math.isinf(usual.time_s):
+        return {"checkpoints": 0.0, "repeated": 0.0, "restarts": 1.0}
+    # A restart as long as the time between interruptions is itself cut short, mostly.
+    restarts_s = min(usual.restarts_s, usual.loss_s)
+    return {
+        "checkpoints": usual.checkpoints_s / usual.time_s,
+        "repeated": usual.weight * (usual.loss_s - restarts_s) / usual.time_s,
+        "restarts": usual.weight * restarts_s / usual.time_s,
+    }
+
+
+def _assumes(job: _Job, rates: Hazards) -> Iterator[str]:
+    yield "any accelerator that fails stops all; interruptions come at random"
+    yield from rates.basis
+    if job.is_spot:
+        yield (
+            "spot nodes are reclaimed in waves; the job waits, and is paid for, until as many nodes as "
+            "before are held"
+        )
+        yield from rates.spot_basis
+    if job.checkpoint_bytes is None:
+        yield f"a checkpoint takes {_UNKNOWN_CHECKPOINT_S:g} s: the number of trained parameters is not known"
+
+
+# What is usual on demand, for the estimators that still divide by it.
+_USUAL_BETWEEN_S = 1.8e8
+_USUAL_RESTART_S = 600.0
+
+
+def goodput_fraction(num_accelerators: ArrayLike) -> NDArray[np.float64]:
+    """The share of a long run's time that is progress, in (0, 1], on demand, by Llama 3's rates.
+
+    Returns an array of the shape of num_accelerators.
+    Assumes checkpoints of 10 s at the best interval, half of which is lost at each failure, restarts of ten
+    minutes, and that any accelerator stops all. `interrupted` is what knows the job; estimators of whole
+    times use this one until they give work.
+    Source: Young 1974; Daly 2006: overhead C / tau + (tau / 2 + R) / M. 419 unexpected interruptions of
+    16,384 accelerators in 54 days: one per 1.8e8 accelerator-seconds (Llama team 2024, section 3.3.4).
+    """
+    between_s = _USUAL_BETWEEN_S / np.asarray(num_accelerators, dtype=float)
+    interval_s = np.sqrt(2.0 * _UNKNOWN_CHECKPOINT_S * between_s)
+    lost = _UNKNOWN_CHECKPOINT_S / interval_s + (interval_s / 2 + _USUAL_RESTART_S) / between_s
+    return np.asarray(1.0 / (1.0 + lost))

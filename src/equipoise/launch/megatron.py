@@ -1,0 +1,210 @@
+"""A strategy as options of Megatron-LM's pretraining. The rules of its parser: megatron_options.toml."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.transformer import Transformer
+
+_FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+_FSDP_FIRST_STAGE = 2
+_FP8_RECIPES = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """Options that set a strategy in another program, one an entry, and what it has no option for."""
+
+    options: tuple[str, ...]
+    inexpressible: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """The options, one a line of a shell command; empty where there are none."""
+        return " \\\n".join(self.options) + "\n" if self.options else ""
+
+
+def megatron_options(strategy: Strategy, model: Transformer | None = None) -> Translation:
+    """Options of `pretrain_gpt.py` that set the strategy, and what of it Megatron-LM cannot do.
+
+    model: sizes that some options depend on: layers of stages, experts. No options at all where its checks
+    refuse to start, or would train something else.
+    """
+    refused = tuple(_refused(strategy, model))
+    if refused:
+        return Translation(options=(), inexpressible=refused)
+    return Translation(
+        options=(
+            *_axes(strategy, model),
+            f"--micro-batch-size {strategy.microbatch_samples}",
+            f"--global-batch-size {strategy.global_batch_samples}",
+            *_states(strategy),
+            *_optimizer(strategy),
+            *_recompute(strategy, model),
+            *_precision(strategy),
+            f"--attention-backend {'flash' if strategy.fused_attention else 'unfused'}",
+            *(("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",) if strategy.fused_loss else ()),
+        ),
+        inexpressible=tuple(_inexpressible(strategy, model)),
+    )
+
+
+def pipeline_layout(num_layers: int, num_stages: int, num_prediction_layers: int = 0) -> str:
+    """Layers of each stage in Megatron-LM's layout language: as even as they go, fuller stages first.
+
+    The embedding (E) is in the first stage; prediction layers (m) and the loss (L) are in the last.
+
+    >>> pipeline_layout(61, 16)
+    'Et*4|(t*4|)*12(t*3|)*2t*3L'
+    """
+    fewest, num_fuller = divmod(num_layers, num_stages)
+    counts = [fewest + (stage < num_fuller) for stage in range(num_stages)]
+    middle = counts[1:-1]
+    groups = [(count, middle.count(count)) for count in sorted(set(middle), reverse=True)]
+    between = "".join(f"(t*{count}|)*{times}" if times > 1 else f"t*{count}|" for count, times in groups)
+    return f"Et*{counts[0]}|{between}t*{counts[-1]}{'m' * num_prediction_layers}L"
+
+
+def _refused(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
+    """Why pretraining does not start, or is no such training."""
+    if strategy.trained != "full":
+        yield f"{strategy.trained} adapters: pretrain_gpt.py trains every weight"
+    if strategy.precision == "fp16" and strategy.ep > 1:
+        yield "expert parallelism in fp16: its argument check refuses it"
+    if model is not None and model.experts and strategy.tp > 1 and not strategy.sequence_parallel:
+        yield "experts with tp but without sequence parallelism: its layers refuse to train so"
+
+
+def _axes(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
+    yield f"--tensor-model-parallel-size {strategy.tp}"
+    yield f"--pipeline-model-parallel-size {strategy.pp}"
+    yield from _stages(strategy, model)
+    if strategy.cp > 1:
+        yield f"--context-parallel-size {strategy.cp}"
+    if strategy.ep > 1 or (model is not None and model.experts):
+        if model is not None and model.experts:
+            yield f"--num-experts {model.experts}"
+        yield f"--expert-model-parallel-size {strategy.ep}"
+        # Left out it is tp; the model keeps each expert whole, on the ranks of ep.
+        yield "--expert-tensor-parallel-size 1"
+        yield "--moe-token-dispatcher-type alltoall"
+    if strategy.sequence_parallel:
+        yield "--sequence-parallel"
+    if strategy.tp_overlap:
+        yield "--tp-comm-overlap"
+
+
+def _stages(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
+    """How layers are shared out among stages: evenly, or by a layout where they do not divide."""
+    num_stages = strategy.pp * strategy.interleave
+    if strategy.pp == 1:
+        return
+    if model is not None and (model.layers % num_stages or model.prediction_layers):
+        layout = pipeline_layout(model.layers, num_stages, model.prediction_layers)
+        if model.prediction_layers:
+            yield f"--mtp-num-layers {model.prediction_layers}"
+        yield f'--pipeline-model-parallel-layout "{layout}"'
+    elif strategy.interleave > 1:
+        yield f"--num-virtual-stages-per-pipeline-rank {strategy.interleave}"
+
+
+def _states(strategy: Strategy) -> Iterator[str]:
+    if strategy.zero_stage >= _FSDP_FIRST_STAGE:
+        yield "--use-megatron-fsdp"
+        yield f"--data-parallel-sharding-strategy {_FSDP_STRATEGIES[strategy.zero_stage]}"
+        yield "--ckpt-format fsdp_dtensor"
+        yield "--no-gradient-accumulation-fusion"
+    if strategy.zero_stage > 0 or _is_precision_aware(strategy):
+        yield "--use-distributed-optimizer"
+    if strategy.dp > 1:
+        yield "--overlap-grad-reduce"
+        if strategy.zero_stage > 0:
+            yield "--overlap-param-gather"
+
+
+def _is_precision_aware(strategy: Strategy) -> bool:
+    """Whether optimizer states are narrow or in the host's memory, and Megatron-LM can do that."""
+    if strategy.zero_stage >= _FSDP_FIRST_STAGE:
+        return False
+    return strategy.optimizer == "adam_8bit" or (
+        strategy.optimizer == "adam" and strategy.offload == "optimizer"
+    )
+
+
+def _optimizer(strategy: Strategy) -> Iterator[str]:
+    yield f"--optimizer {'sgd' if strategy.optimizer == 'sgd' else 'adam'}"
+    if not _is_precision_aware(strategy):
+        return
+    yield "--use-precision-aware-optimizer"
+    if strategy.optimizer == "adam_8bit":
+        yield "--exp-avg-dtype fp8 --exp-avg-sq-dtype fp8"
+    if strategy.offload == "optimizer" and strategy.optimizer == "adam":
+        yield "--optimizer-cpu-offload"
+
+
+def _recompute(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
+    if strategy.recompute == "full":
+        yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    if strategy.recompute == "selective":
+        modules = " ".join(_recomputed_modules(strategy, model))
+        yield f"--recompute-granularity selective --recompute-modules {modules}"
+
+
+def _recomputed_modules(strategy: Strategy, model: Transformer | None) -> tuple[str, ...]:
+    """What is recomputed: scores of unfused attention; where it is fused, the feed-forward blocks."""
+    if not strategy.fused_attention:
+        return ("core_attn",)
+    if model is None or not model.experts:
+        return ("layernorm", "mlp")
+    return ("layernorm", "mlp", "moe") if model.dense_layers else ("layernorm", "moe")
+
+
+def _precision(strategy: Strategy) -> Iterator[str]:
+    if strategy.precision == "fp16":
+        yield "--fp16"
+    elif strategy.precision not in {"fp32", "tf32"}:
+        yield "--bf16"
+    if strategy.precision in _FP8_RECIPES:
+        yield f"--fp8-format hybrid --fp8-recipe {_FP8_RECIPES[strategy.precision]}"
+    if strategy.precision == "fp4":
+        yield "--fp4-format e2m1 --fp4-recipe nvfp4"
+
+
+def _inexpressible(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
+    if strategy.pp > 1 and model is None:
+        yield "layers of each stage: they are not known here, and pp has to divide them"
+    if strategy.precision == "fp8_rowwise":
+        yield "fp8 scales by row: its recipes scale by tensor, block or MX group; bf16 is printed"
+    if strategy.precision == "tf32":
+        yield "tf32 products: it has no option for them"
+    if strategy.ep > 1 and model is None:
+        yield "the number of experts: not known here, and --num-experts has to be given"
+    if strategy.implementation == "compiled":
+        yield "torch.compile: fused kernels of Transformer Engine stand in for it"
+    if strategy.recompute == "selective" and strategy.fused_attention:
+        yield "recomputing every second product: whole modules are recomputed instead"
+    yield from _inexpressible_states(strategy)
+
+
+def _inexpressible_states(strategy: Strategy) -> Iterator[str]:
+    if strategy.zero_stage >= _FSDP_FIRST_STAGE and strategy.pp > 1:
+        yield f"ZeRO stage {strategy.zero_stage} with a pipeline: not documented for Megatron FSDP"
+    if strategy.optimizer == "adam_8bit":
+        if strategy.zero_stage >= _FSDP_FIRST_STAGE:
+            yield "8-bit Adam with Megatron FSDP: states stay in fp32"
+        else:
+            yield "8-bit Adam by block: its fp8 states have one scale a tensor, and are as large"
+            if strategy.zero_stage == 0 and strategy.dp > 1:
+                yield "whole optimizer states: narrow ones need its distributed optimizer (ZeRO stage 1)"
+    if strategy.offload == "optimizer_and_params":
+        yield "offloading of weights: only the optimizer's states can be"
+    elif strategy.offload == "optimizer" and not (
+        strategy.optimizer == "adam" and _is_precision_aware(strategy)
+    ):
+        yield "offloading of this optimizer: only Adam's states with the distributed optimizer can be"
+    elif strategy.offload == "optimizer" and strategy.zero_stage == 0 and strategy.dp > 1:
+        yield "whole offloaded states: they need its distributed optimizer (ZeRO stage 1)"
+    if strategy.compression != "none":
+        yield f"{strategy.compression} gradients"
+    if strategy.sync_period > 1:
+        yield "averaging of weights instead of gradients"

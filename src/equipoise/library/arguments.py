@@ -1,0 +1,110 @@
+"""Arguments of the Python functions by verb, written by docs/questions.py from the fields."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Literal, TypedDict
+
+
+class AdviseFields(TypedDict, total=False):
+    """Fields of `advise`: docs/questions.md has what each means."""
+
+    tokens: float | str
+    samples: float | str
+    global_batch: int | str
+    precision: str | Sequence[str]
+    accelerator: str | Sequence[str]
+    here: bool
+    max_accelerators: int | str
+    accelerators: int | str | Sequence[int]
+    node_size: int | str
+    topology: str | PathLike[str]
+    stock: int | str | Mapping[str, int | str]
+    power_cap: float | str
+    objective: Literal["balance", "time", "cost", "energy", "value_of_time"]
+    value_of_time: float | str
+    deadline: float | str
+    budget: float | str
+    queue: float | str
+    price: float | str | Mapping[str, float | str]
+    terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
+    electricity: float | str
+    pue: float | str
+    region: str
+    buy: bool
+    purchase: float | str
+    utilisation: float | str
+    hosting: float | str
+    horizon: float | str
+    runs: str | PathLike[str]
+    collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
+    trace: str | PathLike[str] | Sequence[str | PathLike[str]]
+    traced_as: str
+    fix: str | Sequence[str]
+    profile: str
+    tokens_per_param: float | str
+    data: str | PathLike[str]
+    also: str | PathLike[str] | Sequence[str | PathLike[str]]
+    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
+    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class PlanFields(TypedDict, total=False):
+    """Fields of `plan`: docs/questions.md has what each means."""
+
+    tokens: float | str
+    samples: float | str
+    global_batch: int | str
+    precision: str | Sequence[str]
+    accelerator: str | Sequence[str]
+    accelerators: int | str | Sequence[int]
+    nodes: int | str
+    node_size: int | str
+    topology: str | PathLike[str]
+    power_cap: float | str
+    objective: Literal["balance", "time", "cost", "energy", "value_of_time"]
+    value_of_time: float | str
+    deadline: float | str
+    budget: float | str
+    price: float | str | Mapping[str, float | str]
+    region: str
+    collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
+    fix: str | Sequence[str]
+    profile: str
+    top: int | str
+    data: str | PathLike[str]
+    also: str | PathLike[str] | Sequence[str | PathLike[str]]
+    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
+    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class PredictFields(TypedDict, total=False):
+    """Fields of `predict`: docs/questions.md has what each means."""
+
+    global_batch: int | str
+    accelerator: str | Sequence[str]
+    accelerators: int | str | Sequence[int]
+    value_of_time: float | str
+    deadline: float | str
+    price: float | str | Mapping[str, float | str]
+    region: str
+    from_: str | PathLike[str]
+    column: str | Sequence[str]
+    strategy: str
+    law: str
+    round: str
+    data: str | PathLike[str]
+    also: str | PathLike[str] | Sequence[str | PathLike[str]]
+    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
+    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class AllocateFields(TypedDict, total=False):
+    """Fields of `allocate`: docs/questions.md has what each means."""
+
+    accelerator: str | Sequence[str]
+    price: float | str | Mapping[str, float | str]
+    region: str
+    data: str | PathLike[str]
+    also: str | PathLike[str] | Sequence[str | PathLike[str]]
+    hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
+    workloads: str | PathLike[str] | Sequence[str | PathLike[str]]

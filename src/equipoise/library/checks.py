@@ -1,0 +1,130 @@
+"""`validate` and `topology` as functions: how wrong the model is on measured rows, and what links mean."""
+
+from os import PathLike
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.advice.links.links import USUAL_BATCH, Meaning, meaning
+from equipoise.advice.validation.shipped import basis_of
+from equipoise.advice.validation.validate import Validation
+from equipoise.advice.validation.validate import validate as validation_of
+from equipoise.bench.topology import here, read
+from equipoise.library.result import Presentation, Result
+from equipoise.report.measured_json import topology_fields, validation_fields
+from equipoise.report.pages.table import table_page
+from equipoise.report.pages.topology import TOPOLOGY
+from equipoise.report.words import count, plural
+from equipoise.runs.chosen import Folders, paths
+from equipoise.spec.catalogue import catalogue
+from equipoise.units import format_percent
+
+
+def validate(
+    files: Folders,
+    *,
+    calibrate: Folders = (),
+    split: str = "none",
+    profile: str = "auto",
+    hardware: Folders = (),
+    workloads: Folders = (),
+) -> Result[Validation]:
+    """The performance model compared with measured rows (CSV, Parquet).
+
+    calibrate: files whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. profile:
+    a shipped calibration for rows that nothing is fitted to, `auto` or `priors`. hardware, workloads: TOML
+    files that add to the catalogue. Raises DataError for a file that cannot be read, EvidenceError where
+    nothing can be predicted.
+    """
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        found = validation_of(
+            paths(files),
+            calibrate_on=paths(calibrate),
+            split=split,
+            basis_of=basis_of(profile),
+            catalogue=catalogue(paths(hardware), paths(workloads)),
+        )
+    return Result(record=found, presentation=_VALIDATION)
+
+
+def topology(
+    file: str | PathLike[str] | None = None,
+    *,
+    accelerator: str | None = None,
+    batch: int = USUAL_BATCH,
+    fp32: bool = False,
+    hardware: Folders = (),
+) -> Result[Meaning]:
+    """What joins accelerators, and what that means for training on two of them.
+
+    file: the output of `nvidia-smi topo -m` or rocm-smi; this machine is looked over unless given.
+    accelerator: what the devices are, where the file does not state it. batch: samples per step, shared by
+    two. fp32: predict for fp32 in place of autocast. Raises DataError for a file that is no topology.
+    """
+    known = catalogue(paths(hardware))
+    chip = None if accelerator is None else known.cluster(accelerator).accelerator
+    found = here() if file is None else read(Path(file).read_bytes(), where=Path(file).name)
+    about = meaning(found, chip=chip, batch=batch, with_autocast=not fp32, catalogue=known)
+    return Result(record=about, presentation=_TOPOLOGY)
+
+
+def _rows(found: Validation) -> pl.DataFrame:
+    """A row per measured row."""
+    columns = {
+        "file": pl.String,
+        "row": pl.Int64,
+        "workload": pl.String,
+        "num_accelerators": pl.Int64,
+        "unit": pl.String,
+        "measured": pl.Float64,
+        "predicted": pl.Float64,
+        "low": pl.Float64,
+        "high": pl.Float64,
+        "error": pl.Float64,
+        "fold": pl.String,
+        "reason": pl.String,
+    }
+    rows = [
+        {name: getattr(each.row if hasattr(each.row, name) else each, name) for name in columns}
+        for each in found.verdicts
+    ]
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def _gains(found: Meaning) -> pl.DataFrame:
+    """A row per class of link and model: two accelerators against one."""
+    columns = {
+        "link_class": pl.String,
+        "workload": pl.String,
+        "params": pl.Float64,
+        "speedup": pl.Float64,
+        "low": pl.Float64,
+        "high": pl.Float64,
+        "verdict": pl.String,
+    }
+    rows = [{name: getattr(each, name) for name in columns} for each in found.gains]
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def _about(found: Validation) -> str:
+    rows = plural(len(found.verdicts), "row")
+    return f"{rows}, {count(found.num_expressed)} of them expressed, split {found.split}"
+
+
+def _headline(found: Validation) -> str:
+    errors = found.errors
+    return (
+        f"Off by {format_percent(round(errors.median, 3))} (median) over "
+        f"{plural(found.num_executions, 'execution')}"
+    )
+
+
+_VALIDATION: Final = Presentation(
+    verb="validate",
+    fields=validation_fields,
+    frame=_rows,
+    page=table_page("rows", about=_about, headline=_headline, frame=_rows),
+)
+_TOPOLOGY: Final = Presentation(verb="topology", fields=topology_fields, frame=_gains, page=TOPOLOGY)

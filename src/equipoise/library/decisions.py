@@ -1,0 +1,197 @@
+"""`advise`, `plan`, `predict` and `allocate` as functions: the fields of the question are their arguments."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, Unpack, overload
+
+import polars as pl
+
+from equipoise.decide.allocation.allocate import Allocation
+from equipoise.decide.allocation.allocate import allocate as best_schedule
+from equipoise.decide.allocation.jobs import clock_s, read_jobs, read_prices, tariff_of
+from equipoise.decide.allocation.pool import pool_of
+from equipoise.decide.allocation.times import job_times
+from equipoise.decide.answer import Answer
+from equipoise.decide.decision import answer
+from equipoise.decide.field import Verb
+from equipoise.decide.prediction import Prediction
+from equipoise.decide.prediction import predict as predicted
+from equipoise.decide.query import ATTRIBUTES, FIELDS, Ask, TrainingQuery, unknown, values
+from equipoise.decide.question_file import read_question
+from equipoise.decide.solve_for import Reaches, solve_for
+from equipoise.errors import UsageError
+from equipoise.library.arguments import AdviseFields, AllocateFields, PlanFields, PredictFields
+from equipoise.library.result import Presentation, Result
+from equipoise.report.format import duration
+from equipoise.report.frames import candidate_frame
+from equipoise.report.json import allocation_fields, answer_fields, prediction_fields, reach_fields
+from equipoise.report.pages.answer import ANSWER
+from equipoise.report.pages.prediction import PREDICTION
+from equipoise.report.pages.reach import REACH
+from equipoise.report.pages.table import table_page
+from equipoise.report.words import plural
+from equipoise.runs.chosen import tables
+from equipoise.spec.catalogue import catalogue
+from equipoise.spec.renting import DEFAULT_GRID
+
+DecisionVerb: TypeAlias = Literal["advise", "plan", "predict"]
+
+
+AllocationObjective: TypeAlias = Literal["time", "makespan", "cost", "energy"]
+
+
+def _candidates(found: Answer) -> pl.DataFrame:
+    return candidate_frame(found.candidates, recommended=found.recommended)
+
+
+_ADVICE: Final = Presentation(verb="advise", fields=answer_fields, frame=_candidates, page=ANSWER)
+_PLAN: Final = Presentation(verb="plan", fields=answer_fields, frame=_candidates, page=ANSWER)
+_PREDICTION: Final = Presentation(
+    verb="predict",
+    fields=prediction_fields,
+    frame=lambda found: candidate_frame(found.candidates),
+    page=PREDICTION,
+)
+_REACH: Final = Presentation(
+    verb="advise",
+    fields=reach_fields,
+    frame=lambda found: candidate_frame([each.recommended for each in (found.best, *found.others)]),
+    page=REACH,
+)
+
+
+def _shares(found: Allocation) -> pl.DataFrame:
+    """A row per job, with its start and end beside the columns of its candidate."""
+    jobs = pl.DataFrame(
+        {
+            "job": [each.job.name for each in found.shares],
+            "start_s": [each.start_s for each in found.shares],
+            "end_s": [each.end_s.value for each in found.shares],
+        },
+        schema={"job": pl.String, "start_s": pl.Float64, "end_s": pl.Float64},
+    )
+    return jobs.hstack(candidate_frame([each.candidate for each in found.shares]).drop("recommended"))
+
+
+def _finished(found: Allocation) -> str:
+    late = "" if found.is_feasible else "; not all deadlines can be met"
+    return f"All done after {duration(found.makespan_s)}{late}"
+
+
+_ALLOCATION: Final = Presentation(
+    verb="allocate",
+    fields=allocation_fields,
+    frame=_shares,
+    page=table_page(
+        "jobs",
+        about=lambda found: f"{plural(len(found.shares), 'job')} on {found.pool.system.title}",
+        headline=_finished,
+        frame=lambda found: _shares(found).select(
+            "job", "num_accelerators", "start_s", "end_s", "time_s", "usd"
+        ),
+    ),
+)
+
+
+@overload
+def advise(workload: str | PathLike[str], *, ask: Ask, **fields: Unpack[AdviseFields]) -> Result[Reaches]: ...
+@overload
+def advise(workload: str | PathLike[str], **fields: Unpack[AdviseFields]) -> Result[Answer]: ...
+def advise(workload: str | PathLike[str], **fields: Any) -> Result[Any]:
+    """How many accelerators, of which kind, with which strategy, and why.
+
+    workload: of `equipoise list workloads`, `module:function`, or the path of a TOML file with the question.
+    fields: of the question, docs/questions.md. ask: how many tokens, or how large a model, instead.
+    Raises TypeError for a name that is no field; UsageError, SpecError, EvidenceError as `decide` does.
+    """
+    return result_of("advise", read_question(_given("advise", workload, fields), verb="advise"))
+
+
+def plan(workload: str | PathLike[str], **fields: Unpack[PlanFields]) -> Result[Answer]:
+    """Which parallel strategy, on how many accelerators; arguments and errors as of `advise`."""
+    found: Result[Answer] = result_of("plan", read_question(_given("plan", workload, fields), verb="plan"))
+    return found
+
+
+def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> Result[Prediction]:
+    """Times, money and energy at sizes nobody ran, and where returns diminish; arguments as of `advise`.
+
+    workload: may be left out where `from_` names a file with times of one's own.
+    """
+    asked = read_question(_given("predict", workload, fields), verb="predict")
+    found: Result[Prediction] = result_of("predict", asked)
+    return found
+
+
+def allocate(
+    jobs: str | PathLike[str],
+    *,
+    objective: AllocationObjective = "time",
+    electricity_by_hour: str | PathLike[str] | None = None,
+    begin: str | None = None,
+    **fields: Unpack[AllocateFields],
+) -> Result[Allocation]:
+    """Several trainings on one pool of accelerators: who gets how many, and when.
+
+    jobs: a TOML file in the form of docs/allocate.md. accelerator, among `fields`: the pool, as "64x h100".
+    objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of day, "HH:MM".
+    Errors as of `advise`.
+    """
+    given = {name: each for name, each in _given("allocate", None, fields).items() if name != "workload"}
+    return allocation_of(
+        Path(jobs),
+        given,
+        objective=objective,
+        electricity_by_hour=None if electricity_by_hour is None else Path(electricity_by_hour),
+        begin=begin,
+    )
+
+
+def allocation_of(
+    jobs: Path,
+    given: Mapping[str, object],
+    *,
+    objective: AllocationObjective,
+    electricity_by_hour: Path | None,
+    begin: str | None,
+) -> Result[Allocation]:
+    """The result of `allocate`. given: the fields of its question, as text or values."""
+    asked = values(given, verb="allocate")
+    pools = asked.get("systems", ())
+    if len(pools) != 1:
+        raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
+    known = catalogue(asked.get("hardware", ()), asked.get("workloads", ()))
+    file = read_jobs(jobs)
+    prices = None if electricity_by_hour is None else read_prices(electricity_by_hour)
+    pool = pool_of(
+        pools[0],
+        known,
+        price=next((price for _, price in asked.get("price", ())), None),
+        region=asked.get("region", DEFAULT_GRID),
+        tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
+    )
+    scores = tables(data=asked.get("data"), also=asked.get("also", ())).scores
+    times = job_times(file.jobs, pool, scores=scores, catalogue=known)
+    found = best_schedule(file.jobs, times, pool, objective=objective)
+    return Result(record=found, presentation=_ALLOCATION)
+
+
+def result_of(verb: DecisionVerb, asked: TrainingQuery) -> Result[Any]:
+    """The result of a question: of `solve_for` where one is asked for, else of the verb."""
+    scores = tables(data=asked.data, also=asked.also).scores
+    if verb == "predict":
+        return Result(record=predicted(asked, scores=scores), presentation=_PREDICTION)
+    if asked.ask is not None:
+        return Result(record=solve_for(asked, scores=scores), presentation=_REACH)
+    return Result(record=answer(asked, scores=scores), presentation=_ADVICE if verb == "advise" else _PLAN)
+
+
+def _given(verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call. Raises TypeError for one that is no field of the verb, naming the nearest."""
+    for name in fields:
+        attribute = ATTRIBUTES.get(name.removesuffix("_"))
+        if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
+            raise TypeError(f"{verb}(): {unknown(name, verb)}")
+    named = str(workload) if isinstance(workload, Path) else workload
+    return {"workload": named, **fields}

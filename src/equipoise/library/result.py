@@ -1,0 +1,76 @@
+"""What the Python functions return: the record of an answer, and the forms in which it is shown."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import orjson
+import polars as pl
+
+from equipoise.errors import UsageError
+from equipoise.report import html
+from equipoise.report.document import document, encode
+from equipoise.report.notebook import charts, notebook_html, python_figure
+from equipoise.report.page import Page
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presentation(Generic[Record]):
+    """How the records of one verb are shown. fields: of its document; frame: its rows; page: its page."""
+
+    verb: str
+    fields: Callable[[Record], Mapping[str, Any]]
+    frame: Callable[[Record], pl.DataFrame]
+    page: Page[Record]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Result(Generic[Record]):
+    """A record, and how it is shown: as text, in a notebook, as a table, a figure, a document or a page."""
+
+    record: Record
+    presentation: Presentation[Record]
+
+    def __repr__(self) -> str:
+        """What was asked, and what to do: two lines."""
+        page = self.presentation.page
+        return f"{self.presentation.verb}: {page.about(self.record)}\n{page.headline(self.record)}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer on one screen."""
+        return str(notebook_html(self.presentation.page, self.record))
+
+    def frame(self) -> pl.DataFrame:
+        """A table, a row per candidate; of `validate` per measured row, of `topology` per link and model."""
+        return self.presentation.frame(self.record)
+
+    def figure(self, name: str | None = None) -> Any:  # noqa: ANN401 - Figure
+        """The first figure of the page, or the one of that name, as a `plotly.graph_objects.Figure`.
+
+        Raises UsageError where the page has no such figure, or Plotly is not installed.
+        """
+        found = charts(self.presentation.page, self.record)
+        chart = next(iter(found.values()), None) if name is None else found.get(name)
+        if chart is None:
+            names = ", ".join(found) or "no figures"
+            raise UsageError(f"no figure{'' if name is None else f' {name!r}'}: there are {names}")
+        return python_figure(chart)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document that the verb prints with `--json`."""
+        found: dict[str, Any] = orjson.loads(self.to_json())
+        return found
+
+    def fields(self) -> Mapping[str, Any]:
+        """What the document says after its head."""
+        return self.presentation.fields(self.record)
+
+    def to_json(self) -> bytes:
+        """The same as the bytes of a file."""
+        return encode(document(self.presentation.verb, self.fields()))
+
+    def to_html(self) -> str:
+        """The whole page as the text of one HTML file that opens offline."""
+        return html.render(self.presentation.page, self.record)

@@ -1,0 +1,500 @@
+"""Time of one collective from payload, group and links, and what fits it to measured ones. Elementwise.
+
+Every argument is a float or an array; arrays broadcast. A search calls these on millions of strategies.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.errors import DataError, EvidenceError, FitError
+from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.machine import Group, Wires
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, OCTAVES, CollectiveParameters, Prior
+
+Numbers: TypeAlias = NDArray[np.float64]
+Timer: TypeAlias = Callable[[Floats, Group, Wires, CollectiveParameters], Floats]
+
+# A step of a tree moves a whole chunk: 28 us inside and 50 us between nodes where a step of a ring takes 3.4
+# and 14 us, 8.2 and 3.6 times as long (NCCL src/graph/tuning.cc; aws-ofi-nccl include/nccl_ofi_tuner.h).
+_TREE_STEP = 5.0
+_FEWEST_SIZES = 3
+# 0.05: what repetitions of one collective on one machine differ by, and no model need follow more closely.
+NOISE_LOG_SD = 0.05
+# What the fitted model leaves at a point; it fades over OCTAVES. Results hardly change from 0.1 to 0.15
+# (docs/experiments/0005-collectives.md).
+_RESIDUAL_LOG_SD = 0.1
+
+
+def _together(intra: Floats, inter: Floats, parameters: CollectiveParameters) -> Floats:
+    # Two pipelined phases: the longer, and what it does not hide of the shorter.
+    return np.maximum(intra, inter) + parameters.serial_share * np.minimum(intra, inter)
+
+
+def _steps_s(
+    intra_steps: Floats, inter_steps: Floats, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    return intra_steps * (parameters.intra_latency_scale * wires.intra.latency_s) + inter_steps * (
+        parameters.inter_latency_scale * wires.inter.latency_s
+    )
+
+
+def _inter_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    # A rank's seconds per byte over its share of the cards; none where the group stays inside a node.
+    rate = parameters.inter_fraction * wires.inter.byte_per_s
+    return np.greater(group.num_nodes, 1) * (group.num_sharing / rate)
+
+
+def _seconds(
+    payload_bytes: Floats,
+    byte_s: Floats,
+    steps_s: Floats,
+    *,
+    quick_steps_s: Floats,
+    group: Group,
+    wires: Wires,
+    parameters: CollectiveParameters,
+) -> Floats:
+    """Seconds by the faster of two protocols, given seconds on the wires per byte and those of all steps.
+
+    The ordinary one cuts a long message into chunks and pays the pipeline's fill once; a message shorter than
+    the fill is not cut and pays its trip twice. The other trades rate for latency where the network can.
+    Only the last two lines are as large as the payloads; all before are as large as the groups.
+    """
+    launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
+    carried = np.logical_or(np.less_equal(group.num_nodes, 1), np.greater(wires.keeps_order, 0))
+    quick_start_s = np.where(carried, launch_s + parameters.quick_step * quick_steps_s, np.inf)
+    wire_s = payload_bytes * byte_s
+    bulk_s = wire_s * (1.0 + parameters.fill_s / (wire_s + parameters.fill_s)) + (launch_s + steps_s)
+    return np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
+
+
+def _as_measured(
+    operation: str, seconds: Floats, payload_bytes: Floats, group: Group, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds with what was measured of the operation on this machine; as they are where nothing was."""
+    known = None if parameters.measured is None else parameters.measured.get(operation)
+    return seconds if known is None else seconds * np.exp(known.at(payload_bytes, group))
+
+
+def _ring_byte_s(
+    traffic: Floats, local: float, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds on the wires per payload byte, of which each rank passes `traffic` bytes on around a ring.
+
+    local: bytes that a rank moves through its own memory on the way.
+    """
+    rate = wires.intra.byte_per_s
+    intra_s = traffic / (parameters.intra_fraction * rate) + local * parameters.local_share / rate
+    # A node has a ring for each of its ranks' cards, so each card carries its part.
+    inter_s = traffic / group.ranks_per_node * _inter_byte_s(group, wires, parameters)
+    return _together(np.greater(group.ranks_per_node, 1) * intra_s, inter_s, parameters)
+
+
+def _ring_s(
+    payload_bytes: Floats, traffic: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds of one trip around a ring through all ranks, `traffic` of each byte on every link."""
+    byte_s = _ring_byte_s(traffic, 0.5, group, wires, parameters)
+    steps_s = _steps_s(group.num_ranks - group.num_nodes, group.num_nodes - 1, wires, parameters)
+    return _seconds(
+        payload_bytes,
+        byte_s,
+        steps_s,
+        quick_steps_s=steps_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
+
+
+def _tree_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    """Seconds on the wires per byte of an all-reduce by two trees of half the payload each."""
+    inside, rate = group.ranks_per_node, wires.intra.byte_per_s
+    chain_s = (2 / parameters.intra_fraction + parameters.local_share) / rate
+    # A reducing switch takes a rank's payload once and its share of sums once more, in each direction.
+    switch_s = (inside + 1) / inside / (parameters.switch_fraction * rate)
+    intra_s = np.where(np.greater(wires.switch_reduces, 0), np.minimum(chain_s, switch_s), chain_s)
+    # Between two nodes each card sends the sums once, between more twice: down to two nodes, or up and down.
+    inter_s = np.minimum(group.num_nodes - 1, 2) / inside * _inter_byte_s(group, wires, parameters)
+    return _together(np.greater(inside, 1) * intra_s, inter_s, parameters)
+
+
+def all_reduce_s(
+    payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds of summing `payload_bytes` that every rank holds, all getting the sum: by ring or trees.
+
+    Returns 0.0 for one rank.
+    Assumes nothing else on the wires, equal ranks, and cards used equally by all ranks of a node.
+    Source: Patarasuk and Yuan 2009 (ring); Sanders, Speck and Träff 2009 (two trees); steps as NCCL counts
+    them (src/graph/tuning.cc); a reducing switch moves (p + 1) / p payloads in each direction.
+
+    >>> from equipoise.perfmodel.machine import Wire
+    >>> wire = Wire(byte_per_s=100e9, latency_s=0.0)
+    >>> ideal = CollectiveParameters(launch_s=0.0, intra_fraction=1.0, local_share=0.0, fill_s=1e-12)
+    >>> pair = Group(ranks_per_node=2, num_nodes=1)
+    >>> round(float(all_reduce_s(1e9, pair, Wires(intra=wire, inter=wire), ideal)), 9)
+    0.01
+    """
+    ranks, nodes = group.num_ranks, group.num_nodes
+    byte_s = np.minimum(
+        _ring_byte_s(2 * (ranks - 1) / ranks, 1.0, group, wires, parameters),
+        _tree_byte_s(group, wires, parameters),
+    )
+    ring_s = _steps_s(2 * (ranks - nodes), 2 * (nodes - 1), wires, parameters)
+    tree_s = _steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)), wires, parameters)
+    seconds = _seconds(
+        payload_bytes,
+        byte_s,
+        np.minimum(ring_s, _TREE_STEP * tree_s),
+        quick_steps_s=tree_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
+    return _as_measured("all_reduce", seconds, payload_bytes, group, parameters)
+
+
+def all_gather_s(
+    payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds of giving every rank all parts of `payload_bytes`, of which each holds an equal part.
+
+    payload_bytes: what a rank holds afterwards. Returns 0.0 for one rank.
+    Assumes a ring through all ranks, with a rail for each network card.
+    Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
+    """
+    seconds = _parted_s(payload_bytes, group, wires, parameters)
+    return _as_measured("all_gather", seconds, payload_bytes, group, parameters)
+
+
+def reduce_scatter_s(
+    payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds of summing `payload_bytes` that every rank holds, each keeping an equal part of the sum.
+
+    payload_bytes: what a rank holds before. Returns 0.0 for one rank.
+    Assumes a ring through all ranks, with a rail for each network card: the reverse of an all-gather.
+    Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
+    """
+    seconds = _parted_s(payload_bytes, group, wires, parameters)
+    return _as_measured("reduce_scatter", seconds, payload_bytes, group, parameters)
+
+
+def _parted_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    """Seconds of a ring on which each rank passes on all parts of the payload but one."""
+    ranks = group.num_ranks
+    return _ring_s(payload_bytes, (ranks - 1) / ranks, group, wires, parameters)
+
+
+def broadcast_s(
+    payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds of giving every rank the `payload_bytes` that one of them holds; 0.0 for one rank.
+
+    Assumes a pipelined chain through all ranks, with a rail for each network card.
+    Source: Hockney 1994 for a step; every link carries the payload once.
+    """
+    seconds = _ring_s(payload_bytes, np.greater(group.num_ranks, 1) * 1.0, group, wires, parameters)
+    return _as_measured("broadcast", seconds, payload_bytes, group, parameters)
+
+
+def all_to_all_s(
+    payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
+) -> Floats:
+    """Seconds in which every rank sends an equal part of `payload_bytes` to every rank, itself included.
+
+    payload_bytes: what a rank holds before, and after. Returns 0.0 for one rank.
+    Assumes equal parts, and that what goes to one node travels together.
+    Source: each rank sends (g - 1) / p of its payload inside its node of g ranks, (p - g) / p to other nodes.
+    """
+    ranks, inside = group.num_ranks, group.ranks_per_node
+    intra_s = (inside - 1) / ranks / (parameters.intra_fraction * wires.intra.byte_per_s)
+    inter_s = (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
+    steps_s = _steps_s(inside - 1, group.num_nodes - 1, wires, parameters)
+    seconds = _seconds(
+        payload_bytes,
+        _together(intra_s, inter_s, parameters),
+        steps_s,
+        quick_steps_s=steps_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
+    return _as_measured("all_to_all", seconds, payload_bytes, group, parameters)
+
+
+def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
+    """Seconds of sending `payload_bytes` to the next rank of a group: between nodes if it has several.
+
+    group: the whole axis, e.g. all stages of a pipeline. Returns 0.0 for one rank.
+    Assumes the slowest neighbour decides: with several nodes some pair crosses.
+    Source: Hockney 1994: latency + bytes / rate.
+    """
+    between = np.greater(group.num_nodes, 1)
+    within = np.logical_and(np.greater(group.ranks_per_node, 1), np.logical_not(between))
+    intra_s = within / (parameters.intra_fraction * wires.intra.byte_per_s)
+    steps_s = _steps_s(within * 1.0, between * 1.0, wires, parameters)
+    seconds = _seconds(
+        payload_bytes,
+        intra_s + _inter_byte_s(group, wires, parameters),
+        steps_s,
+        quick_steps_s=steps_s,
+        group=group,
+        wires=wires,
+        parameters=parameters,
+    )
+    return _as_measured("send", seconds, payload_bytes, group, parameters)
+
+
+OPERATIONS: Mapping[str, Timer] = MappingProxyType(
+    {
+        "all_reduce": all_reduce_s,
+        "all_gather": all_gather_s,
+        "reduce_scatter": reduce_scatter_s,
+        "all_to_all": all_to_all_s,
+        "broadcast": broadcast_s,
+        "send": send_s,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Measured collectives of one operation; every field of shape (n_points,).
+
+    payload_bytes: as the operation's function here counts them. log_error: half the width, in
+    logarithms, of what rounding leaves open; such a point counts that much less.
+    """
+
+    operation: str
+    payload_bytes: Numbers
+    ranks_per_node: Numbers
+    num_nodes: Numbers
+    seconds: Numbers
+    log_error: Numbers
+
+    def __post_init__(self) -> None:
+        """Refuse what is no measurement of a collective."""
+        if self.operation not in OPERATIONS:
+            raise DataError(f"operation={self.operation!r}; expected one of {', '.join(OPERATIONS)}")
+        shapes = {getattr(self, each.name).shape for each in fields(self) if each.name != "operation"}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise DataError(f"timings: arrays of shapes {sorted(shapes)}; expected one shape (n_points,)")
+        for name in ("payload_bytes", "ranks_per_node", "num_nodes", "seconds"):
+            wrong = ~(np.isfinite(getattr(self, name)) & (getattr(self, name) > 0))
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise DataError(
+                    f"timings: {name}[{row}]={getattr(self, name)[row]:g}; expected a number above zero"
+                )
+
+    @property
+    def group(self) -> Group:
+        """The ranks that took part, per point."""
+        return Group(ranks_per_node=self.ranks_per_node, num_nodes=self.num_nodes)
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Timings":
+        """The points at which `chosen`, of shape (n_points,), holds."""
+        arrays = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "operation"}
+        return replace(self, **{name: values[chosen] for name, values in arrays.items()})
+
+
+def timings(
+    operation: str,
+    payload_bytes: ArrayLike,
+    seconds: ArrayLike,
+    *,
+    ranks_per_node: ArrayLike,
+    num_nodes: ArrayLike = 1.0,
+    log_error: ArrayLike = 0.0,
+) -> Timings:
+    """Timings from numbers that broadcast to one row of points.
+
+    Raises DataError for an unknown operation, a number that is not above zero, or shapes that do not agree.
+    """
+    stated = (payload_bytes, seconds, ranks_per_node, num_nodes, log_error)
+    try:
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=float)) for each in stated))
+    except ValueError as err:
+        shapes = [np.shape(each) for each in stated]
+        raise DataError(f"timings: arrays of shapes {shapes}; expected one shape (n_points,)") from err
+    names = ("payload_bytes", "seconds", "ranks_per_node", "num_nodes", "log_error")
+    return Timings(operation=operation, **dict(zip(names, arrays, strict=True)))
+
+
+def _log_residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) -> Numbers:
+    modelled_s = OPERATIONS[points.operation](points.payload_bytes, points.group, wires, parameters)
+    return np.asarray(np.log(points.seconds) - np.log(modelled_s))
+
+
+def _check_evidence(measured: tuple[Timings, ...]) -> None:
+    num_sizes = len({float(size) for points in measured for size in points.payload_bytes})
+    if num_sizes < _FEWEST_SIZES:
+        raise EvidenceError(
+            f"collectives were measured at {num_sizes} sizes; latency and rate need at least {_FEWEST_SIZES}",
+            missing=(f"{_FEWEST_SIZES - num_sizes} more message sizes, from a few KiB to some GiB",),
+        )
+    if any(np.less_equal(points.group.num_ranks, 1).any() for points in measured):
+        raise DataError(
+            "timings: a collective over one rank; expected at least two, as one never communicates"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The most probable parameters, and how sure they are: the covariance of their logarithms.
+
+    names: the fields fitted, in the order of log_values, (n_names,), and log_covariance.
+    """
+
+    parameters: CollectiveParameters
+    names: tuple[str, ...]
+    log_values: Numbers
+    log_covariance: Numbers
+
+
+def fitted(
+    measured: tuple[Timings, ...],
+    wires: Wires,
+    *,
+    priors: tuple[Prior, ...] = COLLECTIVE_PRIORS,
+    start: CollectiveParameters | None = None,
+) -> Fitted:
+    """The most probable parameters of a machine whose collectives took the times measured, at any number of
+    sizes.
+
+    priors: of those that are fitted; start: values of the others. Otherwise as `fit_collectives`.
+    Assumes that near its peak the posterior is normal (Gelman et al. 2013, section 4.1).
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
+
+    names, others = tuple(prior.name for prior in priors), start or CollectiveParameters()
+    medians = np.log([prior.median for prior in priors])
+    log_sds = np.array([prior.log_sd for prior in priors])
+    largest = np.log([prior.largest for prior in priors])
+
+    def parameters(logs: Numbers) -> CollectiveParameters:
+        return replace(others, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+
+    def misfits(logs: Numbers) -> Numbers:
+        candidate = parameters(logs)
+        data = [
+            _log_residuals(points, wires, candidate) / np.hypot(NOISE_LOG_SD, points.log_error)
+            for points in measured
+        ]
+        return np.concatenate([*data, (logs - medians) / log_sds])
+
+    found = least_squares(misfits, medians, bounds=(-np.inf, largest + 1e-9), loss="soft_l1", x_scale=log_sds)
+    if not np.isfinite(found.cost):
+        raise FitError("collectives: no parameters fit the times measured; check units and sizes")
+    jacobian = np.asarray(found.jac)
+    return Fitted(
+        parameters=parameters(found.x),
+        names=names,
+        log_values=np.asarray(found.x),
+        log_covariance=np.asarray(np.linalg.pinv(jacobian.T @ jacobian)),
+    )
+
+
+def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectiveParameters:
+    """The most probable parameters of a machine whose collectives took the times measured.
+
+    measured: one Timings per operation, or more. wires: the machine's links as stated, which they scale.
+    Raises EvidenceError for fewer than three sizes; FitError if no parameters fit.
+    Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior.
+    Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
+    """
+    _check_evidence(measured)
+    return fitted(measured, wires).parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """What the model leaves of one operation's log times, as a sum of one kernel a point.
+
+    log_bytes, log_inside, log_nodes: where points lie, in octaves; weights: of kernels; all (n_points,).
+    """
+
+    log_bytes: Numbers
+    log_inside: Numbers
+    log_nodes: Numbers
+    weights: Numbers
+
+    def at(self, payload_bytes: Numbers, group: Group) -> Numbers:
+        """Log(measured / modelled) as the points let expect it; arguments broadcast."""
+        at = _octaves(payload_bytes, group)
+        found = np.zeros(np.broadcast_shapes(*(each.shape for each in at)))
+        for size, inside, nodes, weight in zip(
+            self.log_bytes, self.log_inside, self.log_nodes, self.weights, strict=True
+        ):
+            found += weight * _kernel(at[0] - size, at[1] - inside, at[2] - nodes)
+        return found
+
+
+def _octaves(payload_bytes: ArrayLike, group: Group) -> tuple[Numbers, Numbers, Numbers]:
+    payload, inside, nodes = (
+        np.asarray(each, dtype=float) for each in (payload_bytes, group.ranks_per_node, group.num_nodes)
+    )
+    return np.log2(np.maximum(payload, 1.0)), np.log2(inside), np.log2(nodes)
+
+
+def _kernel(sizes: Numbers, inside: Numbers, nodes: Numbers) -> Numbers:
+    # Matern 3/2: residuals have kinks where the library changes its algorithm.
+    far = np.sqrt(3.0 * (sizes**2 + inside**2 + nodes**2)) / OCTAVES
+    return np.asarray(_RESIDUAL_LOG_SD**2 * (1.0 + far) * np.exp(-far))
+
+
+def _residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) -> Residuals:
+    sizes, inside, nodes = _octaves(points.payload_bytes, points.group)
+    covariance = _kernel(*(each[:, None] - each for each in (sizes, inside, nodes)))
+    noise = np.diag(NOISE_LOG_SD**2 + points.log_error**2)
+    weights = np.asarray(
+        np.linalg.solve(covariance + noise, _log_residuals(points, wires, parameters)), dtype=float
+    )
+    return Residuals(
+        log_bytes=sizes, log_inside=inside, log_nodes=nodes, weights=np.asarray(weights, dtype=float)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTable:
+    """A machine's collectives as measured: fitted parameters, and per operation what they leave."""
+
+    wires: Wires
+    parameters: CollectiveParameters
+    residuals: Mapping[str, Residuals]
+
+    def seconds(self, operation: str, payload_bytes: ArrayLike, group: Group) -> Numbers:
+        """Seconds of collectives; arguments broadcast. What was measured comes back nearly as it was.
+
+        Raises DataError for an operation that is not in OPERATIONS.
+        Assumes that what the model leaves changes steadily with the logarithms of size and ranks, and fades
+        within a few doublings of what was measured: beyond, the model stands alone.
+        Source: Gaussian process regression (Rasmussen and Williams 2006, eq. 2.25 and 4.17).
+        """
+        if operation not in OPERATIONS:
+            raise DataError(f"operation={operation!r}; expected one of {', '.join(OPERATIONS)}")
+        payload = np.asarray(payload_bytes, dtype=float)
+        modelled_s = np.asarray(OPERATIONS[operation](payload, group, self.wires, self.parameters))
+        known = self.residuals.get(operation)
+        return modelled_s if known is None else modelled_s * np.exp(known.at(payload, group))
+
+
+def collective_table(measured: tuple[Timings, ...], wires: Wires) -> CollectiveTable:
+    """The table of a machine whose collectives were measured.
+
+    measured: one Timings an operation. wires: as for `fit_collectives`, whose errors this raises.
+    Raises DataError where an operation comes twice.
+    """
+    operations = [points.operation for points in measured]
+    if len(set(operations)) < len(operations):
+        raise DataError(f"collective table: operations {operations}; expected each once, its points together")
+    parameters = fit_collectives(measured, wires)
+    residuals = {points.operation: _residuals(points, wires, parameters) for points in measured}
+    return CollectiveTable(wires=wires, parameters=parameters, residuals=MappingProxyType(residuals))

@@ -1,0 +1,371 @@
+"""Strategies as arrays, and every layout of ranks and batches that a space allows."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache, partial
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.perfmodel.space import (
+    AXES,
+    LAYER_OPTIONS,
+    LAYOUT_OPTIONS,
+    STATE_OPTIONS,
+    Combinations,
+    LegalCombinations,
+    Limits,
+    Space,
+    axes_fault,
+    expert_fault,
+)
+from equipoise.spec.strategy import (
+    COMPRESSIONS,
+    FLAGS,
+    IMPLEMENTATIONS,
+    OFFLOADS,
+    OPTIMIZERS,
+    PRECISIONS,
+    RECOMPUTES,
+    TRAINED,
+    Strategy,
+)
+
+Numbers: TypeAlias = NDArray[np.float64]
+Codes: TypeAlias = NDArray[np.intp]
+
+# Options that are words: their code is the position in the tuple.
+CODES: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTES,
+    "precision": PRECISIONS,
+    "implementation": IMPLEMENTATIONS,
+    "optimizer": OPTIMIZERS,
+    "offload": OFFLOADS,
+    "compression": COMPRESSIONS,
+    "trained": TRAINED,
+}
+_, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
+_MOST_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Many strategies: the fields of `Strategy`, each an array that broadcasts against the others.
+
+    Counts are float64, so that nothing overflows or divides as integers; words are integer codes (CODES).
+    """
+
+    dp: Numbers
+    tp: Numbers
+    pp: Numbers
+    cp: Numbers
+    ep: Numbers
+    microbatch_samples: Numbers
+    global_batch_samples: Numbers
+    zero_stage: Numbers
+    interleave: Numbers
+    sequence_parallel: Numbers
+    tp_overlap: Numbers
+    fused_attention: Numbers
+    fused_loss: Numbers
+    recompute: Codes
+    precision: Codes
+    implementation: Codes
+    optimizer: Codes
+    offload: Codes
+    compression: Codes
+    compression_rank: Numbers
+    sync_period: Numbers
+    trained: Codes
+    lora_rank: Numbers
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape all fields broadcast to."""
+        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in fields(self)))
+
+    @property
+    def num_accelerators(self) -> Numbers:
+        """Accelerators each strategy takes."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def num_microbatches(self) -> Numbers:
+        """Micro-batches a dp rank goes through in a step."""
+        return self.global_batch_samples / (self.dp * self.microbatch_samples)
+
+    def strategy(self, index: int) -> Strategy:
+        """The strategy at a flat index of the broadcast shape."""
+        shape = self.shape
+        position = np.unravel_index(index, shape)
+        stated: dict[str, Any] = {}
+        for field in fields(self):
+            value = np.broadcast_to(getattr(self, field.name), shape)[position]
+            if field.name in CODES:
+                stated[field.name] = CODES[field.name][int(value)]
+            elif field.name in FLAGS:
+                stated[field.name] = bool(value)
+            else:
+                stated[field.name] = int(value)
+        return Strategy(**stated)
+
+
+def grid(strategies: Sequence[Strategy]) -> Grid:
+    """Flat rows: every field of shape (n_strategies,)."""
+    columns: dict[str, Any] = {}
+    for field in fields(Grid):
+        values = [getattr(each, field.name) for each in strategies]
+        if field.name in CODES:
+            columns[field.name] = np.array(
+                [CODES[field.name].index(value) for value in values], dtype=np.intp
+            )
+        else:
+            columns[field.name] = np.array(values, dtype=float)
+    return Grid(**columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
+
+    Arrays of shape (n_layouts,). space: which of the spaces asked for, by its position. axes: a number for
+    the axes' sizes; layouts with the same number differ in their batches only.
+    """
+
+    dp: Numbers
+    tp: Numbers
+    pp: Numbers
+    cp: Numbers
+    ep: Numbers
+    microbatch_samples: Numbers
+    global_batch_samples: Numbers
+    space: Codes
+    axes: Codes
+
+    def __len__(self) -> int:
+        """How many layouts."""
+        return len(self.dp)
+
+    def at(self, which: Codes | slice) -> "Layouts":
+        """Some of the layouts, in the order given."""
+        return Layouts(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutGroup:
+    """Layouts that allow the same combinations of the other options: LAYER_OPTIONS, and STATE_OPTIONS."""
+
+    layouts: Layouts
+    layers: Combinations
+    states: Combinations
+
+    @property
+    def num_each(self) -> int:
+        """Strategies of a layout."""
+        return len(self.layers) * len(self.states)
+
+    def only(self, layers: Sequence[int], states: Sequence[int]) -> "LayoutGroup":
+        """The same layouts with some combinations, by their numbers."""
+        return replace(
+            self,
+            layers=tuple(self.layers[each] for each in layers),
+            states=tuple(self.states[each] for each in states),
+        )
+
+    def at(self, which: Codes) -> "LayoutGroup":
+        """Some of the layouts with the same combinations."""
+        return replace(self, layouts=self.layouts.at(which))
+
+    def strategy(self, layout: int, layer: int, state: int) -> Strategy:
+        """The strategy of a layout and combinations, by their numbers."""
+        sizes = {name: int(getattr(self.layouts, name)[layout]) for name in LAYOUT_OPTIONS}
+        layers = dict(zip(LAYER_OPTIONS, self.layers[layer], strict=True))
+        states = dict(zip(STATE_OPTIONS, self.states[state], strict=True))
+        return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]
+
+    def meshes(self, most_elements: int) -> Iterator[tuple[int, Layouts, Grid]]:
+        """The strategies as meshes of at most about `most_elements` each: first layout, layouts and mesh."""
+        each = max(1, most_elements // self.num_each)
+        for start in range(0, len(self.layouts), each):
+            layouts = self.layouts.at(slice(start, start + each))
+            yield start, layouts, _mesh(layouts, self.layers, self.states)
+
+
+def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Grid:
+    """An open mesh of layouts, combinations of layer options and combinations of state options."""
+    columns: dict[str, Any] = {name: getattr(layouts, name)[:, None, None] for name in LAYOUT_OPTIONS}
+    for names, combined, shape in ((LAYER_OPTIONS, layers, (1, -1, 1)), (STATE_OPTIONS, states, (1, 1, -1))):
+        for name, values in zip(names, zip(*combined, strict=True), strict=True):
+            codes = (
+                np.array([CODES[name].index(str(value)) for value in values], dtype=np.intp)
+                if name in CODES
+                else np.array(values, dtype=float)
+            )
+            # An option with one value is one element: nothing is computed per combination for its sake.
+            columns[name] = (codes[:1] if len(set(values)) == 1 else codes).reshape(shape)
+    return Grid(**columns)
+
+
+def layout_groups(
+    spaces: Sequence[Space], limits: Limits
+) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
+    """The layouts of spaces by what they allow, and why layouts of each space were left out.
+
+    spaces: of the same choices, at least one; they differ in their accelerators and batches.
+    None of a group's combinations is illegal, and a quantity is computed once for all strategies that share
+    it.
+    """
+    legal = LegalCombinations(space=spaces[0], limits=limits)
+    blocks: dict[tuple[int, int], list[_Block]] = defaultdict(list)
+    faults = tuple(Counter[str]() for _ in spaces)
+    numbers = count()
+    for index, (space, wrong) in enumerate(zip(spaces, faults, strict=True)):
+        counted: set[tuple[Any, ...]] = set()
+        for block in _blocks(space, limits, wrong, first=(index, numbers)):
+            layers = legal.of_layers(tp=block.tp, cp=block.cp)
+            states = legal.of_states(
+                tp=block.tp, pp=block.pp, ranks=block.dp * block.cp, fills_pipeline=block.of.fill_pipeline
+            )
+            for each in (layers, states):
+                if each.reason and each.key not in counted:
+                    counted.add(each.key)
+                    wrong[each.reason] += 1
+            if layers.allowed and states.allowed:
+                blocks[layers.number, states.number].append(block)
+    return tuple(
+        LayoutGroup(
+            layouts=_layouts(of),
+            layers=legal.numbered[layers],
+            states=legal.numbered[states],
+        )
+        for (layers, states), of in blocks.items()
+    ), faults
+
+
+class _Batches(NamedTuple):
+    """Global batches and micro-batches. fill_pipeline: whether micro-batches are a multiple of the stages."""
+
+    fill_pipeline: bool
+    batches: Numbers
+    microbatches: Numbers
+
+
+class _Block(NamedTuple):
+    """Layouts of the same axes whose micro-batches all fill the pipeline, or all do not."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    of: _Batches
+    space: int
+    axes: int
+
+
+def _blocks(
+    space: Space, limits: Limits, faults: Counter[str], *, first: tuple[int, Iterator[int]]
+) -> Iterator[_Block]:
+    """Every way to share the accelerators and the batch out; what is illegal is counted by its reason.
+
+    first: the number of the space, and those of the sizes of its axes.
+    """
+    shares = [*divisors(limits.experts)] if limits.experts else [1]
+    experts = [each for each in shares if space.allows("ep", each)]
+    if not experts:
+        faults[f"ep asked for is not among {_short(shares)}, which divide the experts"] += 1
+    batches = cache(partial(_batches, space))
+    by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp))
+    number, axes = first
+    for dp, tp, pp, cp in _shares(space, limits, faults):
+        ranks = dp * tp * cp
+        for ep in experts:
+            wrong = expert_fault(limits, ranks=ranks, ep=ep)
+            if wrong:
+                faults[wrong] += 1
+                continue
+            for reason, times in batches(dp)[1]:
+                faults[reason] += times
+            sizes = next(axes)
+            for each in by_rounds(dp, pp):
+                yield _Block(dp, tp, pp, cp, ep, each, number, sizes)
+
+
+def _layouts(blocks: Sequence[_Block]) -> Layouts:
+    """The layouts of all blocks, block by block."""
+    counts = [len(each.of.batches) for each in blocks]
+
+    def column(name: str, kind: type) -> Any:  # noqa: ANN401 - floats or codes
+        return np.repeat(np.array([getattr(each, name) for each in blocks], dtype=kind), counts)
+
+    return Layouts(
+        **{name: column(name, float) for name in AXES},
+        microbatch_samples=np.concatenate([each.of.microbatches for each in blocks]),
+        global_batch_samples=np.concatenate([each.of.batches for each in blocks]),
+        space=column("space", np.intp),
+        axes=column("axes", np.intp),
+    )
+
+
+@lru_cache(maxsize=2**16)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, from 1 up."""
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return tuple(dict.fromkeys((*small, *(number // each for each in reversed(small)))))
+
+
+def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[str, int], ...]]:
+    """Global batches and micro-batches that so many data ranks can share, a pair a row; what is left out."""
+    pairs: list[tuple[int, int]] = []
+    wrong: Counter[str] = Counter()
+    for batch in space.global_batches:
+        if batch % dp:
+            wrong["dp does not divide the global batch"] += 1
+            continue
+        sizes = divisors(batch // dp)
+        if "microbatch_samples" in space.choices:
+            sizes = tuple(each for each in sizes if space.allows("microbatch_samples", each))
+        if not sizes:
+            wrong["microbatch asked for does not divide the samples of a data rank"] += 1
+        pairs += [(batch, size) for size in sizes]
+    return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
+
+
+def _by_rounds(pairs: Numbers, dp: int, pp: int) -> tuple[_Batches, ...]:
+    """The pairs whose micro-batches are a multiple of the stages, and the others."""
+    whole = pairs[:, 0] / (dp * pairs[:, 1]) % pp == 0
+    if whole.all():
+        return (_Batches(True, *pairs.T),) if len(pairs) else ()
+    parts = ((each, pairs[whole == each]) for each in (True, False))
+    return tuple(_Batches(each, *part.T) for each, part in parts if len(part))
+
+
+def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Sizes of dp, tp, pp and cp whose product is the number of accelerators."""
+    total = space.num_accelerators
+    any_allowed = False
+    for tp in divisors(total):
+        for pp in divisors(total // tp):
+            for cp in divisors(total // tp // pp):
+                dp = total // tp // pp // cp
+                wanted = (("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp))
+                if not all(space.allows(name, value) for name, value in wanted):
+                    continue
+                any_allowed = True
+                wrong = axes_fault(limits, tp=tp, pp=pp, cp=cp)
+                if wrong:
+                    faults[wrong] += 1
+                else:
+                    yield dp, tp, pp, cp
+    if not any_allowed:
+        names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
+        faults[f"{', '.join(names)} asked for cannot make dp x tp x pp x cp = {total:,}"] += 1
+
+
+def _short(numbers: Sequence[int]) -> str:
+    """Numbers, the first and the last of many."""
+    shown = [str(each) for each in numbers]
+    return ", ".join(shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "...", shown[-1]])

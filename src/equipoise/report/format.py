@@ -1,0 +1,183 @@
+"""How amounts of an answer are written for people: one rounding and one unit for a value and its range."""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from equipoise.report.words import ABSENT, DASH
+from equipoise.stats import Interval
+from equipoise.units import DAY_S, HOUR_S, KWH_J, MINUTE_S, SI_PREFIXES, format_percent, format_si
+
+_TONNE_KG: Final = 1000.0
+_GRAM_KG: Final = 1e-3
+_SURE, _UNLIKELY = 0.995, 0.005
+_MILLION: Final = 1e6
+_NEVER_MONTHS: Final = 1200.0
+# An interval wider than this factor says nothing: its amount counts as unknown.
+_WIDEST: Final = 20.0
+
+
+def usable(amount: Interval | None) -> Interval | None:
+    """The amount, unless its interval is too wide to be shown as a number."""
+    if amount is None or (amount.low > 0.0 and amount.high > _WIDEST * amount.low):
+        return None
+    return amount
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that people use for it.
+
+    >>> duration(95), duration(2246.0), duration(21_971.0), duration(31_622_400.0)
+    ('95 s', '37.4 min', '6.1 h', '366 d')
+    """
+    unit_s, unit = _time_unit(seconds)
+    return f"{_decimal(seconds / unit_s)} {unit}"
+
+
+def duration_range(time: Interval) -> str:
+    """The ends of an interval of times, in the unit of its value.
+
+    >>> duration_range(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
+    ['1.0', '3.0 h']
+    """
+    unit_s, unit = _time_unit(time.value)
+    return f"{_decimal(time.low / unit_s)}{DASH}{_decimal(time.high / unit_s)} {unit}"
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """Seconds below two minutes, minutes below two hours, hours below two days, else days."""
+    for unit_s, unit, most_s in (
+        (1.0, "s", 2 * MINUTE_S),
+        (MINUTE_S, "min", 2 * HOUR_S),
+        (HOUR_S, "h", 2 * DAY_S),
+    ):
+        if abs(seconds) < most_s:
+            return unit_s, unit
+    return DAY_S, "d"
+
+
+def _decimal(value: float) -> str:
+    """Three digits at most after grouping: 366, 61.9, 2.3, 0.42."""
+    if not math.isfinite(value):
+        return "unknown"
+    if abs(value) >= 99.95 or value == round(value) >= 10:  # noqa: PLR2004 - three digits, none after the point
+        return f"{value:,.0f}"
+    if abs(value) >= 0.95:  # noqa: PLR2004 - below, .1f would show one digit
+        return f"{value:.1f}"
+    return f"{value:.2g}"
+
+
+def money(usd: float) -> str:
+    """US dollars to three digits.
+
+    >>> money(22_913.0), money(3.456), money(1_234_567.0), money(0.0)
+    ('22,900 USD', '3.46 USD', '1.23 M USD', '0 USD')
+    """
+    return f"{_amount(usd)} USD"
+
+
+def money_range(amount: Interval) -> str:
+    """The ends of an interval of US dollars."""
+    return f"{_amount(amount.low)}{DASH}{money(amount.high)}"
+
+
+def _amount(value: float) -> str:
+    """Three digits, grouped; from a million on with a prefix."""
+    if not math.isfinite(value):
+        return "unknown"
+    value = float(f"{value:.3g}")
+    if abs(value) >= _MILLION:
+        return format_si(value)
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"  # noqa: PLR2004 - three digits
+
+
+def energy(joules: float) -> str:
+    """Energy as it is billed.
+
+    >>> energy(11.2e6), energy(8.6e12)
+    ('3.11 kWh', '2.39 GWh')
+    """
+    return format_si(joules / KWH_J * SI_PREFIXES["k"], "Wh")
+
+
+def mass(kilograms: float) -> str:
+    """Carbon dioxide.
+
+    >>> mass(1.234), mass(5_120.0), mass(0.0123)
+    ('1.23 kg', '5.12 t', '12.3 g')
+    """
+    if abs(kilograms) >= _TONNE_KG:
+        return f"{_amount(kilograms / _TONNE_KG)} t"
+    return f"{kilograms:.3g} kg" if abs(kilograms) >= 1.0 else f"{kilograms / _GRAM_KG:.3g} g"
+
+
+def share(fraction: float) -> str:
+    """A fraction in percent, two digits.
+
+    >>> share(0.9271), share(0.00412)
+    ('93 %', '0.41 %')
+    """
+    return format_percent(float(f"{fraction:.2g}"))
+
+
+def probability(fraction: float) -> str:
+    """A probability in whole percent, never 0 or 100.
+
+    >>> probability(0.87654), probability(0.9999), probability(0.0)
+    ('88 %', 'over 99 %', 'below 1 %')
+    """
+    if fraction >= _SURE:
+        return "over 99 %"
+    return "below 1 %" if fraction < _UNLIKELY else f"{100 * fraction:.0f} %"
+
+
+def factor(value: float) -> str:
+    """A ratio to three digits: 1.95x.
+
+    >>> factor(1.9512), factor(12.0), factor(1_234.5)
+    ('1.95x', '12x', '1,230x')
+    """
+    return f"{_amount(value)}x"
+
+
+def factor_range(value: Interval) -> str:
+    """The ends of an interval of ratios."""
+    return f"{_amount(value.low)}{DASH}{factor(value.high)}"
+
+
+def memory(num_bytes: float) -> str:
+    """Bytes."""
+    return format_si(num_bytes, "B")
+
+
+def months(value: float) -> str:
+    """A number of months; never where it is more than a life.
+
+    >>> months(43.12), months(math.inf)
+    ('43.1 months', 'never')
+    """
+    return "never" if value > _NEVER_MONTHS else f"{value:.3g} months"
+
+
+def quantity(value: float, unit: str) -> str:
+    """An amount of a named unit: seconds, dollars, fractions and bytes as people write them.
+
+    >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(0.41, "fraction")
+    ('2.0 h', '2.5 USD per hour', '41 %')
+    """
+    if unit == "s":
+        return duration(value)
+    if unit == "fraction":
+        return share(value)
+    if unit == "B":
+        return memory(value)
+    return f"{_amount(value)} {unit}".rstrip()
+
+
+def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:
+    """A value with its range behind it; a dash where it is not known."""
+    if amount is None:
+        return ABSENT
+    if amount.low == amount.high:
+        return form(amount.value)
+    return f"{form(amount.value)} ({form(amount.low)} to {form(amount.high)})"

@@ -1,0 +1,265 @@
+"""What the answer rests on: reasons, sources, accuracy, assumptions; how to run and to measure."""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from equipoise.decide.answer import Answer, Reason
+from equipoise.launch import Snippet
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fold,
+    Heading,
+    Listing,
+    Span,
+    Table,
+    code,
+    note,
+    prose,
+)
+from equipoise.report.evidence import Evidence, evidence_of
+from equipoise.report.pages.answer.compare import ESTIMATORS
+from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.words import ABSENT, capital, count, printable, sentence
+from equipoise.spec.cluster import Link
+from equipoise.spec.strategy import DTYPE_OF
+from equipoise.units import MICROSECOND_S, format_percent, format_si
+
+_MOST_REFS: Final = 3
+_TOP_SOURCES: Final = 12
+_Assumption: TypeAlias = tuple[str, str, str]  # what, its value, its source
+
+
+def why_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The reasons, each with its sources, and every source with its weight."""
+    reasons = tuple(_reason(each) for each in answer.reasons)
+    found = sorted(evidence_of(answer), key=lambda each: -each.weight)
+    blocks: list[Block] = [Bullets(items=reasons)] if reasons else []
+    if found:
+        blocks.append(_evidence_table(found[:_TOP_SOURCES]))
+    if len(found) > _TOP_SOURCES:
+        rest = sum(each.weight for each in found[_TOP_SOURCES:])
+        blocks.append(
+            note(f"{len(found) - _TOP_SOURCES:,} more sources, {amounts.share(rest)} of the weight: --json.")
+        )
+    return tuple(blocks) or (prose("Nothing is recommended, so there is no choice to give reasons for."),)
+
+
+def _reason(each: Reason) -> tuple[Span, ...]:
+    refs = list(dict.fromkeys(source.ref for source in each.sources if source.time_s is not None))
+    more = f" and {len(refs) - _MOST_REFS} more" if len(refs) > _MOST_REFS else ""
+    spans: list[Span] = [f"{sentence(each.words)} "]
+    if refs:
+        spans.append(f"From {', '.join(map(printable, refs[:_MOST_REFS]))}{more}. ")
+    if each.formula is not None:
+        spans.append(code(sentence(each.formula)))
+    return tuple(spans)
+
+
+def _evidence_table(found: list[Evidence]) -> Table:
+    return Table(
+        name="answer-evidence",
+        caption="Sources of the time, by their weight in it",
+        columns=(
+            Column(title="Source", is_header=True),
+            Column(title="Estimator"),
+            Column(title="N", is_number=True),
+            Column(title="Time there", is_number=True),
+            Column(title="Weight", is_number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=printable(each.ref), key=printable(each.ref), detail=_log(each)),
+                Cell(text=ESTIMATORS[each.kind], key=each.kind),
+                Cell(
+                    text=ABSENT if each.num_accelerators is None else count(each.num_accelerators),
+                    key=each.num_accelerators,
+                ),
+                Cell(text=ABSENT if each.time_s is None else amounts.duration(each.time_s), key=each.time_s),
+                Cell(text=amounts.share(each.weight), key=each.weight),
+            )
+            for each in found
+        ),
+    )
+
+
+def _log(each: Evidence) -> str | None:
+    """Where the log lies."""
+    if each.source_uri is None:
+        return None
+    return printable(f"{each.source_uri}{'' if each.source_line is None else f', line {each.source_line}'}")
+
+
+def accuracy_blocks(answer: Answer) -> tuple[Block, ...]:
+    """How wrong such answers were on data held out."""
+    return (
+        Bullets(items=tuple((sentence(each.words),) for each in answer.records)),
+        note("Everything held out was unknown to what predicted it. How: docs/advice.md."),
+    )
+
+
+def measure_blocks(answer: Answer) -> tuple[Block, ...]:
+    """What to measure to reduce the uncertainty."""
+    items: list[tuple[Span, ...]] = []
+    for each in answer.to_measure:
+        command: tuple[Span, ...] = () if each.command is None else (" ", code(sentence(each.command)))
+        items.append((sentence(each.words), *command))
+    return (Bullets(items=tuple(items)),)
+
+
+def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The facts that the answer rests on, with their sources, and its notes."""
+    rows = tuple(
+        (
+            Cell(text=sentence(name), key=name),
+            Cell(text=sentence(value), key=value),
+            Cell(text=sentence(source) or ABSENT, key=source or None),
+        )
+        for name, value, source in (*_chip(answer), *_node(answer), *_model(answer), *_money(answer))
+    )
+    table = Table(
+        name="answer-assumed",
+        caption=f"Facts of {chip_of(answer.system.title)} and of the training",
+        columns=(
+            Column(title="Fact", is_header=True),
+            Column(title="Value"),
+            Column(title="Source", is_wide=True),
+        ),
+        rows=rows,
+    )
+    chosen = tuple((f"{capital(sentence(each)).rstrip('.')}.",) for each in answer.chosen_for_you)
+    return (
+        *((prose("Chosen because the question leaves it open:"), Bullets(items=chosen)) if chosen else ()),
+        *((table,) if rows else ()),
+    )
+
+
+def notes_blocks(answer: Answer) -> tuple[Block, ...]:
+    """What the figures do not show."""
+    return (Bullets(items=tuple((sentence(each),) for each in answer.notes)),)
+
+
+def _chip(answer: Answer) -> Iterator[_Assumption]:
+    nodes = answer.system.cluster
+    if nodes is None:
+        return
+    chip = nodes.accelerator
+    best = answer.recommended
+    precision = "bf16" if best is None or best.strategy is None else best.strategy.precision
+    peak = chip.peak_flop_per_s(DTYPE_OF[precision])
+    basis = "measured" if chip.achievable_is_measured else "the median of such accelerators"
+    parts = [] if peak is None else [f"peak {format_si(peak, 'FLOP/s')} dense in {precision}"]
+    parts.append(f"large products reach {format_percent(chip.achievable_fraction)} of it ({basis})")
+    if chip.memory_bytes is not None:
+        rate = "" if chip.memory_byte_per_s is None else f" at {format_si(chip.memory_byte_per_s, 'B/s')}"
+        parts.append(f"memory {amounts.memory(float(chip.memory_bytes))}{rate}")
+    yield chip.title, "; ".join(parts), chip.source
+
+
+def _node(answer: Answer) -> Iterator[_Assumption]:
+    nodes = answer.system.cluster
+    if nodes is not None:
+        links = (
+            f"{count(nodes.node_size)} accelerators per node ({nodes.topology}); links of an accelerator: "
+            f"inside {_link(nodes.intra)}, to other nodes {_link(nodes.inter)}"
+        )
+        yield "Node", links, nodes.source
+
+
+def _link(link: Link) -> str:
+    return f"{format_si(link.byte_per_s, 'B/s')} one way, {link.latency_s / MICROSECOND_S:.3g} µs per hop"
+
+
+def _model(answer: Answer) -> Iterator[_Assumption]:
+    model, system = answer.workload, answer.system
+    parts = []
+    if model.params is not None:
+        parts.append(f"{format_si(model.params)} parameters")
+    if model.train_flop_per_sample is not None:
+        parts.append(f"{format_si(model.train_flop_per_sample, 'FLOP')} per sample, forward and backward")
+    if model.sequence_tokens is not None:
+        parts.append(f"{count(model.sequence_tokens)} tokens per sample")
+    yield model.title, ", ".join(parts) or ABSENT, model.source
+    if system.calibration is not None:
+        yield "Performance model", f"calibration {system.calibration}", "docs/accuracy.md"
+    if system.learnt is not None:
+        yield "Your measured steps", system.learnt, "your runs"
+    if system.transferred_from is not None:
+        yield "Transfer between chips", f"published results of {system.transferred_from} carried over", ""
+
+
+def _money(answer: Answer) -> Iterator[_Assumption]:
+    best = answer.recommended
+    terms = None if best is None else best.terms
+    rates = next((each for name, each in answer.system.rates.items() if terms in {None, name}), None)
+    if rates is None:
+        return
+    price = rates.price
+    if price is None:
+        yield "Price", "not known", ""
+    else:
+        spread = "" if price.low == price.high else f" (offers from {price.low:.2f} to {price.high:.2f})"
+        yield "Price", f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour{spread}", price.basis
+    if rates.accelerator_power_w is not None:
+        power = rates.system_power
+        watts = f"{rates.accelerator_power_w:,.0f} W per accelerator, times {power.factor:.2f} for the system"
+        yield "Power", watts, f"rated power; the factor from {power.basis}"
+    yield (
+        "Electricity",
+        f"{rates.grid.kg_co2_per_kwh:.3g} kg CO2 per kWh ({printable(rates.grid.region)})",
+        rates.grid.basis,
+    )
+
+
+def run_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Commands and code to run it, what a program cannot express, and settings with their reasons."""
+    blocks: list[Block] = []
+    for place, each in enumerate(answer.snippets):
+        inside = tuple(_snippet(each))
+        if place == 0:
+            blocks += [Heading(name="run-first", text=sentence(each.title), is_minor=True), *inside]
+        else:
+            blocks.append(
+                Fold(name=f"run-{place}", title=sentence(each.title), badges=(), blocks=inside, is_long=True)
+            )
+    if answer.settings:
+        blocks.append(_settings_table(answer))
+    return tuple(blocks)
+
+
+def _snippet(each: Snippet) -> Iterator[Block]:
+    if each.why:
+        yield prose(sentence(each.why))
+    if each.code:
+        yield Listing(code=each.code)
+    if each.inexpressible:
+        yield prose(f"{each.target} cannot express: {sentence('; '.join(each.inexpressible))}.")
+    if each.checked_with:
+        yield note(f"Accepted by {sentence(each.checked_with)}.")
+
+
+def _settings_table(answer: Answer) -> Table:
+    return Table(
+        name="answer-settings",
+        caption="Settings of the runtime with a reason on this system; leave all others alone",
+        columns=(
+            Column(title="Setting", is_header=True),
+            Column(title="Value"),
+            Column(title="Why"),
+            Column(title="How to check"),
+            Column(title="Source", is_wide=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=sentence(each.name), key=each.name),
+                Cell(text=ABSENT if each.value is None else sentence(each.value)),
+                Cell(text=capital(sentence(each.reason))),
+                Cell(text=capital(sentence(each.how_to_check))),
+                Cell(text=sentence(each.evidence)),
+            )
+            for each in answer.settings
+        ),
+    )

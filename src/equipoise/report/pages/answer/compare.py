@@ -1,0 +1,433 @@
+"""All systems and sizes: tables, charts, the closest alternatives, and what would change the answer."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+from typing import Final
+
+from equipoise.decide.answer import Alternative, Answer, Flip
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.estimate import EstimatorName
+from equipoise.economics.prices import WORDS
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fold,
+    Heading,
+    Panels,
+    Span,
+    Table,
+    prose,
+    strong,
+)
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, series_mark
+from equipoise.report.pages.answer.head import SHORT, chip_of, point_words, same_group, title_of
+from equipoise.report.words import ABSENT, capital, count, listed, printable, sentence
+from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
+
+ESTIMATORS: Final[dict[EstimatorName, str]] = {
+    "published": "Published",
+    "measured": "Your runs",
+    "model": "Model",
+}
+MOST_BRIEF: Final = 5
+_HOVER_CHARACTERS: Final = 52
+_UNITS: Final = (("days", DAY_S), ("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1.0))
+_TAKEN_MARK: Final = Mark(colour=5, symbol="star")
+_RESULT_MARK: Final = Mark(colour=None, symbol="x")
+
+
+def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The charts and the table of every candidate."""
+    known = [each for each in answer.candidates if each.time_s is not None]
+    charts = [] if len(known) < 2 else [time_chart(answer, known), *_money_chart(answer, known)]  # noqa: PLR2004
+    return (
+        *((Panels(charts=tuple(charts), legend="System"),) if charts else ()),
+        sizes_table(answer, answer.candidates),
+        Fold(
+            name="answer-estimates",
+            title="Estimates and strategy of each",
+            badges=(),
+            blocks=(_estimates_table(answer),),
+            is_long=True,
+        ),
+        *_equilibria(answer),
+    )
+
+
+def _groups(candidates: Sequence[Candidate]) -> dict[tuple[str, str], list[Candidate]]:
+    """Candidates by system and terms, the smallest size first."""
+    found: dict[tuple[str, str], list[Candidate]] = {}
+    for each in sorted(candidates, key=lambda one: one.num_accelerators):
+        found.setdefault((each.system, each.terms), []).append(each)
+    return found
+
+
+def _group_name(members: Sequence[Candidate], *, with_terms: bool) -> str:
+    terms = f", {WORDS[members[0].terms]}" if with_terms else ""
+    return f"{chip_of(members[0].title)}{terms}"
+
+
+def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
+    """Time against size of every system, with its interval."""
+    times = sorted(each.time_s.value for each in known if each.time_s is not None)
+    unit, scale = next((each for each in _UNITS if times[len(times) // 2] >= each[1]), _UNITS[-1])
+    groups = _groups(known)
+    with_terms = len({each.terms for each in known}) > 1
+    series: list[Series] = []
+    bands: list[Band] = []
+    for place, members in enumerate(groups.values()):
+        name, mark = _group_name(members, with_terms=with_terms), series_mark(place)
+        sizes = tuple(float(each.num_accelerators) for each in members)
+        intervals = [each.time_s for each in members if each.time_s is not None]
+        series.append(
+            Series(
+                name=name,
+                mark=mark,
+                x=sizes,
+                y=tuple(each.value / scale for each in intervals),
+                hovers=tuple(_hover(each) for each in members),
+                is_line=True,
+            )
+        )
+        bands.append(
+            Band(
+                name=name,
+                mark=mark,
+                x=sizes,
+                low=tuple(each.low / scale for each in intervals),
+                high=tuple(each.high / scale for each in intervals),
+            )
+        )
+    best = answer.recommended
+    notes: tuple[Note, ...] = ()
+    if best is not None and best.time_s is not None:
+        at = (float(best.num_accelerators), best.time_s.value / scale)
+        series.append(_taken(best, *at))
+        notes = (Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True),)
+    said = [f"{title_of(each)} {_duration(each)}" for each in known]
+    return Chart(
+        name="answer-times",
+        title="Time against size",
+        subtitle="shaded: 90 % range; crosses: published results",
+        alternative=f"Time by number of accelerators: {', '.join(said)}.",
+        x=Axis(title="number of accelerators", is_log=True),
+        y=Axis(title=unit, is_log=True),
+        series=(*series, *_results(known, scale)),
+        notes=notes,
+        bands=tuple(bands),
+    )
+
+
+def _money_chart(answer: Answer, known: Sequence[Candidate]) -> Iterator[Chart]:
+    """Money against time of every system: lower left is better."""
+    priced = [each for each in known if each.usd is not None and each.usd.value > 0.0]
+    if len(priced) < 2:  # noqa: PLR2004 - a line has two points
+        return
+    times = sorted(each.time_s.value for each in priced if each.time_s is not None)
+    unit, scale = next((each for each in _UNITS if times[len(times) // 2] >= each[1]), _UNITS[-1])
+    with_terms = len({each.terms for each in known}) > 1
+    places = {group: place for place, group in enumerate(_groups(known))}
+    series = []
+    for group, members in _groups(priced).items():
+        series.append(
+            Series(
+                name=_group_name(members, with_terms=with_terms),
+                mark=series_mark(places[group]),
+                x=tuple(each.time_s.value / scale for each in members if each.time_s is not None),
+                y=tuple(each.usd.value for each in members if each.usd is not None),
+                hovers=tuple(_hover(each) for each in members),
+                is_line=True,
+            )
+        )
+    best = answer.recommended
+    if best is not None and best in priced and best.time_s is not None and best.usd is not None:
+        series.append(_taken(best, best.time_s.value / scale, best.usd.value))
+    said = [f"{title_of(each)} {_duration(each)}, {_usd(each)}" for each in priced]
+    yield Chart(
+        name="answer-money",
+        title="Money against time",
+        subtitle="each point a size; lower left is better",
+        alternative=f"Money by time: {'; '.join(said)}.",
+        x=Axis(title=unit, is_log=True),
+        y=Axis(title="US dollars", is_log=True),
+        series=tuple(series),
+    )
+
+
+def _taken(best: Candidate, x: float, y: float) -> Series:
+    return Series(name="recommended", mark=_TAKEN_MARK, x=(x,), y=(y,), hovers=(_hover(best),), is_main=True)
+
+
+def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
+    """Submitted results on these very systems and sizes."""
+    found = {result.entry_id: (each, result) for each in known for result in each.published}
+    if found:
+        yield Series(
+            name="published results",
+            mark=_RESULT_MARK,
+            x=tuple(float(each.num_accelerators) for each, _ in found.values()),
+            y=tuple(result.score_s / scale for _, result in found.values()),
+            hovers=tuple(
+                (printable(result.entry_id), title_of(each), amounts.duration(result.score_s))
+                for each, result in found.values()
+            ),
+        )
+
+
+def _duration(each: Candidate) -> str:
+    return ABSENT if each.time_s is None else amounts.duration(each.time_s.value)
+
+
+def _usd(each: Candidate) -> str:
+    usd = amounts.usable(each.usd)
+    return ABSENT if usd is None else amounts.money(usd.value)
+
+
+def _hover(each: Candidate) -> tuple[str, ...]:
+    assert each.time_s is not None
+    strategy = each.strategy_text
+    return (
+        title_of(each),
+        f"{_duration(each)} ({amounts.duration_range(each.time_s)})",
+        *(() if each.usd is None else (_usd(each),)),
+        *(f"{sentence(one.name)}: {amounts.duration(one.time_s.value)}" for one in each.estimates),
+        *(() if strategy is None else wrap(sentence(strategy), _HOVER_CHARACTERS)),
+    )
+
+
+def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
+    """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
+    columns, leads = _leads(answer, candidates)
+    with_speedup = not is_brief or not _several(answer)
+    known = [each for each in candidates if each.time_s is not None]
+    smallest = {group: members[0] for group, members in _groups(known).items()}
+    return Table(
+        name="answer-sizes",
+        caption="Around the choice" if is_brief else "Every system and size",
+        columns=(
+            *columns,
+            Column(title="Time", is_number=True),
+            Column(title="90 % range", is_number=True),
+            *(
+                (Column(title="Speedup", is_number=True, meaning="over the smallest size listed"),)
+                if with_speedup
+                else ()
+            ),
+            Column(title="USD", is_number=True),
+            Column(title="Status"),
+            *(() if is_brief else (Column(title="Energy", is_number=True, is_wide=True),)),
+            *(() if is_brief else (Column(title="MFU", is_number=True, is_wide=True),)),
+        ),
+        rows=tuple(
+            (
+                *lead,
+                *_figures(each),
+                *((_speedup(each, smallest.get((each.system, each.terms))),) if with_speedup else ()),
+                _money_cell(each),
+                _status(answer, each),
+                *(() if is_brief else _power(each)),
+            )
+            for lead, each in zip(leads, candidates, strict=True)
+        ),
+    )
+
+
+def _several(answer: Answer) -> bool:
+    return len({each.system for each in answer.candidates}) > 1
+
+
+def _leads(answer: Answer, candidates: Sequence[Candidate]) -> tuple[list[Column], list[list[Cell]]]:
+    """The columns that name a candidate: system and terms only where they differ."""
+    several = _several(answer)
+    with_terms = len({each.terms for each in answer.candidates}) > 1
+    columns = [Column(title="System", is_header=True)] if several else []
+    columns.append(Column(title="N", is_number=True, is_header=not several, meaning="number of accelerators"))
+    columns += [Column(title="Terms")] if with_terms else []
+    leads = []
+    for each in candidates:
+        lead = [Cell(text=chip_of(each.title), key=each.system)] if several else []
+        lead.append(Cell(text=count(each.num_accelerators), key=each.num_accelerators))
+        leads.append(lead + ([Cell(text=WORDS[each.terms], key=each.terms)] if with_terms else []))
+    return columns, leads
+
+
+def _estimates_table(answer: Answer) -> Table:
+    """What each estimator says, results submitted, and the strategy, of every candidate."""
+    columns, leads = _leads(answer, answer.candidates)
+    return Table(
+        name="answer-estimates",
+        caption="Working time by each estimator with its weight, and what the strategy needs",
+        columns=(
+            *columns,
+            *(Column(title=name, is_number=True) for name in ESTIMATORS.values()),
+            Column(title="Best result", is_number=True, meaning="fastest result submitted on this size"),
+            Column(title="Batch", is_number=True),
+            Column(title="Memory", is_number=True),
+            Column(title="Strategy"),
+        ),
+        rows=tuple((*lead, *_details(each)) for lead, each in zip(leads, answer.candidates, strict=True)),
+    )
+
+
+def _figures(each: Candidate) -> Iterator[Cell]:
+    if each.time_s is None:
+        yield Cell(text=ABSENT)
+        yield Cell(text=ABSENT)
+    else:
+        yield Cell(text=amounts.duration(each.time_s.value), key=each.time_s.value)
+        yield Cell(text=amounts.duration_range(each.time_s), key=each.time_s.high)
+
+
+def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
+    """Over the smallest size listed of the same system and terms."""
+    if each.time_s is None or smallest is None or smallest.time_s is None:
+        return Cell(text=ABSENT)
+    ratio = smallest.time_s.value / each.time_s.value
+    return Cell(text=amounts.factor(ratio), key=ratio)
+
+
+def _money_cell(each: Candidate) -> Cell:
+    usd = amounts.usable(each.usd)
+    return Cell(text=_usd(each).removesuffix(" USD"), key=None if usd is None else usd.value)
+
+
+def _status(answer: Answer, each: Candidate) -> Cell:
+    best = answer.recommended
+    if best is not None and each.id == best.id:
+        return Cell(text="", badge=Badge(text="recommended", tone="good"), key="0")
+    if each.time_s is None:
+        return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
+    return Cell(text=", ".join(SHORT[broken.name] for broken in each.broken), key="2" if each.broken else "1")
+
+
+def _power(each: Candidate) -> Iterator[Cell]:
+    energy = amounts.usable(each.energy_j)
+    yield Cell(text=ABSENT) if energy is None else Cell(text=amounts.energy(energy.value), key=energy.value)
+    yield Cell(text=ABSENT) if each.mfu is None else Cell(text=amounts.share(each.mfu), key=each.mfu)
+
+
+def _details(each: Candidate) -> Iterator[Cell]:
+    said = {one.estimator: one for one in each.estimates}
+    for estimator in ESTIMATORS:
+        one = said.get(estimator)
+        if one is None:
+            yield Cell(text=ABSENT)
+            continue
+        weight = f"weight {format_percent(round(one.weight, 2))}"
+        yield Cell(text=amounts.duration(one.time_s.value), key=one.time_s.value, detail=weight)
+    score = min((result.score_s for result in each.published), default=None)
+    yield Cell(text=ABSENT) if score is None else Cell(text=amounts.duration(score), key=score)
+    batch = each.global_batch_samples
+    yield Cell(text=ABSENT if batch is None else count(batch), key=batch)
+    held = None if each.memory is None else each.memory.needed_bytes
+    yield Cell(text=ABSENT) if held is None else Cell(text=amounts.memory(held), key=held)
+    text = each.strategy_text
+    yield Cell(text=ABSENT) if text is None else Cell(text=sentence(text), key=text, is_code=True)
+
+
+def _equilibria(answer: Answer) -> Iterator[Block]:
+    """Every meaning of diminishing returns, for the recommended system."""
+    said: dict[str, list[str]] = {}
+    for each in answer.equilibria:
+        said.setdefault(point_words(each), []).append(each.kind)
+    if said:
+        yield Heading(name="answer-returns", text="Where returns diminish")
+        yield Bullets(
+            items=tuple(
+                (strong(f"{capital(listed(kinds))}: "), sentence(f"{words}."))
+                for words, kinds in said.items()
+            )
+        )
+
+
+def around_choice(answer: Answer) -> tuple[Candidate, ...]:
+    """At most MOST_BRIEF candidates: the recommended one, the best of other systems, sizes next to it."""
+    best = answer.recommended
+    if best is None:
+        refusal = answer.refusal
+        shown = () if refusal is None else (refusal.cheapest, refusal.fastest)
+        chosen = {each.id for each in shown if each is not None}
+        chosen |= {
+            each.candidate for each in (() if refusal is None else refusal.relaxations) if each.candidate
+        }
+    else:
+        chosen = {best.id}
+        for each in answer.alternatives:
+            if (each.candidate.system, each.candidate.terms) != (best.system, best.terms):
+                chosen.add(each.candidate.id)
+        chosen = {each.id for each in answer.candidates if each.id in chosen}
+        near = sorted(
+            (each for each in answer.candidates if (each.system, each.terms) == (best.system, best.terms)),
+            key=lambda each: _distance(each, best),
+        )
+        chosen |= {each.id for each in near[: max(1, MOST_BRIEF - len(chosen) + 1)]}
+    return tuple(each for each in answer.candidates if each.id in chosen)[:MOST_BRIEF]
+
+
+def _distance(each: Candidate, best: Candidate) -> float:
+    """How many times as many, or as few."""
+    ratio = each.num_accelerators / best.num_accelerators
+    return max(ratio, 1.0 / ratio)
+
+
+def changes_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The alternatives, when each wins, and what would flip the answer."""
+    blocks: list[Block] = []
+    if answer.alternatives:
+        items = tuple(alternative_spans(answer, each) for each in answer.alternatives)
+        blocks += [prose("The closest alternatives:"), Bullets(items=items)]
+    if answer.flips:
+        blocks.append(_flips_table(answer))
+    elif answer.recommended is not None:
+        blocks.append(prose("No price, speed or limit within a factor of ten changes the answer."))
+    return tuple(blocks)
+
+
+def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
+    """One alternative and when it wins; its size alone where all else is as recommended."""
+    one, best = each.candidate, answer.recommended
+    takes = ", ".join(part for part in (_duration(one), _usd(one)) if part != ABSENT)
+    named = title_of(one) if one.terms == "on_demand" else f"{title_of(one)}, {WORDS[one.terms]}"
+    if best is not None and (one.system, one.terms) == (best.system, best.terms):
+        named = count(one.num_accelerators)
+    return (strong(named), f" ({takes}): wins {sentence(each.wins_when)}.")
+
+
+def flip_words(answer: Answer, each: Flip) -> str:
+    """One input, its value now, and the value at which another candidate is taken."""
+    side = "below" if each.flips_at < each.value else "above"
+    to = title_of(answer.candidate(each.to))
+    now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    return sentence(f"{each.quantity} {side} {then} (now {now}): {to}")
+
+
+def _flips_table(answer: Answer) -> Table:
+    return Table(
+        name="answer-flips",
+        caption="What would change the answer: the nearest value of each input at which it does",
+        columns=(
+            Column(title="Input", is_header=True),
+            Column(title="Now", is_number=True),
+            Column(title="Changes at", is_number=True),
+            Column(title="To"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=capital(sentence(each.quantity)), key=each.quantity),
+                Cell(text=amounts.quantity(each.value, each.unit), key=each.value),
+                Cell(text=amounts.quantity(each.flips_at, each.unit), key=each.flips_at),
+                Cell(text=title_of(answer.candidate(each.to)), key=each.to),
+            )
+            for each in answer.flips
+        ),
+    )
+
+
+def members_of_choice(answer: Answer) -> list[Candidate]:
+    """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
+    of = answer.recommended or (None if answer.refusal is None else answer.refusal.fastest)
+    return [] if of is None else same_group(answer, of)

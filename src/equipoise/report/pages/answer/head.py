@@ -1,0 +1,381 @@
+"""What a user must see first: what to take, what it takes, what was chosen, whether a larger size pays."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from equipoise.decide.answer import Answer
+from equipoise.decide.candidate import Candidate, Constraint, ConstraintName
+from equipoise.decide.estimate import Grade
+from equipoise.economics.owning import Ownership
+from equipoise.economics.prices import WORDS
+from equipoise.report import format as amounts
+from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
+from equipoise.report.words import TIMES, capital, count, listed, plural, printable, sentence
+from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer
+from equipoise.units import format_count, format_percent, format_si, format_step
+
+GRADES: Final[dict[Grade, str]] = {
+    "measured": "your own measured runs",
+    "published": "published results of this system and size",
+    "carried": "published results carried over from other sizes, rounds or chips",
+    "calibrated": "the calibrated performance model; no run of this training",
+    "priors": "the performance model without calibration: treat it as a rough guess",
+}
+_VENDORS: Final = ("NVIDIA ", "AMD ", "Intel ", "Google ")
+_LEAST_GOODPUT_SHOWN: Final = 0.99
+# The hint behind a choice, which the list of what is assumed keeps: "(--precision for others)".
+_HINT: Final = re.compile(r" \(--[^)]*\)")
+
+
+def title_of(candidate: Candidate) -> str:
+    """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign."""
+    return f"{count(candidate.num_accelerators)} {TIMES} {chip_of(candidate.title)}"
+
+
+def chip_of(title: str) -> str:
+    """The title of a system or chip without its vendor."""
+    name = printable(title)
+    return next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
+
+
+def about(answer: Answer) -> str:
+    """What is asked."""
+    names = listed([chip_of(each.title) for each in answer.systems])
+    return sentence(f"{answer.workload.title} on {names}, to {answer.work}")
+
+
+def headline(answer: Answer) -> str:
+    """What to take, or that nothing meets the limits."""
+    best = answer.recommended
+    if best is None:
+        reason = "meets your limits" if answer.refusal is not None else "can be estimated"
+        return f"No configuration {reason}"
+    nodes = f" ({plural(best.num_nodes, 'node')})" if best.num_nodes is not None else ""
+    taken = f"Take {title_of(best)}{nodes}"
+    parts = [] if best.time_s is None else [amounts.duration(best.time_s.value)]
+    usd = amounts.usable(best.usd)
+    parts += [] if usd is None else [amounts.money(usd.value)]
+    return f"{taken}: {', '.join(parts)}" if parts else taken
+
+
+def facts(answer: Answer, best: Candidate) -> Facts:
+    """The figures of the recommended candidate, and the lines that say why this size."""
+    return Facts(items=tuple(_facts(answer, best)))
+
+
+def _facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
+    yield Fact(label="Time", spans=tuple(_time(answer, best)))
+    yield Fact(label="Money", spans=tuple(_money(best)))
+    energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
+    if energy is not None:
+        carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
+        yield Fact(label="Energy", spans=(f"{amounts.energy(energy.value)}{carbon}",))
+    if best.strategy is not None:
+        how = f"{best.strategy.implementation} code, {best.strategy.precision}"
+        yield Fact(label="Strategy", spans=(code(sentence(best.strategy.text())), f" ({how})"))
+    elif best.user_run is not None:
+        run = best.user_run
+        rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
+        yield Fact(label="Strategy", spans=(sentence(run.strategy or "one device"), f", as measured: {rate}"))
+    if best.global_batch_samples is not None:
+        yield Fact(label="Batch", spans=("; ".join(_batch(best)),))
+    if answer.chosen_for_you:
+        chosen = "; ".join(_HINT.sub("", each).rstrip(".") for each in answer.chosen_for_you)
+        yield Fact(label="Chosen", spans=(capital(sentence(chosen)),))
+    step = larger(answer, best)
+    if step is not None:
+        yield Fact(label="Larger?", spans=step)
+    yield Fact(label="Returns", spans=(capital(returns(answer)),))
+    hours = value_of_time(answer)
+    if hours is not None:
+        yield Fact(label="Time value", spans=(hours,))
+    if answer.ownership is not None:
+        yield Fact(label="Buying", spans=(_buying(answer.ownership),))
+    yield Fact(label="Evidence", spans=(capital(GRADES[best.grade]),))
+
+
+def _buying(found: Ownership) -> str:
+    """What buying one accelerator brings against renting it."""
+    value, after = found.return_usd, amounts.months(found.horizon_months)
+    ahead = "cheaper" if value.value >= 0.0 else "dearer"
+    return (
+        f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
+        f"({amounts.money_range(value)}); pays within its lifetime with a probability of "
+        f"{amounts.probability(found.chance_in_lifetime)}"
+    )
+
+
+def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
+    assert best.time_s is not None
+    time = best.time_s
+    yield strong(amounts.duration(time.value))
+    yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
+    if best.goodput is not None and best.goodput.value < _LEAST_GOODPUT_SHOWN:
+        yield f", goodput {amounts.share(best.goodput.value)}"
+    for each in best.constraints:
+        if each.name == "deadline_s" and each.probability is not None:
+            yield "; "
+            queue = " after the queue" if answer.question.queue_s else ""
+            yield (
+                f"{amounts.probability(each.probability)} chance to keep the deadline of "
+                f"{amounts.duration(each.limit)}{queue}"
+            )
+
+
+def _money(best: Candidate) -> Iterator[Span]:
+    hours = "" if best.accelerator_hours is None else f"{format_si(best.accelerator_hours)} accelerator-hours"
+    usd = amounts.usable(best.usd)
+    if usd is None:
+        why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
+        yield f"{why}; {hours}"
+        return
+    yield strong(amounts.money(usd.value))
+    if usd.low < usd.high:
+        yield f" ({amounts.money_range(usd)})"
+    yield f"; {hours}"
+    if best.price is not None:
+        yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD {WORDS[best.terms]}"
+    for each in best.constraints:
+        if each.name == "budget_usd" and each.probability is not None:
+            yield (
+                f"; {amounts.probability(each.probability)} chance to keep the budget of "
+                f"{amounts.money(each.limit)}"
+            )
+
+
+def _batch(best: Candidate) -> Iterator[str]:
+    batch = best.global_batch_samples
+    assert batch is not None
+    step = "" if best.step_s is None else f" per step of {format_step(best.step_s.value)}"
+    yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{step}"
+    if best.mfu is not None:
+        yield f"MFU {amounts.share(best.mfu)}"
+    if best.memory is not None:
+        held = best.memory.available_bytes
+        of = "" if held is None else f" of {amounts.memory(held)}"
+        yield f"{amounts.memory(best.memory.needed_bytes)}{of} memory"
+
+
+def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
+    """The candidates of the same system and terms whose time is known, the smallest size first."""
+    found = [
+        each
+        for each in answer.candidates
+        if (each.system, each.terms) == (of.system, of.terms) and each.time_s is not None
+    ]
+    return sorted(found, key=lambda each: each.num_accelerators)
+
+
+def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
+    """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
+
+    The step judged is the shortest from a smaller size that pays; the shortest of all where none does.
+    """
+    sizes = same_group(answer, best)
+    at = next((place for place, each in enumerate(sizes) if each.id == best.id), None)
+    if at is None or len(sizes) == 1:
+        return None
+    spans: list[Span] = []
+    if at > 0:
+        paying = next((before for before in reversed(range(at)) if _pays(sizes[before], best)), None)
+        spans += [
+            strong("No" if paying is None else "Yes"),
+            f", {_step(sizes, at - 1 if paying is None else paying, at)}",
+        ]
+    if at + 1 < len(sizes):
+        spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1)]
+    return (*spans, ".")
+
+
+def _pays(before: Candidate, after: Candidate) -> bool:
+    """Whether a step brings at least half of what ideal scaling would add."""
+    assert before.time_s is not None
+    assert after.time_s is not None
+    return before.time_s.value / after.time_s.value >= _least_speedup(before, after)
+
+
+def _least_speedup(before: Candidate, after: Candidate) -> float:
+    return 1.0 + (after.num_accelerators / before.num_accelerators - 1.0) / 2.0
+
+
+def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int) -> Iterator[Span]:
+    """The step to the next size: what it would bring, and what speaks against it."""
+    beyond = sizes[at]
+    if beyond.broken:
+        against = limit_words(answer, beyond.broken[0])
+    elif _pays(best, beyond):
+        against = f"it would pay, but {OBJECTIVES[answer.question.objective]} decided"
+    else:
+        against = f"a step pays from {amounts.factor(_least_speedup(best, beyond))} on"
+    yield strong("No")
+    yield f", {_step(sizes, at - 1, at)}: {against}"
+
+
+OBJECTIVES: Final = {
+    "balance": "an earlier reason to stop",
+    "time": "the least time",
+    "cost": "the least money",
+    "energy": "the least energy",
+    "value_of_time": "the least money and value of time",
+}
+
+
+def _step(sizes: Sequence[Candidate], smaller: int, at: int) -> str:
+    """A size against a smaller one: how many times as fast, for how much of the money."""
+    before, after = sizes[smaller], sizes[at]
+    assert before.time_s is not None
+    assert after.time_s is not None
+    is_base = before.speedup is not None and before.speedup.value == 1.0
+    if is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
+        fast = f"{amounts.factor(after.speedup.value)} as fast ({amounts.factor_range(after.speedup)})"
+    else:
+        fast = f"{amounts.factor(before.time_s.value / after.time_s.value)} as fast"
+    paid, of = None, "accelerator-hours"
+    if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
+        paid, of = after.usd.value / before.usd.value, "money"
+    elif before.accelerator_hours and after.accelerator_hours:
+        paid = after.accelerator_hours / before.accelerator_hours
+    cost = "" if paid is None else f" for {amounts.factor(paid)} the {of}"
+    return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast}{cost}"
+
+
+SHORT: Final[dict[ConstraintName, str]] = {
+    "deadline_s": "misses deadline",
+    "budget_usd": "over budget",
+    "memory_bytes": "does not fit",
+    "max_accelerators": "beyond limit",
+}
+
+
+def limit_words(answer: Answer, broken: Constraint) -> str:
+    """A limit that is not kept, as a predicate."""
+    if broken.name == "deadline_s":
+        return f"misses the deadline of {amounts.duration(broken.limit)}"
+    if broken.name == "budget_usd":
+        return f"exceeds the budget of {amounts.money(broken.limit)}"
+    if broken.name == "memory_bytes":
+        needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
+        return f"{needed}of {amounts.memory(broken.limit)} memory"
+    asked = answer.question
+    is_users = asked.max_accelerators is not None or asked.sizes is not None or asked.num_nodes is not None
+    is_users = is_users or any(each.stock is not None for each in answer.systems)
+    return f"beyond {'your limit of' if is_users else 'the largest size tried,'} {count(broken.limit)}"
+
+
+_LIMITS: Final[dict[Limit, str]] = {
+    "data": "up to {size}, the largest size with data, each step still pays; beyond it nothing is known",
+    "catalogue": "up to {size}, where the catalogue of sizes ends, each step still pays "
+    "(--max-accelerators for more)",
+    "question": "up to your limit of {size} each step still pays",
+}
+
+
+def returns(answer: Answer) -> str:
+    """Where returns diminish, or whose limit ended the search."""
+    if not answer.equilibria:
+        return "too few sizes have a known time to say where returns diminish"
+    return point_words(default_answer(answer.equilibria))
+
+
+def point_words(point: Equilibrium) -> str:
+    """One equilibrium, or whose limit ended the search for it."""
+    size = count(point.num_accelerators)
+    if point.limited_by is not None:
+        return _LIMITS[point.limited_by].format(size=size)
+    if point.is_smallest:
+        return f"they diminish from the smallest size, {size}, on: {point.title}"
+    span = ""
+    if point.low is not None and point.high is not None and point.low < point.high:
+        span = f" ({count(point.low)} to {count(point.high)}, {format_percent(point.level)} range)"
+    return f"they diminish beyond {size}{span}: {point.title}"
+
+
+def value_of_time(answer: Answer) -> str | None:
+    """Which candidate costs least at which value of an hour; None where no price is known."""
+    values = answer.time_values
+    if len(values) < 2:  # noqa: PLR2004 - one candidate at every value
+        return None
+    found = [answer.candidate(each.candidate) for each in values]
+    kinds = [(each.system, each.terms) for each in found]
+    one_kind = len(set(kinds)) == 1
+    names = [
+        count(each.num_accelerators)
+        if one_kind or (place and kinds[place - 1] == kinds[place])
+        else title_of(each)
+        for place, each in enumerate(found)
+    ]
+    parts = []
+    for place, (name, until) in enumerate(zip(names, values[1:], strict=False)):
+        limit = f"{float(f'{until.from_usd_per_hour:.2g}'):,g}"
+        parts.append(
+            f"{name} where an hour is worth below {limit} USD" if place == 0 else f"{name} up to {limit}"
+        )
+    return f"{', '.join(parts)}, {names[-1]} above"
+
+
+def answer_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The section with the answer itself."""
+    best = answer.recommended
+    if best is None:
+        return refusal_blocks(answer)
+    return (facts(answer, best),)
+
+
+CONSTRAINTS: Final[dict[ConstraintName, tuple[str, str]]] = {
+    "deadline_s": ("a deadline", "s"),
+    "budget_usd": ("a budget", "USD"),
+    "memory_bytes": ("memory per accelerator", "B"),
+    "max_accelerators": ("at most", "accelerators"),
+}
+
+
+def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Why nothing does, the cheapest and the fastest of all, and what would do."""
+    refusal = answer.refusal
+    if refusal is None:
+        return (
+            prose("No time of any configuration can be estimated; the notes say why."),
+            *(note(sentence(each)) for each in answer.notes),
+        )
+    shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))
+    tiles = tuple(_tile(answer, label, each) for label, each in shown if each is not None)
+    return (
+        *((Tiles(items=tiles),) if tiles else ()),
+        prose("What would do:"),
+        Bullets(items=tuple((each,) for each in relaxed(answer))),
+    )
+
+
+def relaxed(answer: Answer) -> Iterator[str]:
+    """The least change of each limit that would do."""
+    refusal = answer.refusal
+    assert refusal is not None
+    for each in refusal.relaxations:
+        name, unit = CONSTRAINTS[each.constraint]
+        taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
+        needed, limit = (amounts.quantity(value, unit) for value in (each.needed, each.limit))
+        yield f"{capital(name)} of {needed} in place of {limit}{taken}."
+    if refusal.joint:
+        parts = []
+        for each in refusal.joint:
+            name, unit = CONSTRAINTS[each.constraint]
+            parts.append(f"{name} of {amounts.quantity(each.needed, unit)}")
+        first = refusal.joint[0].candidate
+        taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
+        yield f"Several limits at once: {listed(parts)}{taken}."
+    if not refusal.relaxations and not refusal.joint:
+        yield "No change of a limit helps: no configuration fits."
+
+
+def _tile(answer: Answer, label: str, each: Candidate) -> Tile:
+    time = "" if each.time_s is None else amounts.duration(each.time_s.value)
+    usd = amounts.usable(each.usd)
+    paid = "" if usd is None else amounts.money(usd.value)
+    why = [limit_words(answer, broken) for broken in each.broken]
+    return Tile(
+        label=label,
+        value=title_of(each),
+        detail=", ".join(filter(None, (time, paid))),
+        words=f"{capital(listed(why))}." if why else "",
+    )

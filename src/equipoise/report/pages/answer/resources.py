@@ -1,0 +1,394 @@
+"""Where the time, the memory and the money go: charts by cause and kind, renting by terms, buying."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from equipoise.decide.answer import Answer, Renting
+from equipoise.decide.candidate import Candidate
+from equipoise.economics.owning import Ownership
+from equipoise.economics.prices import WORDS
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fold,
+    Panels,
+    Table,
+    Tile,
+    Tiles,
+    prose,
+    strong,
+)
+from equipoise.report.charts import BarChart
+from equipoise.report.pages.answer.compare import members_of_choice
+from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.stacked import Stack
+from equipoise.report.tornado import moving, tornado_figure, tornado_table
+from equipoise.report.words import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
+from equipoise.stats import Interval
+from equipoise.units import (
+    MICROSECOND_S,
+    MILLISECOND_S,
+    SI_PREFIXES,
+    format_count,
+    format_percent,
+    format_si,
+    format_step,
+)
+
+CAUSES: Final = {
+    "compute": "compute",
+    "host": "kernel launches",
+    "tp": "tensor-parallel communication",
+    "cp": "context-parallel communication",
+    "ep": "expert-parallel communication",
+    "pp": "pipeline communication",
+    "dp": "data-parallel communication",
+    "idle": "pipeline bubble",
+    "optimizer": "optimizer",
+    "waiting": "waiting for the slowest rank",
+    "other": "rest of a step",
+}
+KINDS: Final = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "activations": "activations",
+    "buffers": "buffers",
+    "fixed": "context and libraries",
+    "allocator": "held by the allocator besides",
+}
+LOST: Final = ("checkpoints", "repeated", "restarts")
+_UNITS: Final = (("s", 1.0), ("ms", MILLISECOND_S), ("µs", MICROSECOND_S))
+_GIGA: Final = SI_PREFIXES["G"]
+
+
+def step_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Seconds of a step by cause, and bytes of the fullest accelerator by kind, over the sizes."""
+    members = members_of_choice(answer)
+    blocks: list[Block] = []
+    timed = [each for each in members if each.model is not None]
+    if timed:
+        seconds = Stack(bars=tuple(_sample_s(each) for each in timed), titles=CAUSES)
+        blocks += [
+            prose(
+                "By the performance model: accelerator time of one sample, by cause. ",
+                strong("With perfect scaling all bars would be equally high."),
+            ),
+            Panels(charts=(_seconds_chart(timed, seconds),), legend="Cause"),
+            _shares(answer, timed, seconds),
+        ]
+    held = [each for each in members if each.memory is not None and each.memory.by_kind_bytes]
+    if held:
+        kinds = Stack(
+            bars=tuple(
+                (count(each.num_accelerators), each.memory.by_kind_bytes)
+                for each in held
+                if each.memory is not None
+            ),
+            titles=KINDS,
+        )
+        blocks += [Panels(charts=(_memory_chart(held, kinds),), legend="Kind"), _shares(answer, held, kinds)]
+    return tuple(blocks) or (prose("No performance model of this training: only whole times are known."),)
+
+
+def _sample_s(each: Candidate) -> tuple[str, dict[str, float]]:
+    """Accelerator-seconds of one sample by cause."""
+    assert each.model is not None
+    per_sample = each.num_accelerators / (each.global_batch_samples or 1)
+    return count(each.num_accelerators), {
+        cause: seconds * per_sample for cause, seconds in each.model.by_cause_s.items()
+    }
+
+
+def _shares(answer: Answer, members: Sequence[Candidate], stack: Stack) -> Block:
+    """The parts of the recommended size; of the largest where none is recommended."""
+    best = answer.recommended
+    ids = [each.id for each in members]
+    place = ids.index(best.id) if best is not None and best.id in ids else len(ids) - 1
+    return prose(strong(f"At {stack.bars[place][0]}: "), f"{listed(stack.shares(place))}.")
+
+
+def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
+    most = max(sum(parts.values()) for _, parts in stack.bars)
+    unit, scale = next((each for each in _UNITS if most >= each[1]), _UNITS[-1])
+    title = "Accelerator time of one sample, by cause"
+    return BarChart(
+        name="answer-seconds",
+        title=title,
+        subtitle="above each bar, the model's time of a step",
+        alternative=f"{title}. {stack.words()}",
+        x_title="accelerators",
+        y_title=f"accelerator-{unit} per sample",
+        categories=tuple(name for name, _ in stack.bars),
+        labels=tuple(format_step(each.model.step_s) for each in members if each.model is not None),
+        limits=(0.0, most / scale),
+        series=stack.series(scale),
+    )
+
+
+def _memory_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
+    held = [each.memory for each in members if each.memory is not None]
+    whole = next((each.available_bytes for each in held if each.available_bytes is not None), None)
+    title = "Memory of the fullest accelerator, by kind"
+    room = "" if whole is None else f"; dashed: the {amounts.memory(whole)} of an accelerator"
+    most = max(whole or 0.0, *(sum(parts.values()) for _, parts in stack.bars))
+    return BarChart(
+        name="answer-memory",
+        title=title,
+        subtitle=f"above each bar, its sum{room}",
+        alternative=f"{title}. {stack.words()}",
+        x_title="accelerators",
+        y_title="GB per accelerator",
+        categories=tuple(name for name, _ in stack.bars),
+        labels=tuple(ratio(each.needed_bytes / _GIGA) for each in held),
+        limits=(0.0, most / _GIGA),
+        series=stack.series(_GIGA),
+        level=None if whole is None else whole / _GIGA,
+    )
+
+
+def strategies_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The best strategies of the recommended size, and how many others were looked at."""
+    system = answer.system
+    searched = (
+        f"{format_count(answer.num_considered)} strategies were considered in {answer.search_s:.2g} s; "
+        f"{format_count(system.num_fitting)} of {format_count(system.num_considered)} on "
+        f"{chip_of(system.title)} fit into memory."
+    )
+    blocks: list[Block] = [prose(searched)] if answer.num_considered else []
+    if system.best_strategies:
+        blocks.append(_strategies_table(system.best_strategies))
+    if answer.rejected:
+        blocks.append(_rejected_table(answer))
+    return tuple(blocks) or (prose("No strategy was searched."),)
+
+
+def _strategies_table(found: Sequence[Candidate]) -> Table:
+    return Table(
+        name="answer-strategies",
+        caption="Strategies of the recommended size, the fastest first",
+        columns=(
+            Column(title="Strategy", is_header=True),
+            Column(title="Time", is_number=True),
+            Column(title="Step", is_number=True),
+            Column(title="Memory", is_number=True),
+            Column(title="USD", is_number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=sentence(each.strategy_text or ABSENT), key=place, is_code=True),
+                _cell(each.time_s, amounts.duration),
+                _cell(each.step_s, format_step),
+                Cell(text=ABSENT if each.memory is None else amounts.memory(each.memory.needed_bytes)),
+                _cell(each.usd, _bare_money),
+            )
+            for place, each in enumerate(found)
+        ),
+    )
+
+
+def _bare_money(usd: float) -> str:
+    return amounts.money(usd).removesuffix(" USD")
+
+
+def _cell(amount: Interval | None, form: Callable[[float], str]) -> Cell:
+    amount = amounts.usable(amount)
+    return Cell(text=ABSENT) if amount is None else Cell(text=form(amount.value), key=amount.value)
+
+
+REASONS: Final = {"memory_bytes": ("needs more memory than an accelerator has", "B")}
+
+
+def _rejected_table(answer: Answer) -> Table:
+    """Of the recommended system where it has any; the document has all."""
+    found = answer.system.rejected or answer.rejected
+    rows = []
+    for each in found:
+        words, unit = REASONS.get(each.reason, (each.reason, ""))
+        needed, available = _apart(each.needed, each.available, unit)
+        rows.append(
+            (
+                Cell(text=sentence(words), key=each.reason),
+                Cell(text=needed, key=each.needed),
+                Cell(text=available, key=each.available),
+                Cell(text=format_count(each.count), key=each.count),
+            )
+        )
+    return Table(
+        name="answer-rejected",
+        caption=f"Strategies rejected on {chip_of(answer.system.title)}, by the first reason",
+        columns=(
+            Column(title="Reason", is_header=True),
+            Column(title="Needed", is_number=True, meaning="the least that any of them needs"),
+            Column(title="Available", is_number=True),
+            Column(title="Strategies", is_number=True),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _apart(needed: float | None, available: float | None, unit: str) -> tuple[str, str]:
+    """Two amounts in as many digits as tell them apart."""
+    if needed is None or available is None:
+        return ABSENT, ABSENT
+    pairs = [
+        tuple(format_si(each, unit, digits=digits) for each in (needed, available)) for digits in (3, 4, 5, 6)
+    ]
+    found = next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+    return found[0], found[1]
+
+
+def money_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Renting on each kind of terms, and what moves the money."""
+    blocks: list[Block] = []
+    if len(answer.renting) > 1 or any(_has_interruptions(each) for each in answer.renting):
+        blocks.append(_renting_table(answer))
+    blocks += [
+        prose(f"{capital(WORDS[each.candidate.terms])}: {sentence(each.candidate.why_not or '')}.")
+        for each in answer.renting
+        if each.candidate.time_s is None
+    ]
+    if answer.swing is not None and moving(answer.swing):
+        blocks += [
+            Panels(charts=(tornado_figure(answer.swing, name="answer-tornado"),), legend="Moved"),
+            tornado_table(answer.swing, name="answer-moved"),
+        ]
+    assumed = dict.fromkeys(
+        words
+        for each in answer.renting
+        if each.candidate.interrupted is not None
+        for words in each.candidate.interrupted.assumes
+    )
+    if assumed:
+        items = tuple((f"{capital(sentence(words))}.",) for words in assumed)
+        blocks.append(
+            Fold(
+                name="renting-assumed",
+                title="What this assumes",
+                badges=(),
+                blocks=(Bullets(items=items),),
+                is_aside=True,
+            )
+        )
+    return tuple(blocks) or (prose("No price is known: give --price."),)
+
+
+def _has_interruptions(each: Renting) -> bool:
+    found = each.candidate.interrupted
+    return found is not None and found.num_interruptions is not None
+
+
+def _renting_table(answer: Answer) -> Table:
+    limited = [each for each in answer.renting if _probabilities(each.candidate)]
+    return Table(
+        name="answer-terms",
+        caption="The recommended candidate on each kind of terms, with interruptions",
+        columns=(
+            Column(title="Terms", is_header=True),
+            Column(title="USD/h", is_number=True, meaning="per accelerator-hour"),
+            Column(title="Time", is_number=True),
+            Column(title="USD", is_number=True),
+            *((Column(title="Limits kept", is_number=True),) if limited else ()),
+            Column(title="Goodput", is_number=True),
+            Column(title="Interruptions", is_number=True, meaning="expected"),
+            Column(title="Checkpoint", is_number=True, meaning="interval that loses least"),
+        ),
+        rows=tuple(tuple(_renting_row(answer, each, is_limited=bool(limited))) for each in answer.renting),
+    )
+
+
+def _probabilities(each: Candidate) -> list[float]:
+    return [one.probability for one in each.constraints if one.probability is not None]
+
+
+def _renting_row(answer: Answer, rented: Renting, *, is_limited: bool) -> Iterator[Cell]:
+    each = rented.candidate
+    best = answer.recommended
+    taken = best is not None and each.id == best.id
+    badge = Badge(text="recommended", tone="good") if taken else None
+    yield Cell(text=capital(WORDS[each.terms]), key=each.terms, badge=badge)
+    price = None if each.price is None else each.price.usd_per_accelerator_hour
+    yield Cell(text=ABSENT if price is None else f"{price:,.2f}", key=price)
+    yield _ranged(each.time_s, amounts.duration, amounts.duration_range)
+    yield _ranged(each.usd, _bare_money, lambda amount: amounts.money_range(amount).removesuffix(" USD"))
+    if is_limited:
+        found = min(_probabilities(each), default=None)
+        yield Cell(text=ABSENT if found is None else amounts.probability(found), key=found)
+    yield _cell(each.goodput, amounts.share)
+    stops = None if each.interrupted is None else each.interrupted.num_interruptions
+    yield Cell(text=ABSENT) if stops is None else Cell(text=f"{float(f'{stops:.2g}'):,g}", key=stops)
+    interval_s = None if each.interrupted is None else each.interrupted.checkpoint_interval_s
+    yield Cell(
+        text="not needed" if interval_s is None else f"every {amounts.duration(interval_s)}", key=interval_s
+    )
+
+
+def _ranged(amount: Interval | None, form: Callable[[float], str], ends: Callable[[Interval], str]) -> Cell:
+    amount = amounts.usable(amount)
+    if amount is None:
+        return Cell(text=ABSENT)
+    return Cell(text=form(amount.value), key=amount.value, detail=ends(amount))
+
+
+def buying_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Whether buying pays, what it returns, and what that is most sensitive to."""
+    found = answer.ownership
+    assert found is not None
+    value, after = found.return_usd.value, amounts.months(found.horizon_months)
+    name = accelerator_name(found.purchase.accelerator)
+    ahead = f"{amounts.money(abs(value))} {'cheaper' if value >= 0.0 else 'dearer'}"
+    even = "at no utilisation"
+    if found.even_at_utilisation is not None:
+        even = f"at a utilisation of {amounts.share(found.even_at_utilisation)} or more"
+    figure = tornado_figure(
+        found.tornado, name="buying-tornado", title="What the return is most sensitive to"
+    )
+    moved: tuple[Block, ...] = (
+        Panels(charts=(figure,), legend="Moved"),
+        tornado_table(found.tornado, name="buying-moved"),
+    )
+    return (
+        prose(
+            strong(f"After {after} buying one {name} is {ahead} than renting it. "),
+            f"It pays within its lifetime with a probability of "
+            f"{amounts.probability(found.chance_in_lifetime)}; "
+            f"by then it breaks even {even}.",
+        ),
+        Tiles(items=tuple(_buying_tiles(found))),
+        *(moved if moving(found.tornado) else ()),
+        Fold(
+            name="buying-assumed",
+            title="What this assumes",
+            badges=(),
+            blocks=(Bullets(items=tuple((f"{capital(sentence(each))}.",) for each in found.assumes)),),
+            is_aside=True,
+        ),
+    )
+
+
+def _buying_tiles(found: Ownership) -> Iterator[Tile]:
+    even, money = found.months_to_break_even, amounts.money
+    yield _tile(
+        "Breaks even after", even, amounts.months, "Purchase price over the monthly saving, no resale."
+    )
+    yield _tile(
+        f"Return after {amounts.months(found.horizon_months)}",
+        found.return_usd,
+        money,
+        "Saving and resale less price.",
+    )
+    yield _tile("Purchase", found.purchase.usd, money, "One accelerator with its share of host and network.")
+    yield _tile("Running, per month", found.running_usd_per_month, money, "Electricity, upkeep and hosting.")
+    yield _tile("Rent, per month", found.rent_usd_per_month, money, "For the hours of use alone.")
+    yield _tile("Utilisation", found.utilisation, amounts.share, "Share of all hours that it works.")
+
+
+def _tile(label: str, amount: Interval, form: Callable[[float], str], words: str) -> Tile:
+    detail = "as given"
+    if amount.low < amount.high:
+        detail = f"{form(amount.low)} {DASH} {form(amount.high)}, {format_percent(amount.level)} range"
+    return Tile(label=label, value=form(amount.value), detail=detail, words=words)

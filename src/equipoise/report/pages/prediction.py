@@ -1,0 +1,272 @@
+"""The page of a prediction: times by size with money and energy, where returns diminish, and the evidence."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.prediction import Prediction
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Panels,
+    Span,
+    Table,
+    note,
+    prose,
+    strong,
+)
+from equipoise.report.charts import Axis, Band, Chart, Series, series_mark
+from equipoise.report.page import Page
+from equipoise.report.pages.answer.head import chip_of, point_words, title_of
+from equipoise.report.section import Section
+from equipoise.report.words import (
+    ABSENT,
+    accelerator_name,
+    capital,
+    count,
+    listed,
+    plural,
+    printable,
+    sentence,
+    workload_name,
+)
+from equipoise.scaling.equilibrium import default_answer
+from equipoise.units import HOUR_S, format_percent, format_si
+
+_MOST_LAWS: Final = 3
+_MOST_EVIDENCE: Final = 12
+
+
+def _about(found: Prediction) -> str:
+    """What the times are of."""
+    what = "Your times" if found.workload is None else workload_name(found.workload)
+    on = "" if found.accelerator is None else f" on {chip_of(accelerator_name(found.accelerator))}"
+    results = f", from its results in {found.round}" if found.round else ""
+    work = f"time for {found.work}" if found.answer is None else f"time to {found.work}"
+    return sentence(f"{what}{on}{results}: {work}")
+
+
+def _headline(found: Prediction) -> str:
+    """The times themselves: one, or the first and the last."""
+    known = [each for each in found.candidates if each.time_s is not None]
+    if not known:
+        return "No time can be estimated"
+    return " to ".join(map(_said, known if len(known) == 1 else (known[0], known[-1])))
+
+
+def _said(each: Candidate) -> str:
+    assert each.time_s is not None
+    money = "" if each.usd is None else f", {amounts.money(each.usd.value)}"
+    return f"{title_of(each)}: {amounts.duration(each.time_s.value)}{money}"
+
+
+def _times_blocks(found: Prediction) -> tuple[Block, ...]:
+    known = [each for each in found.candidates if each.time_s is not None]
+    charts = (_chart(known),) if len(known) > 1 else ()
+    reasons = {why: size for size, why in sorted(found.outside.items())}
+    return (
+        *((Panels(charts=charts, legend="Times"),) if charts else ()),
+        _table(found),
+        *(note(sentence(f"Extrapolated at {count(size)}: {why}.")) for why, size in reasons.items()),
+        *_price(found),
+    )
+
+
+def _table(found: Prediction) -> Table:
+    level = next((each.time_s.level for each in found.candidates if each.time_s is not None), 0.9)
+    return Table(
+        name="prediction-times",
+        caption="Times by number of accelerators",
+        columns=(
+            Column(title="N", is_number=True, is_header=True, meaning="number of accelerators"),
+            Column(title="Time", is_number=True),
+            Column(title=f"{format_percent(level)} range", is_number=True),
+            Column(title="Hours", is_number=True, meaning="accelerator-hours"),
+            Column(title="USD", is_number=True),
+            Column(title="Energy", is_number=True),
+            Column(title="CO2", is_number=True),
+            Column(title=""),
+        ),
+        rows=tuple(tuple(_cells(found, each)) for each in found.candidates),
+    )
+
+
+def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
+    time, hours = each.time_s, each.accelerator_hours
+    yield Cell(text=count(each.num_accelerators), key=each.num_accelerators)
+    if time is None:
+        yield from (Cell(text=ABSENT), Cell(text=ABSENT))
+    else:
+        yield Cell(text=amounts.duration(time.value), key=time.value)
+        yield Cell(text=amounts.duration_range(time), key=time.high)
+    yield Cell(text=ABSENT) if hours is None else Cell(text=format_si(hours), key=hours)
+    for amount, form in (
+        (each.usd, lambda value: amounts.money(value).removesuffix(" USD")),
+        (each.energy_j, amounts.energy),
+        (each.carbon_kg, amounts.mass),
+    ):
+        yield Cell(text=ABSENT) if amount is None else Cell(text=form(amount.value), key=amount.value)
+    if each.num_accelerators in found.outside:
+        yield Cell(text="", badge=Badge(text="extrapolated", tone="quiet"), key="1")
+    elif time is None:
+        yield Cell(text=sentence(f"no time: {each.why_not}"), key="2")
+    else:
+        yield Cell(text="", key="0")
+
+
+def _chart(known: list[Candidate]) -> Chart:
+    """Time against size with its interval."""
+    sizes = tuple(float(each.num_accelerators) for each in known)
+    times = [each.time_s for each in known if each.time_s is not None]
+    unit, scale = ("hours", HOUR_S) if times[0].value >= HOUR_S else ("seconds", 1.0)
+    mark, name = series_mark(0), "predicted"
+    return Chart(
+        name="prediction-times",
+        title="Time against size",
+        subtitle=f"shaded: {format_percent(times[0].level)} range",
+        alternative=f"Time by number of accelerators: {'; '.join(map(_said, known))}.",
+        x=Axis(title="number of accelerators", is_log=True),
+        y=Axis(title=unit, is_log=True),
+        series=(
+            Series(
+                name=name,
+                mark=mark,
+                x=sizes,
+                y=tuple(each.value / scale for each in times),
+                hovers=tuple((_said(each),) for each in known),
+                is_line=True,
+            ),
+        ),
+        bands=(
+            Band(
+                name=name,
+                mark=mark,
+                x=sizes,
+                low=tuple(each.low / scale for each in times),
+                high=tuple(each.high / scale for each in times),
+            ),
+        ),
+    )
+
+
+def _price(found: Prediction) -> Iterator[Block]:
+    price = next((each.price for each in found.candidates if each.price is not None), None)
+    if price is None:
+        yield note("No price is known: give --price in US dollars per accelerator-hour.")
+    else:
+        yield note(
+            sentence(f"{price.usd_per_accelerator_hour:,.3g} USD per accelerator-hour: {price.basis}.")
+        )
+
+
+def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
+    if not found.equilibria:
+        return (prose(sentence(f"Not known: {found.no_equilibria}.")),)
+    first = default_answer(found.equilibria)
+    ordered = sorted(found.equilibria, key=lambda each: each is not first)
+    items: list[tuple[Span, ...]] = [
+        (strong(f"{capital(each.kind)}: "), sentence(f"{point_words(each)}.")) for each in ordered
+    ]
+    return (prose("The first reason to stop comes first."), Bullets(items=tuple(items)), *_values(found))
+
+
+def _values(found: Prediction) -> Iterator[Block]:
+    """Which size costs least at which value of an hour."""
+    if len(found.time_values) > 1:
+        said = [
+            f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD on"
+            for each in found.time_values
+        ]
+        yield note(f"Least money and time together, by what an hour is worth: {listed(said)}.")
+
+
+def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
+    facts = []
+    if found.law is not None:
+        shares = sorted(found.law.shares.items(), key=lambda item: -item[1])[:_MOST_LAWS]
+        parts = ", ".join(f"{name} {format_percent(round(share, 2))}" for name, share in shares)
+        combined = f" ({parts})" if len(found.law.shares) > 1 else ""
+        facts.append(Fact(label="Law", spans=(sentence(f"{found.law.name}{combined}; {found.law.assumes}"),)))
+    facts += [Fact(label="Accuracy", spans=(sentence(words),)) for words in dict.fromkeys(_accuracy(found))]
+    known = [each for each in found.evidence if each.time_s is not None]
+    return (
+        *((Facts(items=tuple(facts)),) if facts else ()),
+        *((_evidence_table(found, len(known)),) if known else ()),
+    )
+
+
+def _accuracy(found: Prediction) -> Iterator[str]:
+    """How wrong such predictions were on held-out data."""
+    if found.answer is not None:
+        yield from (each.words for each in found.answer.records)
+    else:
+        yield from (one.why for each in found.candidates for one in each.estimates if one.why)
+
+
+def _evidence_table(found: Prediction, number: int) -> Table:
+    shown = sorted(
+        (each for each in found.evidence if each.time_s is not None),
+        key=lambda each: (-(each.share or 0.0), each.num_accelerators or 0),
+    )[:_MOST_EVIDENCE]
+    more = "" if number <= _MOST_EVIDENCE else f", {_MOST_EVIDENCE} of {number:,}"
+    return Table(
+        name="prediction-evidence",
+        caption=f"Times that it rests on{more}",
+        columns=(
+            Column(title="Source", is_header=True),
+            Column(title="N", is_number=True),
+            Column(title="Time", is_number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=printable(each.ref), key=each.ref),
+                Cell(text=count(each.num_accelerators), key=each.num_accelerators),
+                Cell(text=amounts.duration(each.time_s or 0.0), key=each.time_s),
+            )
+            for each in shown
+        ),
+    )
+
+
+def _notes_blocks(found: Prediction) -> tuple[Block, ...]:
+    return (Bullets(items=tuple((sentence(each),) for each in found.notes)),)
+
+
+def _brief(found: Prediction) -> tuple[Block, ...]:
+    """The times, the first reason to stop, the law and its accuracy, on one screen."""
+    facts = []
+    if found.equilibria:
+        facts.append(Fact(label="Returns", spans=(point_words(default_answer(found.equilibria)),)))
+    else:
+        facts.append(Fact(label="Returns", spans=(sentence(f"not known: {found.no_equilibria}"),)))
+    accuracy = next(_accuracy(found), None)
+    if accuracy is not None:
+        facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
+    sources = plural(len(found.evidence), "source")
+    return (
+        _table(found),
+        Facts(items=tuple(facts)),
+        note(f"More with --full: {sources}, {plural(len(found.notes), 'note')}."),
+    )
+
+
+PREDICTION: Final[Page[Prediction]] = Page(
+    title=_about,
+    about=_about,
+    headline=_headline,
+    summary=lambda _: (),
+    sections=(
+        Section(name="times", title="Times by size", needs=("candidates",), blocks=_times_blocks),
+        Section(name="returns", title="Where returns diminish", needs=("work",), blocks=_returns_blocks),
+        Section(name="evidence", title="Evidence", needs=("evidence",), blocks=_evidence_blocks),
+        Section(name="notes", title="Notes", needs=("notes",), blocks=_notes_blocks, is_extra=True),
+    ),
+    closing=lambda _: ("Times that nobody has measured are predictions.",),
+    brief=_brief,
+)

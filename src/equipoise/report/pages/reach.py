@@ -1,0 +1,258 @@
+"""The page of what budget and deadline allow: how many tokens, or how large a model; what each size does."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.query import TrainingQuery
+from equipoise.decide.solve_for import Reach, Reaches, ReachLimit, Within
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Panels,
+    Span,
+    Table,
+    code,
+    prose,
+    strong,
+)
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
+from equipoise.report.page import Page
+from equipoise.report.section import Section
+from equipoise.report.words import ABSENT, DASH, TIMES, capital, count, listed, plural, printable, sentence
+from equipoise.spec.transformer import Transformer
+from equipoise.stats import Interval
+from equipoise.units import SI_PREFIXES, format_percent, format_si, format_step
+
+_ENDS: Final[dict[ReachLimit, str]] = {
+    "budget": "the budget",
+    "deadline": "the deadline",
+    "memory": "the memory: budget and deadline would allow more",
+}
+_ALLOWED: Final = "within the limits"
+_ALLOWED_MARK: Final = Mark(colour=1, symbol="circle")
+_TAKEN: Final = "recommended"
+_TAKEN_MARK: Final = Mark(colour=5, symbol="star")
+
+
+def _chip(title: str) -> str:
+    return printable(title).removeprefix("NVIDIA ")
+
+
+def _title_of(candidate: Candidate) -> str:
+    return f"{count(candidate.num_accelerators)} {TIMES} {_chip(candidate.title)}"
+
+
+def _limits(asked: TrainingQuery) -> str:
+    """Budget and deadline as stated."""
+    stated = [] if asked.budget_usd is None else [amounts.money(asked.budget_usd)]
+    stated += [] if asked.deadline_s is None else [amounts.duration(asked.within_s)]
+    return " and ".join(stated)
+
+
+def _sized(found: Reach) -> str:
+    """What was asked for, with its unit."""
+    return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else found.unit}"
+
+
+def _ends(found: Reach) -> str:
+    """The interval of what was asked for."""
+    return f"{format_si(found.size.low)} {DASH} {format_si(found.size.high)}"
+
+
+def _shape(shape: Transformer) -> str:
+    experts = f", {shape.experts} experts" if shape.experts else ""
+    return (
+        f"{shape.layers} layers, hidden {shape.hidden:,}, {shape.heads} heads, feed-forward "
+        f"{shape.ffn_hidden or shape.expert_ffn_hidden:,}{experts}"
+    )
+
+
+def _about(found: Reaches) -> str:
+    names = listed([_chip(each.title) for each in (found.best, *found.others)])
+    what = "the largest model like" if found.best.ask == "model" else f"the most {found.best.unit} for"
+    return f"{what} {printable(found.best.workload.title)} on {names}"
+
+
+def _headline(found: Reaches) -> str:
+    best = found.best
+    of = "a model of " if best.ask == "model" else ""
+    return f"{_limits(best.question)} allow{'s' * _is_one(best.question)} {of}{_sized(best)}"
+
+
+def _is_one(asked: TrainingQuery) -> bool:
+    return asked.budget_usd is None or asked.deadline_s is None
+
+
+def _answer(found: Reaches) -> tuple[Block, ...]:
+    best = found.best
+    others = tuple(
+        (f"{_chip(each.title)}: {_sized(each)} ({_ends(each)}), ends at {_ENDS[each.limit]}",)
+        for each in found.others
+    )
+    return (
+        Facts(items=tuple(_facts(found, best))),
+        *((prose("Other systems:"), Bullets(items=others)) if others else ()),
+    )
+
+
+def _facts(found: Reaches, best: Reach) -> Iterator[Fact]:
+    taken = best.recommended
+    what = "Model" if best.ask == "model" else capital(best.unit)
+    spans = (strong(_sized(best)), f" ({_ends(best)}, {format_percent(best.size.level)} range)")
+    yield Fact(label=what, spans=spans)
+    if best.ask == "model" and best.shape is not None:
+        yield Fact(label="Shape", spans=(_shape(best.shape),))
+        yield Fact(label="Trained on", spans=(f"{format_si(best.training_budget.value)} {best.unit}",))
+    elif best.params is not None and best.unit == "tokens":
+        per_param = f"{best.training_budget.value / best.params.value:.3g} tokens per parameter"
+        yield Fact(label="That is", spans=(f"{per_param} ({format_si(best.params.value)} parameters)",))
+    yield Fact(label="Take", spans=(strong(_title_of(taken)),))
+    yield Fact(label="Time", spans=(amounts.ranged(taken.time_s, amounts.duration),))
+    money: tuple[Span, ...] = ("no price is known (--price)",)
+    if taken.usd is not None:
+        money = (amounts.ranged(taken.usd, amounts.money),)
+    yield Fact(label="Money", spans=money)
+    if taken.strategy_text is not None:
+        yield Fact(label="Strategy", spans=(code(sentence(taken.strategy_text)),))
+    if taken.global_batch_samples is not None:
+        step = "" if taken.step_s is None else f" per step of {format_step(taken.step_s.value)}"
+        yield Fact(label="Batch", spans=(f"{plural(taken.global_batch_samples, 'sample')}{step}",))
+    if found.chosen_for_you:
+        yield Fact(label="Chosen", spans=(capital(sentence("; ".join(found.chosen_for_you))),))
+    yield Fact(label="Ends at", spans=(_ENDS[best.limit],))
+
+
+def _sizes(found: Reaches) -> tuple[Block, ...]:
+    best = found.best
+    if not best.by_size:
+        return (prose("A model is looked for over all numbers of accelerators at once."),)
+    charts = (_chart(best),) if len(best.by_size) > 1 else ()
+    return (*((Panels(charts=charts, legend="Accelerators"),) if charts else ()), _table(best))
+
+
+def _is_taken(best: Reach, each: Within) -> bool:
+    return each.candidate.id == best.recommended.id
+
+
+def _chart(best: Reach) -> Chart:
+    fitting = ((name, size) for name, size in reversed(SI_PREFIXES.items()) if best.size.value >= size)
+    prefix, scale = next(fitting, ("", 1.0))
+    x = tuple(float(each.candidate.num_accelerators) for each in best.by_size)
+    words = [
+        f"{format_si(each.amount.value)} on {count(each.candidate.num_accelerators)}" for each in best.by_size
+    ]
+    taken = [each for each in best.by_size if _is_taken(best, each)]
+
+    def series(name: str, mark: Mark, shown: list[Within], *, is_main: bool) -> Series:
+        return Series(
+            name=name,
+            mark=mark,
+            x=tuple(float(each.candidate.num_accelerators) for each in shown),
+            y=tuple(each.amount.value / scale for each in shown),
+            hovers=tuple(tuple(_hover(best, each)) for each in shown),
+            is_line=not is_main,
+            is_main=is_main,
+        )
+
+    return Chart(
+        name="reach-sizes",
+        title=f"{capital(best.unit)} within the limits",
+        subtitle=f"shaded: the {format_percent(best.size.level)} range",
+        alternative=f"{capital(best.unit)} by number of accelerators: {', '.join(words)}.",
+        x=Axis(title="number of accelerators", is_log=True),
+        y=Axis(title=f"{prefix} {best.unit}".strip(), is_log=True),
+        series=(
+            series(_ALLOWED, _ALLOWED_MARK, list(best.by_size), is_main=False),
+            series(_TAKEN, _TAKEN_MARK, taken, is_main=True),
+        ),
+        notes=tuple(
+            Note(
+                x=float(each.candidate.num_accelerators),
+                y=each.amount.value / scale,
+                text=count(each.candidate.num_accelerators),
+                is_above=True,
+            )
+            for each in taken
+        ),
+        bands=(
+            Band(
+                name=_ALLOWED,
+                mark=_ALLOWED_MARK,
+                x=x,
+                low=tuple(each.amount.low / scale for each in best.by_size),
+                high=tuple(each.amount.high / scale for each in best.by_size),
+            ),
+        ),
+    )
+
+
+def _hover(best: Reach, each: Within) -> Iterator[str]:
+    yield f"{format_si(each.amount.value)} {best.unit}"
+    yield _title_of(each.candidate)
+    yield amounts.ranged(each.candidate.time_s, amounts.duration)
+    if each.candidate.usd is not None:
+        yield amounts.money(each.candidate.usd.value)
+
+
+def _table(best: Reach) -> Table:
+    return Table(
+        name="reach-sizes",
+        caption=f"Each number of accelerators: the most {best.unit} within the limits",
+        columns=(
+            Column(title="N", is_number=True, is_header=True, meaning="number of accelerators"),
+            Column(title=capital(best.unit), is_number=True),
+            Column(title="90 % range", is_number=True),
+            Column(title="Time", is_number=True),
+            Column(title="USD", is_number=True),
+            Column(title="Ends at"),
+            Column(title=""),
+        ),
+        rows=tuple(tuple(_cells(best, each)) for each in best.by_size),
+    )
+
+
+def _cells(best: Reach, each: Within) -> Iterator[Cell]:
+    taken, amount = each.candidate, each.amount
+    yield Cell(text=count(taken.num_accelerators), key=taken.num_accelerators)
+    yield Cell(text=format_si(amount.value), key=amount.value)
+    yield Cell(text=f"{format_si(amount.low)} {DASH} {format_si(amount.high)}", key=amount.low)
+    yield _amount_cell(taken.time_s, amounts.duration)
+    yield _amount_cell(taken.usd, amounts.money)
+    yield Cell(text=each.limit, key=each.limit)
+    yield Cell(text=_TAKEN if _is_taken(best, each) else "")
+
+
+def _amount_cell(amount: Interval | None, form: Callable[[float], str]) -> Cell:
+    return Cell(text=ABSENT) if amount is None else Cell(text=form(amount.value), key=amount.value)
+
+
+def _assumed(found: Reaches) -> tuple[Block, ...]:
+    rests = [*found.best.assumes, "the range is that of time and price at the limit"]
+    return (Bullets(items=tuple((f"{capital(sentence(each))}.",) for each in rests)),)
+
+
+def _notes(found: Reaches) -> tuple[Block, ...]:
+    return (Bullets(items=tuple((sentence(each),) for each in found.notes)),)
+
+
+REACH: Final[Page[Reaches]] = Page(
+    title=lambda found: f"{printable(found.best.workload.title)}: {_headline(found)}",
+    about=_about,
+    headline=_headline,
+    summary=lambda _: (),
+    sections=(
+        Section(name="answer", title="The answer", needs=("best",), blocks=_answer),
+        Section(name="sizes", title="By number of accelerators", needs=("best",), blocks=_sizes),
+        Section(name="assumed", title="What is assumed", needs=("best",), blocks=_assumed),
+        Section(name="notes", title="Notes", needs=("notes",), blocks=_notes, is_extra=True),
+    ),
+    closing=lambda _: (
+        "Times that nobody has measured are predictions: try the first steps before you spend the money.",
+    ),
+)

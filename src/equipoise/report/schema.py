@@ -1,0 +1,193 @@
+"""The JSON schemas of documents, derived from the annotations of the records that they are written from.
+
+`python -m equipoise.report.schema VERB` prints one; `--write` renews those that ship in schemas/.
+"""
+
+import datetime as dt
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import orjson
+
+from equipoise.decide.answer import Alternative, Answer
+from equipoise.decide.candidate import Candidate
+from equipoise.decide.query import TrainingQuery
+from equipoise.economics.uncertain import Bar
+from equipoise.report.document import SCHEMA_VERSIONS
+from equipoise.report.evidence import Evidence
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import Workload
+from equipoise.stats import Interval
+
+Schema: TypeAlias = dict[str, Any]
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+VERSIONS: Final[Mapping[str, int]] = {verb: SCHEMA_VERSIONS[verb] for verb in ("advise", "plan")}
+_TEXT: Final[Schema] = {"type": "string"}
+_NUMBER: Final[Schema] = {"type": "number"}
+_WHOLE: Final[Schema] = {"type": "integer"}
+_PLAIN: Final[Mapping[Any, Schema]] = {
+    str: _TEXT,
+    bool: {"type": "boolean"},
+    int: _WHOLE,
+    float: _NUMBER,
+    Path: _TEXT,
+    dt.date: {"type": "string", "format": "date"},
+    Strategy: {"type": "string", "description": "the strategy in its text form"},
+    types.NoneType: {"type": "null"},
+    Any: {},
+}
+# Amounts of these may be infinite (buying that never pays), which JSON writes as null.
+_MAY_BE_INFINITE: Final = (Interval, Bar)
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_CLUSTER: Final[Schema] = _object(
+    {
+        "name": _TEXT,
+        "accelerator": _TEXT,
+        "memory_bytes": {"type": ["number", "null"]},
+        "node_size": _WHOLE,
+        "topology": _TEXT,
+        "intra_byte_per_s": _NUMBER,
+        "inter_byte_per_s": _NUMBER,
+    }
+)
+_ASKED_SYSTEM: Final[Schema] = _object(
+    {
+        "system": _TEXT,
+        "terms": _TEXT,
+        "price_usd_per_accelerator_hour": {"type": ["number", "null"]},
+        "stock": {"type": ["integer", "null"]},
+    }
+)
+
+
+class _Definitions:
+    """The schemas of the records met so far, by name."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Schema] = {}
+        self._kinds: dict[str, type] = {}
+
+    def of(self, annotation: Any) -> Schema:  # noqa: ANN401 - an annotation; a case each
+        """The schema of an annotation."""
+        if annotation in _PLAIN:
+            return _PLAIN[annotation]
+        origin, parts = get_origin(annotation), get_args(annotation)
+        if origin is Literal:
+            return {"enum": list(parts)}
+        if origin in {Union, types.UnionType}:
+            # An interval too wide to be shown is null anyhow.
+            kinds = [part for part in parts if part is not types.NoneType or Interval not in parts]
+            found = [self.of(part) for part in kinds]
+            return found[0] if len(found) == 1 else {"anyOf": found}
+        if origin in {tuple, list, set, frozenset}:
+            return self._array(parts)
+        if origin is not None and issubclass(origin, Mapping):
+            return {"type": "object", "additionalProperties": self.of(parts[1])}
+        return self._reference(annotation)
+
+    def _array(self, parts: tuple[Any, ...]) -> Schema:
+        if len(parts) == 1 or parts[1] is Ellipsis:
+            return {"type": "array", "items": self.of(parts[0])}
+        items = [self.of(part) for part in parts]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+    def _reference(self, kind: type) -> Schema:
+        assert is_dataclass(kind), kind
+        name = kind.__name__
+        if self._kinds.setdefault(name, kind) is not kind:
+            raise TypeError(f"two records are named {name}: {kind} and {self._kinds[name]}")
+        if name not in self.found:
+            self.found[name] = {}  # what refers to itself ends here
+            self.found[name] = self._record(kind)
+        reference = {"$ref": f"#/$defs/{name}"}
+        return {"anyOf": [reference, _PLAIN[types.NoneType]]} if kind is Interval else reference
+
+    def _record(self, kind: type) -> Schema:
+        if kind is Cluster:
+            return _CLUSTER
+        if kind is Workload:
+            return _object({"slug": _TEXT, "title": _TEXT})
+        found = _object(self._properties(kind))
+        doc = (kind.__doc__ or "").partition("\n")[0]
+        if kind is Alternative:
+            candidate = self.of(get_type_hints(kind)["candidate"])
+            found = {"allOf": [candidate, _object({"wins_when": _TEXT})]}
+        return {"description": doc, **found}
+
+    def _properties(self, kind: type) -> Schema:
+        hints = get_type_hints(kind)
+        found: Schema = {}
+        for name in getattr(kind, "JSON_PROPERTIES", ()):
+            made = getattr(kind, name).fget
+            found[name] = self.of(get_type_hints(made)["return"])
+        for each in fields(kind):
+            hint = hints[each.name]
+            if each.metadata.get("json", True) and not _is_function(hint):
+                schema = self.of(hint)
+                is_open = kind in _MAY_BE_INFINITE and schema == _NUMBER
+                found[each.name] = {"type": ["number", "null"]} if is_open else schema
+        if kind is Candidate:  # the accelerator as asked, which names the system; and its chip
+            found["chip"] = found.pop("system")
+        return found
+
+
+def _is_function(hint: Any) -> bool:  # noqa: ANN401 - an annotation
+    options = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
+    return any(get_origin(each) is Callable for each in options)
+
+
+def schema(verb: str) -> Schema:
+    """The JSON schema of a verb's document: `advise` or `plan`."""
+    definitions = _Definitions()
+    properties = definitions.of(Answer) and definitions.found["Answer"]["properties"]
+    definitions.found.pop("Answer")
+    definitions.of(TrainingQuery)
+    question = definitions.found["TrainingQuery"]
+    question["properties"]["systems"] = {"type": "array", "items": _ASKED_SYSTEM}
+    head = {
+        "schema": {"const": f"equipoise.{verb}/{VERSIONS[verb]}"},
+        "equipoise": _TEXT,
+        "dataset": _TEXT,
+    }
+    evidence = {"evidence": {"type": "array", "items": definitions.of(Evidence)}}
+    return {
+        "$schema": DIALECT,
+        "$id": f"equipoise.{verb}/{VERSIONS[verb]}",
+        "title": f"What `equipoise {verb} --json` writes",
+        **_object({**properties, **head, **evidence}),
+        "$defs": dict(sorted(definitions.found.items())),
+    }
+
+
+def shipped(verb: str) -> Schema:
+    """The schema that ships with the package."""
+    path = files("equipoise.report").joinpath("schemas", f"{verb}-{VERSIONS[verb]}.json")
+    found: Schema = orjson.loads(path.read_bytes())
+    return found
+
+
+def _main(arguments: list[str]) -> None:
+    """Print the schema of each verb named; write those that ship."""
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    if arguments == ["--write"]:
+        for verb, version in VERSIONS.items():
+            path = Path(__file__).parent / "schemas" / f"{verb}-{version}.json"
+            path.write_bytes(orjson.dumps(schema(verb), option=option))
+        return
+    for verb in arguments or ["advise"]:
+        sys.stdout.write(orjson.dumps(schema(verb), option=option).decode())
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,337 @@
+"""The question of a page: read from its address, and as the controls of its form.
+
+Every field is declared in `decide.query`; what stands here is which of them a browser may name, how far, and
+how they are shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from equipoise.decide.field import GROUPS, Field, Verb
+from equipoise.decide.query import TrainingQuery, default_of, fields_of, query
+from equipoise.errors import UsageError
+from equipoise.report.words import printable
+from equipoise.spec.catalogue import Catalogue
+from equipoise.web.asked import (
+    LONGEST_NAME,
+    MOST_ACCELERATORS,
+    MOST_NAMES,
+    MOST_SYSTEMS,
+    NOT_FROM_BROWSERS,
+)
+from equipoise.web.catalogue_choices import calibrations, regions, system_groups, workload_groups
+from equipoise.web.controls import (
+    Checks,
+    Choice,
+    Control,
+    Given,
+    Group,
+    More,
+    Number,
+    Select,
+    Several,
+    Slider,
+    Text,
+    first,
+)
+from equipoise.web.labels import in_form, label_of
+
+# A browser may ask for less than a command line: what it asks keeps the server busy for others.
+MOST: Final[Mapping[str, int]] = {
+    "max_accelerators": MOST_ACCELERATORS,
+    "sizes": MOST_ACCELERATORS,
+    "num_nodes": MOST_ACCELERATORS,
+    "node_size": MOST_ACCELERATORS,
+    "stock": MOST_ACCELERATORS,
+    "num_strategies": 24,
+}
+# The controls that are always seen, in this order; the others are behind the label of their group.
+IN_SIGHT: Final = (
+    "ask",
+    "workload",
+    "training_tokens",
+    "systems",
+    "objective",
+    "max_accelerators",
+    "sizes",
+    "deadline_s",
+)
+FOLDED: Final[Mapping[Verb, frozenset[str]]] = {"advise": frozenset({"sizes"})}
+SLIDERS: Final[Mapping[str, Slider]] = {
+    "max_accelerators": Slider(low=1, high=4096, step=1, rest=512, scale="doublings"),
+    "global_batch_samples": Slider(low=8, high=65_536, step=0.5, rest=512, scale="doublings"),
+    "deadline_s": Slider(low=1, high=8192, step=0.25, rest=8192, scale="doublings"),
+    "budget_usd": Slider(low=16, high=2**27, step=0.25, rest=2**27, scale="doublings"),
+    "price": Slider(low=0.25, high=16, step=0.25, rest=2),
+}
+# What an empty field means, where its declaration leaves that to the reader.
+UNSET: Final[Mapping[str, str]] = {
+    "max_accelerators": "512 or as published",
+    "deadline_s": "none; 12, 90min, 7d",
+    "budget_usd": "none; 500, 60k",
+    "queue_s": "none",
+    "training_tokens": "to the target; 1T",
+    "training_samples": "to the target; 10k",
+    "price": "price table; 2, h100=2.1",
+    "terms": "on_demand; h100=spot",
+    "sizes": "usual sizes; 64, 8..512",
+    "stock": "any number; h100=64",
+    "fixed": "none; tp=8 pp=1..4",
+}
+_WORDS: Final[Mapping[str, str]] = {
+    "balance": "The balance point",
+    "time": "The shortest time",
+    "cost": "The least money",
+    "energy": "The least energy",
+    "value_of_time": "The value of time",
+    "tokens": "tokens to train on",
+    "model": "parameters of a model",
+}
+_NOTHING_CHOSEN: Final[Mapping[str, str]] = {"ask": "accelerators to take", "runs": "none"}
+# Words without blanks; several may stand in one field.
+_LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedQuestion:
+    """What an address asks. runs: the name of one of the server's own folders, not yet looked up."""
+
+    query: TrainingQuery
+    runs: str | None
+
+    @property
+    def key(self) -> str:
+        """Equal for equal questions, however they were written."""
+        return f"{self.query!r}&runs={self.runs}"
+
+
+class WrongFieldsError(UsageError):
+    """What is wrong with the fields of an address, a sentence each."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        """reasons: in the words of the form."""
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+def asked_fields(verb: Verb) -> dict[str, Field]:
+    """The fields that a browser may name, by attribute, bounded as it may name them."""
+    return {
+        name: replace(each, most=min(MOST[name], each.most or MOST[name])) if name in MOST else each
+        for name, each in fields_of(verb).items()
+        if name not in NOT_FROM_BROWSERS
+    }
+
+
+def question(given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mapping[str, str]) -> AskedQuestion:
+    """The question of an address. at_first: values of keys, where the address has none.
+
+    Raises WrongFieldsError for fields that the page does not have and values that they cannot take, SpecError
+    for an unknown workload, UsageError for what asks for two things at once.
+    """
+    names = {key: name for name, each in asked_fields(verb).items() for key in (each.key, *each.also_keys)}
+    fields = asked_fields(verb)
+    values: dict[str, object] = {}
+    wrong: list[str] = []
+    for key, texts in _filled(given).items():
+        name = names.get(key)
+        if name is None:
+            wrong.append(f"{printable(key)}={printable(texts[0])!r} is no field of this page")
+            continue
+        try:
+            value = _value(name, fields[name], texts)
+            if name != "runs":
+                fields[name].read(value)
+        except UsageError as err:
+            wrong.append(in_form(str(err)))
+        else:
+            values[fields[name].key] = value
+    if wrong:
+        raise WrongFieldsError(wrong)
+    runs = values.pop("runs", None)
+    asked = {**at_first, **values}
+    # A MODULE:FUNCTION, which a command line may name, would be run.
+    asked["workload"] = catalogue.workload(str(asked["workload"])).slug
+    return AskedQuestion(query=query(asked), runs=None if runs is None else str(runs))
+
+
+def _filled(given: Given) -> dict[str, list[str]]:
+    """The fields that hold something: a form sends those left empty too."""
+    found = {name: [text.strip() for text in texts if text.strip()] for name, texts in given.items()}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def _value(name: str, declared: Field, texts: Sequence[str]) -> object:
+    """What a field's reader takes. Raises UsageError for more, or longer, than a browser may say."""
+    most = MOST_SYSTEMS if name == "systems" else MOST_NAMES
+    words = [word for text in texts for word in text.split()] if name in _LISTED else list(texts)
+    if len(words) > most:
+        raise UsageError(f"--{declared.option} has {len(words)} values; expected at most {most}")
+    if any(len(text) > LONGEST_NAME for text in texts):
+        raise UsageError(f"--{declared.option} is longer than {LONGEST_NAME} characters")
+    if declared.kind == "list":
+        return ",".join(texts)
+    if name in _LISTED or declared.kind == "texts":
+        return words
+    if len(words) > 1:
+        raise UsageError(f"--{declared.option} is given {len(words)} times; expected once")
+    return words[0]
+
+
+def question_controls(
+    given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mapping[str, str], runs: Sequence[str] = ()
+) -> tuple[Control, ...]:
+    """The form of a verb as the address fills it.
+
+    at_first: as of `question`. runs: names of the user's own, to choose from.
+    """
+    form = _Form(given=given, catalogue=catalogue, at_first=at_first, runs=runs)
+    fields = asked_fields(verb)
+    in_sight = [name for name in IN_SIGHT if name in fields and name not in FOLDED.get(verb, ())]
+    return (*(form.control(name, fields[name]) for name in in_sight), *_folds(form, fields, in_sight))
+
+
+def _folds(form: "_Form", fields: Mapping[str, Field], in_sight: Sequence[str]) -> Iterator[More]:
+    for group, title in GROUPS.items():
+        rest = {
+            name: each
+            for name, each in fields.items()
+            if each.group == group and name not in in_sight and (name != "runs" or form.runs)
+        }
+        if rest:
+            yield More(
+                name=f"more-{group}",
+                label=title,
+                fields=tuple(form.control(name, each) for name, each in rest.items()),
+                is_open=any(form.held(each) for each in rest.values()),
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """Makes the control of each field. runs: names of the user's own."""
+
+    given: Given
+    catalogue: Catalogue
+    at_first: Mapping[str, str]
+    runs: Sequence[str]
+
+    def held(self, declared: Field) -> list[str]:
+        """What the address says of a field."""
+        keys = (declared.key, *declared.also_keys)
+        return [text for key in keys for text in self.given.get(key, ()) if text.strip()]
+
+    def control(self, name: str, declared: Field) -> Control:
+        """The control of a field: by its kind, and of names by what there is to choose from."""
+        if name == "systems":
+            return self._systems(declared)
+        groups, choices = self._choices(name, declared)
+        if groups or (choices and declared.kind in {"choice", "flag", "path", "text"} and name != "profile"):
+            return self._select(name, declared, groups, choices)
+        if declared.kind == "list" and choices:
+            return Checks(
+                name=declared.key,
+                label=label_of(name),
+                choices=choices,
+                values=frozenset(value for text in self.held(declared) for value in text.split(",")),
+                meaning=declared.help,
+            )
+        if declared.kind == "number":
+            return Number(
+                name=declared.key,
+                label=label_of(name),
+                value=first(self.given, declared.key),
+                least=_shown(declared.least, declared),
+                most=_shown(declared.most, declared),
+                unset=_unset(name, declared),
+                slider=SLIDERS.get(name),
+                meaning=declared.help,
+            )
+        return Text(
+            name=declared.key,
+            label=label_of(name),
+            value=" ".join(self.held(declared)),
+            unset=_unset(name, declared),
+            slider=SLIDERS.get(name),
+            suggestions=choices,
+            meaning=declared.help,
+        )
+
+    def _choices(self, name: str, declared: Field) -> tuple[tuple[Group, ...], tuple[Choice, ...]]:
+        """What there is to choose from, in groups or without."""
+        if name == "workload":
+            return workload_groups(self.catalogue), ()
+        if name in {"region", "profile"}:
+            return (), regions() if name == "region" else calibrations()
+        found: tuple[Choice, ...] = ()
+        if name == "runs":
+            found = tuple(Choice(value=each, label=printable(each)) for each in self.runs)
+        elif declared.kind == "flag":
+            found = (Choice(value="no", label="Not compared"), Choice(value="yes", label="Compared"))
+        else:
+            found = tuple(
+                Choice(value=each, label=_WORDS.get(each, each.replace("_", " ")))
+                for each in declared.choices
+            )
+        if name in _NOTHING_CHOSEN:
+            found = (Choice(value="", label=_NOTHING_CHOSEN[name]), *found)
+        return (), found
+
+    def _select(
+        self, name: str, declared: Field, groups: tuple[Group, ...], choices: tuple[Choice, ...]
+    ) -> Select:
+        held = self.held(declared) or [self.at_first.get(declared.key, _text_of(default_of(name)))]
+        return Select(
+            name=declared.key,
+            label=label_of(name),
+            choices=_with(held[0], groups, choices),
+            groups=groups,
+            value=held[0],
+            meaning=declared.help,
+        )
+
+    def _systems(self, declared: Field) -> Several:
+        """A select of each system asked about, and one more."""
+        groups = system_groups(self.catalogue)
+        held = (self.held(declared) or [self.at_first[declared.key]])[:MOST_SYSTEMS]
+        nothing = Choice(value="", label="nothing else")
+        shown = held if len(held) == MOST_SYSTEMS else [*held, ""]
+        return Several(
+            name=declared.key,
+            selects=tuple(
+                Select(
+                    name=declared.key,
+                    identifier=declared.key if place == 0 else f"{declared.key}-{place + 1}",
+                    label=label_of("systems") if place == 0 else "Compared with",
+                    choices=_with(value, groups, () if place == 0 else (nothing,)),
+                    groups=groups,
+                    value=value,
+                    meaning=declared.help,
+                )
+                for place, value in enumerate(shown)
+            ),
+        )
+
+
+def _with(value: str, groups: Sequence[Group], choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The choices, and the one that an address names in other words (h100) where it is not among them."""
+    known = {each.value for each in choices} | {each.value for group in groups for each in group.choices}
+    return choices if value in known else (Choice(value=value, label=printable(value)), *choices)
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _shown(bound: float | None, declared: Field) -> float | None:
+    """A bound in the unit that a bare number has."""
+    return None if bound is None else bound / declared.scale
+
+
+def _unset(name: str, declared: Field) -> str:
+    """What an empty field means."""
+    usual = default_of(name)
+    return UNSET.get(name) or declared.unset or (f"{usual:g}" if isinstance(usual, (int, float)) else "none")

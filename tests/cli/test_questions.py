@@ -1,0 +1,159 @@
+"""The options of the verbs that ask: each field is declared once, and is an option of exactly its verbs."""
+
+import ast
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from command_line import equipoise
+
+from equipoise import cli
+from equipoise.cli.allocate import allocate
+from equipoise.cli.decide_verbs import advise, plan, predict
+from equipoise.cli.questions import Output
+from equipoise.decide.field import GROUPS
+from equipoise.decide.query import FIELDS, fields_of
+
+VERBS = {"advise": advise, "plan": plan, "predict": predict, "allocate": allocate}
+OUTPUTS = set(Output.__dataclass_fields__)
+OWN = {"allocate": {"jobs", "objective", "electricity_by_hour", "begin"}}
+
+
+def _parameters(verb):
+    return inspect.signature(VERBS[verb], eval_str=True).parameters
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_has_exactly_its_fields_as_options(verb):
+    assert set(_parameters(verb)) - OUTPUTS - OWN.get(verb, set()) == set(fields_of(verb))
+    for name, field in fields_of(verb).items():
+        (option,) = _parameters(verb)[name].annotation.__metadata__
+        if isinstance(option, typer.models.OptionInfo):
+            declared = {each for each in (option.default, *(option.param_decls or ())) if each is not ...}
+            assert declared == {f"--{each}" for each in (field.option, *field.also)}
+            assert option.help.startswith(field.help)
+        else:
+            assert (verb, name) in {("advise", "workload"), ("plan", "workload")}
+
+
+def test_the_verbs_that_ask_declare_no_option_of_their_own():
+    folder = Path(cli.__file__).parent
+    for module, own in (("decide_verbs", set()), ("allocate", OWN["allocate"])):
+        tree = ast.parse((folder / f"{module}.py").read_text())
+        made = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"typer.Option", "typer.Argument"}
+        ]
+        assert len(made) == len(own)
+
+
+def test_a_field_is_declared_in_one_module():
+    source = Path(cli.__file__).parents[1]
+    declaring = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"Field", "_asked"}
+        and any(each.arg in {"option", "group"} for each in node.keywords)
+    }
+    assert declaring == {"decide/query.py"}
+
+
+def test_presentation_is_the_same_for_every_question():
+    for verb in ("advise", "plan", "predict"):
+        assert set(_parameters(verb)) & OUTPUTS == OUTPUTS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_the_options_by_group_with_their_defaults(verb):
+    ended = equipoise(verb, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = " ".join(ended.stdout.split())
+    for field in fields_of(verb).values():
+        assert f"{GROUPS[field.group]}:" in lines
+        assert f"--{field.option}" in words or field.option == "workload"
+        if field.unset:
+            assert f"[default: {field.unset}]" in words
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("equipoise advise llama2_70b_l", "llama2_70b_lora"),
+        ("equipoise plan bert --accelerator h100-sxm5-8", "h100-sxm5-80gb"),
+        ("equipoise plan bert --objective bal", "balance"),
+        ("equipoise predict --round v4", "v4.0\nv4.1"),
+    ],
+)
+def test_a_shell_completes_names_of_a_question(words, completed):
+    env = {"_EQUIPOISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert equipoise(env=env).stdout.strip() == completed
+
+
+H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["advise", *H200, "--accelerator", "h100", "--price", "2"],
+            "--price 2 names no system",
+        ),
+        (["advise", *H200, "--tokens", "lots"], "--tokens is 'lots'; expected a number"),
+        (["advise", *H200, "--max-accelerators", "0"], "expected a whole number from 1"),
+        (["advise", *H200, "--objective", "fast"], "expected one of balance, time"),
+        (["advise", *H200, "--deadline", "soon"], "90min or 7d"),
+        (["advise", *H200, "--here"], "--here and --accelerator both"),
+        (["advise", *H200, "--tokens", "1T", "--samples", "3"], "keep one"),
+        (["advise", *H200, "--price", "cheap"], "--price is 'cheap'"),
+        (["advise", *H200, "--law", "amdahl"], "No such option: --law"),
+        (["advise", *H200, "--ask", "tokens", "--budget", "9", "--record"], "--record keeps predicted times"),
+        (["advise", "nothing.toml"], "nothing.toml: No such file"),
+        (["plan", *H200, "--fix", "shards=3"], "shards"),
+        (["predict"], "no workload"),
+        (["predict", "--workload", "bert"], "--workload and --accelerator"),
+        (["allocate", "jobs.toml"], "--accelerator names 0 pools"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_asked_is_one_sentence_and_exit_code_two(arguments, words, tmp_path):
+    ended = equipoise(*arguments, "--json", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("equipoise: ")
+    assert ended.stderr.count("\n") == 1
+    assert words in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_question_from_options_and_from_a_file_has_the_same_answer(tmp_path):
+    (tmp_path / "job.toml").write_text(
+        'workload = "llama31_8b"\naccelerator = "64x h100"\ntokens = "10G"\nprice = {h100 = 2.1}\n'
+        'deadline = "7d"\n'
+    )
+    options = ("--accelerator", "64x h100", "--tokens", "10G", "--price", "h100=2.1", "--deadline", "7d")
+    from_options, from_file = (
+        json.loads(equipoise("advise", *asked, "--json", cwd=tmp_path).stdout)
+        for asked in (("llama31_8b", *options), ("job.toml",))
+    )
+    for found in (from_options, from_file):
+        assert found["schema"] == "equipoise.advise/2"
+        found.pop("search_s")
+        for system in found["systems"]:
+            system.pop("search_s")
+    assert from_options == from_file
+    best = from_options["recommended"]
+    assert best["usd"]["value"] == pytest.approx(2.1 * best["accelerator_hours"], rel=1e-4)
+
+
+def test_a_prefix_and_a_plain_number_are_the_same_amount():
+    assert FIELDS["training_tokens"].read("1T") == FIELDS["training_tokens"].read(1e12) == 1e12
+    assert FIELDS["training_samples"].read("10k") == 10_000.0
+    assert FIELDS["deadline_s"].read("7d") == FIELDS["deadline_s"].read(168) == 7 * 86_400.0
+    assert FIELDS["price"].read(["h100=2.1", "4"]) == (("h100", 2.1), ("", 4.0))

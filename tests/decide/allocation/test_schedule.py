@@ -1,0 +1,208 @@
+"""Splits and schedules against trying everything, on small cases with whole hours."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.decide.allocation.problem import Job, Placed, Problem
+from equipoise.decide.allocation.schedule import schedule
+from equipoise.decide.allocation.split import greedy_split, split
+from equipoise.decide.allocation.tariff import Tariff
+from equipoise.units import HOUR_S
+
+POOL = 4
+OBJECTIVES = ("time", "makespan", "cost", "energy")
+EXACT = pytest.approx
+
+
+@st.composite
+def jobs(draw, *, longest=4):
+    """A job of whole hours that is never slower on more accelerators, by at most their number."""
+    sizes = sorted(draw(st.sets(st.integers(1, POOL), min_size=1, max_size=2)))
+    times = [draw(st.integers(1, longest))]
+    for _ in sizes[1:]:
+        times.append(draw(st.integers(1, times[-1])))
+    start = draw(st.integers(0, 2))
+    slack = draw(st.one_of(st.none(), st.integers(0, 6)))
+    return Job(
+        name="job",
+        sizes=tuple(sizes),
+        time_s=tuple(each * HOUR_S for each in times),
+        start_s=start * HOUR_S,
+        deadline_s=math.inf if slack is None else (start + min(times) + slack) * HOUR_S,
+        weight=draw(st.sampled_from([1.0, 2.0, 0.5])),
+    )
+
+
+def problems(objective, *, tariff=None, most=3, longest=4):
+    return st.lists(jobs(longest=longest), min_size=1, max_size=most).map(
+        lambda some: Problem(
+            jobs=tuple(some),
+            num_accelerators=POOL,
+            objective=objective,
+            usd_per_accelerator_s=0.0 if tariff else 1.0 / HOUR_S,
+            power_w=1000.0,
+            tariff=tariff,
+        )
+    )
+
+
+def everything(problem, *, horizon):
+    """Every schedule in which all starts are whole hours before the horizon."""
+    own = [
+        [
+            Placed(job=index, choice=choice, start_s=hour * HOUR_S)
+            for choice in range(len(job.sizes))
+            for hour in range(int(job.start_s / HOUR_S), horizon)
+        ]
+        for index, job in enumerate(problem.jobs)
+    ]
+    return (placed for placed in itertools.product(*own) if problem.is_feasible(placed))
+
+
+def best_of_all(problem, *, horizon):
+    return min((problem.value(placed) for placed in everything(problem, horizon=horizon)), default=None)
+
+
+def horizon_of(problem):
+    """By then everything can be over, one after another."""
+    latest = max(job.start_s for job in problem.jobs)
+    return int((latest + sum(max(job.time_s) for job in problem.jobs)) / HOUR_S)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_schedule_of_whole_hours_is_better(objective):
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(problem=problems(objective))
+    def check(problem):
+        expected = best_of_all(problem, horizon=horizon_of(problem))
+        found = schedule(problem)
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.is_proved
+            assert problem.is_feasible(found.placed)
+            assert problem.value(found.placed) == EXACT(expected)
+            assert found.bound <= found.value * (1 + 1e-9)
+
+    check()
+
+
+@pytest.mark.law
+def test_no_shift_into_cheaper_hours_is_missed():
+    dear_at_first = Tariff(usd_per_kwh=(0.3, 0.3, 0.1, 0.2, 0.05, 0.2, *[0.3] * 18))
+
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(problem=problems("cost", tariff=dear_at_first, most=2, longest=3))
+    def check(problem):
+        expected = best_of_all(problem, horizon=horizon_of(problem) + 24)
+        found = schedule(problem)
+        if expected is None:
+            assert found is None
+        else:
+            assert problem.is_feasible(found.placed)
+            assert problem.value(found.placed) == EXACT(expected)
+
+    check()
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_split_is_better(objective):
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(problem=problems(objective, most=4))
+    def check(problem):
+        choices = itertools.product(*(range(len(job.sizes)) for job in problem.jobs))
+        splits = [
+            tuple(
+                Placed(job=index, choice=choice, start_s=problem.jobs[index].start_s)
+                for index, choice in enumerate(each)
+            )
+            for each in choices
+            if sum(job.sizes[choice] for job, choice in zip(problem.jobs, each, strict=True)) <= POOL
+        ]
+        values = [problem.value(each) for each in splits if problem.is_feasible(each)]
+        found = split(problem)
+        if not values:
+            assert found is None
+        else:
+            assert problem.value(found.placed) == EXACT(min(values))
+
+    check()
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_marginal_gains_state_a_gap_that_holds(objective):
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(problem=problems(objective, most=4))
+    def check(problem):
+        exact, greedy = split(problem), greedy_split(problem)
+        assert greedy is None or exact is not None
+        if greedy is not None:
+            assert problem.is_feasible(greedy.placed)
+            assert exact.value <= greedy.value * (1 + 1e-9)
+            assert greedy.value * (1 - greedy.gap) <= exact.value * (1 + 1e-9)
+
+    check()
+
+
+def test_marginal_gains_are_exact_where_gains_diminish():
+    # By hand: work of 12 and 6 hours on n of 3 accelerators; 12/2 + 6/1 = 12 beats 12/1 + 6/2 = 15.
+    two = Problem(
+        jobs=tuple(
+            Job(name=name, sizes=(1, 2), time_s=(work * HOUR_S, work * HOUR_S / 2))
+            for name, work in (("long", 12), ("short", 6))
+        ),
+        num_accelerators=3,
+        objective="time",
+    )
+    assert greedy_split(two).value == EXACT(12 * HOUR_S)
+    assert split(two).value == EXACT(12 * HOUR_S)
+
+
+def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
+    # Two jobs of 4 accelerator-hours on 4: side by side on 2 each, 2 h + 2 h; in turn on 4, 1 h + 2 h.
+    problem = Problem(
+        jobs=tuple(Job(name=name, sizes=(2, 4), time_s=(2 * HOUR_S, HOUR_S)) for name in "ab"),
+        num_accelerators=4,
+        objective="time",
+    )
+    assert split(problem).value == EXACT(4 * HOUR_S)
+    assert schedule(problem).value == EXACT(3 * HOUR_S)
+
+
+def test_lateness_is_what_the_latest_job_exceeds_its_deadline_by():
+    # Two jobs that each need the whole pool for 2 h, both due in 3 h: one is an hour late.
+    problem = Problem(
+        jobs=tuple(Job(name=name, sizes=(4,), time_s=(2 * HOUR_S,), deadline_s=3 * HOUR_S) for name in "ab"),
+        num_accelerators=4,
+        objective="time",
+    )
+    assert schedule(problem) is None
+    late = Problem(jobs=problem.jobs, num_accelerators=4, objective="lateness")
+    assert schedule(late).value == EXACT(HOUR_S)
+
+
+def test_a_search_that_is_cut_short_says_so_and_bounds_what_is_left():
+    problem = Problem(
+        jobs=tuple(
+            Job(
+                name=str(k), sizes=(1, 2, 3, 4), time_s=tuple((9 + k) * HOUR_S / n**0.8 for n in (1, 2, 3, 4))
+            )
+            for k in range(6)
+        ),
+        num_accelerators=4,
+        objective="time",
+    )
+    cut = schedule(problem, most_looked=50)
+    assert not cut.is_proved
+    assert problem.is_feasible(cut.placed)
+    whole = schedule(problem)
+    assert cut.bound <= whole.value <= cut.value
+    assert cut.value * (1 - cut.gap) <= whole.value * (1 + 1e-9)

@@ -1,0 +1,118 @@
+"""The times of jobs: those of `advise` for the same question, or the user's own."""
+
+import pytest
+
+from equipoise.decide.allocation.allocate import allocate
+from equipoise.decide.allocation.jobs import read_jobs
+from equipoise.decide.allocation.pool import pool_of
+from equipoise.decide.allocation.times import job_times
+from equipoise.decide.decision import answer
+from equipoise.decide.query import query
+from equipoise.errors import DataError, UsageError
+from equipoise.runs.chosen import tables
+from equipoise.spec.catalogue import shipped
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return tables().scores
+
+
+@pytest.fixture
+def times(tmp_path, scores):
+    """A function that gives the times of the jobs of a text on a pool."""
+
+    def of(text, cluster="64x h100-sxm5-80gb", **pool):
+        path = tmp_path / "jobs.toml"
+        path.write_text(text)
+        file = read_jobs(path)
+        shared = pool_of(cluster, shipped(), **pool)
+        return file.jobs, shared, job_times(file.jobs, shared, scores=scores, catalogue=shipped())
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("job", "asked"),
+    [
+        ('workload = "bert"', {"workload": "bert"}),
+        ('workload = "llama2_70b_lora"', {"workload": "llama2_70b_lora"}),
+        ('workload = "llama2_7b"\ntokens = 1e11', {"workload": "llama2_7b", "tokens": 1e11}),
+        (
+            'workload = "resnet50"\nsamples = 1e8\nglobal_batch = 4096',
+            {"workload": "resnet50", "samples": 1e8, "global_batch": 4096},
+        ),
+        (
+            'workload = "llama31_8b"\ntokens = 1e11\nprecision = "fp8"',
+            {"workload": "llama31_8b", "tokens": 1e11, "precision": "fp8"},
+        ),
+    ],
+)
+def test_a_job_takes_what_advise_says(times, scores, job, asked):
+    jobs, pool, found = times(f"[[job]]\n{job}\n", price=2.5)
+    whole = answer(query(asked | {"accelerator": "64x h100-sxm5-80gb", "price": 2.5}), scores=scores)
+    expected = {each.num_accelerators: each for each in whole.candidates if each.num_accelerators <= 64}
+    assert len(expected) > 3
+    assert {each.num_accelerators: each for each in found[0].candidates} == expected
+    share = allocate(jobs, found, pool, objective="time").shares[0]
+    assert share.candidate == expected[share.candidate.num_accelerators]
+
+
+def test_sizes_named_are_estimated_and_no_other_is_offered(times):
+    _, _, found = times('[[job]]\nworkload = "bert"\nsizes = [24, 48, 4096]\n')
+    assert found[0].sizes == (24, 48)
+    _, _, other = times('[[job]]\nworkload = "bert"\nsizes = [24]\n')
+    assert other[0].time_s[0].value == pytest.approx(found[0].time_s[0].value, rel=1e-6)
+
+
+def test_stated_times_are_the_users_own(times):
+    _, _, found = times(
+        '[[job]]\nname = "a"\ntimes = { 8 = ["3 h", "3 h"], 16 = "2 h", 128 = "1 h" }\n', price=2.0
+    )
+    assert found[0].sizes == (8, 16)
+    assert [each.value for each in found[0].time_s] == pytest.approx([3 * 3600, 2 * 3600])
+    # 16 accelerators for two hours at 2 USD.
+    assert found[0].candidates[1].usd.value == pytest.approx(64.0)
+    assert [each.grade for each in found[0].candidates] == ["measured", "measured"]
+    assert found[0].notes
+
+
+def test_measured_files_are_what_predict_makes_of_them(times, tmp_path):
+    # T(N) = 100 s + 8000 s / N, exactly: Amdahl's law.
+    rows = "".join(f"{size},{100 + 8000 / size}\n" for size in (4, 8, 16, 32))
+    (tmp_path / "mine.csv").write_text(f"num_accelerators,time_to_train_s\n{rows}")
+    _, _, found = times('[[job]]\nname = "a"\nfile = "mine.csv"\nsizes = [8, 64]\n')
+    assert found[0].sizes == (8, 64)
+    assert [each.value for each in found[0].time_s] == pytest.approx([1100, 225], rel=0.02)
+
+
+def test_files_of_too_few_sizes_are_taken_as_measured(times, tmp_path):
+    (tmp_path / "mine.csv").write_text("num_accelerators,time_to_train_s\n8,1000\n8,1100\n")
+    _, _, found = times('[[job]]\nname = "a"\nfile = "mine.csv"\n')
+    assert found[0].sizes == (8,)
+    assert found[0].time_s[0].low < 1000 < found[0].time_s[0].high
+    assert "too few sizes for a law" in found[0].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "words"),
+    [
+        ('name = "mine"\nworkload = "llama2_7b"', UsageError, r"job 1 \(mine\): .*tokens = 1e12"),
+        ('workload = "bert"\nsizes = [128]', UsageError, "takes 128 accelerators or more; the pool has 64"),
+        ('name = "a"\ntimes = { 128 = "1 h" }', UsageError, r"job 1 \(a\): times of 128 accelerators"),
+        ('workload = "megatron_1t"\ntokens = 1e9', UsageError, "no strategy fits on up to 64"),
+        ('workload = "bert"\nprecision = "int1"', UsageError, "int1"),
+        ('name = "a"\nfile = "steps.csv"', DataError, "expected those of whole trainings"),
+        ('workload = "retinanet"\nglobal_batch = 0.5', DataError, "whole number"),
+    ],
+)
+def test_what_cannot_be_timed_names_the_job(times, tmp_path, job, error, words):
+    (tmp_path / "steps.csv").write_text("num_accelerators,step_s,global_batch_samples\n8,1.0,8\n16,0.6,8\n")
+    with pytest.raises(error, match=words):
+        times(f"[[job]]\n{job}\n")
+
+
+def test_a_pool_is_a_node_unless_it_has_a_number():
+    assert pool_of("dgx-h100", shipped()).num_accelerators == 8
+    with pytest.raises(UsageError, match="no accelerators"):
+        pool_of("0x dgx-h100", shipped())

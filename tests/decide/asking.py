@@ -1,0 +1,43 @@
+"""Questions asked of the real core on the embedded data, in this process."""
+
+from functools import cache
+
+from equipoise.decide.decision import answer
+from equipoise.decide.query import query
+from equipoise.runs.chosen import tables
+
+H100, H200 = "h100-sxm5-80gb", "h200-sxm5-141gb"
+B200, A100 = "b200-sxm6-180gb", "a100-sxm4-80gb"
+MI300X, RTX = "mi300x-oam-192gb", "rtx-4090-pcie-24gb"
+# One of each kind: published sizes, a stated budget of tokens, a chip whose results come from a sibling.
+LORA = {"workload": "llama2_70b_lora", "accelerator": [H200]}
+PRETRAINING = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": [H100], "max_accelerators": 512}
+SIBLING = {"workload": "stable_diffusion", "accelerator": ["h200-nvl-141gb"], "max_accelerators": 16}
+SMALL = {
+    "workload": "gpt2_xl",
+    "tokens": "1e9",
+    "accelerator": [RTX],
+    "global_batch": 64,
+    "max_accelerators": 8,
+}
+KINDS = {"lora": LORA, "pretraining": PRETRAINING, "sibling": SIBLING, "small": SMALL}
+
+
+@cache
+def published_scores():
+    """The embedded table of scores."""
+    return tables().scores
+
+
+def ask(question=None, *, scores=None, **changed):
+    """The answer to a question with some fields changed; without published results where scores is False."""
+    known = published_scores() if scores is None else (scores if scores is not False else None)
+    return answer(query({**(question or {}), **changed}), scores=known)
+
+
+def by_size(found, system=None):
+    """Candidates by number of accelerators: of one system, or of the only one there is."""
+    named = [each for each in found.candidates if system in {None, each.system}]
+    sizes = {each.num_accelerators: each for each in named}
+    assert len(sizes) == len(named), "several systems or terms: name one"
+    return sizes

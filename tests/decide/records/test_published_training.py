@@ -1,0 +1,64 @@
+"""A published training as the problem that a question would pose."""
+
+import orjson
+import polars as pl
+import pytest
+
+from equipoise.decide.records import published_training
+from equipoise.decide.records.published_training import (
+    kind_of,
+    modelled,
+    published_problem,
+    recent_rounds,
+    write_record,
+)
+from equipoise.errors import SpecError, UsageError
+from equipoise.runs import embedded
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return embedded.load().scores
+
+
+def test_what_is_stated_is_kept_and_the_rest_is_chosen(scores):
+    stated = published_problem(
+        "bert", "h100-sxm5-80gb", scores, global_batch_samples=3072, precision=("fp8",)
+    )
+    assert stated.batches(64) == (3072,)
+    assert stated.choices["precision"] == ("fp8",)
+    chosen = published_problem("bert", "h100-sxm5-80gb", scores)
+    assert len(chosen.batches(64)) > 3
+    assert chosen.choices["precision"] == ("bf16",)
+
+
+def test_the_working_time_is_steps_times_their_time(scores):
+    posed = published_problem("bert", "h100-sxm5-80gb", scores, global_batch_samples=3072)
+    (found,) = posed.surveyed((64,))
+    best = posed.timed([found.best[0].strategy]).strategies[0]
+    time_s = modelled(posed, [64]).by_size[64].time_s.value
+    assert time_s == pytest.approx(best.step_s * best.num_samples / 3072)
+    assert time_s == pytest.approx(found.best[0].worth[0])
+
+
+def test_what_is_not_known_is_refused(scores):
+    with pytest.raises(SpecError, match="unknown-chip"):
+        published_problem("bert", "unknown-chip", scores)
+    with pytest.raises(UsageError, match="no published result has a target"):
+        published_problem("bert", "h100-sxm5-80gb", scores.filter(pl.col("workload") != "bert"))
+
+
+def test_kinds_of_models():
+    assert (kind_of("bert"), kind_of("resnet50")) == ("transformer", "other")
+
+
+def test_recent_rounds_begin_with_v3_in_order_of_time():
+    assert recent_rounds(["v4.0", "v2.1", "v3.0", "v0.7", "v3.1"]) == ["v3.0", "v3.1", "v4.0"]
+
+
+def test_a_record_states_its_dataset_and_four_digits(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(published_training, "files", lambda _: tmp_path)
+    write_record("record.json", {"record": {"median": 0.123456}})
+    written = orjson.loads((tmp_path / "data" / "record.json").read_bytes())
+    assert written == {"dataset": embedded.version(), "record": {"median": 0.1235}}

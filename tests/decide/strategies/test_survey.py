@@ -1,0 +1,80 @@
+"""Surveys: a question answered from one is answered as anew, and what is kept of them is bounded."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from equipoise.advice.validation.calibrated_model import model_for
+from equipoise.decide.query import query
+from equipoise.decide.strategies.problem import problem
+from equipoise.decide.strategies.survey import Survey, Surveys, surveyed
+from equipoise.decide.training import training
+from equipoise.spec.catalogue import catalogue
+
+CATALOGUE = catalogue()
+NODES = CATALOGUE.cluster("h100-sxm5-80gb")
+
+
+def posed(**stated):
+    asked = query({"workload": "gpt2_xl", "tokens": 1e9, "global_batch": 64, **stated})
+    about = training(asked, CATALOGUE, None)
+    return problem(about, NODES, model_for(NODES.accelerator, about.workload), num_best=3)
+
+
+def found_in(survey):
+    """What was found, by size: strategies and times."""
+    return {
+        each.num_accelerators: (each.best.strategy, each.best.work_s, each.drawn_s.tolist())
+        for each in survey.sizes
+        if each.best is not None
+    }
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4, 8, 16), (2, 16), (64,)])
+def test_a_question_asked_again_is_answered_as_anew(sizes):
+    kept = Surveys()
+    kept.surveyed(posed(), (1, 2, 4, 8, 16))
+    again, anew = kept.surveyed(posed(), sizes), surveyed(Survey(problem=posed()), sizes)
+    assert found_in(again) == found_in(anew)
+    assert [each.num_accelerators for each in again.sizes] == list(sizes)
+    assert len(kept) == 1
+
+
+def test_sizes_that_are_known_need_no_search():
+    first = surveyed(Survey(problem=posed()), (1, 2, 4))
+    assert surveyed(first, (1, 4)) is first
+    more = surveyed(first, (1, 8))
+    assert more.search_s > first.search_s > 0
+    assert [each.num_accelerators for each in more.sizes] == [1, 2, 4, 8]
+
+
+def test_other_workloads_batches_and_knobs_are_other_surveys():
+    kept = Surveys()
+    for change in ({}, {"global_batch": 32}, {"fix": ["tp=1"]}, {"workload": "gpt2"}, {"tokens": 2e9}):
+        found = kept.surveyed(posed(**change), (1, 2))
+        assert found_in(found) == found_in(surveyed(Survey(problem=posed(**change)), (1, 2)))
+    assert len(kept) == 5
+
+
+def test_what_is_kept_is_bounded():
+    kept = Surveys(most=2)
+    for batch in (8, 16, 32, 64):
+        kept.surveyed(posed(global_batch=batch, fix=["tp=1"]), (1,))
+    assert len(kept) == 2
+
+
+def test_threads_get_their_own_answers():
+    kept = Surveys(most=1)
+    sizes = [(1,), (2,), (4,), (8,)] * 3
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda each: kept.surveyed(posed(), each), sizes))
+    assert [tuple(each.num_accelerators for each in one.sizes) for one in found] == sizes
+
+
+def test_a_model_of_the_users_own_measurements_is_not_kept():
+    own = posed()
+    fitted = replace(own.model.calibration, name="your runs")
+    kept = Surveys()
+    kept.surveyed(replace(own, model=replace(own.model, calibration=fitted)), (1,))
+    assert len(kept) == 0

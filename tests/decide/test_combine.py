@@ -1,0 +1,123 @@
+"""Several estimates of one time as one: weights by hand, laws, curves by their slopes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.decide.combine import combine, combined_curves, ratio_log_sd, shares, straight_between
+from equipoise.decide.estimate import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
+from equipoise.scaling.law import Domain
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+PIECES = st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(LEAST_LOG_SD, 1.0)), min_size=1, max_size=4).map(
+    lambda pairs: [(with_log_sd(value, spread), spread) for value, spread in pairs]
+)
+
+
+def test_half_the_error_has_four_times_the_weight():
+    # 1 / 0.1^2 : 1 / 0.2^2 = 4 : 1
+    assert shares(np.array([0.1, 0.2])).tolist() == pytest.approx([0.8, 0.2])
+
+
+def test_two_that_agree_by_hand():
+    # weights 0.8 and 0.2; variance (0.8 0.1)^2 + (0.2 0.2)^2 + 2 0.2 (0.8 0.1)(0.2 0.2) = 0.00928
+    found = combine([with_log_sd(100.0, 0.1), with_log_sd(100.0, 0.2)], [0.1, 0.2])
+    assert found.time.value == pytest.approx(100.0)
+    assert log_sd(found.time) == pytest.approx(math.sqrt(0.00928), rel=1e-6)
+    assert found.disagreement == 1.0
+
+
+def test_two_that_differ_by_three_deviations_widen_the_interval():
+    # logs 0 and ln 2, both 0.1: mean ln 2 / 2, chi^2 = 2 (3.466)^2 = 24.02, factor sqrt(24.02) = 4.901
+    found = combine([with_log_sd(1.0, 0.1), with_log_sd(2.0, 0.1)], [0.1, 0.1])
+    assert found.time.value == pytest.approx(math.sqrt(2.0))
+    assert found.disagreement == pytest.approx(4.901, abs=0.001)
+
+
+def test_a_single_estimate_stays_as_it_is():
+    one = with_log_sd(50.0, 0.3)
+    assert combine([one], [0.01]).time == one
+
+
+@pytest.mark.law
+@given(PIECES)
+def test_the_combined_interval_lies_within_the_widest_ends(pieces):
+    times, spreads = zip(*pieces, strict=True)
+    found = combine(times, spreads)
+    margin = 1 + 1e-9
+    assert min(each.low for each in times) <= found.time.low * margin
+    assert found.time.high <= max(each.high for each in times) * margin
+    assert found.time.low <= found.time.value * margin <= found.time.high * margin**2
+    assert sum(found.weights) == pytest.approx(1.0)
+
+
+@pytest.mark.law
+@given(PIECES, st.integers(0, 3))
+def test_the_order_of_estimates_does_not_matter(pieces, turn):
+    turned = pieces[turn % len(pieces) :] + pieces[: turn % len(pieces)]
+    first, second = (combine(*zip(*each, strict=True)).time.value for each in (pieces, turned))
+    assert first == pytest.approx(second)
+
+
+def estimates(power, level, spread, *, drawn_powers=None, is_reference=False):
+    """Time = level x N^-power on 1 to 64; curves of several powers where they are given."""
+    curves = [[level * size**-each for size in SIZES] for each in drawn_powers or (power,)]
+    return Estimates(
+        estimator="model",
+        name=f"power {power}",
+        by_size={
+            size: Estimate(
+                estimator="model",
+                name="",
+                time_s=with_log_sd(level * size**-power, spread),
+                log_sd=spread,
+                why="",
+            )
+            for size in SIZES
+        },
+        grade=dict.fromkeys(SIZES, "priors"),
+        curves_s=straight_between(SIZES, np.array(curves)),
+        domain=Domain(smallest=1.0, largest=32.0),
+        is_reference=is_reference,
+    )
+
+
+def test_unlike_levels_keep_their_common_slope():
+    curves_s, _ = combined_curves([estimates(1.0, 100.0, 0.1), estimates(1.0, 50.0, 0.1)])
+    at_8, at_16 = curves_s(np.array([8.0, 16.0]))[0]
+    assert at_8 / at_16 == pytest.approx(2.0)
+
+
+def test_slopes_are_weighted_by_hand():
+    # slopes -1 and -0.5, weights 0.8 and 0.2: -0.9
+    curves_s, domain = combined_curves([estimates(1.0, 100.0, 0.1), estimates(0.5, 100.0, 0.2)])
+    assert curves_s(np.array([1.0, 16.0]))[0] == pytest.approx([1.0, 16.0**-0.9])
+    assert (domain.smallest, domain.largest) == (1.0, 32.0)
+
+
+def test_what_is_shown_for_reference_bends_no_curve():
+    counted, reference = estimates(1.0, 100.0, 0.1), estimates(0.5, 100.0, 0.1, is_reference=True)
+    curves_s, _ = combined_curves([counted, reference])
+    assert curves_s(np.array([16.0]))[0] == pytest.approx([1 / 16])
+    assert combined_curves([reference]) is not None
+
+
+def test_no_curve_is_made_of_points_alone():
+    points = estimates(1.0, 100.0, 0.1)
+    bare = Estimates(estimator="model", name="", by_size=points.by_size, grade=points.grade)
+    assert combined_curves([bare]) is None
+    assert ratio_log_sd([bare], 1, 8) is None
+
+
+def test_of_a_ratio_what_both_sizes_share_cancels():
+    # the level is known to 30 %, the ratio exactly: one slope
+    assert ratio_log_sd([estimates(1.0, 100.0, 0.3)], 1, 8) == pytest.approx(0.0, abs=1e-12)
+    # slopes 0.9 and 1.1: the logarithm of the ratio over three doublings is off by 0.1 x 3 ln 2 either way
+    drawn = estimates(1.0, 100.0, 0.3, drawn_powers=(0.9, 1.1))
+    assert ratio_log_sd([drawn], 1, 8) == pytest.approx(0.3 * math.log(2.0))
+    # two alike and independent: half of the weight on each
+    assert ratio_log_sd([drawn, drawn], 1, 8) == pytest.approx(0.3 * math.log(2.0) / math.sqrt(2.0))
+    assert ratio_log_sd([drawn], 8, 8) == 0.0

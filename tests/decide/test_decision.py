@@ -1,0 +1,527 @@
+"""Whole answers on the embedded data: what is recommended, why, and what is refused, against facts from outside."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from asking import (
+    A100,
+    B200,
+    H100,
+    H200,
+    KINDS,
+    LORA,
+    MI300X,
+    PRETRAINING,
+    RTX,
+    SMALL,
+    ask,
+    by_size,
+    published_scores,
+)
+
+from equipoise.decide.decision import rule_of
+from equipoise.decide.estimate import LEAST_LOG_SD
+from equipoise.decide.select import figures_of, is_able
+from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.units import HOUR_S
+
+MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
+
+
+@pytest.fixture(scope="module")
+def lora():
+    return ask(LORA, max_accelerators=64)
+
+
+# One row, everywhere.
+
+
+@MODERATE
+def test_what_is_recommended_is_one_of_the_candidates_field_by_field(question):
+    found = ask(question)
+    assert found.recommended in found.candidates
+    assert found.recommended == found.candidate(found.recommended.id)
+    assert found.system.name == found.recommended.system
+    for each in found.alternatives:
+        assert each.candidate == found.candidate(each.candidate.id)
+
+
+@MODERATE
+def test_candidates_have_names_of_their_own(question):
+    found = ask(question, terms="spot,on_demand")
+    names = [each.id for each in found.candidates]
+    assert names
+    assert len(set(names)) == len(names)
+
+
+@MODERATE
+def test_amounts_of_a_candidate_follow_from_each_other(question):
+    found = ask(question, region="france", price=f"{question['accelerator'][0]}=2.5")
+    timed = [each for each in found.candidates if each.time_s is not None]
+    assert timed
+    for each in timed:
+        size, time_s = each.num_accelerators, each.time_s.value
+        assert time_s == pytest.approx(each.work_s.value / each.goodput.value)
+        assert each.accelerator_hours == pytest.approx(size * time_s / HOUR_S)
+        assert each.usd.value == pytest.approx(
+            each.accelerator_hours * each.price.usd_per_accelerator_hour, rel=1e-3
+        )
+        assert each.energy_j.value == pytest.approx(size * each.power_w * time_s, rel=1e-3)
+        assert each.step_s.value * each.num_steps == pytest.approx(each.work_s.value)
+        assert each.num_steps == pytest.approx(each.num_samples / each.global_batch_samples)
+        for amount in (each.time_s, each.work_s, each.usd, each.energy_j, each.carbon_kg, each.goodput):
+            assert amount.low <= amount.value <= amount.high
+        if each.tokens_per_s_per_accelerator is not None:
+            tokens = found.workload.sequence_tokens * each.global_batch_samples
+            assert each.tokens_per_s_per_accelerator == pytest.approx(tokens / each.step_s.value / size)
+
+
+def test_the_power_of_a_candidate_is_the_datasheets_and_the_rest_of_the_system():
+    # 400 W each (A100 datasheet) and 1.18 for the rest of the system (docs/experiments/0003)
+    found = ask(SMALL, accelerator=[A100], max_accelerators=4)
+    assert found.recommended.power_w == pytest.approx(400 * 1.18)
+
+
+# The choice.
+
+
+def test_the_step_that_pays_is_taken():
+    # own GPT of 304 M parameters, batch 32: two cards are about 1.95 times as fast as one
+    pytest.importorskip("torch")
+    found = ask(workload="seen_models:gpt_304m", tokens="6e9", accelerator=["2x rtx4090"])
+    sizes = by_size(found)
+    assert sizes[1].time_s.value / sizes[2].time_s.value > 1.5
+    assert found.recommended.num_accelerators == 2
+    assert {each.global_batch_samples for each in found.candidates} == {32}
+    assert any("32" in words and "gpt_304m" in words for words in found.chosen_for_you)
+
+
+@MODERATE
+def test_what_is_recommended_keeps_every_limit(question):
+    found = ask(question, deadline="300d", budget="900k", price=f"{question['accelerator'][0]}=2.5")
+    rule = rule_of(found.question)
+    assert found.recommended.feasible
+    for each in found.candidates:
+        assert each.feasible == (each.time_s is not None and is_able(figures_of(each), rule))
+
+
+@pytest.mark.parametrize("objective", ["time", "cost", "energy", "balance"])
+@pytest.mark.parametrize(
+    "sizes", [{"accelerators": "64"}, {"accelerators": "16,64"}, {"accelerators": "32..64"}]
+)
+def test_no_size_but_those_asked_about_is_recommended(sizes, objective):
+    found = ask(LORA, **sizes, objective=objective)
+    allowed = {"64": {64}, "16,64": {16, 64}, "32..64": {32, 64}}[sizes["accelerators"]]
+    assert found.recommended.num_accelerators in allowed
+    assert {each.num_accelerators for each in found.candidates if each.feasible} <= allowed
+
+
+def test_about_one_size_it_shows_where_more_would_stop_to_pay():
+    alone, free = ask(LORA, accelerators="64"), ask(LORA)
+    kinds = [{each.kind: each.num_accelerators for each in one.equilibria} for one in (alone, free)]
+    assert kinds[0]["marginal"] == kinds[1]["marginal"] > 64
+
+
+def test_the_objective_decides():
+    by_time, by_cost, by_energy = (
+        ask(SMALL, objective=name).recommended for name in ("time", "cost", "energy")
+    )
+    sizes = by_size(ask(SMALL))
+    offered = [each for each in sizes.values() if each.feasible]
+    assert by_time.time_s.value == min(each.time_s.value for each in offered)
+    assert by_cost.usd.value == min(each.usd.value for each in offered)
+    assert by_energy.energy_j.value == min(each.energy_j.value for each in offered)
+
+
+def test_least_money_is_the_least_of_what_keeps_the_deadline():
+    found = ask(LORA, max_accelerators=64, objective="cost", deadline="10min")
+    in_time = [each for each in found.candidates if each.time_s.value <= 600 and each.num_accelerators <= 64]
+    assert found.recommended.usd.value == min(each.usd.value for each in in_time)
+
+
+def test_of_two_systems_the_cheaper_training_is_taken():
+    found = ask(LORA, accelerator=[H200, A100], max_accelerators=16, objective="cost")
+    others = [each for each in found.candidates if each.feasible]
+    assert {each.system for each in others} == {H200, A100}
+    assert found.recommended.usd.value == min(each.usd.value for each in others)
+
+
+def test_one_bigger_card_may_beat_two():
+    found = ask(
+        workload="llama32_1b", tokens="1e9", global_batch=64, accelerator=["2x rtx4090", "1x h100-sxm5-80gb"],
+        objective="time",
+    )  # fmt: skip
+    sizes = {each.system: each.num_accelerators for each in found.candidates if each.feasible}
+    assert sizes == {RTX: 2, H100: 1}
+    assert found.recommended == min(
+        (each for each in found.candidates if each.feasible), key=lambda each: each.time_s.value
+    )
+
+
+@pytest.mark.parametrize("usd_per_hour", [0.5, 20.0, 100.0, 1000.0])
+def test_values_of_an_hour_agree_with_trying_them_all(usd_per_hour):
+    found = ask(LORA, accelerator=[H200, B200], value_of_time=usd_per_hour)
+
+    def total(each):
+        return each.usd.value + usd_per_hour * each.time_s.value / HOUR_S
+
+    least = min((each for each in found.candidates if each.feasible), key=total)
+    assert found.recommended.id == least.id
+    named = [each for each in found.time_values if each.from_usd_per_hour <= usd_per_hour][-1]
+    assert total(found.candidate(named.candidate)) == pytest.approx(total(least))
+
+
+# Published is published.
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("workload", "chip"),
+    [("llama2_70b_lora", H200), ("llama2_70b_lora", H100), ("bert", A100), ("gpt3", H100)],
+)
+def test_at_a_size_with_results_the_time_is_that_of_the_best_of_them(workload, chip):
+    rows = published_scores().filter(
+        pl.col("score_s").is_not_null(), workload=workload, accelerator=chip, division="closed"
+    )
+    best = dict(rows.group_by("num_accelerators").agg(pl.col("score_s").min()).iter_rows())
+    found = by_size(ask(workload=workload, accelerator=[chip]))
+    compared = [(each, best[size]) for size, each in found.items() if each.grade == "published"]
+    assert compared
+    for each, score_s in compared:
+        assert abs(math.log(each.work_s.value / score_s)) < 3 * LEAST_LOG_SD
+        assert each.published[0].score_s == pytest.approx(score_s)
+
+
+def test_published_results_outweigh_the_model(lora):
+    weights = {each.estimator: each.weight for each in lora.recommended.estimates}
+    assert weights["published"] > 0.8
+    assert weights["published"] + weights["model"] == pytest.approx(1.0)
+
+
+def test_the_combined_time_lies_between_the_estimates(lora):
+    for each in lora.candidates:
+        times = [one.time_s.value for one in each.estimates]
+        assert min(times) <= each.work_s.value <= max(times)
+
+
+def test_sizes_that_only_an_earlier_round_has_are_published_too():
+    # bert on H100: v5.0 has 64 alone, v4.1 has 4 and 8 (official: 5.4 minutes on 8)
+    found = by_size(ask(workload="bert", accelerator=[H100], max_accelerators=8))
+    assert found[8].grade == "published"
+    assert found[8].work_s.value == pytest.approx(5.4 * 60, rel=0.05)
+
+
+def test_a_chip_without_results_has_those_of_its_sibling():
+    found = ask(KINDS["sibling"])
+    (carried,) = [each for each in found.recommended.estimates if each.estimator == "published"]
+    assert "NVIDIA H200 SXM5 141 GB" in carried.name
+    assert found.system.transferred_from == "NVIDIA H200 SXM5 141 GB"
+    # the model carried them: its own time is shown, and counts no second time
+    assert [each.weight for each in found.recommended.estimates if each.estimator == "model"] == [0.0]
+    assert found.recommended.work_s == carried.time_s
+    assert found.recommended.grade == "carried"
+    kinds = {each.kind for each in found.records}
+    assert "transfer" in kinds
+    assert "combined" not in kinds
+
+
+def test_results_of_campaigns_that_are_no_rounds_change_no_sibling():
+    scores = published_scores()
+    mine = scores.filter(pl.col("accelerator") == H200).with_columns(campaign=pl.lit("mine"))
+    found = ask(KINDS["sibling"], scores=pl.concat([scores, mine]))
+    assert found.system.transferred_from == "NVIDIA H200 SXM5 141 GB"
+
+
+def test_a_stated_batch_is_kept_and_no_result_of_another_is_shown_as_published():
+    found = ask(workload="bert", accelerator=[H100], max_accelerators=8, global_batch=1024)
+    assert {each.global_batch_samples for each in found.candidates} == {1024}
+    assert not any(each.published or each.grade == "published" for each in found.candidates)
+
+
+def test_a_batch_that_nobody_published_is_left_to_the_model():
+    # published: 66 to 16,384; with 2 samples a step eight accelerators are no faster than one
+    found = ask(workload="bert", accelerator=[H100], max_accelerators=8, global_batch=2)
+    assert {each.estimator for one in found.candidates for each in one.estimates} == {"model"}
+    assert found.recommended.num_accelerators == 1
+    assert any("no published time is used" in note for note in found.notes)
+
+
+def test_a_size_that_a_stated_batch_cannot_be_shared_out_to_is_no_candidate():
+    found = ask(workload="bert", accelerator=[H100], accelerators="64,67", global_batch=1024)
+    assert 64 in by_size(found)
+    assert 67 not in by_size(found)
+
+
+def test_where_samples_to_the_target_are_not_known_only_published_times_count():
+    one_batch = published_scores().filter(
+        workload="llama2_70b_lora", accelerator=H200, global_batch_samples=8
+    )
+    found = ask(LORA, max_accelerators=16, global_batch=8, scores=one_batch)
+    assert {each.estimator for each in found.recommended.estimates} == {"published"}
+    assert "MLPerf target" in found.work
+    assert found.recommended.strategy is not None
+
+
+def test_reasons_cite_results_with_their_logs(lora):
+    cited = [source for reason in lora.reasons for source in reason.sources]
+    assert any(source.source_uri and source.ref.startswith("v") for source in cited)
+
+
+def test_open_entries_are_no_evidence():
+    rows = published_scores().filter(workload="bert", accelerator=H100)
+    opened = rows.with_columns(division=pl.lit("open"))
+    with pytest.raises(UsageError, match="no published result has a target"):
+        ask(workload="bert", accelerator=[H100], scores=opened)
+
+
+# Prices, terms, stock.
+
+
+def test_a_price_belongs_to_a_system():
+    systems = {"accelerator": [H100, B200], "max_accelerators": 64}
+    usual, dearer = (ask(PRETRAINING, **systems, **more) for more in ({}, {"price": f"{B200}=100"}))
+    for one, other in zip(usual.candidates, dearer.candidates, strict=True):
+        assert (one.usd == other.usd) == (one.system == H100)
+        assert one.time_s == other.time_s
+    assert by_size(dearer, B200)[64].price.usd_per_accelerator_hour == 100.0
+    with pytest.raises(UsageError, match=rf"--price 2\.5 names no system.*--price {H100}=2.5"):
+        ask(PRETRAINING, **systems, price="2.5")
+    with pytest.raises(UsageError, match=f"{H200} is not asked about"):
+        ask(PRETRAINING, **systems, price=f"{H200}=2.5")
+
+
+def test_a_price_of_nothing_is_the_users_own_machine():
+    found = ask(SMALL, price="0")
+    assert {each.usd.value for each in found.candidates} == {0.0}
+    assert found.recommended.price.usd_per_accelerator_hour == 0.0
+
+
+def test_a_stock_is_a_limit_of_its_system_alone():
+    found = ask(PRETRAINING, accelerator=[H100, MI300X], stock=f"{H100}=24")
+    assert (
+        max(each.num_accelerators for each in found.candidates if each.feasible and each.system == H100) <= 24
+    )
+    assert max(each.num_accelerators for each in found.candidates if each.feasible) == 512
+    counted = ask(PRETRAINING, accelerator=[f"24x {H100}", MI300X])
+    assert [each.id for each in counted.candidates] == [each.id for each in found.candidates]
+
+
+def test_a_budget_needs_a_price():
+    with pytest.raises(UsageError, match=r"--budget needs a price of mi100.*--price mi100-pcie-32gb=USD"):
+        ask(SMALL, accelerator=["mi100-pcie-32gb"], budget=5)
+
+
+def test_a_system_without_a_price_keeps_no_budget_and_stands_in_nobodys_way():
+    found = ask(SMALL, accelerator=[RTX, "mi100-pcie-32gb"], budget=50)
+    assert found.recommended.system == RTX
+    assert not any(each.feasible for each in found.candidates if each.system == "mi100-pcie-32gb")
+    assert any("No price of mi100-pcie-32gb is known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("size", [8, 512, 4096])
+def test_money_and_time_on_spot_are_finite(size):
+    found = ask(PRETRAINING, terms="spot", accelerators=str(size))
+    (each,) = [one for one in found.candidates if one.feasible]
+    for amount in (each.time_s, each.usd, each.energy_j):
+        assert math.isfinite(amount.high)
+        assert amount.high <= 20 * amount.low
+    assert 0.0 < each.goodput.value <= 1.0
+
+
+def test_spot_is_cheaper_by_the_hour_and_never_faster():
+    found = ask(PRETRAINING, terms="spot,on_demand")
+    spot, usual = ({each.num_accelerators: each for each in found.candidates if each.terms == terms}
+                   for terms in ("spot", "on_demand"))  # fmt: skip
+    assert set(spot) == set(usual)
+    for size, each in spot.items():
+        assert each.price.usd_per_accelerator_hour < usual[size].price.usd_per_accelerator_hour
+        assert each.time_s.value >= usual[size].time_s.value
+        assert each.work_s == usual[size].work_s
+
+
+# Nodes.
+
+
+def test_a_node_size_is_the_users():
+    usual, one = ask(SMALL, accelerator=[H100]), ask(SMALL, accelerator=[H100], node_size=1)
+    assert (usual.systems[0].node_size, one.systems[0].node_size) == (8, 1)
+    assert by_size(one)[8].num_nodes == 8
+    assert by_size(one)[8].work_s.value > by_size(usual)[8].work_s.value
+
+
+def test_a_topology_file_states_the_node(tmp_path):
+    (tmp_path / "two.txt").write_text("\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU1\tSYS\tX\n")
+    found = ask(SMALL, topology=tmp_path / "two.txt")
+    assert found.systems[0].node_size == 2
+    assert any("2 x NVIDIA GeForce RTX 4090" in note and "SYS (1 pairs)" in note for note in found.notes)
+
+
+def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_would():
+    found = ask(SMALL, accelerator=["3x rtx4090"], global_batch=32)
+    assert any("32 does not divide by 3" in note and "30 or 33" in note for note in found.notes)
+    assert not any("does not divide" in note for note in ask(SMALL).notes)
+
+
+# Refusals and notes.
+
+
+def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
+    limits = {"deadline": "1d", "budget": "60k"}
+    found = ask(PRETRAINING, accelerator=[H100, H200, B200, MI300X], **limits)
+    assert found.recommended is None
+    offered = [each for each in found.candidates if each.num_accelerators <= 512]
+    assert found.refusal.cheapest.usd.value == min(each.usd.value for each in offered)
+    assert found.refusal.fastest.time_s.value == min(each.time_s.value for each in offered)
+    changes = found.refusal.relaxations or found.refusal.joint
+    assert changes
+    for each in changes:
+        assert each.needed > each.limit
+        assert found.candidate(each.candidate)
+
+
+@pytest.mark.parametrize(
+    ("question", "limits"),
+    [
+        (LORA, {"max_accelerators": 16, "deadline": 1 / 12}),
+        (LORA, {"max_accelerators": 16, "budget": 0.5}),
+        (LORA, {"accelerator": [H200, B200], "max_accelerators": 64, "deadline": "1min"}),
+        (PRETRAINING, {"deadline": "1d"}),
+    ],
+    ids=str,
+)
+def test_a_relaxation_that_is_named_suffices(question, limits):
+    asked = {**question, **limits}
+    found = ask(asked)
+    assert found.recommended is None
+    assert found.refusal.relaxations
+    options = {"deadline_s": "deadline", "budget_usd": "budget", "max_accelerators": "max_accelerators"}
+    for each in found.refusal.relaxations:
+        unit = HOUR_S if each.constraint == "deadline_s" else 1.0
+        # a hair more: hours, as options take them, are a rounding away from seconds
+        enough = math.nextafter(each.needed / unit, math.inf) if unit > 1 else each.needed
+        again = ask({**asked, options[each.constraint]: enough})
+        assert again.recommended is not None, each
+        assert again.candidate(each.candidate).feasible
+
+
+def test_what_fits_nowhere_says_what_would():
+    found = ask(workload="gpt3", tokens="1e9", global_batch=64, accelerator=[A100], max_accelerators=8)
+    assert found.recommended is None
+    # 175e9 weights of 16 bytes are 2.8 TB; 8 x 80 GB are 640 GB
+    (words,) = [note for note in found.notes if "no size fits" in note]
+    assert "8 x 80 GB hold 640 GB: try " in words
+    assert "needs 2." in words or "needs 3." in words
+
+
+def test_what_nobody_knows_enough_of_says_what_is_missing():
+    with pytest.raises(EvidenceError) as caught:
+        ask(workload="resnet152", samples=1e6, accelerator=[A100])
+    assert "--global-batch" in caught.value.missing[0]
+
+
+def test_a_question_without_a_budget_of_work_is_refused():
+    with pytest.raises(UsageError, match="--tokens N, such as --tokens 1T, or --samples N"):
+        ask(workload="llama31_8b", accelerator=[H100], scores=False)
+    with pytest.raises(UsageError, match="exceeds the 97 samples of the whole training"):
+        ask(SMALL, tokens=1e5, global_batch=512)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ({"workload": "gpt2_x"}, SpecError, "gpt2_xl"),
+        ({"accelerator": ["h100-sxm5-81gb"]}, SpecError, "h100-sxm5-80gb"),
+        ({"accelerator": ["rtx4090", "rtx-4090-pcie-24gb"]}, UsageError, "twice"),
+        ({"accelerator": None}, UsageError, "--accelerator NAME"),
+        ({"profile": "h100"}, SpecError, "h100-torchtitan"),
+        ({"fix": ["shards=3"]}, SpecError, "shards"),
+        ({"fix": ["tp=2", "tp=4"]}, UsageError, "given twice"),
+        ({"fix": ["global_batch=2"]}, UsageError, "--global-batch"),
+    ],
+)
+def test_what_names_nothing_is_refused(changed, error, words):
+    with pytest.raises(error, match=words):
+        ask(SMALL, **changed)
+
+
+def test_least_money_without_a_deadline_has_a_warning():
+    found = ask(SMALL, objective="cost")
+    assert any("give --deadline" in note for note in found.notes)
+    assert not any("give --deadline" in note for note in ask(SMALL, objective="cost", deadline="90d").notes)
+
+
+def test_what_was_chosen_for_the_user_is_named():
+    found = ask(PRETRAINING)
+    words = " ".join(found.chosen_for_you)
+    assert "4 Mi tokens" in words
+    assert "precision bf16" in words
+    assert "on demand" in words
+    stated = " ".join(ask(PRETRAINING, global_batch=512, precision="bf16", terms="spot").chosen_for_you)
+    assert not any(each in stated for each in ("4 Mi", "precision", "rented"))
+
+
+def test_an_interval_wider_than_a_factor_of_twenty_is_no_number(monkeypatch):
+    with monkeypatch.context() as narrow:
+        narrow.setattr("equipoise.decide.candidates.WIDEST", 1.2)
+        found = ask(SMALL, scores=False)
+    wide = [each for each in found.candidates if each.time_s is None]
+    assert wide
+    for each in wide:
+        assert "90 % interval spans a factor of" in each.why_not
+        assert (each.usd, each.energy_j, each.feasible) == (None, None, False)
+    shown = [each for each in ask(KINDS["pretraining"], terms="spot").candidates if each.time_s is not None]
+    assert shown
+    assert all(each.time_s.high <= 20 * each.time_s.low for each in shown)
+
+
+def test_whose_limit_it_was():
+    asked = ask(PRETRAINING, accelerator=["h100-sxm5-80gb"], max_accelerators=64)
+    assert asked.limited_by == "question"
+    free = ask(PRETRAINING, max_accelerators=None)
+    assert free.limited_by in {None, "catalogue"}
+    assert ask(LORA).limited_by is None
+
+
+def test_unequal_accelerators_go_at_the_pace_of_the_slower():
+    pair = "rtx-3090-pcie-24gb+rtx-4090-pcie-24gb"
+    found = {
+        name: by_size(ask(SMALL, accelerator=[name], accelerators="2"))[2]
+        for name in (pair, "rtx-3090-pcie-24gb", RTX)
+    }
+    assert found[RTX].work_s.value < found[pair].work_s.value
+    assert found[pair].work_s.value >= 0.999 * found["rtx-3090-pcie-24gb"].work_s.value
+    prices = {name: each.price.usd_per_accelerator_hour for name, each in found.items()}
+    assert prices[pair] == pytest.approx((prices[RTX] + prices["rtx-3090-pcie-24gb"]) / 2)
+    assert any(
+        "shared out by speed" in note for note in ask(SMALL, accelerator=[pair], accelerators="2").notes
+    )
+
+
+def test_a_power_cap_costs_time_and_saves_energy():
+    free, capped = (by_size(ask(SMALL, accelerator=[A100], **more))[8] for more in ({}, {"power_cap": 200}))
+    assert capped.work_s.value > free.work_s.value
+    assert capped.energy_j.value < free.energy_j.value
+
+
+def test_energy_in_a_region_makes_its_carbon():
+    # 56 g CO2 per kWh in France (the grid table)
+    found = ask(SMALL, region="france").recommended
+    assert found.carbon_kg.value == pytest.approx(found.energy_j.value / 3.6e6 * 0.056, rel=1e-3)
+
+
+def test_a_calibration_is_named_or_found_by_the_chip():
+    usual, priors = ask(PRETRAINING), ask(PRETRAINING, profile="priors")
+    assert priors.systems[0].calibration == "priors"
+    assert by_size(priors)[8].grade == "priors"
+    assert usual.systems[0].calibration != "priors"
+    assert by_size(usual)[8].grade == "calibrated"
+
+
+def test_an_answer_does_not_depend_on_what_was_asked_before():
+    first = ask(LORA, max_accelerators=64)
+    ask(LORA, max_accelerators=256, objective="cost")
+    again = ask(LORA, max_accelerators=64)
+    quiet = {"search_s": 0.0, "systems": ()}
+    assert replace(first, **quiet) == replace(again, **quiet)

@@ -1,0 +1,152 @@
+"""Laws of the real core: more freedom changes no other candidate, and a flip is where the answer changes."""
+
+import math
+from dataclasses import fields
+
+import pytest
+from asking import A100, B200, H100, H200, KINDS, LORA, MI300X, PRETRAINING, RTX, SIBLING, SMALL, ask
+
+from equipoise.decide.candidate import Candidate
+from equipoise.stats import Interval
+from equipoise.units import HOUR_S
+
+pytestmark = pytest.mark.law
+
+BERT = {"workload": "bert", "accelerator": [A100]}
+# Arrays of other lengths are summed in another order, no more.
+EQUAL = 1e-9
+AMOUNTS = (
+    "work_s", "time_s", "step_s", "goodput", "usd", "energy_j", "carbon_kg", "speedup", "mfu",
+    "tokens_per_s_per_accelerator", "num_samples", "num_steps", "power_w", "disagreement",
+)  # fmt: skip
+FACTS = ("strategy", "global_batch_samples", "price", "num_nodes", "published", "grade", "why_not", "memory")
+
+
+def numbers(amount):
+    if isinstance(amount, Interval):
+        return [amount.value, amount.low, amount.high]
+    return [amount]
+
+
+def assert_same_candidates(one, other):
+    """Whatever both answers hold is the same in both, but for the limits themselves."""
+    known = {each.id: each for each in other.candidates}
+    shared = [(each, known[each.id]) for each in one.candidates if each.id in known]
+    assert shared
+    for first, second in shared:
+        for name in AMOUNTS:
+            ours, theirs = (getattr(each, name) for each in (first, second))
+            assert (ours is None) == (theirs is None), (first.id, name)
+            if ours is not None:
+                assert numbers(ours) == pytest.approx(numbers(theirs), rel=EQUAL), (first.id, name)
+        for name in FACTS:
+            assert getattr(first, name) == getattr(second, name), (first.id, name)
+
+
+FREEDOMS = [
+    (LORA, {"max_accelerators": 64}, {"max_accelerators": 512}),
+    (LORA, {"max_accelerators": 64}, {"max_accelerators": 100}),
+    (LORA, {"deadline": "5min"}, {"deadline": "7d"}),
+    (LORA, {"accelerators": "16..64"}, {"accelerators": "16..256"}),
+    (LORA, {}, {"accelerator": [H200, B200, H100]}),
+    (BERT, {"max_accelerators": 24}, {"max_accelerators": 4096}),
+    (PRETRAINING, {}, {"accelerator": [H100, H200, MI300X]}),
+    (PRETRAINING, {"max_accelerators": 300}, {"max_accelerators": 1024}),
+    (PRETRAINING, {"deadline": "1d", "budget": "60k"}, {"deadline": "30d", "budget": "600k"}),
+    (PRETRAINING, {"terms": "spot"}, {"terms": "spot,on_demand"}),
+    (SIBLING, {}, {"max_accelerators": 512}),
+    (SIBLING, {}, {"accelerator": ["h200-nvl-141gb", H200]}),
+    (SMALL, {"max_accelerators": 5}, {"max_accelerators": 16}),
+    (SMALL, {"objective": "cost"}, {"objective": "time"}),
+]
+
+
+@pytest.mark.parametrize(("question", "less", "more"), FREEDOMS, ids=str)
+def test_more_freedom_changes_no_other_candidate(question, less, more):
+    assert_same_candidates(ask(question, **less), ask(question, **more))
+
+
+@pytest.mark.parametrize("objective", ["time", "cost", "energy"])
+@pytest.mark.parametrize(("question", "less", "more"), FREEDOMS[:-1], ids=str)
+def test_more_freedom_never_makes_the_objective_worse(question, less, more, objective):
+    before, after = (ask({**question, "objective": objective}, **limits) for limits in (less, more))
+    field = {"time": "time_s", "cost": "usd", "energy": "energy_j"}[objective]
+    if before.recommended is None:
+        return
+    assert after.recommended is not None
+    ours, theirs = (getattr(each.recommended, field) for each in (before, after))
+    if ours is not None:
+        assert theirs.value <= ours.value * (1 + EQUAL)
+
+
+def test_what_a_system_has_does_not_depend_on_the_order_of_systems():
+    names = [H100, RTX, H200]
+    one, other = (ask(PRETRAINING, accelerator=order) for order in (names, names[::-1]))
+    assert_same_candidates(one, other)
+    assert one.recommended.id == other.recommended.id
+    assert {each.id for each in one.candidates} == {each.id for each in other.candidates}
+
+
+# What would change the answer.
+
+FLIPPING = [
+    {**LORA, "accelerator": [H200, B200], "objective": "cost", "deadline": "20min"},
+    {**LORA, "accelerator": [H200, B200, H100], "value_of_time": 30},
+    {**PRETRAINING, "accelerator": [H100, H200, B200, MI300X], "deadline": "7d"},
+    {**PRETRAINING, "accelerator": [H100, B200], "objective": "time", "budget": "200k"},
+    {**SMALL, "accelerator": [RTX, A100], "objective": "cost"},
+]
+SHORT_OF = 1e-3
+
+
+def asked_with(question, flip, value, found):
+    """The question with one input at another value, as a user would ask it."""
+    if flip.quantity.startswith("price of "):
+        known = {each.system: each.price.usd_per_accelerator_hour for each in found.candidates}
+        moved = known | {flip.quantity.removeprefix("price of "): value}
+        return {**question, "price": moved}
+    name, unit = {
+        "deadline": ("deadline", HOUR_S),
+        "budget": ("budget", 1.0),
+        "value of an hour": ("value_of_time", 1.0),
+    }[flip.quantity]
+    return {**question, name: value / unit}
+
+
+@pytest.mark.parametrize("question", FLIPPING, ids=str)
+def test_a_flip_is_where_the_choice_changes_and_not_before(question):
+    found = ask(question)
+    best = found.recommended.id
+    askable = [each for each in found.flips if not each.quantity.startswith(("MFU", "time on"))]
+    assert askable
+    for flip in askable:
+        step = math.copysign(SHORT_OF, flip.flips_at - flip.value)
+        beyond, short = flip.flips_at * (1 + step), flip.flips_at * (1 - step)
+        # Between value and flip, not past the value itself.
+        short = short if abs(flip.flips_at / flip.value - 1) > 2 * SHORT_OF else flip.value
+        assert ask(asked_with(question, flip, short, found)).recommended.id == best, flip
+        changed = ask(asked_with(question, flip, beyond, found)).recommended
+        assert changed is None or changed.id != best, flip
+        assert flip.to in {each.id for each in found.candidates}
+
+
+def test_flips_come_nearest_first_and_lie_within_a_factor_of_ten():
+    for question in FLIPPING:
+        factors = [abs(math.log(each.flips_at / each.value)) for each in ask(question).flips]
+        assert factors == sorted(factors)
+        assert all(0.0 < each <= math.log(10.0) * (1 + EQUAL) for each in factors)
+
+
+def test_every_field_of_a_candidate_is_compared_or_derived():
+    derived = {"system", "title", "accelerator", "num_accelerators", "terms", "constraints", "estimates", "model",
+               "user_run", "interrupted", "electricity_usd"}  # fmt: skip
+    assert {*AMOUNTS, *FACTS, *derived} == {each.name for each in fields(Candidate)}
+
+
+@pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
+def test_alternatives_win_where_they_are_said_to(question):
+    found = ask(question)
+    assert len(found.alternatives) <= 4
+    for each in found.alternatives:
+        assert each.candidate.id != found.recommended.id
+        assert each.wins_when

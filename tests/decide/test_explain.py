@@ -1,0 +1,127 @@
+"""What belongs to a choice: when alternatives win, what to measure, records; against the candidates' own numbers."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from asking import A100, B200, H100, H200, KINDS, LORA, PRETRAINING, RTX, SMALL, ask, by_size
+
+from equipoise.units import HOUR_S
+
+NUMBER = r"([0-9.]+) ?([kM]?)"
+FACTORS = {"": 1.0, "k": 1e3, "M": 1e6}
+
+
+def number(words, before):
+    found = re.search(before + NUMBER, words)
+    assert found, words
+    return float(found[1]) * FACTORS[found[2]]
+
+
+def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
+    found = ask(PRETRAINING, accelerators="64..256")
+    larger = [
+        each for each in found.alternatives if each.candidate.time_s.value < found.recommended.time_s.value
+    ]
+    priced = [each for each in larger if "an hour is worth more than" in each.wins_when]
+    for each in priced:
+        saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
+        dearer = each.candidate.usd.value - found.recommended.usd.value
+        assert number(each.wins_when, "more than ") == pytest.approx(dearer / saved_h, rel=0.01)
+
+
+def test_a_price_below_which_another_system_wins_makes_it_win():
+    asked = {**PRETRAINING, "accelerator": [H100, B200], "objective": "cost", "accelerators": "64"}
+    asked.pop("max_accelerators")
+    found = ask(asked)
+    (other,) = [each for each in found.alternatives if each.candidate.system != found.recommended.system]
+    price = number(other.wins_when, "below ")
+    system = other.candidate.system
+    assert ask(asked, price={system: 0.98 * price}).recommended.system == system
+    assert ask(asked, price={system: 1.02 * price}).recommended.system == found.recommended.system
+
+
+def test_no_price_is_named_where_only_time_counts():
+    found = ask(LORA, accelerator=[H200, A100], max_accelerators=16, objective="time")
+    assert found.alternatives
+    assert not any("price falls" in each.wins_when for each in found.alternatives)
+
+
+@pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
+def test_measurements_that_are_named_would_narrow_the_interval(question):
+    found = ask(question)
+    for each in found.to_measure:
+        assert (
+            each.narrowed.high / each.narrowed.low
+            < found.recommended.time_s.high / found.recommended.time_s.low
+        )
+        assert each.narrowed.value == found.recommended.time_s.value
+        assert "50 steps on" in each.words
+
+
+def test_steps_of_a_small_machine_are_worth_measuring():
+    found = ask(SMALL)
+    assert found.to_measure
+    assert found.to_measure[0].command
+
+
+@pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
+def test_every_record_states_how_many_were_held_out_or_that_none_were(question):
+    found = ask(question)
+    assert found.records
+    for each in found.records:
+        assert each.words.endswith(".")
+        if each.median_abs_error is not None and each.kind != "number":
+            assert "held out" in each.words
+            assert each.num_held_out > 0
+    kinds = {each.kind for each in found.records}
+    assert {"plans", "steps"} <= kinds
+
+
+def test_strategies_of_the_recommended_size_are_candidates_of_their_own():
+    found = ask(SMALL, top=3)
+    shown = found.system.best_strategies
+    assert shown[0].strategy == found.recommended.strategy
+    assert shown[0].work_s.value == pytest.approx(found.recommended.work_s.value)
+    assert {each.num_accelerators for each in shown} == {found.recommended.num_accelerators}
+    times = [each.work_s.value for each in shown[:3]]
+    assert times == sorted(times)
+    sizes = by_size(found)
+    assert sizes[found.recommended.num_accelerators] == found.recommended
+
+
+def test_the_money_of_the_recommended_swings_with_time_and_price():
+    swing = ask(SMALL).swing
+    names = {each.name for each in swing.bars}
+    assert names == {"time of the training", "price per accelerator-hour"}
+    free = ask(SMALL, accelerator=["mi100-pcie-32gb"])
+    assert free.recommended.usd is None
+    assert any("No price of mi100-pcie-32gb is known" in note for note in free.notes)
+
+
+def test_renting_lists_the_terms_that_have_a_price():
+    found = ask(PRETRAINING)
+    terms = [each.candidate.terms for each in found.renting]
+    assert "on_demand" in terms
+    assert len(set(terms)) == len(terms)
+    for each in found.renting:
+        assert each.candidate.work_s == found.recommended.work_s
+        if each.candidate.terms == found.recommended.terms:
+            assert each.candidate == found.recommended
+    own = ask(SMALL, price=f"{RTX}=0.3")
+    assert [each.candidate for each in own.renting] == [own.recommended]
+
+
+def test_buying_is_compared_where_it_is_asked_for():
+    found = ask(PRETRAINING, buy=True)
+    assert found.ownership is not None
+    unknown = ask(SMALL, accelerator=["mi100-pcie-32gb"], buy=True)
+    assert unknown.ownership is None
+    assert any("--purchase USD" in note for note in unknown.notes)
+    assert ask(PRETRAINING).ownership is None
+
+
+def test_a_flag_changes_no_number():
+    plain, bought = ask(PRETRAINING), ask(PRETRAINING, buy=True)
+    assert plain.candidates == bought.candidates
+    assert replace(plain.recommended) == bought.recommended

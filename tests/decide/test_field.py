@@ -1,0 +1,136 @@
+"""How the text of a field is read: amounts, durations, sizes, values per system; and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.decide.field import GROUPS, Sizes
+from equipoise.decide.query import FIELDS
+from equipoise.errors import UsageError
+
+DAY_S = 24 * 3600.0
+
+
+def read(option, given):
+    (field,) = [each for each in FIELDS.values() if option in {each.option, *each.also}]
+    return field.read(given)
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "value"),
+    [
+        ("tokens", "1T", 1e12),
+        ("tokens", "1e12", 1e12),
+        ("tokens", "1.5b", 1.5e9),
+        ("tokens", 2_000_000, 2e6),
+        ("samples", "10k", 10_000.0),
+        ("samples", "10,000", 10_000.0),
+        ("global-batch", "4k", 4000),
+        ("budget", "60k", 60_000.0),
+        ("budget", "1,250.50", 1250.5),
+        ("deadline", "12", 12 * 3600.0),
+        ("deadline", 1.5, 5400.0),
+        ("deadline", "7d", 7 * DAY_S),
+        ("deadline", "90min", 5400.0),
+        ("queue", "0", 0.0),
+        ("pue", "1.2", 1.2),
+        ("precision", "bf16,fp8,bf16", ("bf16", "fp8")),
+        ("objective", "value-of-time", "value_of_time"),
+        ("accelerator", "h100", ("h100",)),
+        ("accelerator", ["h100", "3x rtx4090"], ("h100", "3x rtx4090")),
+        ("here", "yes", True),
+        ("topology", "topo.txt", Path("topo.txt")),
+        ("collectives", ["a.txt", "b.txt"], (Path("a.txt"), Path("b.txt"))),
+        ("price", "2.1", (("", 2.1),)),
+        ("price", ["h100=2.1", "b200=0"], (("h100", 2.1), ("b200", 0.0))),
+        ("price", {"h100": 2.1, "b200": "5"}, (("h100", 2.1), ("b200", 5.0))),
+        ("stock", "3x rtx 4090=3", (("3x rtx 4090", 3),)),
+        ("terms", "h100=spot,on_demand", (("h100", ("spot", "on_demand")),)),
+    ],
+)
+def test_what_people_type_is_read(option, given, value):
+    assert read(option, given) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "listed", "is_range"),
+    [
+        ("64", (64,), False),
+        ("8..512", (8, 512), True),
+        ("16..16", (16,), False),
+        ("32,8,16,8", (8, 16, 32), False),
+        ([8, "1k"], (8, 1000), False),
+        (12, (12,), False),
+    ],
+)
+def test_sizes_are_a_number_a_range_or_a_list(given, listed, is_range):
+    found = read("accelerators", given)
+    assert (found.listed, found.is_range) == (listed, is_range)
+    assert read("at", given) == found
+
+
+def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
+    assert Sizes(listed=(8, 32), is_range=True).holds(17)
+    assert not Sizes(listed=(8, 32)).holds(17)
+    assert Sizes(listed=(8, 32)).holds(32)
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "words"),
+    [
+        ("tokens", "many", r"--tokens is 'many'; expected a number from 1 to .*such as 512, 10k, 1T"),
+        ("tokens", "1e300", r"--tokens is '1e300'; expected"),
+        ("tokens", "0", r"--tokens is 0; expected a number from 1"),
+        ("global-batch", "2.5", r"--global-batch is '2.5'; expected a whole number"),
+        ("global-batch", True, r"--global-batch is 'True'; expected"),
+        ("pue", "0.9", r"--pue is 0.9; expected a number from 1 to 5"),
+        ("pue", "nan", r"--pue is nan; expected"),
+        ("utilisation", "0", r"--utilisation is 0; expected a number above 0 at most 1"),
+        ("price", "h100=-1", r"--price is -1; expected a number from 0"),
+        ("price", "h100=cheap", r"--price is 'cheap'; expected"),
+        ("electricity", "0,3", r"--electricity is '0,3'; expected"),
+        ("budget", "60,5", r"--budget is '60,5'; expected"),
+        ("objective", "speed", r"--objective is 'speed'; expected one of balance, time, cost"),
+        ("terms", "h100=stolen", r"--terms is 'stolen'; expected one of on_demand"),
+        ("precision", "bf16,fp7", r"--precision is 'fp7'; expected one of"),
+        ("here", "maybe", r"--here is 'maybe'; expected true or false"),
+        ("accelerators", "8..2", r"--accelerators is '8..2'; expected the smaller number first"),
+        ("accelerators", "1..4,8", r"--accelerators is '1..4,8'; expected a number, a range"),
+        ("accelerators", "0", r"--accelerators is 0; expected a whole number from 1"),
+        ("accelerators", list(range(1, 100)), r"--accelerators has 99 numbers .*expected 1 to 64"),
+        (
+            "max-accelerators",
+            "1e9",
+            r"--max-accelerators is 1e\+09; expected a whole number from 1 to 10,000,000",
+        ),
+        ("accelerator", " ", r"--accelerator is empty; expected \[Nx\]NAME"),
+    ],
+)
+def test_a_refusal_names_option_value_and_what_was_expected(option, given, words):
+    with pytest.raises(UsageError, match=words):
+        read(option, given)
+
+
+@pytest.mark.parametrize(("given", "value"), [("0", "0"), ("-2", "-2"), (1e9, "1e\\+09")])
+def test_bounds_of_a_duration_are_in_hours_as_a_bare_number_is(given, value):
+    with pytest.raises(
+        UsageError, match=rf"--deadline is {value}; expected hours.*above 0 at most 10,000,000$"
+    ):
+        read("deadline", given)
+
+
+def test_a_duration_of_no_unit_that_there_is_shows_those_there_are():
+    with pytest.raises(UsageError, match=r"--deadline is '3 moons'; expected hours, .*90min or 7d"):
+        read("deadline", "3 moons")
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda each: each.option)
+def test_every_field_is_declared_whole(field):
+    assert field.help.endswith((".", "?"))
+    assert field.group in GROUPS
+    assert field.verbs
+    if field.kind in {"number", "count", "amount", "duration", "sizes"}:
+        assert field.least is not None
+        assert field.most is not None
+    if field.kind == "choice":
+        assert field.choices

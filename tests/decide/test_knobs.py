@@ -1,0 +1,39 @@
+"""What `--fix` and `--precision` mean: the values that knobs of the strategy may take."""
+
+import pytest
+
+from equipoise.decide.knobs import knob_choices
+from equipoise.errors import InputError, UsageError
+
+
+def test_values_are_one_several_or_a_range():
+    found = knob_choices(["tp=8", "pp=1..4", "recompute=none,full"], precision=("bf16", "fp8"))
+    assert found == {
+        "tp": (8,),
+        "pp": (1, 2, 3, 4),
+        "recompute": ("none", "full"),
+        "precision": ("bf16", "fp8"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        (["tp=2", "tp=4"], "tp is given twice"),
+        (["tp=4..2"], "the smaller first"),
+        (["recompute=none..full"], "expected two numbers"),
+        (["tp=1..1000000"], "at most 10,000 values"),
+        (["global_batch=2"], "give --global-batch"),
+        (["tp"], "tp=VALUE"),
+        (["tp=four"], "whole number"),
+        (["shards=3"], "shards"),
+    ],
+)
+def test_what_fixes_nothing_is_refused(fixed, words):
+    with pytest.raises(InputError, match=words):
+        knob_choices(fixed)
+
+
+def test_a_precision_is_stated_once():
+    with pytest.raises(UsageError, match="precision is given twice"):
+        knob_choices(["precision=bf16"], precision=("fp8",))

@@ -1,0 +1,83 @@
+"""The question as a whole: names, defaults, what excludes what; one field has one meaning everywhere."""
+
+import math
+
+import pytest
+
+from equipoise.decide.query import ATTRIBUTES, FIELDS, changed, default_of, fields_of, query
+from equipoise.errors import DataError, UsageError
+
+BERT = {"workload": "bert", "accelerator": ["h100"]}
+
+
+def test_options_keys_and_arguments_are_one_question():
+    options = query({"workload": "bert", "max-accelerators": "64", "deadline": "2", "accelerator": ["h100"]})
+    keys = query({"workload": "bert", "max_accelerators": 64, "deadline": "120min", "accelerator": "h100"})
+    assert options == keys
+    assert options.deadline_s == 7200.0
+
+
+def test_what_is_not_given_is_none_or_empty_and_changes_nothing():
+    assert query({**BERT, "deadline": None, "price": (), "fix": []}) == query(BERT)
+    asked = query(BERT)
+    assert (asked.deadline_s, asked.price, asked.objective) == (None, (), "balance")
+    assert (asked.within_s, asked.spend_usd) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (
+            {"acelerator": "h100"},
+            DataError,
+            "'acelerator' is no field of a question; did you mean accelerator",
+        ),
+        ({}, UsageError, "no workload"),
+        ({**BERT, "tokens": 1e9, "samples": 1e6}, UsageError, "--samples and --tokens both .*keep one"),
+        ({**BERT, "accelerators": 8, "nodes": 1}, UsageError, "--accelerators and --nodes both .*keep one"),
+        ({**BERT, "accelerators": 8, "at": 16}, UsageError, "--at and --accelerators are one option"),
+        ({**BERT, "here": True}, UsageError, "--here and --accelerator both .*keep one"),
+        ({**BERT, "queue": 3, "deadline": 2}, UsageError, "--queue of 3 hours .*--deadline of 2 hours"),
+        ({**BERT, "objective": "value_of_time"}, UsageError, "needs --value-of-time USD"),
+        ({**BERT, "ask": "tokens"}, UsageError, "--ask tokens needs --budget or --deadline"),
+        ({**BERT, "ask": "model", "buy": True, "budget": 1}, UsageError, "keep one"),
+    ],
+)
+def test_what_asks_two_things_or_none_is_refused(given, error, words):
+    with pytest.raises(error, match=words):
+        query(given)
+
+
+def test_the_queue_counts_against_the_deadline():
+    assert query({**BERT, "deadline": "10", "queue": "4"}).within_s == 6 * 3600.0
+
+
+def test_a_value_of_time_makes_it_the_objective_unless_another_is_stated():
+    assert query({**BERT, "value_of_time": 50}).objective == "value_of_time"
+    assert query({**BERT, "value_of_time": 50, "objective": "cost"}).objective == "cost"
+
+
+def test_an_amount_of_buying_is_a_wish_to_compare_it():
+    assert query({**BERT, "purchase": "30k"}).is_buying
+    assert not query(BERT).is_buying
+
+
+def test_a_changed_question_is_checked_as_a_new_one():
+    asked = query({**BERT, "tokens": "1T"})
+    assert changed(asked, training_tokens=1e9).training_tokens == 1e9
+    with pytest.raises(UsageError, match="keep one"):
+        changed(asked, training_samples=5.0)
+
+
+def test_names_of_options_are_unique_and_verbs_of_one_training_take_a_workload():
+    keys = [key for each in FIELDS.values() for key in (each.key, *each.also_keys)]
+    assert len(keys) == len(set(keys)) == len(ATTRIBUTES)
+    for verb in ("advise", "plan", "predict", "allocate"):
+        assert "price" in fields_of(verb)
+        assert ("workload" in fields_of(verb)) == (verb != "allocate")  # its jobs have one each
+
+
+def test_the_default_of_a_field_is_what_an_empty_question_has():
+    asked = query(BERT)
+    for name in FIELDS.keys() - {"workload", "systems"}:
+        assert getattr(asked, name) == default_of(name), name

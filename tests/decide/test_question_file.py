@@ -1,0 +1,160 @@
+"""A file of a question, beside what is given with it."""
+
+import math
+import os
+
+import pytest
+
+from equipoise.decide.query import fields_of
+from equipoise.decide.question_file import file_values, read_question
+from equipoise.errors import DataError, UsageError
+
+
+def refusal(path, verb):
+    """What is said against a file of one key; nothing where it is read."""
+    try:
+        assert len(file_values(path, verb=verb)) == 1
+    except DataError as err:
+        return str(err)
+    return ""
+
+
+WHOLE = """
+workload = "bert"
+accelerator = ["h100-sxm5-80gb", "a100-sxm4-80gb"]
+max_accelerators = 64
+objective = "cost"
+deadline = "90min"
+price = {h100-sxm5-80gb = 2}
+"""
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """The question of a file with this text, and of options given beside it."""
+
+    def asked(text, verb="advise", **given):
+        path = tmp_path / "job.toml"
+        path.write_text(text)
+        return read_question({"workload": str(path), **given}, verb=verb)
+
+    return asked
+
+
+def test_a_file_holds_the_same_options(ask):
+    found = ask(WHOLE)
+    assert found.workload == "bert"
+    assert found.systems == ("h100-sxm5-80gb", "a100-sxm4-80gb")
+    assert (found.max_accelerators, found.objective, found.deadline_s) == (64, "cost", 5400.0)
+    assert found.price == (("h100-sxm5-80gb", 2.0),)
+
+
+def test_the_command_line_comes_before_the_file(ask):
+    found = ask(WHOLE, objective="time", accelerator=["h200-sxm5-141gb"], here=False, deadline=None, trace=[])
+    assert found.objective == "time"
+    assert found.systems == ("h200-sxm5-141gb",)
+    assert found.deadline_s == 5400.0
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "kept"),
+    [
+        ('tokens = "1T"', {"samples": "10k"}, {"training_samples": 10_000.0, "training_tokens": None}),
+        ("here = true", {"accelerator": ["h100"]}, {"here": False, "systems": ("h100",)}),
+        ('accelerator = "h100"', {"here": True}, {"here": True, "systems": ()}),
+    ],
+)
+def test_what_is_given_replaces_the_same_in_other_words(ask, line, given, kept):
+    found = ask(f'workload = "bert"\n{line}\n', **given)
+    assert {name: getattr(found, name) for name in kept} == kept
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['price = {h100 = 2.1, b200 = "4"}', "[price]\nh100 = 2.1\nb200 = 4", 'price = ["h100=2.1", "b200=4"]'],
+)
+def test_a_price_of_each_system_is_a_table_or_a_list(ask, line):
+    assert ask(f'workload = "bert"\n{line}\n').price == (("h100", 2.1), ("b200", 4.0))
+
+
+def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
+    found = ask(WHOLE + 'runs = "mine"\nhardware = "chips.toml"\ntrace = ["a.json", "b.json"]\n')
+    assert found.runs == tmp_path / "mine"
+    assert found.hardware == (tmp_path / "chips.toml",)
+    assert found.traces == (tmp_path / "a.json", tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('acelerator = "h100"', "'acelerator' is no field of a question; did you mean accelerator"),
+        ("max_accelerators = 2.5", "max-accelerators is '2.5'; expected a whole number"),
+        ("max_accelerators = true", "max_accelerators = True; expected text or a number"),
+        ('objective = "fast"', "objective is 'fast'; expected one of balance, time"),
+        ("accelerator = [1]", "accelerator = 1; expected text"),
+        ("accelerator = {a = 1}", "accelerator is a table; expected a value"),
+        ('ask = "fame"', "expected one of tokens, model"),
+        ('html = "a.html"', "'html' is no field of a question"),
+        ('law = "amdahl"', "'law' is not asked by advise, but by predict"),
+        ('buy = "yes"', "expected true or false"),
+        ("also = [1]", "also = 1; expected text"),
+        ('runs = ["a", "b"]', "expected one DIR"),
+        ('runs = "a\\u0000b"', "expected text"),
+        ("deadline = inf", "deadline is inf; expected hours"),
+        ("deadline = 1979-05-27", "expected text or a number"),
+        ("price = [[1]]", "expected a number from 0"),
+        ("workload = [", "no TOML"),
+        ('workload = "other.toml"', "is another file"),
+    ],
+)
+def test_what_no_field_means_is_refused_with_file_and_key(ask, tmp_path, line, words):
+    whole = line if line.startswith("workload") else f'workload = "bert"\n{line}\n'
+    with pytest.raises(DataError) as refused:
+        ask(whole)
+    assert str(refused.value).startswith(f"{tmp_path / 'job.toml'}: ")
+    assert words in str(refused.value)
+
+
+def test_a_file_without_a_workload_says_what_to_add(ask):
+    with pytest.raises(DataError, match="no workload"):
+        ask('accelerator = "h100"\n')
+
+
+def test_what_may_never_end_is_not_read(tmp_path):
+    pipe = tmp_path / "job.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match="not a regular file"):
+        file_values(pipe, verb="advise")
+    long = tmp_path / "long.toml"
+    long.write_text("#" * 2**20 + "\n")
+    with pytest.raises(DataError, match="more than 1048576 bytes"):
+        file_values(long, verb="advise")
+
+
+def test_without_a_file_the_options_are_the_question():
+    found = read_question({"workload": "bert", "accelerator": ["x"], "deadline": "2"}, verb="advise")
+    assert found.deadline_s == 7200.0
+    assert math.isinf(read_question({"workload": "bert", "accelerator": ["x"]}, verb="advise").within_s)
+    with pytest.raises(UsageError, match="90min"):
+        read_question({"workload": "bert", "accelerator": ["x"], "deadline": "soon"}, verb="advise")
+
+
+def test_money_and_limits_are_asked_in_a_file_too(ask):
+    found = ask(WHOLE + 'ask = "model"\nbudget = 500\ntokens_per_param = 100\n')
+    assert (found.ask, found.tokens_per_param, found.budget_usd) == ("model", 100.0, 500.0)
+    with pytest.raises(UsageError, match="two answers"):
+        ask(WHOLE + 'ask = "tokens"\nbuy = true\n')
+
+
+def test_every_field_of_a_verb_is_a_key(tmp_path):
+    # A value of a kind that every field takes is read, or refused for what it is: never as an unknown key.
+    (path := tmp_path / "job.toml").write_text("")
+    for verb in ("advise", "plan", "predict"):
+        fields = fields_of(verb)
+        assert fields
+        for field in fields.values():
+            text = "true" if field.kind == "flag" else '"1"'
+            path.write_text(f"{field.key} = {text}\n")
+            message = refusal(path, verb)
+            assert "is no field" not in message
+            assert "is not asked" not in message

@@ -1,0 +1,173 @@
+"""What budget and deadline allow, the other way round: asking for the amount found has to use them up."""
+
+import math
+
+import pytest
+
+from equipoise.decide.decision import answer
+from equipoise.decide.query import query
+from equipoise.decide.solve_for import most_within, solve_for
+from equipoise.errors import EvidenceError, UsageError
+
+DAY_S = 86_400.0
+
+
+def _asked(**changes):
+    stated = {"workload": "llama2_7b", "accelerator": "h100-sxm5-80gb", "max_accelerators": 64, "price": 2.0}
+    return query(stated | changes)
+
+
+def _solved(**changes):
+    return solve_for(_asked(**{"ask": "tokens"} | changes), scores=None).best
+
+
+@pytest.fixture(scope="module")
+def largest():
+    return _solved(ask="model", max_accelerators=32, budget=4000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "used"),
+    [
+        ({"budget": 3000}, lambda each: each.usd.value / 3000),
+        ({"deadline": "1d"}, lambda each: each.time_s.value / DAY_S),
+        ({"deadline": "30h", "queue": 6}, lambda each: each.time_s.value / DAY_S),
+        ({"deadline": "3d", "terms": "spot"}, lambda each: each.time_s.value / (3 * DAY_S)),
+        ({"budget": 500, "electricity": 0.2, "price": 0}, lambda each: each.usd.value / 500),
+    ],
+)
+def test_asking_for_the_tokens_found_gives_budget_or_deadline_back(limits, used):
+    found = _solved(**limits)
+    back = answer(_asked(**limits, tokens=found.training_budget.value), scores=None)
+    same = back.candidate(found.recommended.id)
+    assert used(same) == pytest.approx(1.0, rel=1e-5)
+    assert used(same) <= 1.0
+    assert same.feasible
+    assert (same.time_s.value, same.num_samples) == pytest.approx(
+        (found.recommended.time_s.value, found.recommended.num_samples)
+    )
+    assert found.training_budget.low < found.training_budget.value < found.training_budget.high
+
+
+def test_every_size_is_what_advise_says_of_its_tokens():
+    found = _solved(deadline="1d", terms="spot")
+    assert len(found.by_size) > 3
+    for each in found.by_size:
+        asked = _asked(tokens=each.amount.value, terms="spot")
+        same = answer(asked, scores=None).candidate(each.candidate.id)
+        assert each.candidate.time_s.value == pytest.approx(same.time_s.value, rel=1e-9)
+        assert each.candidate.usd.high == pytest.approx(same.usd.high, rel=1e-9)
+        assert each.candidate.model.num_samples == pytest.approx(same.model.num_samples, rel=1e-9)
+
+
+def test_the_tokens_of_a_deadline_take_the_most_accelerators():
+    found = _solved(deadline="1d")
+    assert found.limit == "deadline"
+    assert found.recommended.num_accelerators == 64
+    # Twice the time, twice the tokens, but for what interruptions take more of a longer training.
+    twice = _solved(deadline="2d")
+    assert twice.training_budget.value == pytest.approx(2 * found.training_budget.value, rel=0.01)
+
+
+def test_budget_and_deadline_together_are_both_kept():
+    found = _solved(budget=3000, deadline="1d")
+    for each in found.by_size:
+        assert each.candidate.time_s.value <= DAY_S
+        assert each.candidate.usd.value <= 3000
+        assert each.candidate.feasible
+    assert {each.limit for each in found.by_size} == {"budget", "deadline"}
+
+
+def test_of_sizes_that_do_as_much_the_fastest_is_taken():
+    found = _solved(budget=3000)
+    as_good = [
+        each.candidate
+        for each in found.by_size
+        if each.amount.value >= 0.98 * max(one.amount.value for one in found.by_size)
+    ]
+    assert found.recommended.time_s.value == min(each.time_s.value for each in as_good)
+
+
+def test_systems_are_ordered_by_how_far_they_get():
+    asked = {"accelerator": ["a100-sxm4-80gb", "h100-sxm5-80gb"], "price": None, "deadline": "1d"}
+    found = solve_for(_asked(**asked, ask="tokens"), scores=None)
+    assert (found.best.system, [each.system for each in found.others]) == (
+        "h100-sxm5-80gb",
+        ["a100-sxm4-80gb"],
+    )
+    assert found.best.training_budget.value > found.others[0].training_budget.value
+    alone = _solved(**asked | {"accelerator": "a100-sxm4-80gb"})
+    assert alone.training_budget == found.others[0].training_budget
+
+
+def test_the_largest_model_uses_the_budget_on_twenty_tokens_per_parameter(largest):
+    assert largest.limit == "budget"
+    assert 0.85 * 4000 < largest.recommended.usd.value <= 4000
+    assert largest.training_budget.value == pytest.approx(20 * largest.params.value)
+    assert largest.params.value == largest.shape.params
+    # 6 FLOP per parameter and token on 2,000 accelerator-hours of 989 TFLOP/s, a third to a half of them used:
+    # N = sqrt(2000 x 3600 x 989e12 x (0.33 to 0.5) / 120) is 4.4 to 5.4 billion.
+    assert 3.5e9 < largest.params.value < 6.5e9
+    assert largest.params.low < largest.params.value < largest.params.high
+
+
+def test_models_grow_as_the_root_of_the_money(largest):
+    more = _solved(ask="model", max_accelerators=32, budget=16_000)
+    assert more.params.value / largest.params.value == pytest.approx(2.0, rel=0.15)
+
+
+def test_more_tokens_per_parameter_leave_a_smaller_model(largest):
+    found = _solved(ask="model", max_accelerators=32, budget=4000, tokens_per_param=80)
+    assert found.params.value == pytest.approx(largest.params.value / 2, rel=0.15)
+
+
+def test_the_memory_is_the_limit_where_money_is_not():
+    found = _solved(ask="model", max_accelerators=8, budget=1e12)
+    assert found.limit == "memory"
+    # 16 bytes of state per parameter in 8 x 80 GB, offload aside: 40 billion.
+    assert 2e10 < found.params.value < 4.5e10
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({}, UsageError, "needs --budget or --deadline"),
+        ({"ask": None}, UsageError, "give --ask tokens or --ask model"),
+        ({"budget": 9, "tokens": "1T"}, UsageError, "leave --tokens out"),
+        ({"budget": 9, "samples": "1k"}, UsageError, "leave --samples out"),
+        ({"budget": 9, "tokens": "1T", "ask": "model"}, UsageError, "--tokens-per-param; leave --tokens out"),
+        ({"budget": 1e-4}, UsageError, "of one step"),
+        ({"budget": 1e-4, "ask": "model"}, UsageError, "does not allow the smallest model"),
+        (
+            {"budget": 9, "workload": "resnet50", "ask": "model", "global_batch": 256},
+            EvidenceError,
+            "no transformer",
+        ),
+        (
+            {"budget": 9, "workload": "llama2_70b_lora", "ask": "model", "global_batch": 8},
+            EvidenceError,
+            "adapters",
+        ),
+        ({"budget": 9, "workload": "megatron_1t"}, EvidenceError, "fits on no size"),
+        ({"budget": 9, "price": None, "accelerator": "gaudi2-oam-96gb"}, UsageError, "give --price"),
+        ({"budget": 9, "price": 0}, UsageError, "--deadline"),
+        ({"budget": 100, "tokens_per_param": "nan", "ask": "model"}, UsageError, "--tokens-per-param"),
+    ],
+)
+def test_what_cannot_be_answered_says_why(changes, error, words):
+    with pytest.raises(error, match=words):
+        _solved(**changes)
+
+
+@pytest.mark.parametrize("power", [1.0, 1.3, 0.8])
+def test_the_solver_finds_where_a_power_law_meets_its_limit(power):
+    # amount = 3 factor ** power is 100 at factor = (100 / 3) ** (1 / power).
+    found = most_within(100.0, lambda factor: 3.0 * factor**power, 1.0)
+    assert found == pytest.approx((100 / 3) ** (1 / power), rel=1e-5)
+    assert 3.0 * found**power <= 100.0
+
+
+def test_the_solver_stops_below_a_jump_and_below_what_is_unknown():
+    assert most_within(100.0, lambda factor: factor if factor < 50 else factor + 60, 1.0) == pytest.approx(50)
+    assert most_within(100.0, lambda factor: factor if factor < 50 else math.inf, 80.0) == pytest.approx(50)
+    assert most_within(100.0, lambda _: math.inf, 1.0) == 0.0

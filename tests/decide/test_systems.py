@@ -1,0 +1,103 @@
+"""The systems of a question: names, counts, nodes, and values that belong to one of them."""
+
+import pytest
+
+from equipoise.bench.topology import read
+from equipoise.decide.query import query
+from equipoise.decide.systems import asked_systems
+from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
+from equipoise.spec.catalogue import catalogue
+
+H100, A100, RTX = "h100-sxm5-80gb", "a100-sxm4-80gb", "rtx-4090-pcie-24gb"
+
+
+def systems(*names, topology=None, **stated):
+    asked = {"workload": "bert", **({"accelerator": list(names)} if names else {}), **stated}
+    return asked_systems(query(asked), catalogue(), topology=topology)
+
+
+def matrix(*rows):
+    """The output of `nvidia-smi topo -m`: one row of link classes a GPU."""
+    names = [f"GPU{number}" for number in range(len(rows))]
+    return "\n".join(["\t" + "\t".join(names), *(f"{name}\t" + "\t".join(row) for name, row in zip(names, rows, strict=True))]) + "\n"  # fmt: skip
+
+
+def test_names_are_those_of_the_catalogue_in_the_order_given():
+    assert [each.name for each in systems("rtx4090", H100)] == [RTX, H100]
+    assert [each.accelerator for each in systems("rtx4090", H100)] == [RTX, H100]
+
+
+def test_a_count_before_a_name_is_a_stock():
+    (found,) = systems("3x rtx 4090")
+    assert (found.stock, found.name) == (3, RTX)
+    (stated,) = systems("3x rtx 4090", stock="rtx4090=2")
+    assert stated.stock == 2
+
+
+def test_terms_and_prices_belong_to_systems():
+    found = {
+        each.name: each
+        for each in systems(H100, A100, price=f"{H100}=2", terms=[f"{A100}=spot", "on_demand"])
+    }
+    assert found[H100].usd_per_accelerator_hour == 2.0
+    assert found[A100].usd_per_accelerator_hour is None
+    assert (found[H100].terms, found[A100].terms) == (("on_demand",), ("spot",))
+    (alone,) = systems(H100, price="2")
+    assert alone.usd_per_accelerator_hour == 2.0
+    assert systems("h100-sxm5-80gb", price="h100-sxm5-80gb=2")[0].usd_per_accelerator_hour == 2.0
+
+
+@pytest.mark.parametrize(
+    ("names", "stated", "error", "words"),
+    [
+        ((H100, A100), {"price": "2.5"}, UsageError, rf"--price 2.5 names no system.*--price {H100}=2.5"),
+        ((H100, A100), {"stock": "8"}, UsageError, rf"--stock 8 names no system.*--stock {H100}=8"),
+        ((H100,), {"price": f"{A100}=1"}, UsageError, rf"{A100} is not asked about; it is {H100}"),
+        ((H100,), {"price": "h9000=1"}, SpecError, "h9000"),
+        ((H100, H100), {}, UsageError, "twice; name each system once"),
+        ((), {}, UsageError, "give --accelerator NAME .*or --here"),
+        (("a100",), {}, SpecError, "may mean a100-sxm4-40gb, a100-sxm4-80gb"),
+        (("h100-sxm5-81gb",), {}, SpecError, "did you mean h100-sxm5-80gb"),
+    ],
+)
+def test_what_names_no_system_is_refused(names, stated, error, words):
+    with pytest.raises(error, match=words):
+        systems(*names, **stated)
+
+
+def test_a_stated_node_size_is_kept():
+    assert systems(H100, node_size=4)[0].cluster.node_size == 4
+
+
+def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(tmp_path):
+    file = tmp_path / "topology.txt"
+    file.write_text(matrix(["X", "PHB", "SYS"], ["PHB", "X", "SYS"], ["SYS", "SYS", "X"]))
+    (usual,) = systems("rtx4090")
+    (own,) = asked_systems(
+        query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file}), catalogue()
+    )
+    assert own.cluster.node_size == 3
+    assert "PHB (1 pairs), SYS (2 pairs)" in own.notes[0]
+    # through the host: no faster than what two of them have by the tables
+    assert own.cluster.intra.byte_per_s <= usual.cluster.intra.byte_per_s
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01", b"GPU0"])
+def test_what_is_no_topology_is_refused(tmp_path, content):
+    file = tmp_path / "topology.txt"
+    file.write_bytes(content)
+    asked = query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file})
+    with pytest.raises(EquipoiseError, match=r"topology\.txt|topo -m"):
+        asked_systems(asked, catalogue())
+    with pytest.raises(EquipoiseError, match="not a regular file"):
+        asked_systems(
+            query({"workload": "bert", "accelerator": ["rtx4090"], "topology": tmp_path}), catalogue()
+        )
+
+
+def test_the_machine_at_hand_is_what_its_topology_states():
+    lines = matrix(["X", "NV4"], ["NV4", "X"]).encode()
+    found = read(lines, where="here")
+    with pytest.raises(EvidenceError) as caught:  # the matrix names no device
+        systems(here=True, topology=found)
+    assert "--hardware FILE.toml" in caught.value.missing[0]

@@ -1,0 +1,72 @@
+"""How much work a training is: as stated, to a published target, or not known."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from asking import published_scores
+
+from equipoise.decide.query import query
+from equipoise.decide.training_budget import fixed_budget, training_budget
+from equipoise.errors import UsageError
+from equipoise.spec.workload import workload
+
+
+def budget(name, *, scores=None, **stated):
+    return training_budget(query({"workload": name, **stated}), workload(name), scores)
+
+
+def test_tokens_are_samples_times_their_length():
+    # GPT-3 trains on sequences of 2,048 tokens
+    assert budget("gpt3", tokens=2048e6).samples_at(8) == pytest.approx(1e6)
+    assert budget("resnet50", samples=5e6).samples_at(256) == pytest.approx(5e6)
+    with pytest.raises(
+        UsageError, match="--tokens: a sample of ResNet-50 has no number of tokens; give --samples"
+    ):
+        budget("resnet50", tokens=1e9)
+
+
+def test_a_stated_budget_is_the_same_at_every_batch_and_certain():
+    found = fixed_budget(workload("resnet50"), 1e6)
+    assert np.ptp(found.samples(np.array([8.0, 4096.0]))) == 0.0
+    assert found.log_sd(64.0) == 0.0
+    assert not found.is_to_target
+    assert found.work == "train on 1 M samples"
+
+
+def test_samples_to_a_target_grow_with_the_batch():
+    found = budget("bert", scores=published_scores())
+    assert found.is_to_target
+    assert found.batches == (66, 16384)
+    # S(B) = S_min (1 + B / B_crit), S_min 2.68 M samples and B_crit 18.1 k over v0.5 to v5.0
+    for batch in (256, 4096):
+        assert found.samples_at(batch) == pytest.approx(2.68e6 * (1 + batch / 18115), rel=0.01)
+    assert sum(each.share for each in found.evidence) == pytest.approx(1.0)
+    assert all(each.source_uri for each in found.evidence)
+
+
+def test_too_few_results_leave_the_samples_open():
+    few = published_scores().filter(pl.col("workload") == "bert").head(2)
+    found = budget("bert", scores=few)
+    assert found.samples is None
+    assert found.samples_at(64) is None
+    assert found.is_to_target
+    assert any("--samples or --tokens" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama31_8b", r"give --tokens N, such as --tokens 1T, or --samples N"),
+        ("resnet152", r"give --samples N$"),
+    ],
+)
+def test_a_training_of_no_stated_amount_is_refused_with_what_to_add(name, words):
+    with pytest.raises(UsageError, match=words):
+        budget(name, scores=published_scores().clear())
+
+
+def test_uncertainty_of_samples_is_finite_at_any_batch():
+    found = budget("bert", scores=published_scores())
+    assert all(math.isfinite(found.log_sd(batch)) and found.log_sd(batch) >= 0 for batch in (1.0, 1e3, 1e9))

@@ -1,0 +1,92 @@
+"""Whole answers with the user's own runs, made by a closed form: links that are slow make the number smaller."""
+
+import pytest
+from asking import ask
+
+from equipoise.bench.tables import run_row, write
+from equipoise.perfmodel.load import workload_load
+from equipoise.spec.cluster import cluster
+from equipoise.spec.workload import workload
+
+CHIP, BATCH, RATE_FLOP_PER_S, FIXED_S = "a100-sxm4-80gb", 256, 120e12, 0.005
+NODES = cluster(CHIP, num_accelerators=8)
+LOAD = workload_load(workload("gpt2_medium"))
+
+
+def step_s(size, share, slower):
+    """A ring of 2 bytes a parameter inside nodes of 8, then each card's part between nodes; none hidden."""
+    inside, num_nodes = min(size, 8), max(1, size // 8)
+    traffic = 2 * 2 * LOAD.params
+    intra_s = traffic * (inside - 1) / inside / (0.8 * NODES.intra.byte_per_s / slower)
+    inter_s = traffic * (num_nodes - 1) / num_nodes / inside / (0.9 * NODES.inter.byte_per_s / slower)
+    return LOAD.train_flop_per_sample * share / RATE_FLOP_PER_S + intra_s + inter_s + FIXED_S
+
+
+def rows(slower):
+    for size in (1, 8, 16, 32):
+        for share in (8, 4, 2):
+            yield run_row(
+                {
+                    "run_id": f"{size} x {share}",
+                    "campaign": "mine",
+                    "workload": "gpt2_medium",
+                    "accelerator": CHIP,
+                    "num_accelerators": size,
+                    "num_nodes": max(1, size // 8),
+                    "strategy": None if size == 1 else "ddp",
+                    "precision": "bf16",
+                    "global_batch_samples": size * share,
+                    "status": "success",
+                    "samples_per_s": size * share / step_s(size, share, slower),
+                }
+            )
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    found = {}
+    for slower in (1, 10):
+        folder = tmp_path_factory.mktemp("runs")
+        write(folder, list(rows(slower)), [])
+        found[slower] = ask(
+            workload="gpt2_medium",
+            accelerator=[CHIP],
+            runs=folder,
+            max_accelerators=512,
+            tokens=1e9,
+            global_batch=BATCH,
+            scores=False,
+        )
+    return found
+
+
+def test_links_ten_times_slower_make_the_number_smaller_and_the_strategy_another(answers):
+    usual, slow = (answers[slower].recommended for slower in (1, 10))
+    assert slow.num_accelerators <= usual.num_accelerators / 2
+    assert (slow.strategy.zero_stage, slow.strategy.microbatch_samples) != (
+        usual.strategy.zero_stage,
+        usual.strategy.microbatch_samples,
+    )
+
+
+def test_what_ran_and_what_did_not_lie_in_the_interval(answers):
+    num_steps = 1e9 / 1024 / BATCH
+    for slower, found in answers.items():
+        times = {each.num_accelerators: each.work_s for each in found.candidates}
+        for size in (8, 32, 64):
+            # the best strategy is no slower than plain data parallelism, which the closed form is of
+            assert times[size].low <= num_steps * step_s(size, BATCH / size, slower), (slower, size)
+        assert times[8].high >= 0.8 * num_steps * step_s(8, BATCH / 8, slower)
+
+
+def test_parameters_were_fitted_and_their_error_is_named(answers):
+    (modelled,) = [each for each in answers[1].recommended.estimates if each.estimator == "model"]
+    assert modelled.name == "the performance model, fitted to your runs"
+    assert "with a size held out it was off by" in modelled.why
+    assert "parameters were fitted to your 12 set-ups" in answers[1].system.learnt
+    assert answers[1].recommended.grade == "measured"
+
+
+def test_measured_set_ups_are_those_of_the_folder(answers):
+    assert len(answers[1].system.user_runs) == 12
+    assert {each.num_accelerators for each in answers[1].system.user_runs} == {1, 8, 16, 32}

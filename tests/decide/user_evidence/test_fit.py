@@ -1,0 +1,116 @@
+"""Steps made by a closed form of its own: FLOP over a rate, a ring over a link, and a constant."""
+
+import numpy as np
+import pytest
+
+from equipoise.advice.validation.calibrated_model import model_for
+from equipoise.decide.candidate import UserRun
+from equipoise.decide.user_evidence.fit import UserFit, user_fit
+from equipoise.decide.user_evidence.level import user_level
+from equipoise.decide.user_evidence.steps import user_steps
+from equipoise.perfmodel.load import workload_load
+from equipoise.spec.cluster import cluster
+from equipoise.spec.workload import workload
+
+CHIP = "a100-sxm4-80gb"
+# One accelerator a host, joined by 25 GB/s of which long transfers reach 0.92 by the prior.
+NODES = cluster(CHIP, num_accelerators=8, node_size=1)
+LOAD = workload_load(workload("gpt2_large"))
+RATE_FLOP_PER_S, FIXED_S = 80e12, 0.01
+MODEL = model_for(NODES.accelerator, workload("gpt2_large"), name="a100-megatron")
+
+
+def step_s(size, share, link_byte_per_s):
+    """2 (n - 1) / n of 2 bytes a parameter cross every link of a ring; none of it is hidden."""
+    exchange_s = 2 * (size - 1) / size * 2 * LOAD.params / link_byte_per_s
+    return LOAD.train_flop_per_sample * share / RATE_FLOP_PER_S + exchange_s + FIXED_S
+
+
+def run(size, share, seconds, strategy=None):
+    return UserRun(
+        accelerator=CHIP,
+        num_accelerators=size,
+        strategy=strategy,
+        precision="bf16",
+        global_batch_samples=size * share,
+        samples_per_s=size * share / seconds,
+        log_sd=0.02,
+        run_ids=(f"{size} x {share}",),
+    )
+
+
+def steps_of(cells, link_byte_per_s, noise=0.02):
+    scatter = np.random.default_rng(0).standard_normal(len(cells))
+    runs = [
+        run(size, share, step_s(size, share, link_byte_per_s) * np.exp(noise * each))
+        for (size, share), each in zip(cells, scatter, strict=True)
+    ]
+    return user_steps(runs, LOAD, NODES, MODEL.parameters)
+
+
+CELLS = [(size, share) for size in (1, 2, 4, 8) for share in (8, 4, 2)]
+
+
+@pytest.fixture(scope="module", params=[25e9, 2.5e9], ids=["usual link", "ten times slower"])
+def fitted(request):
+    return request.param, user_fit(steps_of(CELLS, request.param), MODEL)
+
+
+def test_the_rate_of_the_link_is_found(fitted):
+    link_byte_per_s, found = fitted
+    assert isinstance(found, UserFit)
+    share = MODEL.parameters.collective.inter_fraction
+    assert found.inter * share * 25e9 == pytest.approx(link_byte_per_s, rel=0.35)
+    assert ("links between nodes turned out 0.1" in found.sentence) == (link_byte_per_s < 25e9)
+
+
+def test_sizes_and_batches_held_out_lie_in_the_interval(fitted):
+    link_byte_per_s, found = fitted
+    held = steps_of([(16, 8), (64, 8), (32, 1)], link_byte_per_s, noise=0.0)
+    drawn = np.array([held.log_ratios(each) for each in found.model.draws])
+    open_ = np.std(drawn, axis=0)
+    errors = held.log_ratios(found.model.parameters)
+    assert (np.abs(errors) <= np.hypot(1.645 * open_, found.model.log_half_width)).all()
+    # and the model before the fit is off by far where the link is slow
+    if link_byte_per_s < 25e9:
+        assert (np.abs(errors) < 0.2 * np.abs(held.log_ratios(MODEL.parameters))).all()
+
+
+def test_the_fit_says_what_it_rests_on_and_how_wrong_it_was(fitted):
+    _, found = fitted
+    assert "12 set-ups on 1, 2, 4, 8 accelerators; with a size held out it was off by" in found.words
+    assert found.error < found.level_error
+    assert found.model.calibration.num_held_out == 12
+
+
+def test_too_few_set_ups_make_a_level_alone():
+    for cells in ([(1, 8)], [(1, 8), (2, 8), (4, 8)], [(1, 8), (1, 4), (1, 2), (1, 1)]):
+        why = user_fit(steps_of(cells, 25e9), MODEL)
+        assert "give its level alone: parameters take 4 set-ups or more, on 2 sizes or more" in why
+
+
+def test_where_all_is_slower_by_one_factor_the_level_is_taken():
+    modelled = steps_of(CELLS, 25e9).rows.step_s(MODEL.parameters)
+    runs = [run(*cell, 1.7 * each) for cell, each in zip(CELLS, modelled, strict=True)]
+    steps = user_steps(runs, LOAD, NODES, MODEL.parameters)
+    why = user_fit(steps, MODEL)
+    assert "give its level alone: with a size held out" in why
+    level = user_level(steps, MODEL, why)
+    assert level.factor == pytest.approx(1.7)
+    assert level.sentence.startswith("the model is set to your level, 1.70 times its own: your 12 set-ups")
+
+
+def test_steps_as_the_model_predicts_them_leave_it_as_it_is():
+    modelled = steps_of(CELLS, 25e9).rows.step_s(MODEL.parameters)
+    scatter = np.exp(0.001 * np.random.default_rng(1).standard_normal(len(CELLS)))
+    runs = [run(*cell, each) for cell, each in zip(CELLS, modelled * scatter, strict=True)]
+    found = user_fit(user_steps(runs, LOAD, NODES, MODEL.parameters), MODEL)
+    parameters = MODEL.parameters if isinstance(found, str) else found.model.parameters
+    far = steps_of([(256, 8)], 25e9)
+    assert far.rows.step_s(parameters) == pytest.approx(far.rows.step_s(MODEL.parameters), rel=0.02)
+
+
+def test_ways_to_train_that_the_model_does_not_know_are_left_out():
+    known, unknown = run(2, 8, 1.0), run(2, 8, 1.0, strategy="powersgd:2")
+    assert user_steps([known, unknown], LOAD, NODES, MODEL.parameters).run_ids == ("2 x 8",)
+    assert user_steps([unknown], LOAD, NODES, MODEL.parameters) is None

@@ -1,0 +1,199 @@
+"""Commands and code that run an option: what is written must start, and say what the strategy says."""
+
+import ast
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from equipoise.errors import SpecError
+from equipoise.launch import launch_snippets, ranks_per_host
+from equipoise.launch.data_parallel import training_script
+from equipoise.launch.model_parallel import pipeline_script, tensor_script
+from equipoise.spec.cluster import cluster
+from equipoise.spec.strategy import strategy
+from equipoise.spec.workload import workload
+
+SCRIPTS = {
+    "dp=2 microbatch=4 global_batch=16": training_script,
+    "dp=8 microbatch=2 global_batch=16 precision=fp16 zero_stage=1 recompute=full": training_script,
+    "dp=8 microbatch=2 global_batch=16 zero_stage=2 recompute=selective optimizer=adam_8bit": training_script,
+    "dp=8 microbatch=2 global_batch=32 zero_stage=3 offload=optimizer_and_params": training_script,
+    "dp=4 microbatch=1 global_batch=4 compression=powersgd compression_rank=4": training_script,
+    "dp=4 microbatch=1 global_batch=8 sync_period=8 optimizer=sgd": training_script,
+    "microbatch=4 global_batch=8 precision=tf32": training_script,
+    "dp=2 tp=4 microbatch=1 global_batch=8 sequence_parallel=true recompute=full": tensor_script,
+    "tp=2 microbatch=1 global_batch=8": tensor_script,
+    "dp=2 pp=4 interleave=2 microbatch=1 global_batch=16": pipeline_script,
+    "pp=4 microbatch=1 global_batch=16 recompute=full optimizer=adam_8bit precision=fp32": pipeline_script,
+    "dp=2 tp=4 microbatch=1 global_batch=8 recompute=selective optimizer=adam_8bit": tensor_script,
+}
+
+
+def snippets(text, name="dgx-h100", **facts):
+    plan = strategy(text)
+    return launch_snippets(plan, cluster(name, num_accelerators=plan.num_accelerators), **facts)
+
+
+def codes(found):
+    return "\n".join(each.code for each in found)
+
+
+@pytest.mark.parametrize("text", SCRIPTS)
+def test_scripts_are_python_for_eighty_columns(text):
+    code = SCRIPTS[text](strategy(text))
+    ast.parse(code)
+    assert max(map(len, code.splitlines())) <= 80
+
+
+RUN = {
+    "dp=2 microbatch=2 global_batch=8 precision=fp32 implementation=eager compression=fp16": training_script,
+    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective": training_script,
+    "tp=2 microbatch=2 global_batch=4 implementation=eager sequence_parallel=true": tensor_script,
+    "pp=2 microbatch=2 global_batch=8 implementation=eager recompute=selective": pipeline_script,
+}
+
+
+@pytest.mark.parametrize("text", RUN)
+def test_scripts_train_on_two_ranks(text, tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(RUN[text](strategy(text)).replace("NUM_STEPS = 10", "NUM_STEPS = 2"))
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
+    address = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    ran = subprocess.run(
+        [*agent, *address, str(script)],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert [line.split(":")[0] for line in ran.stdout.splitlines()] == ["step 0", "step 1"]
+
+
+def test_one_host_starts_a_rank_for_each_accelerator():
+    first = snippets("dp=4 microbatch=1 global_batch=4")[0]
+    assert first.code == "torchrun --standalone --nproc-per-node=4 train.py\n"
+
+
+@pytest.mark.parametrize("count", [4, 24])
+def test_torchrun_s_parser_takes_its_commands(count):
+    parser = pytest.importorskip("torch.distributed.run").get_args_parser()
+    first = snippets(f"dp={count} microbatch=1 global_batch={count}")[0]
+    program, *words = shlex.split(first.code.replace("\\\n", " "))
+    found = parser.parse_args(words)
+    assert (program, found.training_script) == ("torchrun", "train.py")
+    assert int(found.nproc_per_node) * int(found.nnodes.split(":")[-1]) == count
+
+
+def test_one_accelerator_needs_no_launcher():
+    found = snippets("microbatch=4 global_batch=8", script="mine.py")
+    assert found[0].code == "python mine.py\n"
+    assert "init_process_group" not in codes(found)
+
+
+def test_names_of_scripts_are_quoted():
+    found = snippets("dp=2 microbatch=1 global_batch=2", script="my train.py; rm -rf .")
+    assert found[0].code.endswith("'my train.py; rm -rf .'\n")
+
+
+def test_hosts_meet_at_one_of_them():
+    first, slurm, *_ = snippets("dp=24 microbatch=1 global_batch=24")
+    assert "--nnodes=3 --nproc-per-node=8" in first.code
+    assert '--rdzv-endpoint="$HEAD:29500"' in first.code
+    assert slurm.code.startswith("export HEAD=")
+    assert "srun --nodes=3 --ntasks-per-node=1 --gpus-per-node=8" in slurm.code
+
+
+def test_a_rack_of_fast_links_is_many_hosts():
+    plan = strategy("dp=72 microbatch=1 global_batch=72")
+    assert ranks_per_host(cluster("gb200-nvl72", num_accelerators=72), plan) == 4
+
+
+def test_microbatches_before_the_last_exchange_nothing():
+    several = codes(snippets("dp=2 microbatch=2 global_batch=16"))
+    assert "NUM_MICROBATCHES = 4" in several
+    assert "no_sync()" in several
+    assert "no_sync()" not in codes(snippets("dp=2 microbatch=8 global_batch=16"))
+
+
+@pytest.mark.parametrize(("stage", "again"), [(2, False), (3, True)])
+def test_the_zero_stage_says_whether_weights_are_gathered_again(stage, again):
+    found = codes(snippets(f"dp=8 microbatch=1 global_batch=8 zero_stage={stage}"))
+    assert f"reshard_after_forward={again}" in found
+
+
+def test_a_model_that_is_cut_is_told_to_the_frameworks_for_it():
+    llama = workload("llama31_405b")
+    found = snippets(
+        "dp=2 tp=8 pp=9 cp=2 interleave=2 microbatch=1 global_batch=36 sequence_parallel=true", workload=llama
+    )
+    megatron, torchtitan = found[-2:]
+    assert (megatron.target, torchtitan.target) == ("Megatron-LM", "torchtitan")
+    assert "--num-virtual-stages-per-pipeline-rank 2" in megatron.code
+    assert "Interleaved1F1B" in torchtitan.code
+    assert "torch.compile" in " ".join(megatron.inexpressible)
+    assert not any(each.title.startswith("train.py") for each in found)
+
+
+def test_adapters_over_a_model_that_is_cut_have_no_options_there():
+    found = snippets("dp=2 tp=4 microbatch=1 global_batch=8 trained=lora lora_rank=8")
+    megatron, torchtitan = found[-2:]
+    for each in (megatron, torchtitan):
+        assert each.code == ""
+        assert each.title.startswith("Not expressible in")
+        assert "adapters" in each.inexpressible[0]
+
+
+def test_models_without_layers_of_attention_have_no_such_frameworks():
+    found = snippets("dp=2 pp=4 microbatch=1 global_batch=16", workload=workload("resnet50"))
+    assert {each.target for each in found} <= {"torchrun", "srun", "shell", "torch"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dp=2 pp=4 microbatch=1 global_batch=16 zero_stage=1", ["ZeRO stage 1", "compilation"]),
+        ("dp=2 tp=4 microbatch=1 global_batch=16", ["ZeRO stage 0"]),
+        ("dp=8 microbatch=1 global_batch=16 compression=topk", ["top-k"]),
+        ("dp=8 microbatch=1 global_batch=16 offload=optimizer", ["optimizer alone"]),
+    ],
+)
+def test_what_a_script_leaves_out_is_said(text, words):
+    (script,) = (each for each in snippets(text) if each.title.startswith("train.py"))
+    missing = " / ".join(script.inexpressible)
+    assert all(word in missing for word in words)
+
+
+def test_scripts_compute_in_the_precision_of_the_plan():
+    for text, write in (
+        ("pp=2 microbatch=2 global_batch=8", pipeline_script),
+        ("tp=2 microbatch=2 global_batch=8", tensor_script),
+        ("dp=2 microbatch=2 global_batch=8", training_script),
+    ):
+        assert "dtype=torch.bfloat16" in write(strategy(text))
+        assert "bfloat16" not in write(strategy(f"{text} precision=fp32"))
+
+
+def test_adapters_and_narrow_products_name_their_libraries():
+    found = snippets("dp=2 microbatch=1 global_batch=2 trained=lora lora_rank=16 precision=fp8_rowwise")
+    assert "LoraConfig(r=16" in codes(found)
+    assert 'from_recipe_name("rowwise")' in codes(found)
+
+
+def test_every_snippet_has_a_reason_and_shell_lines_fit_a_terminal():
+    for text in ("dp=24 microbatch=1 global_batch=24", "dp=2 tp=8 pp=2 microbatch=1 global_batch=8"):
+        for each in snippets(text):
+            assert each.why
+            assert each.code.endswith("\n")
+            assert max(map(len, each.code.splitlines())) <= 80
+            assert each.target
+
+
+def test_accelerators_that_torch_does_not_start_are_refused():
+    with pytest.raises(SpecError, match="is a tpu"):
+        launch_snippets(strategy("dp=4 microbatch=1 global_batch=4"), cluster("tpu-v4", num_accelerators=4))

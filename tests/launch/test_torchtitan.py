@@ -1,0 +1,97 @@
+"""Options of torchtitan: each obeys the rules of its parser, and what has no option is said."""
+
+import pytest
+from option_table import faults, given, table
+
+from equipoise.launch import torchtitan_options
+from equipoise.spec.strategy import strategy
+from equipoise.spec.workload import workload
+
+RULES = table("torchtitan")
+LLAMA = workload("llama31_405b").transformer
+
+
+def options(text, model=LLAMA):
+    return given(torchtitan_options(strategy(text), model).code)
+
+
+def inexpressible(text, model=LLAMA):
+    return " / ".join(torchtitan_options(strategy(text), model).inexpressible)
+
+
+def test_the_table_says_which_version_was_read():
+    assert RULES["version"] == "0.3.0"
+    assert RULES["read"].year >= 2026
+
+
+def test_every_option_obeys_the_rules_of_the_parser(trained):
+    text, model = trained
+    found = torchtitan_options(strategy(text), model)
+    assert faults(found.code, RULES) == []
+    assert found.options[-1].startswith("activation-checkpoint:")
+
+
+def test_the_parser_of_torchtitan_takes_them(trained):
+    """Where torchtitan is installed."""
+    manager = pytest.importorskip("torchtitan.config.manager")
+    text, model = trained
+    wanted = strategy(text)
+    words = torchtitan_options(wanted, model).code.replace("\\\n", " ").split()
+    named = ["--module", "llama3", "--config", "llama3_debugmodel"]
+    config = manager.ConfigManager().parse_args([*named, *words])
+    axes = config.parallelism
+    data = axes.data_parallel_replicate_degree * axes.data_parallel_shard_degree
+    assert (data, axes.tensor_parallel_degree, axes.pipeline_parallel_degree) == (
+        wanted.dp,
+        wanted.tp,
+        wanted.pp,
+    )
+    assert config.training.global_batch_size == wanted.global_batch_samples
+    assert config.compile.enable == (wanted.implementation == "compiled")
+
+
+def test_a_pipeline_takes_the_rank_s_whole_batch():
+    found = options("dp=2 pp=2 microbatch=2 global_batch=32")
+    assert found["training.local_batch_size"] == ["16"]
+    assert found["parallelism.pipeline_parallel_microbatch_size"] == ["2"]
+
+
+def test_without_a_pipeline_a_pass_is_a_micro_batch():
+    found = options("dp=2 tp=2 microbatch=2 global_batch=32")
+    assert found["training.local_batch_size"] == ["2"]
+    assert found["training.global_batch_size"] == ["32"]
+
+
+def test_compilation_and_recomputation_are_the_plan_s():
+    found = options("dp=2 tp=2 microbatch=1 global_batch=2 implementation=eager recompute=full")
+    assert "compile.no_enable" in found
+    assert found[""] == ["activation-checkpoint:full"]
+    assert "compile.enable" in options("dp=2 tp=2 microbatch=1 global_batch=2")
+
+
+def test_chunks_beside_the_default_need_layers_a_stage():
+    text = "pp=7 interleave=3 microbatch=1 global_batch=28"
+    assert options(text)["parallelism.pipeline_parallel_layers_per_stage"] == ["6"]  # 126 / 21
+    assert "chunks a rank" in inexpressible(text, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("precision=fp8_rowwise", "rowwise"),
+        ("precision=fp4", "NVFP4LinearConverter"),
+        ("precision=fp16", "fp16"),
+        ("zero_stage=1", "ZeRO stage 1"),
+        ("optimizer=adam_8bit", "adam_8bit"),
+        ("compression=topk", "topk"),
+        ("sync_period=4", "averaging of weights"),
+        ("ep=4", "experts are spread"),
+    ],
+)
+def test_what_has_no_option_is_said(text, words):
+    assert words in inexpressible(f"dp=8 tp=2 microbatch=1 global_batch=8 {text}")
+
+
+def test_adapters_print_no_options():
+    assert not options("dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8")[""]
+    assert "adapters" in inexpressible("dp=4 tp=2 microbatch=1 global_batch=8 trained=lora lora_rank=8")

@@ -1,0 +1,178 @@
+"""The Python functions: the arguments of the question, and a result that shows itself."""
+
+import importlib.util
+import inspect
+import json
+import typing
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command_line import equipoise as command
+
+import equipoise
+from equipoise.decide.answer import Answer
+from equipoise.decide.query import FIELDS, fields_of
+from equipoise.decide.solve_for import Reaches
+from equipoise.errors import UsageError
+from equipoise.library import arguments
+from equipoise.library.decisions import result_of
+from equipoise.report.frames import CANDIDATE_COLUMNS
+from equipoise.report.notebook import charts, figure_json
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def advice():
+    return equipoise.advise("llama2_70b_lora", accelerator="h200-sxm5-141gb", max_accelerators=32)
+
+
+def _questions():
+    spec = importlib.util.spec_from_file_location("questions", ROOT / "docs" / "questions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_are_at_most_fifteen_names_and_each_is_there():
+    assert len(equipoise.__all__) <= 15
+    assert set(equipoise._OWNERS) == set(equipoise.__all__) - {"__version__"}
+    for name in set(equipoise.__all__) - {"LightningWatch", "TrainerWatch", "__version__"}:
+        assert inspect.getdoc(getattr(equipoise, name)), name
+    with pytest.raises(AttributeError, match=r"no attribute .adviser."):
+        _ = equipoise.adviser
+
+
+@pytest.mark.parametrize("verb", ["advise", "plan", "predict", "allocate"])
+def test_the_typed_arguments_are_the_fields_of_the_verb(verb):
+    typed = getattr(arguments, f"{verb.capitalize()}Fields")
+    fields = {name: each for name, each in fields_of(verb).items() if name not in {"workload", "ask"}}
+    assert set(typing.get_type_hints(typed)) == {each.argument for each in fields.values()}
+    assert typed.__total__ is False
+
+
+def test_what_is_derived_from_the_fields_is_up_to_date():
+    made = _questions()
+    assert made.PAGE.read_text() == made.page(), "make docs"
+    assert made.ARGUMENTS.read_text() == made.arguments(), "make docs"
+    for field in FIELDS.values():
+        assert f"| `--{field.option}`" in made.page()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("acelerator", "did you mean accelerator"),
+        ("law", "is not asked by advise, but by predict"),
+        ("beauty", "is no field of a question"),
+    ],
+)
+def test_an_argument_that_is_no_field_is_a_type_error(name, words):
+    with pytest.raises(TypeError, match=words):
+        equipoise.advise("bert", **{name: "x"})
+
+
+def test_a_result_says_in_two_lines_what_to_take(advice):
+    best = advice.record.recommended
+    lines = repr(advice).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("advise: Llama 2 70B LoRA on H200")
+    assert f"Take {best.num_accelerators} " in lines[1]
+    assert isinstance(advice.record, Answer)
+
+
+def test_a_notebook_shows_the_answer_and_runs_nothing(advice):
+    shown = advice._repr_html_()
+    assert f"Take {advice.record.recommended.num_accelerators}" in shown.replace("\N{NO-BREAK SPACE}", " ")
+    assert "<table" in shown
+    assert "<script" not in shown
+    assert "http" not in shown
+
+
+def test_the_frame_has_a_row_per_candidate(advice):
+    frame = advice.frame()
+    assert isinstance(frame, pl.DataFrame)
+    assert dict(frame.schema) == CANDIDATE_COLUMNS
+    assert frame["id"].to_list() == [each.id for each in advice.record.candidates]
+    best = frame.filter("recommended").row(0, named=True)
+    recommended = advice.record.recommended
+    assert (best["time_s"], best["usd"]) == (recommended.time_s.value, recommended.usd.value)
+    assert best["time_s_low"] <= best["time_s"] <= best["time_s_high"]
+
+
+def test_the_document_is_that_of_the_command_line(advice):
+    options = ("--accelerator", "h200-sxm5-141gb", "--max-accelerators", "32")
+    printed = json.loads(command("advise", "llama2_70b_lora", *options, "--json").stdout)
+    document = advice.to_dict()
+    for found in (printed, document):
+        found.pop("search_s")
+        for system in found["systems"]:
+            system.pop("search_s")
+    assert document == printed
+    assert advice.to_html().startswith("<!DOCTYPE html>")
+
+
+def test_a_figure_has_its_own_colours(advice):
+    found = charts(advice.presentation.page, advice.record)
+    assert found
+    for chart in found.values():
+        figure = figure_json(chart)
+        assert {"data", "layout"} == figure.keys()
+        assert "var(" not in json.dumps(figure)
+        assert figure["layout"]["title"]["text"] == chart.title
+
+
+def test_a_figure_needs_the_extra_or_is_one_of_plotly(advice):
+    if importlib.util.find_spec("plotly") is None:
+        with pytest.raises(UsageError, match=r"equipoise\[notebook\]"):
+            advice.figure()
+    else:
+        assert type(advice.figure()).__module__.startswith("plotly")
+    with pytest.raises(UsageError, match="there are answer-times"):
+        advice.figure("no such figure")
+
+
+def test_a_question_may_be_a_file(tmp_path, advice):
+    path = tmp_path / "job.toml"
+    path.write_text('workload = "llama2_70b_lora"\naccelerator = "h200-sxm5-141gb"\n')
+    assert equipoise.advise(path, max_accelerators=32).record.recommended == advice.record.recommended
+
+
+def test_sizes_prices_and_paths_are_taken_as_values(tmp_path):
+    (tmp_path / "mine.csv").write_text(
+        "num_accelerators,time_to_train_s\n" + "".join(f"{n},{10 + 1000 / n}\n" for n in (1, 2, 4, 8, 16, 32))
+    )
+    found = equipoise.predict(from_=tmp_path / "mine.csv", law="amdahl", at=[8, 64], price=2)
+    assert [each.num_accelerators for each in found.record.candidates] == [8, 64]
+    assert found.record.candidates[0].time_s.value == pytest.approx(135.0, rel=0.01)
+    assert found.record.candidates[0].usd.value == pytest.approx(135.0 * 8 / 3600 * 2, rel=0.01)
+    assert repr(found).startswith("predict: ")
+    assert found.to_dict()["schema"] == "equipoise.predict/2"
+
+
+def test_what_a_budget_is_enough_for_is_another_record():
+    found = equipoise.advise("llama2_7b", accelerator="h100", max_accelerators=8, ask="tokens", budget=20)
+    assert isinstance(found.record, Reaches)
+    document = found.to_dict()
+    assert document["schema"] == "equipoise.advise/2"
+    assert document["best"]["training_budget"]["value"] == pytest.approx(
+        found.record.best.training_budget.value, rel=1e-5
+    )
+    assert found.frame().height == 1
+
+
+def test_several_trainings_share_a_pool(tmp_path):
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\nname = "a"\ntimes = { 8 = "2 h", 16 = "1 h" }\n')
+    found = equipoise.allocate(path, accelerator="16x h100-sxm5-80gb")
+    assert found.frame().select("job", "num_accelerators", "end_s").rows() == [("a", 16, 3600.0)]
+    assert "All done after" in repr(found)
+    assert found.to_dict()["schema"] == "equipoise.allocate/2"
+
+
+def test_plan_and_advise_give_the_same_number_to_the_same_question():
+    asked = {"accelerator": "h200-sxm5-141gb", "accelerators": "8..32"}
+    planned, advised = (verb("llama2_70b_lora", **asked) for verb in (equipoise.plan, equipoise.advise))
+    assert planned.record.recommended == advised.record.recommended
+    assert callable(result_of)

@@ -1,0 +1,183 @@
+"""The exhaustive search: every legal strategy of a space worked out. `perfmodel.search` has to find the same.
+
+Tests check the search against it; benchmarks time it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.perfmodel.estimate import Estimates, estimate
+from equipoise.perfmodel.layouts import Grid, Numbers, layout_groups
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.perfmodel.search import MESH_ELEMENTS, Found, Memories, Searched
+from equipoise.perfmodel.space import AXES, Limits, Space, limits
+
+# A strategy's value, less is better, from the grid and its estimates; broadcasts to the grid's shape.
+Objective: TypeAlias = Callable[[Grid, Estimates], Numbers]
+_Mask: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegalStrategies:
+    """meshes: of shape (layouts, layer options, state options), every element legal, none twice.
+
+    faults: why layouts were left out, with their number.
+    """
+
+    meshes: tuple[Grid, ...]
+    faults: Counter[str]
+
+    @property
+    def num_legal(self) -> int:
+        """Strategies in all meshes."""
+        return sum(int(np.prod(mesh.shape)) for mesh in self.meshes)
+
+
+def legal_strategies(space: Space, limits: Limits, *, most_elements: int) -> LegalStrategies:
+    """The legal strategies of a space as meshes of at most about `most_elements` strategies each."""
+    found, (faults,) = layout_groups((space,), limits)
+    meshes = tuple(mesh for each in found for _, _, mesh in each.meshes(most_elements))
+    return LegalStrategies(meshes=meshes, faults=faults)
+
+
+def search(
+    load: Load,
+    machine: Machine,
+    space: Space,
+    parameters: Parameters,
+    *,
+    objectives: tuple[Objective, ...],
+    num_best: int = 10,
+) -> Searched:
+    """The best strategies of a space by the first objective, and the Pareto front of all objectives.
+
+    load, machine: of plain numbers. objectives: at least one.
+    Assumes a strategy fits when what it needs is at most the accelerator's memory.
+    Source: exhaustive; nothing is left out that is legal.
+    """
+    legal = legal_strategies(space, limits(load, machine), most_elements=MESH_ELEMENTS)
+    pool, memories = _Pool(), _Memories()
+    num_fitting = 0
+    for mesh in legal.meshes:
+        estimates = estimate(load, machine, mesh, parameters)
+        needed = np.broadcast_to(estimates.memory.needed, mesh.shape)
+        fits = needed <= machine.memory_bytes
+        memories.add(mesh, needed, fits)
+        fitting = int(np.count_nonzero(fits))
+        num_fitting += fitting
+        if fitting:
+            worth = tuple(np.broadcast_to(each(mesh, estimates), mesh.shape) for each in objectives)
+            pool.add(mesh, fits, worth)
+    return Searched(
+        num_legal=legal.num_legal,
+        num_fitting=num_fitting,
+        best=pool.best(num_best),
+        front=pool.front(),
+        memories=memories.found(),
+        faults=legal.faults,
+    )
+
+
+@dataclass(slots=True)
+class _Memories:
+    """The least memory so far."""
+
+    least_bytes: float = np.inf
+    nearest_bytes: float = np.inf
+    leanest: tuple[Grid, int] | None = None
+
+    def add(self, mesh: Grid, needed: Numbers, fits: _Mask) -> None:
+        """Take a mesh into account."""
+        element = int(np.argmin(needed))
+        if needed.flat[element] < self.least_bytes:
+            self.least_bytes, self.leanest = float(needed.flat[element]), (mesh, element)
+        if not fits.all():
+            self.nearest_bytes = min(self.nearest_bytes, float(np.min(needed, where=~fits, initial=np.inf)))
+
+    def found(self) -> Memories | None:
+        """Of all meshes; None where there were none."""
+        if self.leanest is None:
+            return None
+        mesh, element = self.leanest
+        return Memories(
+            least_bytes=self.least_bytes, leanest=mesh.strategy(element), nearest_bytes=self.nearest_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """An element of a mesh, with its worth."""
+
+    worth: tuple[float, ...]
+    mesh: Grid
+    element: int
+
+    def found(self) -> Found:
+        """The strategy it stands for."""
+        return Found(strategy=self.mesh.strategy(self.element), worth=self.worth)
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The best for each sizes of the axes, and the front, of the meshes so far."""
+
+    by_axes: dict[tuple[float, ...], _Point] = field(default_factory=dict)
+    unbeaten: list[_Point] = field(default_factory=list)
+
+    def add(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
+        """Take a mesh into account."""
+        allowed = np.where(fits, worth[0], np.inf).reshape(len(fits), -1)
+        leaders = np.argmin(allowed, axis=1)
+        least = np.take_along_axis(allowed, leaders[:, None], axis=1)[:, 0].tolist()
+        axes = np.stack([getattr(mesh, name)[:, 0, 0] for name in AXES], axis=1).tolist()
+        for number, (leader, value, sizes) in enumerate(zip(leaders.tolist(), least, axes, strict=True)):
+            known = self.by_axes.get(tuple(sizes))
+            if value < (np.inf if known is None else known.worth[0]):
+                element = number * allowed.shape[1] + leader
+                self.by_axes[tuple(sizes)] = _point(mesh, element, worth)
+        self._add_to_front(mesh, fits, worth)
+
+    def _add_to_front(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
+        """Add what no point of the front so far is as good as in every objective."""
+        alive = fits
+        for known in self.unbeaten:
+            alive = alive & _better_somewhere(worth, known.worth)
+        elements = np.flatnonzero(alive)
+        while len(elements):
+            left = tuple(each.flat[elements] for each in worth)
+            leader = _point(mesh, int(elements[np.argmin(left[0])]), worth)
+            self.unbeaten = [
+                each
+                for each in self.unbeaten
+                if any(a < b for a, b in zip(each.worth, leader.worth, strict=True))
+            ]
+            self.unbeaten.append(leader)
+            elements = elements[_better_somewhere(left, leader.worth)]
+
+    def best(self, num_best: int) -> tuple[Found, ...]:
+        """The best for each sizes of the axes, the best first."""
+        ordered = sorted(self.by_axes.values(), key=lambda point: point.worth[0])
+        return tuple(each.found() for each in ordered[:num_best])
+
+    def front(self) -> tuple[Found, ...]:
+        """The front, the best by the first objective first."""
+        return tuple(each.found() for each in sorted(self.unbeaten, key=lambda point: point.worth))
+
+
+def _point(mesh: Grid, element: int, worth: tuple[Numbers, ...]) -> _Point:
+    return _Point(worth=tuple(float(each.flat[element]) for each in worth), mesh=mesh, element=element)
+
+
+def _better_somewhere(worth: tuple[Numbers, ...], than: tuple[float, ...]) -> _Mask:
+    """Where some objective is strictly less than that of a point."""
+    better = worth[0] < than[0]
+    for each, bound in zip(worth[1:], than[1:], strict=True):
+        better = better | (each < bound)
+    return better

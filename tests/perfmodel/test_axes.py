@@ -1,0 +1,165 @@
+"""The context and the expert axis against counts by hand, and laws that hold for any model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.perfmodel.axes import cp_layer_s, ep_layer_s
+from equipoise.perfmodel.compute import layer_time
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import stacked, transformer_load, workload_load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
+from equipoise.spec.cluster import cluster
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import workload
+
+LLAMA = workload("llama31_8b").transformer
+NODE = machine(cluster("dgx-h100", num_accelerators=8))
+# Nothing hides, nothing is lost, nothing takes time but bytes.
+CP_IDEAL = Parameters(
+    cp_overlap=1.0,
+    collective=CollectiveParameters(
+        launch_s=0.0,
+        intra_fraction=1.0,
+        intra_latency_scale=1e-12,
+        quick_rate=1e-12,
+        local_share=0.0,
+        fill_s=1e-30,
+    ),
+)
+
+
+def cp_exposed_s(size, *, sequence=65536, rates=NODE, parameters=CP_IDEAL, **options):
+    load = transformer_load(LLAMA, sequence=sequence)
+    one = grid([Strategy(dp=8 // size, cp=size, global_batch_samples=8 // size, **options)])
+    layer = layer_time(load, rates, one, parameters)
+    return float(
+        np.broadcast_to(cp_layer_s(load, rates, one, layer.forward_s + layer.backward_s, parameters), (1,))[0]
+    )
+
+
+def test_one_context_rank_sends_nothing():
+    assert cp_exposed_s(1) == 0
+
+
+def test_what_has_no_sequences_sends_nothing_beside_what_has():
+    loads = [workload_load(workload("resnet")), transformer_load(LLAMA, sequence=65536)]
+    both = stacked(loads)
+    one = grid([Strategy(dp=8, global_batch_samples=8), Strategy(cp=8, global_batch_samples=1)])
+    layer = layer_time(both, NODE, one, CP_IDEAL)
+    traffic_s = cp_layer_s(both, NODE, one, layer.forward_s + layer.backward_s, CP_IDEAL)
+    assert traffic_s.tolist() == [0.0, pytest.approx(cp_exposed_s(8))]
+
+
+def test_keys_and_values_reach_every_rank_on_each_pass():
+    # 65536 tokens, 8 keys and 8 values of 128, 2 bytes; 7/8 of them come from elsewhere; there, again, and back.
+    expected_s = 3 * 65536 * 16 * 128 * 2 * 7 / 8 / 450e9
+    assert cp_exposed_s(8) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_recomputing_a_layer_gathers_its_keys_again():
+    assert cp_exposed_s(8, recompute="full") == pytest.approx(4 / 3 * cp_exposed_s(8), rel=1e-6)
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.sampled_from([2, 4, 8]), st.floats(1.0, 100.0))
+def test_faster_links_never_hurt_a_context_axis(size, times):
+    faster = replace(NODE, intra_byte_per_s=times * NODE.intra_byte_per_s)
+    plain = Parameters()
+    assert cp_exposed_s(size, rates=faster, parameters=plain) <= cp_exposed_s(size, parameters=plain) * (
+        1 + 1e-12
+    )
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.sampled_from([2, 4, 8]), st.sampled_from([8192, 32768, 131072]))
+def test_a_split_sequence_is_never_faster_than_its_share(size, sequence):
+    load = transformer_load(LLAMA, sequence=sequence)
+    alone = Strategy(global_batch_samples=1, zero_stage=0)
+    split = replace(alone, cp=size)
+    times = [
+        float(np.broadcast_to(estimate(load, NODE, grid([each]), Parameters()).step_s, (1,))[0])
+        for each in (alone, split)
+    ]
+    assert times[1] >= times[0] / size
+
+
+MIXTURE = workload("qwen3_30b_a3b").transformer
+MIXTURE_LOAD = transformer_load(MIXTURE, sequence=4096)
+NODES = machine(cluster("dgx-h100", num_accelerators=64))
+# Nothing hides, nothing is lost, nothing takes time but bytes.
+EP_IDEAL = Parameters(
+    ep_overlap=1.0,
+    collective=CollectiveParameters(
+        launch_s=0.0,
+        intra_fraction=1.0,
+        inter_fraction=1.0,
+        intra_latency_scale=1e-12,
+        inter_latency_scale=1e-12,
+        quick_rate=1e-12,
+        fill_s=1e-30,
+        serial_share=0.0,
+    ),
+)
+
+
+def ep_exposed_s(size, load=MIXTURE_LOAD, rates=NODES, parameters=EP_IDEAL, **options):
+    one = grid([Strategy(dp=64, ep=size, global_batch_samples=64, **options)])
+    layer = layer_time(load, rates, one, parameters)
+    return float(
+        np.broadcast_to(ep_layer_s(load, rates, one, layer.forward_s + layer.backward_s, parameters), (1,))[0]
+    )
+
+
+def test_one_expert_rank_sends_nothing():
+    assert ep_exposed_s(1) == 0
+
+
+def test_tokens_travel_there_and_back_on_both_passes():
+    # 4096 tokens of 2048 values of 2 bytes, 8 copies, 7/8 of them to other ranks, 4 trips at 450 GB/s.
+    expected_s = 4 * 4096 * 2048 * 2 * 8 * 7 / 8 / 450e9
+    assert ep_exposed_s(8) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_recomputing_a_layer_sends_its_tokens_again():
+    assert ep_exposed_s(8, recompute="full") == pytest.approx(1.5 * ep_exposed_s(8), rel=1e-6)
+
+
+def test_a_token_travels_once_to_a_rank_with_several_of_its_experts():
+    more = replace(MIXTURE_LOAD, top_k=MIXTURE_LOAD.top_k * 3)
+    assert ep_exposed_s(8, load=more) == pytest.approx(ep_exposed_s(8))
+
+
+def test_a_token_crosses_once_to_a_node_where_it_meets_several_experts():
+    # 8 copies over 8 nodes, 7/8 of them to others, 4 trips at 50 GB/s: more experts add nothing between nodes.
+    expected_s = 4 * 4096 * 2048 * 2 * 8 * 7 / 8 / 50e9
+    assert ep_exposed_s(64) == pytest.approx(expected_s, rel=1e-6)
+    assert ep_exposed_s(64, load=replace(MIXTURE_LOAD, top_k=MIXTURE_LOAD.top_k * 3)) == pytest.approx(
+        expected_s, rel=1e-6
+    )
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.sampled_from([2, 4, 8, 16, 32, 64]), st.floats(1.0, 100.0))
+def test_faster_links_never_hurt_an_expert_axis(size, times):
+    faster = replace(
+        NODES,
+        intra_byte_per_s=times * NODES.intra_byte_per_s,
+        inter_byte_per_s=times * NODES.inter_byte_per_s,
+    )
+    plain = Parameters()
+    assert ep_exposed_s(size, rates=faster, parameters=plain) <= ep_exposed_s(size, parameters=plain) * (
+        1 + 1e-12
+    )
+
+
+@settings(deadline=None)  # the first call reads the catalogue
+@given(st.sampled_from([2, 4, 8, 16, 32, 64]), st.floats(0.01, 1.0))
+def test_overlap_hides_at_most_what_there_is(size, share):
+    hidden = replace(EP_IDEAL, ep_overlap=share)
+    assert 0 <= ep_exposed_s(size, parameters=hidden) <= ep_exposed_s(size) * (1 + 1e-12)

@@ -1,0 +1,238 @@
+"""The page of an answer: its numbers are the recommended candidate's, in a terminal, in HTML and in a notebook."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from made_answer import SIZES, candidate, made_answer, time_s
+from rich.cells import cell_len
+from rich.console import Console
+
+from equipoise.report import format as amounts
+from equipoise.report import html, terminal
+from equipoise.report.blocks import Facts, Table
+from equipoise.report.frames import candidate_frame
+from equipoise.report.notebook import charts, figure_json, notebook_html
+from equipoise.report.pages.answer import ANSWER
+
+# 32 H100: 600 s + 64 h / 32 = 7,800 s; 69.33 accelerator-hours at 2.50 USD; 800 W each.
+TIME, MONEY, ENERGY = "2.2 h", "173 USD", "55.5 kWh"
+
+
+def printed(answer, *, full=False, width=80):
+    raw = io.StringIO()
+    terminal.render(ANSWER, answer, Console(file=raw, width=width, color_system=None), full=full)
+    return raw.getvalue()
+
+
+def facts(answer):
+    found = next(each for each in ANSWER.brief(answer) if isinstance(each, Facts))
+    return {
+        each.label: "".join(span if isinstance(span, str) else span.text for span in each.spans)
+        for each in found.items
+    }
+
+
+def tables(answer):
+    return {
+        block.name: block
+        for _, blocks in ANSWER.content(answer)
+        for each in blocks
+        for block in (each, *getattr(each, "blocks", ()))
+        if isinstance(block, Table)
+    }
+
+
+def rows(table):
+    """The rows as texts by the titles of the columns."""
+    return [dict(zip([each.title for each in table.columns], row, strict=True)) for row in table.rows]
+
+
+def test_the_headline_is_the_recommended_candidates_own():
+    headline = ANSWER.headline(made_answer())
+    assert "32 \N{MULTIPLICATION SIGN} H100 SXM5 80 GB" in headline
+    assert "4 nodes" in headline
+    assert TIME in headline
+    assert MONEY in headline
+
+
+def test_the_same_numbers_stand_in_the_facts_and_in_the_row():
+    answer = made_answer()
+    found = facts(answer)
+    assert found["Time"].startswith(TIME)
+    assert found["Money"].startswith(MONEY)
+    assert found["Energy"].startswith(ENERGY)
+    (row,) = [each for each in rows(tables(answer)["answer-sizes"]) if each["Status"].badge is not None]
+    assert (row["N"].text, row["Time"].text, row["USD"].text) == ("32", TIME, "173")
+    assert row["Energy"].text == ENERGY
+
+
+def test_the_first_lines_say_probability_batch_memory_choice_and_grade():
+    found = facts(made_answer())
+    assert "97 %" in found["Time"]
+    assert "3.0 h" in found["Time"]
+    assert "64 samples" in found["Batch"]
+    assert "60 GB of 80 GB" in found["Batch"]
+    assert "compiled" in found["Strategy"]
+    assert "bf16" in found["Strategy"]
+    assert "bf16" in found["Chosen"]
+    assert "--precision" not in found["Chosen"]
+    assert "published" in found["Evidence"].lower()
+
+
+def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
+    # 16 -> 32: 15,000 s over 7,800 s is 1.92 times; 32 -> 64: 7,800 over 4,200 is 1.86, and it would pay.
+    text = facts(made_answer())["Larger?"]
+    assert text.startswith("Yes, 32 over 16: 1.92x")
+    assert "64 over 32: 1.86x" in text
+    slow = replace(candidate(64), time_s=replace(candidate(64).time_s, value=7000.0, low=6000.0, high=8000.0))
+    answer = made_answer()
+    answer = replace(answer, candidates=(*answer.candidates[:3], slow, *answer.candidates[4:]))
+    text = facts(answer)["Larger?"]
+    assert "No, 64 over 32: 1.11x" in text
+    assert "1.5x" in text
+
+
+def test_a_step_from_the_smallest_size_has_the_interval_of_the_speedup():
+    answer = made_answer()
+    two = replace(answer, recommended=answer.candidates[1])
+    # 8 -> 16: 29,400 s over 15,000 s is 1.96 times, within 2 %.
+    assert "16 over 8: 1.96x as fast (1.92\N{EN DASH}2x)" in facts(two)["Larger?"]
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "words"), [("data", "data"), ("catalogue", "catalogue"), ("question", "your limit of 32")]
+)
+def test_whose_limit_ended_the_search_are_three_sentences(limited_by, words):
+    found = facts(made_answer(limited_by=limited_by))["Returns"]
+    assert words in found
+    others = {"data", "catalogue", "your limit"} - {
+        limited_by,
+        "your limit" if limited_by == "question" else "",
+    }
+    assert not any(each in found for each in others)
+
+
+def test_a_point_that_was_found_has_its_range():
+    assert re.search(r"32 \(16 to 64", facts(made_answer())["Returns"])
+
+
+def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():
+    found = facts(made_answer())["Time value"]
+    assert re.search(r"8 .*below 40 USD.*32 up to 330.*64 above", found)
+
+
+def test_every_candidate_has_its_row_with_what_it_breaks():
+    found = rows(tables(made_answer())["answer-sizes"])
+    assert [each["N"].text for each in found] == ["8", "16", "32", "64", "8", "16"]
+    assert [each["Status"].text for each in found][:2] == ["misses deadline"] * 2
+
+
+def test_flips_and_alternatives_are_named():
+    (row,) = rows(tables(made_answer())["answer-flips"])
+    assert row["Changes at"].key == 4.0
+    assert "B200" in row["To"].text
+    assert "wins if its price falls below 4 USD" in " ".join(printed(made_answer(), full=True).split())
+
+
+def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
+    text = " ".join(printed(made_answer(is_refused=True)).split())
+    assert "No configuration meets your limits" in text
+    assert "Cheapest of all: 8 \N{MULTIPLICATION SIGN} H100" in text
+    assert "Fastest of all: 64 \N{MULTIPLICATION SIGN} H100" in text
+    assert "deadline of 70 min in place of 30 min" in text
+
+
+def test_a_size_without_an_estimate_says_so():
+    answer = made_answer()
+    unknown = replace(candidate(64), time_s=None, why_not="too many waves", usd=None, energy_j=None)
+    answer = replace(answer, candidates=(*answer.candidates[:3], unknown, *answer.candidates[4:]))
+    (row,) = [each for each in rows(tables(answer)["answer-sizes"]) if each["N"].text == "64"]
+    assert row["Status"].text == "no estimate"
+    assert "too many waves" in row["Status"].detail
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("width", [60, 80, 132])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_no_line_is_longer_than_the_terminal(full, width, is_refused):
+    lines = printed(made_answer(is_refused=is_refused), full=full, width=width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_the_short_form_fits_a_screen_and_names_the_long_one():
+    lines = printed(made_answer()).splitlines()
+    assert len(lines) <= 35
+    assert "--full" in lines[-1]
+
+
+def test_the_short_form_shows_the_sizes_around_the_choice():
+    answer = made_answer()
+    many = tuple(candidate(8 * count, strategy=None) for count in range(1, 40))
+    best = many[20]
+    answer = replace(answer, candidates=many, recommended=best, alternatives=(), flips=(), time_values=())
+    table = next(each for each in ANSWER.brief(answer) if isinstance(each, Table))
+    assert 2 <= len(table.rows) <= 8
+    assert any(cell.badge is not None for row in table.rows for cell in row)
+
+
+def test_the_page_escapes_every_name_and_loads_nothing():
+    text = html.render(ANSWER, made_answer())
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert not re.search(r'(?:src|href)="https?:', html.fragment(ANSWER, made_answer()))
+    assert "<img" not in notebook_html(ANSWER, made_answer())
+    assert "\x1b" not in printed(made_answer(), full=True)
+
+
+def test_what_a_program_cannot_express_is_said():
+    assert "megatron cannot express: microbatch" in html.render(ANSWER, made_answer())
+
+
+def test_the_notebook_shows_the_same_numbers():
+    answer = made_answer()
+    text = notebook_html(ANSWER, answer).replace("\N{NO-BREAK SPACE}", " ")
+    assert TIME in text
+    assert MONEY in text
+    assert "<script" not in text
+    frame = candidate_frame(answer.candidates, recommended=answer.recommended)
+    assert frame["num_accelerators"].to_list() == [*SIZES, 8, 16]
+    assert frame["time_s"].to_list()[:4] == [29_400.0, 15_000.0, 7_800.0, 4_200.0]
+    assert frame.filter("recommended")["id"].to_list() == ["h100-sxm5-80gb/32/on_demand"]
+    figure = figure_json(charts(ANSWER, answer)["answer-times"])
+    assert {"data", "layout"} == figure.keys()
+    assert "var(" not in str(figure)
+
+
+def test_an_answer_of_runs_alone_has_a_page():
+    bare = candidate(8, strategy=None, model=None, memory=None, mfu=None, step_s=None, usd=None, price=None)
+    answer = made_answer()
+    answer = replace(
+        answer, candidates=(bare,), recommended=bare, equilibria=(), alternatives=(), flips=(), time_values=(),
+        frontier=(), snippets=(), settings=(), renting=(), swing=None,
+    )  # fmt: skip
+    text = " ".join(printed(answer, full=True).split())
+    assert "no price is known" in text
+    assert amounts.duration(time_s(8)) in text
+
+
+def test_an_amount_whose_range_is_too_wide_is_no_number():
+    answer = made_answer()
+    best = answer.recommended
+    wide = replace(best, usd=replace(best.usd, low=best.usd.value / 10, high=best.usd.value * 3))
+    answer = replace(
+        answer, recommended=wide, candidates=(*answer.candidates[:2], wide, *answer.candidates[3:])
+    )
+    assert MONEY not in ANSWER.headline(answer)
+    assert "too wide" in facts(answer)["Money"]
+
+
+def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
+    answer = made_answer(is_refused=True)
+    step = replace(
+        answer.refusal.relaxations[0], constraint="memory_bytes", limit=80e9, needed=130e9, candidate=None
+    )
+    nothing = replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,))
+    text = " ".join(printed(replace(answer, refusal=nothing, candidates=(), alternatives=())).split())
+    assert "Memory of 130 GB in place of 80 GB" in text

@@ -1,0 +1,68 @@
+"""The page of a prediction: its figures are those of the record, and it fits a terminal."""
+
+import re
+
+import pytest
+from rich.console import Console
+
+from equipoise.decide.prediction import predict
+from equipoise.decide.query import query
+from equipoise.report.format import duration, money
+from equipoise.report.html import render as html
+from equipoise.report.json import prediction_fields
+from equipoise.report.pages.prediction import PREDICTION
+from equipoise.report.terminal import render
+from equipoise.runs import embedded
+
+ASKED = {
+    "published": {"workload": "llama2_70b_lora", "accelerator": "h200-sxm5-141gb", "at": "64,256"},
+    "one size": {"workload": "bert", "accelerator": "h100-sxm5-80gb", "at": 64, "price": 2},
+    "law": {"workload": "bert", "accelerator": "h100-sxm5-80gb", "law": "amdahl", "at": "64,10000"},
+}
+
+
+@pytest.fixture(scope="module", params=list(ASKED))
+def found(request):
+    return predict(query(ASKED[request.param]), scores=embedded.load().scores)
+
+
+def _printed(found, *, full):
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(PREDICTION, found, console, full=full)
+    return capture.get()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["one screen", "full"])
+def test_the_text_fits_and_has_the_figures_of_the_candidates(found, full):
+    text = _printed(found, full=full)
+    assert max(map(len, text.splitlines())) <= 80
+    for each in found.candidates:
+        assert duration(each.time_s.value) in text
+        assert money(each.usd.value).removesuffix(" USD") in text
+
+
+def test_an_extrapolation_is_called_that(found):
+    assert ("extrapolated" in _printed(found, full=False)) == bool(found.outside)
+    assert len(re.findall(r"^Extrapolated at", _printed(found, full=True), re.MULTILINE)) == len(
+        set(found.outside.values())
+    )
+
+
+def test_the_page_and_the_document_have_the_same_times(found):
+    page = html(PREDICTION, found).replace("&nbsp;", " ").replace("\N{NO-BREAK SPACE}", " ")
+    document = prediction_fields(found)
+    assert list(document)[:2] == ["question", "predictions"]
+    assert "answer" not in document
+    for shown, each in zip(document["predictions"], found.candidates, strict=True):
+        assert shown["id"] == each.id
+        assert shown["time_s"]["value"] == pytest.approx(each.time_s.value, rel=1e-5)
+        assert shown["in_domain"] == (each.num_accelerators not in found.outside)
+        assert duration(each.time_s.value) in page
+
+
+def test_what_a_prediction_rests_on_is_listed(found):
+    text = " ".join(_printed(found, full=True).split())
+    assert "Evidence" in text
+    assert found.law is None or f"Law {found.law.name}" in text
+    assert any(each.ref in text for each in found.evidence)

@@ -1,0 +1,53 @@
+"""The page of `--ask tokens` and `--ask model`: its figures are those of the record, and it fits a terminal."""
+
+import pytest
+from rich.console import Console
+
+from equipoise.decide.query import query
+from equipoise.decide.solve_for import solve_for
+from equipoise.report.html import render as html
+from equipoise.report.json import fields_of
+from equipoise.report.pages.reach import REACH
+from equipoise.report.terminal import render
+from equipoise.units import format_si
+
+ASKED = {
+    "tokens": {"ask": "tokens", "deadline": "1d", "accelerator": ["h100-sxm5-80gb", "a100-sxm4-80gb"]},
+    "model": {"ask": "model", "budget": 4000, "accelerator": "h100-sxm5-80gb"},
+}
+
+
+@pytest.fixture(scope="module", params=list(ASKED))
+def found(request):
+    asked = query({"workload": "llama2_7b", "max_accelerators": 32} | ASKED[request.param])
+    return solve_for(asked, scores=None)
+
+
+def test_the_text_fits_and_has_the_figures(found):
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    text = capture.get()
+    assert max(map(len, text.splitlines())) <= 80
+    assert format_si(found.best.size.value) in text
+    assert "32" in text
+    for each in found.best.by_size:
+        assert format_si(each.amount.value) in text
+    for each in found.others:
+        assert format_si(each.size.value) in text
+
+
+def test_the_page_has_every_size(found):
+    page = html(REACH, found)
+    assert format_si(found.best.size.value) in page
+    for each in found.best.by_size:
+        assert format_si(each.amount.value) in page
+
+
+def test_the_document_has_the_whole_candidate(found):
+    document = fields_of(found)
+    taken = document["best"]["recommended"]
+    assert taken["id"] == found.best.recommended.id
+    assert taken["time_s"]["value"] == found.best.recommended.time_s.value
+    assert document["best"]["training_budget"]["low"] < document["best"]["training_budget"]["high"]
+    assert len(document["best"]["by_size"]) == len(found.best.by_size)

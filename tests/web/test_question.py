@@ -1,0 +1,171 @@
+"""What a browser may ask: the declared fields of a question, less what would name a file of the server."""
+
+import pytest
+
+from equipoise.decide.field import GROUPS
+from equipoise.decide.query import FIELDS, fields_of, query
+from equipoise.errors import SpecError, UsageError
+from equipoise.spec.catalogue import shipped
+from equipoise.web.asked import NOT_FROM_BROWSERS
+from equipoise.web.controls import Checks, More, Number, Select, Several, Text
+from equipoise.web.labels import in_form
+from equipoise.web.question import (
+    FOLDED,
+    IN_SIGHT,
+    MOST,
+    SLIDERS,
+    UNSET,
+    WrongFieldsError,
+    asked_fields,
+    question,
+    question_controls,
+)
+from equipoise.web.sources import AT_FIRST
+
+VERBS = ("advise", "plan")
+
+
+def asked(verb="advise", **given):
+    """The question of an address; a value may be a list."""
+    held = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
+    return question(held, verb, shipped(), at_first=AT_FIRST)
+
+
+def controls(verb="advise", runs=(), **given):
+    """Every control of the form, those behind a label too, by name."""
+    held = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
+    found = question_controls(held, verb, shipped(), at_first=AT_FIRST, runs=runs)
+    flat = [each for one in found for each in (one.fields if isinstance(one, More) else (one,))]
+    assert len(flat) == len({each.name for each in flat})
+    return {each.name: each for each in flat}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_path_comes_from_a_browser(verb):
+    paths = {name for name, each in fields_of(verb).items() if each.kind in {"path", "paths"}}
+    assert paths
+    assert paths - NOT_FROM_BROWSERS <= {"runs"}
+    assert not asked_fields(verb).keys() & NOT_FROM_BROWSERS
+    assert set(FIELDS) >= NOT_FROM_BROWSERS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_other_field_has_a_control(verb):
+    wanted = {each.key for each in asked_fields(verb).values()}
+    assert controls(verb, runs=("mine",)).keys() == wanted
+    assert controls(verb).keys() == wanted - {"runs"}
+
+
+def test_what_only_shows_fields_names_fields_that_are_there():
+    named = {*IN_SIGHT, *MOST, *SLIDERS, *UNSET, *(name for each in FOLDED.values() for name in each)}
+    assert named <= set(FIELDS)
+
+
+def test_values_are_read_as_on_the_command_line():
+    found = asked(
+        workload="llama31_8b",
+        accelerator=["h100", "dgx-b200"],
+        tokens="1T",
+        deadline="7d",
+        price=["h100=2.1", "dgx-b200=4"],
+        terms="h100=spot,on_demand",
+        precision=["bf16", "fp8"],
+        fix="tp=1..8 pp=1",
+        buy="yes",
+        budget="",
+    )
+    options = {
+        "workload": "llama31_8b",
+        "accelerator": ["h100", "dgx-b200"],
+        "tokens": "1T",
+        "deadline": "7d",
+        "price": ["h100=2.1", "dgx-b200=4"],
+        "terms": ["h100=spot,on_demand"],
+        "precision": "bf16,fp8",
+        "fix": ["tp=1..8", "pp=1"],
+        "buy": True,
+    }
+    assert found.query == query(options)
+
+
+def test_one_text_may_hold_several_systems_values():
+    assert asked(price="h100=2.1 dgx-b200=4").query.price == (("h100", 2.1), ("dgx-b200", 4.0))
+
+
+def test_equal_questions_have_one_key():
+    assert asked(tokens="1T", deadline="7d").key == asked(deadline="168", tokens="1e12", budget=" ").key
+    assert asked(tokens="1T").key != asked(tokens="2T").key
+    assert asked(runs="a").key != asked(runs="b").key
+
+
+def test_nothing_chosen_is_a_question():
+    found = asked().query
+    assert (found.workload, found.systems) == (AT_FIRST["workload"], (AT_FIRST["accelerator"],))
+
+
+def test_every_wrong_field_has_a_sentence_in_the_words_of_the_form():
+    with pytest.raises(WrongFieldsError) as raised:
+        asked(deadline="-1", budget="x", data="/etc", tokens="1T")
+    assert len(raised.value.reasons) == 3
+    assert raised.value.reasons[0].startswith("“Deadline, hours” is -1; expected hours")
+    assert raised.value.reasons[2] == "data='/etc' is no field of this page"
+
+
+@pytest.mark.parametrize("name", ["os:getcwd", "equipoise.cli:main", "nonsense"])
+def test_a_workload_is_a_name_of_the_catalogue(name):
+    with pytest.raises(SpecError, match="is not known"):
+        asked(workload=name)
+
+
+def test_two_budgets_of_work_are_refused():
+    with pytest.raises(UsageError, match="both state the training budget"):
+        asked(tokens="1T", samples="10k")
+
+
+@pytest.mark.parametrize("key", [each.key for name, each in asked_fields("advise").items() if name in MOST])
+def test_sizes_are_bounded_below_what_a_command_line_may_ask(key):
+    with pytest.raises(WrongFieldsError, match="16,384"):
+        asked(**{key: "1e6"})
+
+
+def test_controls_follow_the_kind_of_the_field():
+    found = controls("advise", runs=("mine",))
+    assert isinstance(found["workload"], Select)
+    assert [group.title for group in found["workload"].groups] == ["MLPerf Training", "Other models"]
+    assert isinstance(found["accelerator"], Several)
+    assert isinstance(found["objective"], Select)
+    assert isinstance(found["precision"], Checks)
+    assert isinstance(found["pue"], Number)
+    assert (found["pue"].least, found["pue"].most) == (1, 5)
+    assert isinstance(found["tokens"], Text)
+    assert found["max_accelerators"].slider is not None
+    assert [each.value for each in found["buy"].choices] == ["no", "yes"]
+    assert [each.value for each in found["runs"].choices] == ["", "mine"]
+    assert "mine" not in str(controls("plan"))
+    assert found["deadline"].meaning == FIELDS["deadline_s"].help
+
+
+def test_a_group_is_open_where_the_address_fills_one_of_its_fields():
+    folds = {
+        each.label: each
+        for each in question_controls({"price": ["2"]}, "advise", shipped(), at_first=AT_FIRST)
+        if isinstance(each, More)
+    }
+    assert set(folds) <= set(GROUPS.values())
+    assert [label for label, each in folds.items() if each.is_open] == [GROUPS["money"]]
+
+
+def test_systems_keep_the_words_of_the_address_and_leave_room_for_one_more():
+    selects = controls(accelerator=["h100", "3x rtx4090"])["accelerator"].selects
+    assert [each.value for each in selects] == ["h100", "3x rtx4090", ""]
+    assert [each.id for each in selects] == ["accelerator", "accelerator-2", "accelerator-3"]
+    assert selects[1].choices[0].value == "3x rtx4090"
+    full = controls(accelerator=[f"s{place}" for place in range(6)])["accelerator"].selects
+    assert len(full) == 6
+
+
+def test_complaints_name_only_what_the_form_has():
+    assert (
+        in_form("give --tokens 1T, or --workloads FILE")
+        == "give “Tokens to train on” 1T, or --workloads FILE"
+    )
