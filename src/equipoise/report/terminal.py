@@ -48,7 +48,9 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
 
     full: all of it; else one screen, where the page has a short form.
     """
-    _print(console, Text(f"Equipoise {__version__} · {page.about(findings)}", "dim"))
+    is_brief = page.brief is not None and not full
+    maker = "" if is_brief else f"Equipoise {__version__} · "
+    _print(console, Text(f"{maker}{page.about(findings)}", "dim"))
     console.print()
     _print(console, Text(page.headline(findings), "bold"))
     for each in page.summary(findings):

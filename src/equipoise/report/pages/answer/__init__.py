@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from equipoise.decide.answer import Answer
+from equipoise.decide.answer import Alternative, Answer
 from equipoise.report.blocks import Block, Bullets, Prose, note, prose, strong
 from equipoise.report.page import Page
 from equipoise.report.pages.answer import basis, compare, head, resources
@@ -60,18 +60,26 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
 
 
 def _brief(answer: Answer) -> tuple[Block, ...]:
-    """The answer on one screen: figures, sizes around the choice, two alternatives, the nearest change."""
+    """The answer on one screen: figures, sizes around the choice, alternatives, the nearest change."""
     blocks = list(head.answer_blocks(answer))
     shown = compare.around_choice(answer)
     if len(shown) > 1:
         blocks.append(compare.sizes_table(answer, shown, is_brief=True))
-    alternatives = answer.alternatives[:_MOST_ALTERNATIVES]
+    # Other sizes of the same system stand in the line on the value of time, with the same limits.
+    alternatives = [each for each in answer.alternatives if not _is_valued(answer, each)][:_MOST_ALTERNATIVES]
     if alternatives:
         blocks.append(Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives)))
     if answer.flips:
         blocks.append(prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}."))
     blocks.append(_more(answer))
     return tuple(blocks)
+
+
+def _is_valued(answer: Answer, each: Alternative) -> bool:
+    """Whether the value of an hour at which an alternative wins is said already."""
+    return any(value.candidate == each.candidate.id for value in answer.time_values) or bool(
+        each.candidate.broken and answer.recommended is not None
+    )
 
 
 def _more(answer: Answer) -> Prose:

@@ -115,12 +115,9 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
         yield f", goodput {amounts.share(best.goodput.value)}"
     for each in best.constraints:
         if each.name == "deadline_s" and each.probability is not None:
-            yield "; "
             queue = " after the queue" if answer.question.queue_s else ""
-            yield (
-                f"{amounts.probability(each.probability)} chance to keep the deadline of "
-                f"{amounts.duration(each.limit)}{queue}"
-            )
+            chance = amounts.probability(each.probability)
+            yield f"; deadline of {amounts.duration(each.limit)}{queue}: {chance} chance"
 
 
 def _money(best: Candidate) -> Iterator[Span]:
@@ -132,16 +129,15 @@ def _money(best: Candidate) -> Iterator[Span]:
         return
     yield strong(amounts.money(usd.value))
     if usd.low < usd.high:
-        yield f" ({amounts.money_range(usd)})"
+        yield f" ({amounts.money_range(usd).removesuffix(' USD')})"
     yield f"; {hours}"
     if best.price is not None:
-        yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD {WORDS[best.terms]}"
+        terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
+        yield f" at {best.price.usd_per_accelerator_hour:,.2f} USD{terms}"
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
-            yield (
-                f"; {amounts.probability(each.probability)} chance to keep the budget of "
-                f"{amounts.money(each.limit)}"
-            )
+            chance = amounts.probability(each.probability)
+            yield f"; budget of {amounts.money(each.limit)}: {chance} chance"
 
 
 def _batch(best: Candidate) -> Iterator[str]:
@@ -260,14 +256,13 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
     asked = answer.question
     is_users = asked.max_accelerators is not None or asked.sizes is not None or asked.num_nodes is not None
     is_users = is_users or any(each.stock is not None for each in answer.systems)
-    return f"beyond {'your limit of' if is_users else 'the largest size tried,'} {count(broken.limit)}"
+    return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
 
 
 _LIMITS: Final[dict[Limit, str]] = {
-    "data": "up to {size}, the largest size with data, each step still pays; beyond it nothing is known",
-    "catalogue": "up to {size}, where the catalogue of sizes ends, each step still pays "
-    "(--max-accelerators for more)",
-    "question": "up to your limit of {size} each step still pays",
+    "data": "each step pays up to {size}, the largest size with data",
+    "catalogue": "each step pays up to {size}, the largest tried (--max-accelerators)",
+    "question": "each step pays up to your limit of {size}",
 }
 
 
