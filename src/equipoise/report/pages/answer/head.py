@@ -201,7 +201,9 @@ def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int
     if beyond.broken:
         against = limit_words(answer, beyond.broken[0])
     elif _pays(best, beyond):
+        hint = "" if answer.question.deadline_s is not None else "; --deadline limits the time"
         against = f"it would pay, but {OBJECTIVES[answer.question.objective]} decided"
+        against += hint if answer.question.objective in {"cost", "energy"} else ""
     else:
         against = f"a step pays from {amounts.factor(_least_speedup(best, beyond))} on"
     yield strong("No")
