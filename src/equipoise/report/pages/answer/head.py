@@ -29,8 +29,14 @@ _HINT: Final = re.compile(r" \(--[^)]*\)")
 
 
 def title_of(candidate: Candidate) -> str:
-    """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign."""
-    return f"{count(candidate.num_accelerators)} {TIMES} {chip_of(candidate.title)}"
+    """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign.
+
+    Of a system, whose name is not that of its accelerator: 64 accelerators of DGX H100.
+    """
+    name = chip_of(candidate.title)
+    if candidate.system == candidate.accelerator:
+        return f"{count(candidate.num_accelerators)} {TIMES} {name}"
+    return f"{plural(candidate.num_accelerators, 'accelerator')} of {name}"
 
 
 def chip_of(title: str) -> str:
