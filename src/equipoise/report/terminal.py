@@ -48,15 +48,15 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
 
     full: all of it; else one screen, where the page has a short form.
     """
-    is_brief = page.brief is not None and not full
-    maker = "" if is_brief else f"Equipoise {__version__} · "
+    brief = None if full else page.brief
+    maker = "" if brief is not None else f"Equipoise {__version__} · "
     _print(console, Text(f"{maker}{page.about(findings)}", "dim"))
     console.print()
     _print(console, Text(page.headline(findings), "bold"))
     for each in page.summary(findings):
         _item(console, Text(each))
-    if page.brief is not None and not full:
-        for block in page.brief(findings):
+    if brief is not None:
+        for block in brief(findings):
             _block(block, console)
         return
     for section, blocks in page.content(findings):

@@ -126,15 +126,16 @@ def _peak(curves: Curves) -> FloatArray:
     return _at_extreme(curves, -curves.time_s)
 
 
-def _pays(speedup: FloatArray, growth: FloatArray | float) -> FloatArray:
+def pays(speedup: FloatArray, growth: FloatArray | float) -> FloatArray:
     """Whether a step to `growth` times the accelerators that is `speedup` times as fast pays.
 
     It does where it brings at least half of what ideal scaling would add; a doubling: 1.5 times the speed.
     """
-    return np.asarray(speedup >= _least_speedup(growth) * (1.0 - _ROUNDING))
+    return np.asarray(speedup >= least_speedup(growth) * (1.0 - _ROUNDING))
 
 
-def _least_speedup(growth: FloatArray | float) -> FloatArray:
+def least_speedup(growth: FloatArray | float) -> FloatArray:
+    """How many times as fast a step to `growth` times the accelerators must be to pay."""
     return np.asarray(1.0 + 0.5 * (growth - 1.0))
 
 
@@ -148,11 +149,11 @@ def _marginal(curves: Curves) -> FloatArray:
     if curves.doubled_s is None:
         return _reached(curves)
     speedup = curves.time_s / curves.doubled_s
-    is_enough = _pays(speedup, _IDEAL_SPEEDUP)
+    is_enough = pays(speedup, _IDEAL_SPEEDUP)
     num_paying = np.where(is_enough.all(axis=1), is_enough.shape[1], np.argmin(is_enough, axis=1))
     rows, last = np.arange(len(speedup)), np.maximum(num_paying - 1, 0)
     after = speedup[rows, np.minimum(last + 1, speedup.shape[1] - 1)]
-    excess, drop = speedup[rows, last] - _least_speedup(_IDEAL_SPEEDUP), speedup[rows, last] - after
+    excess, drop = speedup[rows, last] - least_speedup(_IDEAL_SPEEDUP), speedup[rows, last] - after
     share = np.clip(np.divide(excess, drop, out=np.zeros_like(excess), where=drop > 0.0), 0.0, 1.0)
     end = _IDEAL_SPEEDUP * curves.sizes[last] * 2.0 ** (share / _SIZES_PER_OCTAVE)
     return np.where(num_paying == 0, 0.0, np.where(end >= curves.sizes[-1], math.inf, end))
@@ -165,7 +166,7 @@ def _reached(curves: Curves) -> FloatArray:
     is_reached[:, 0] = True
     is_paying = is_reached[:, 0]
     for at in range(1, num_sizes):
-        is_paying = _pays(
+        is_paying = pays(
             curves.time_s[:, :at] / curves.time_s[:, at, None], curves.sizes[at] / curves.sizes[:at]
         )
         is_reached[:, at] = (is_reached[:, :at] & is_paying).any(axis=1)

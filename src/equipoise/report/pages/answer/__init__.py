@@ -65,8 +65,7 @@ def _brief(answer: Answer) -> tuple[Block, ...]:
     shown = compare.around_choice(answer)
     if len(shown) > 1:
         blocks.append(compare.sizes_table(answer, shown, is_brief=True))
-    # Other sizes of the same system stand in the line on the value of time, with the same limits.
-    alternatives = [each for each in answer.alternatives if not _is_valued(answer, each)][:_MOST_ALTERNATIVES]
+    alternatives = [each for each in answer.alternatives if not _is_said(answer, each)][:_MOST_ALTERNATIVES]
     if alternatives:
         blocks.append(Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives)))
     if answer.flips:
@@ -75,11 +74,10 @@ def _brief(answer: Answer) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _is_valued(answer: Answer, each: Alternative) -> bool:
-    """Whether the value of an hour at which an alternative wins is said already."""
-    return any(value.candidate == each.candidate.id for value in answer.time_values) or bool(
-        each.candidate.broken and answer.recommended is not None
-    )
+def _is_said(answer: Answer, each: Alternative) -> bool:
+    """Whether the facts or the table say already what speaks for an alternative, or against it."""
+    valued = {value.candidate for value in answer.time_values}
+    return each.candidate.id in valued or bool(each.candidate.broken)
 
 
 def _more(answer: Answer) -> Prose:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from equipoise.decide.answer import Answer
 from equipoise.decide.candidate import Candidate, Constraint, ConstraintName
 from equipoise.decide.estimate import Grade
@@ -12,7 +14,7 @@ from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
 from equipoise.report.words import TIMES, capital, count, listed, plural, printable, sentence
-from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer
+from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.units import format_count, format_percent, format_si, format_step
 
 GRADES: Final[dict[Grade, str]] = {
@@ -191,14 +193,14 @@ def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
 
 
 def _pays(before: Candidate, after: Candidate) -> bool:
-    """Whether a step brings at least half of what ideal scaling would add."""
+    """Whether a step pays, by the rule that the choice was made with."""
     assert before.time_s is not None
     assert after.time_s is not None
-    return before.time_s.value / after.time_s.value >= _least_speedup(before, after)
+    return bool(pays(np.asarray(before.time_s.value / after.time_s.value), _growth(before, after)))
 
 
-def _least_speedup(before: Candidate, after: Candidate) -> float:
-    return 1.0 + (after.num_accelerators / before.num_accelerators - 1.0) / 2.0
+def _growth(before: Candidate, after: Candidate) -> float:
+    return after.num_accelerators / before.num_accelerators
 
 
 def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int) -> Iterator[Span]:
@@ -211,7 +213,7 @@ def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int
         against = f"it would pay, but {OBJECTIVES[answer.question.objective]} decided"
         against += hint if answer.question.objective in {"cost", "energy"} else ""
     else:
-        against = f"a step pays from {amounts.factor(_least_speedup(best, beyond))} on"
+        against = f"a step pays from {amounts.factor(float(least_speedup(_growth(best, beyond))))} on"
     yield strong("No")
     yield f", {_step(sizes, at - 1, at)}: {against}"
 
