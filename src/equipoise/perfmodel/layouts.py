@@ -22,31 +22,13 @@ from equipoise.perfmodel.space import (
     axes_fault,
     expert_fault,
 )
-from equipoise.spec.strategy import (
-    COMPRESSIONS,
-    FLAGS,
-    IMPLEMENTATIONS,
-    OFFLOADS,
-    OPTIMIZERS,
-    PRECISIONS,
-    RECOMPUTES,
-    TRAINED,
-    Strategy,
-)
+from equipoise.spec.strategy import CHOICES, FLAGS, Strategy
 
 Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
 
 # Options that are words: their code is the position in the tuple.
-CODES: dict[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTES,
-    "precision": PRECISIONS,
-    "implementation": IMPLEMENTATIONS,
-    "optimizer": OPTIMIZERS,
-    "offload": OFFLOADS,
-    "compression": COMPRESSIONS,
-    "trained": TRAINED,
-}
+CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _MOST_SHOWN = 4
 

@@ -128,7 +128,8 @@ _AXES = ("dp", "tp", "pp", "cp", "ep")
 _TOLD = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
 _SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "interleave", "sync_period")
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
-_CHOICES: dict[str, tuple[str, ...]] = {
+# What the options that are words may be.
+CHOICES: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTES,
     "precision": PRECISIONS,
     "implementation": IMPLEMENTATIONS,
@@ -175,7 +176,7 @@ def knob(text: str, *, where: str) -> tuple[str, int | str | bool]:
         near = [f"{near[0]}=VALUE"] if near and not equals else near
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
         raise SpecError(f"{where}: {text!r} is no name=value of a strategy; {hint}")
-    choices = _CHOICES.get(name)
+    choices = CHOICES.get(name)
     if choices is not None:
         if value not in choices:
             raise SpecError(f"{where}: {name}={value!r}; expected {' or '.join(choices)}")

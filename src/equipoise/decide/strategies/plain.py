@@ -1,10 +1,14 @@
 """Strategies that people reach for first: data parallelism, plain and fully sharded."""
 
 from dataclasses import replace
+from typing import Final
 
 from equipoise.decide.strategies.problem import Problem
 from equipoise.errors import SpecError
+from equipoise.perfmodel.layouts import divisors
 from equipoise.spec.strategy import Strategy
+
+_MOST_MICROBATCH: Final = 64  # samples
 
 
 def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
@@ -22,7 +26,8 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
             continue
         plain = [
             each
-            for microbatch in _divisors(batch // size)
+            for microbatch in divisors(batch // size)
+            if microbatch <= _MOST_MICROBATCH
             if (each := _plain(best, size, stage, microbatch)) is not None
         ]
         timed = problem.timed(plain).strategies
@@ -30,10 +35,6 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
         if fitting:
             found.append(min(fitting, key=lambda each: each.work_s.value).strategy)
     return tuple(found)
-
-
-def _divisors(count: int) -> list[int]:
-    return [each for each in range(1, min(count, 64) + 1) if count % each == 0]
 
 
 def _plain(best: Strategy, size: int, stage: int, microbatch: int) -> Strategy | None:
