@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from equipoise.decide.strategies.plan_record import Planned, PlanRecord, plan_records, record_of, records
+from equipoise.decide.strategies.plan_record import (
+    Planned,
+    PlanRecord,
+    by_workload,
+    plan_records,
+    record_of,
+    records,
+)
 
 
 def training(workload, ratio, kind="transformer"):
@@ -15,7 +22,7 @@ def training(workload, ratio, kind="transformer"):
 def test_every_workload_counts_alike():
     many = [training("a", 1.1)] * 98 + [training("a", 1.2), training("b", 2.0)]
     (found,) = records(many)
-    # Half of the weight is on the one training of b, half on the hundred of a.
+    # Half of the weight is on the one training of b, half on the 99 of a.
     assert (found.num_trainings, found.workloads) == (100, ("a", "b"))
     assert found.p90 == pytest.approx(1.0)
     assert found.log_half_width == pytest.approx(math.log(2.0))
@@ -31,6 +38,14 @@ def test_what_has_no_plan_is_counted_apart():
     (found,) = records([training("a", 1.0), training("b", None), training("c", None)])
     assert (found.num_trainings, found.num_unexpressed, found.workloads) == (1, 2, ("a",))
     assert records([training("b", None)]) == ()
+
+
+def test_the_errors_of_each_workload_by_hand():
+    a, b = by_workload(
+        [training(*each) for each in (("b", 1.5), ("a", 0.5), ("a", 1.2), ("a", 0.9), ("c", None))]
+    )
+    assert (a.workload, a.num_trainings, a.bias, a.median) == ("a", 3, pytest.approx(0.9), pytest.approx(0.2))
+    assert (b.workload, b.num_trainings, b.bias, b.median) == ("b", 1, pytest.approx(1.5), pytest.approx(0.5))
 
 
 def test_the_record_that_ships_is_of_this_dataset_and_honest():
