@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TypedDict, Unpack
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, claimed, merged, read_blocks, shown
+from equipoise.spec.facts import Block, canonical, claimed, merged, nearest_or_edit, read_blocks, shown
 from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
@@ -179,8 +179,8 @@ class Systems:
             return mixture(tuple(part for part in parts if part is not None))
         near = self.hardware.near(name)[:3]
         near += [self.names[each] for each in get_close_matches(canonical(name)[:80], self.names, n=5)]
-        hint = f"did you mean {', '.join(list(dict.fromkeys(near))[:5])}? " if near else ""
-        raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}Add it to {EDIT}")
+        hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
+        raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}")
 
 
 def cluster(

@@ -8,7 +8,7 @@ import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,6 +32,12 @@ _SLUG_PART = r"(?:[\"'](?P<quoted>[^\"']*)[\"']|(?P<slug>[\w-]+))"
 _HEADER = re.compile(rf"\[{{0,2}} ?(?P<kind>[\w-]+) ?(?:\. ?{_SLUG_PART} ?)?[\]=]")
 _HEADER_CHARS = 200
 _UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
+
+
+def nearest_or_edit(near: Iterable[str], edit: str) -> str:
+    """What to do about a name that no table has: take one of the nearest, or add it to the file `edit`."""
+    names = ", ".join(near)
+    return f"did you mean {names}? If not, add it to {edit}" if names else f"add it to {edit}"
 
 
 def canonical(raw: str) -> str:

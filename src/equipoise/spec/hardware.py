@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, claimed, merged, read_blocks, shown
+from equipoise.spec.facts import Block, canonical, claimed, merged, nearest_or_edit, read_blocks, shown
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
@@ -194,8 +194,7 @@ class Hardware:
         if found is not None:
             return found
         near = self.near(name)
-        hint = f"did you mean {', '.join(near)}? If not, " if near else ""
-        raise SpecError(f"accelerator {shown(name)} is not known; {hint}add it to {EDIT}")
+        raise SpecError(f"accelerator {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
 
     def near(self, name: str) -> list[str]:
         """Up to five slugs that may have been meant: first those with every word, then close spellings."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from equipoise.errors import SpecError
 from equipoise.spec.converged import UNKNOWN_CONVERGED, Converged, Per, read_converged, samples_stated
-from equipoise.spec.facts import Block, canonical, read_blocks, shown
+from equipoise.spec.facts import Block, canonical, nearest_or_edit, read_blocks, shown
 from equipoise.spec.mlperf_rules import RULES, UNKNOWN_RULES, MlperfRules, read_rules
 from equipoise.spec.strategy import TRAINED, Trained
 from equipoise.spec.transformer import Transformer, read_transformer
@@ -143,8 +143,7 @@ class WorkloadTable:
             for match in get_close_matches(canonical(name)[:80], self.names, n=5, cutoff=0.6)
             for named in self.names[match]
         )
-        hint = f"did you mean {', '.join(near)}? If not, " if near else ""
-        raise SpecError(f"workload {shown(name)} is not known; {hint}add it to {EDIT}")
+        raise SpecError(f"workload {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
 
     def rules(self, slug: str) -> MlperfRules:
         """How MLPerf scores a workload; for one that the table lacks, common values with `known` False."""
