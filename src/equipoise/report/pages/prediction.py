@@ -23,6 +23,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Band, Chart, Series, series_mark
 from equipoise.report.page import Page
+from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, point_words, title_of
 from equipoise.report.section import Section
 from equipoise.report.words import (
@@ -234,10 +235,6 @@ def _evidence_table(found: Prediction, number: int) -> Table:
     )
 
 
-def _notes_blocks(found: Prediction) -> tuple[Block, ...]:
-    return (Bullets(items=tuple((sentence(each),) for each in found.notes)),)
-
-
 def _brief(found: Prediction) -> tuple[Block, ...]:
     """The times, the first reason to stop, the law and its accuracy, on one screen."""
     facts = []
@@ -265,7 +262,7 @@ PREDICTION: Final[Page[Prediction]] = Page(
         Section(name="times", title="Times by size", needs=("candidates",), blocks=_times_blocks),
         Section(name="returns", title="Where returns diminish", needs=("work",), blocks=_returns_blocks),
         Section(name="evidence", title="Evidence", needs=("evidence",), blocks=_evidence_blocks),
-        Section(name="notes", title="Notes", needs=("notes",), blocks=_notes_blocks, is_extra=True),
+        Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
     ),
     closing=lambda _: ("Times that nobody has measured are predictions.",),
     brief=_brief,

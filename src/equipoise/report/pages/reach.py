@@ -23,6 +23,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
 from equipoise.report.page import Page
+from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, DASH, TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.spec.transformer import Transformer
@@ -237,10 +238,6 @@ def _assumed(found: Reaches) -> tuple[Block, ...]:
     return (Bullets(items=tuple((f"{capital(sentence(each))}.",) for each in rests)),)
 
 
-def _notes(found: Reaches) -> tuple[Block, ...]:
-    return (Bullets(items=tuple((sentence(each),) for each in found.notes)),)
-
-
 REACH: Final[Page[Reaches]] = Page(
     title=lambda found: f"{printable(found.best.workload.title)}: {_headline(found)}",
     about=_about,
@@ -250,7 +247,7 @@ REACH: Final[Page[Reaches]] = Page(
         Section(name="answer", title="The answer", needs=("best",), blocks=_answer),
         Section(name="sizes", title="By number of accelerators", needs=("best",), blocks=_sizes),
         Section(name="assumed", title="What is assumed", needs=("best",), blocks=_assumed),
-        Section(name="notes", title="Notes", needs=("notes",), blocks=_notes, is_extra=True),
+        Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
     ),
     closing=lambda _: (
         "Times that nobody has measured are predictions: try the first steps before you spend the money.",

@@ -1,7 +1,7 @@
 """What the answer rests on: reasons, sources, accuracy, assumptions; how to run and to measure."""
 
-from collections.abc import Iterator
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from equipoise.decide.answer import Answer, Reason
 from equipoise.launch import Snippet
@@ -137,9 +137,17 @@ def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
     )
 
 
-def notes_blocks(answer: Answer) -> tuple[Block, ...]:
+class Noted(Protocol):
+    """A record with notes."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader must know, a sentence each."""
+
+
+def notes_blocks(found: Noted) -> tuple[Block, ...]:
     """What the figures do not show."""
-    return (Bullets(items=tuple((sentence(each),) for each in answer.notes)),)
+    return (Bullets(items=tuple((sentence(each),) for each in found.notes)),)
 
 
 def _chip(answer: Answer) -> Iterator[_Assumption]:
