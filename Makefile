@@ -53,8 +53,8 @@ experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emu
 fuzz: $(VENV)/fuzz.stamp ## fuzz every reader of files, SECONDS=20 each, guided by the branches it takes
 	$(BIN)/python fuzz/run.py --seconds $(or $(SECONDS),20)
 
-accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/accuracy.md
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/accuracy.md
+accuracy: $(VENV)/test.stamp ## hold the performance model against measurements: docs/understand/accuracy.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.advice.validation.fitted_profiles $(EQUIPOISE_DATA)/measured

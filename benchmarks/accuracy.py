@@ -1,7 +1,8 @@
 """How wrong the performance model is on published measurements it has not seen, beside other tools.
 
-Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/accuracy.md]; EQUIPOISE_DATA names the data.
-Every line names its split; nothing in it was predicted by a model that had seen it.
+Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/understand/accuracy.md].
+EQUIPOISE_DATA names the data. Every line names its split; nothing in it was predicted by a model that had
+seen it.
 """
 
 import os

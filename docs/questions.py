@@ -1,4 +1,4 @@
-"""Writes what is derived from the fields of a question: docs/questions.md and the types of Python."""
+"""Writes what follows from the fields of a question: docs/reference/questions.md and the types of Python."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from equipoise.decide.field import GROUPS, Field, Verb
 from equipoise.decide.query import ALL, FIELDS, default_words, fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "questions.md"
+PAGE = ROOT / "docs" / "reference" / "questions.md"
 ARGUMENTS = ROOT / "src" / "equipoise" / "library" / "arguments.py"
 
 _TYPES = {
@@ -42,7 +42,7 @@ This page is written by `make docs`.
 
 
 def page() -> str:
-    """docs/questions.md."""
+    """docs/reference/questions.md."""
     parts = [_INTRODUCTION]
     for group, title in GROUPS.items():
         rows = [_row(each) for each in FIELDS.values() if each.group == group]
@@ -89,7 +89,7 @@ def _arguments() -> Iterator[str]:
     for verb in _PYTHON_VERBS:
         name = f"{verb.capitalize()}Fields"
         yield from ("", "", f"class {name}(TypedDict, total=False):")
-        yield f'    """Fields of `{verb}`: docs/questions.md has what each means."""'
+        yield f'    """Fields of `{verb}`: docs/reference/questions.md has what each means."""'
         yield ""
         for attribute, field in fields_of(verb).items():
             # Arguments of the functions themselves: the workload, and what makes the result another one.

@@ -1,4 +1,4 @@
-"""A small network on scikit-learn's digits, trained by a loop of one's own: docs/tutorials/own-loop.md."""
+"""A small network on scikit-learn's digits, trained by a loop of one's own: docs/get-started/own-loop.md."""
 
 from collections.abc import Callable
 

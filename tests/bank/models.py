@@ -1,6 +1,6 @@
 """The models of somebody's own that questions of the bank ask about: `tests.bank.models:gpt_304m` and so on.
 
-Each function returns a model and an example batch, as docs/models.md describes; nothing here is ever trained.
+Each function returns a model and an example batch, as docs/decide/models.md describes; nothing here is ever trained.
 """
 
 import torch

@@ -567,7 +567,7 @@ def test_a_summary_without_steps_says_what_to_do():
 
 
 def test_the_page_shows_what_comes_out(tmp_path, monkeypatch):
-    page = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "measure" / "watch.md"
     monkeypatch.chdir(tmp_path)
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 8

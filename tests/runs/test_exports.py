@@ -153,7 +153,7 @@ def test_what_is_written_for_extra_p_is_read_back(tmp_path):
 
 
 def test_extra_p_itself_reads_what_is_written(tmp_path):
-    """Needs Extra-P 4.2 in an interpreter of its own, for it wants NumPy 1: docs/interop.md."""
+    """Needs Extra-P 4.2 in an interpreter of its own, for it wants NumPy 1: docs/reference/interop.md."""
     python = environ.get("EQUIPOISE_EXTRAP_PYTHON")
     if not python:
         pytest.skip("Extra-P is not at hand: EQUIPOISE_EXTRAP_PYTHON names an interpreter that has it")

@@ -794,7 +794,7 @@ def test_a_batch_without_samples_is_refused():
 
 
 def test_the_page_of_examples_gives_what_is_shown():
-    page = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "decide" / "models.md"
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted >= 10
     assert result.failed == 0

@@ -1,7 +1,7 @@
 """Phases of a step from the moments they begin: parts that sum to the step, and communication in total.
 
 Exposed communication is what of a backward pass is left after its last gradient was ready: only exchanges
-are waited for then. It works with any communication hook. docs/phases.md defines every phase.
+are waited for then. It works with any communication hook. docs/measure/phases.md defines every phase.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def with_share_exposed(split: Mapping[str, float], share: float) -> dict[str, fl
 
     For methods that exchange throughout both passes, so that no moment parts computing from waiting.
     share: 0..1, exposed communication of profiled steps over their forward and backward passes.
-    Assumes the same share in timed and profiled steps. Source: definition; docs/phases.md.
+    Assumes the same share in timed and profiled steps. Source: definition; docs/measure/phases.md.
 
     >>> split = with_share_exposed({"forward": 1.0, "backward": 3.0, "step": 5.0}, 0.25)
     >>> split["forward"], split["backward"], split["communication_exposed"]
@@ -112,7 +112,7 @@ def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> 
     total_s: time in which a collective ran, in a profiled step of step_s. It is carried over as a share:
     profiling slows a step. Never less than what is exposed.
     Assumes collectives take the same share of timed and of profiled steps.
-    Source: definition; docs/tables.md.
+    Source: definition; docs/reference/tables.md.
     """
     exposed = split.get(EXPOSED)
     if exposed is None:

@@ -24,7 +24,7 @@ def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) ->
     a rank correlation with time that is significant at 5 % and changes steps by over 3 %, or with halves that
     differ in their medians by over 5 % and by twice the standard error of that difference.
     Assumes steps are independent but for a trend; the two fractions keep chance and autocorrelation from
-    delaying a start (docs/phases.md gives the rates).
+    delaying a start (docs/measure/phases.md gives the rates).
     Source: Mann 1945, Kendall 1975, for kinds Hirsch et al. 1982: S of pairs within a kind, normal
     approximation, two-sided; Sen 1968: the median slope.
 

@@ -33,7 +33,8 @@ APART, BACKWARDS, THROUGHOUT = "apart", "backwards", "throughout"
 # how many marks and gradients by then.
 Raw = tuple[Any, Any, float, int, int]
 
-# What marks cost a short step, mostly by what they push out of caches (docs/phases.md); what they may cost.
+# What marks cost a short step, mostly by what they push out of caches, and what they may cost:
+# docs/measure/phases.md.
 _MARKS_S = 40 * MICROSECOND_S
 _SHARE_OF_MARKS = 0.003
 # Phases of fewer cycles would be those of chance.
@@ -68,7 +69,7 @@ def marked_every(step_s: float, num_steps: int, period: int) -> int:
     """Of every so many cycles one is marked, so that marks cost no more than 0.3 %.
 
     step_s: a step of this kind. period: steps of a cycle. At least four cycles are marked where there are.
-    Source: docs/phases.md, what it costs.
+    Source: docs/measure/phases.md, what it costs.
 
     >>> marked_every(0.001, 400, 1), marked_every(0.001, 20, 1), marked_every(0.02, 20, 1)
     (14, 5, 1)

@@ -163,7 +163,7 @@ def _entry(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _row(table: Table, facts: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(facts) - set(table.names))
     if unknown:
-        raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/tables.md")
+        raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/reference/tables.md")
     return {name: facts.get(name) for name in table.names}
 
 

@@ -50,7 +50,7 @@ def timed_run(finished: Finished) -> TimedRun | None:
     """The timed steps of a cell; None where it failed or trained.
 
     Raises DataError for a result that no worker leaves.
-    Source: definitions in docs/measuring.md.
+    Source: definitions in docs/measure/bench.md.
     """
     steps: Sequence[Mapping[str, float]] = finished.result.get("steps") or ()
     if finished.status != SUCCESS or not steps:

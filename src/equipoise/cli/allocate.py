@@ -15,7 +15,8 @@ def allocate(
     output: Output,
     *,
     jobs: Annotated[
-        Path, typer.Argument(metavar="JOBS.toml", help="The trainings, in the form of docs/allocate.md.")
+        Path,
+        typer.Argument(metavar="JOBS.toml", help="The trainings, in the form of docs/decide/allocate.md."),
     ],
     objective: Annotated[
         Literal["time", "makespan", "cost", "energy"],

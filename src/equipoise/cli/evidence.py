@@ -174,7 +174,7 @@ def report(
 
 def export(
     table: Annotated[
-        Literal["runs", "scores", "steps"], typer.Argument(help="The table, as in docs/tables.md.")
+        Literal["runs", "scores", "steps"], typer.Argument(help="The table, as in docs/reference/tables.md.")
     ],
     *,
     format_: Annotated[

@@ -1,6 +1,6 @@
 """Several estimates of one time as one: weights by how wrong each was, the interval, the disagreement.
 
-docs/advice.md explains it for users. Curves of several estimators are combined by their slopes.
+docs/decide/advice.md explains it for users. Curves of several estimators are combined by their slopes.
 """
 
 import math
@@ -96,7 +96,7 @@ def combined_curves(
     another level ends, times would leave a step. An estimator that is only shown for reference counts
     where no other has one.
     Assumes draws of different estimators are independent.
-    Source: docs/advice.md; weights as `shares`.
+    Source: docs/decide/advice.md; weights as `shares`.
     """
     wide = _with_curves(estimators)
     if not wide:

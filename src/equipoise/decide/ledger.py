@@ -1,6 +1,6 @@
 """The ledger: predictions kept in a file of JSON lines, what was measured of each, and the errors so far.
 
-Nothing is written unless somebody asks for it. docs/ledger.md has the form of the lines.
+Nothing is written unless somebody asks for it. docs/decide/ledger.md has the form of the lines.
 """
 
 import fcntl

@@ -60,7 +60,7 @@ class RecordedPrediction:
         texts = [text for text in (self.workload, self.accelerator, self.strategy) if text is not None]
         if not known or not all(is_text(text) for text in (*texts, self.verb, self.ref)):
             raise UsageError(
-                f"a prediction has quantity={self.quantity!r}, kind={self.kind!r}: see docs/ledger.md"
+                f"a prediction has quantity={self.quantity!r}, kind={self.kind!r}: see docs/decide/ledger.md"
             )
 
     @property

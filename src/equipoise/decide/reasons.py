@@ -193,7 +193,7 @@ def _learnt(assessment: Assessment) -> Iterator[Reason]:
         sentence = assessment.learnt.sentence
         yield Reason(
             words=f"{sentence[:1].upper()}{sentence[1:]}.",
-            formula="maximum a posteriori; docs/advice.md, your own runs",
+            formula="maximum a posteriori; docs/decide/advice.md, your own runs",
         )
 
 
@@ -218,7 +218,7 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
             f"is {spent}."
         ),
         sources=(Source(kind="model", ref=f"calibration {calibration.name}: {calibration.words}"),),
-        formula="step = sum of causes; docs/models.md",
+        formula="step = sum of causes; docs/decide/models.md",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Literal, TypedDict
 
 
 class AdviseFields(TypedDict, total=False):
-    """Fields of `advise`: docs/questions.md has what each means."""
+    """Fields of `advise`: docs/reference/questions.md has what each means."""
 
     tokens: float | str
     samples: float | str
@@ -49,7 +49,7 @@ class AdviseFields(TypedDict, total=False):
 
 
 class PlanFields(TypedDict, total=False):
-    """Fields of `plan`: docs/questions.md has what each means."""
+    """Fields of `plan`: docs/reference/questions.md has what each means."""
 
     tokens: float | str
     samples: float | str
@@ -78,7 +78,7 @@ class PlanFields(TypedDict, total=False):
 
 
 class PredictFields(TypedDict, total=False):
-    """Fields of `predict`: docs/questions.md has what each means."""
+    """Fields of `predict`: docs/reference/questions.md has what each means."""
 
     global_batch: int | str
     accelerator: str | Sequence[str]
@@ -99,7 +99,7 @@ class PredictFields(TypedDict, total=False):
 
 
 class AllocateFields(TypedDict, total=False):
-    """Fields of `allocate`: docs/questions.md has what each means."""
+    """Fields of `allocate`: docs/reference/questions.md has what each means."""
 
     accelerator: str | Sequence[str]
     price: float | str | Mapping[str, float | str]

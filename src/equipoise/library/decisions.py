@@ -102,7 +102,7 @@ def advise(workload: str | PathLike[str], **fields: Any) -> Result[Any]:
     """How many accelerators, of which kind, with which strategy, and why.
 
     workload: of `equipoise list workloads`, `module:function`, or the path of a TOML file with the question.
-    fields: of the question, docs/questions.md. ask: how many tokens, or how large a model, instead.
+    fields: of the question, docs/reference/questions.md. ask: how many tokens, or how large a model, instead.
     Raises TypeError for a name that is no field; UsageError, SpecError, EvidenceError as `decide` does.
     """
     return result_of("advise", read_question(_given("advise", workload, fields), verb="advise"))
@@ -134,8 +134,9 @@ def allocate(
 ) -> Result[Allocation]:
     """Several trainings on one pool of accelerators: who gets how many, and when.
 
-    jobs: a TOML file in the form of docs/allocate.md. accelerator, among `fields`: the pool, as "64x h100".
-    objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of day, "HH:MM".
+    jobs: a TOML file in the form of docs/decide/allocate.md. accelerator, among `fields`: the pool, as
+    "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of prices; begin: the time of
+    day, "HH:MM".
     Errors as of `advise`.
     """
     given = {name: each for name, each in _given("allocate", None, fields).items() if name != "workload"}

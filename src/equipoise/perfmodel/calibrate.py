@@ -24,8 +24,8 @@ _STEP = 1e-4
 NOISE_LOG_SD = 0.035
 # How far one set-up deviates from its parameters, in logs: it sets the uncertainty that a fit leaves, and the
 # noise with which few steps of a user's own are fitted. Rows held out are off by 0.03 to 0.1
-# (docs/accuracy.md), more than one standard deviation above, because a fit gives outliers less weight. The
-# intervals of 82 rows held out of vTrain, Megatron and torchtitan cover as many with 0.035.
+# (docs/understand/accuracy.md), more than one standard deviation above, because a fit gives outliers less
+# weight. The intervals of 82 rows held out of vTrain, Megatron and torchtitan cover as many with 0.035.
 STRAY_LOG_SD = 0.05
 
 

@@ -8,7 +8,7 @@ import orjson
 from equipoise import __version__
 from equipoise.runs import embedded
 
-# Verbs whose document has changed since its first schema; contracts of all are in docs/json.md.
+# Verbs whose document has changed since its first schema; contracts of all are in docs/reference/json.md.
 SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"advise": 2, "plan": 2, "predict": 2, "allocate": 2}
 
 

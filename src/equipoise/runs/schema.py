@@ -1,4 +1,4 @@
-"""The tables: every column with its type, unit and meaning. docs/tables.md is checked against this file.
+"""The tables: every column with its type, unit and meaning, as docs/reference/tables.md has them.
 
 A table is a Polars frame with exactly these columns, in this order. Unknown is null, never a sentinel.
 """
@@ -87,8 +87,8 @@ RUNS = Table(
         Column(
             name="status",
             kind="str",
-            meaning="`success`, or why the run does not count: see docs/scoring.md; of a measured run "
-            "`failed: ` and the reason",
+            meaning="`success`, or why the run does not count: see docs/understand/scoring.md; of a "
+            "measured run `failed: ` and the reason",
         ),
         Column(
             name="time_to_train_s",

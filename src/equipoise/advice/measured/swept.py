@@ -61,7 +61,7 @@ def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement
     """Each configuration with what it is compared with, in the order given.
 
     scaling: with `strong` the same batch over all ranks is the same work; with `weak` the same batch a rank.
-    Source: docs/measuring.md.
+    Source: docs/measure/bench.md.
     """
     return tuple(_judgement(each, summaries, scaling) for each in summaries)
 
@@ -131,7 +131,7 @@ def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
     Different: the interval of the ratio, at LEVEL, excludes 1, which it should in 1 - LEVEL of the cases.
     Arms are those that were run as such (A/A); else, of four repetitions or more, the odd and the even ones.
     Assumes configurations are independent.
-    Source: docs/measuring.md.
+    Source: docs/measure/bench.md.
     """
     own = [_own_arms(each) for each in summaries]
     halves = [(each[::2], each[1::2]) for each in map(_steps_s, summaries)]

@@ -1,6 +1,6 @@
 """Accelerators that torch calls `cuda`: NVIDIA's over NCCL, AMD's (ROCm) over RCCL, which is named nccl too.
 
-Written against torch's documented interface; docs/phases.md says on what it was run.
+Written against torch's documented interface; docs/measure/phases.md says on what it was run.
 """
 
 from collections.abc import Mapping, Sequence

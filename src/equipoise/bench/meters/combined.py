@@ -13,7 +13,7 @@ def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, 
     shares: one a rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
     that sent most: over wires where ranks see several networks, over the loopback where processors share
     one; accelerators of one node exchange where no network counts, and one rank exchanges nothing: None.
-    Assumes one window. Source: definition; docs/phases.md.
+    Assumes one window. Source: definition; docs/measure/phases.md.
     """
     by_rank = [share["cpu_s"] / (share["wall_s"] * share["num_cores"]) for share in shares]
     parts = [part for share in shares for part in share["drawn"]]
@@ -33,7 +33,7 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     """Joules of all machines in the window, or why they were not measured.
 
     of_accelerators: ranks compute on some; then a sum without every one of them is none.
-    Assumes each part of a machine is read by one rank. Source: definition; docs/phases.md.
+    Assumes each part of a machine is read by one rank. Source: definition; docs/measure/phases.md.
     """
     metering = [share for share in shares if share["meters"]]
     parts = [part for share in metering for part in share["drawn"]]

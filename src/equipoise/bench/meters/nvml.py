@@ -1,6 +1,6 @@
 """NVIDIA accelerators: energy counter, power and use from NVML, through nvidia-ml-py. No torch.
 
-Written against NVML's documented interface; docs/phases.md says on what it was run.
+Written against NVML's documented interface; docs/measure/phases.md says on what it was run.
 """
 
 from collections.abc import Callable, Sequence

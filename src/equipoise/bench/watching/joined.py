@@ -47,7 +47,7 @@ def joined(records: Sequence[RankRecord]) -> Watched:
     """The run that these ranks saw; steps that some rank did not see are left out.
 
     Assumes updates are counted alike on all ranks, as where they train one model together.
-    Source: the same choices as the sweep's timed steps; docs/watch.md.
+    Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
     """
     first = records[0]
     by_number = [{step["step"]: step for step in record.steps} for record in records]

@@ -1,4 +1,4 @@
-"""JOBS.toml: the trainings that share a pool, as their user states them; docs/allocate.md."""
+"""JOBS.toml: the trainings that share a pool, as their user states them; docs/decide/allocate.md."""
 
 import math
 import re

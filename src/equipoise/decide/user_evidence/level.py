@@ -16,7 +16,8 @@ from equipoise.decide.user_evidence.steps import UserSteps
 # Of a doubling away from the sizes measured, beyond the calibration's own record: what its held-out sizes
 # showed (docs/experiments/0006-calibration.md: leaving whole sizes out).
 _LOG_SD_A_DOUBLING = 0.06
-# Where nothing was held out of a calibration, as wrong as steps by the priors alone are (docs/accuracy.md).
+# Where nothing was held out of a calibration, as wrong as steps by the priors alone are:
+# docs/understand/accuracy.md.
 _UNCALIBRATED_LOG_SD = 0.2
 
 

@@ -97,7 +97,7 @@ def accuracy_blocks(answer: Answer) -> tuple[Block, ...]:
     """How wrong such answers were on data held out."""
     return (
         Bullets(items=tuple((sentence(each.words),) for each in answer.records)),
-        note("Everything held out was unknown to what predicted it. How: docs/advice.md."),
+        note("Everything held out was unknown to what predicted it. How: docs/decide/advice.md."),
     )
 
 
@@ -192,7 +192,7 @@ def _model(answer: Answer) -> Iterator[_Assumption]:
         parts.append(f"{count(model.sequence_tokens)} tokens per sample")
     yield model.title, ", ".join(parts) or ABSENT, model.source
     if system.calibration is not None:
-        yield "Performance model", f"calibration {system.calibration}", "docs/accuracy.md"
+        yield "Performance model", f"calibration {system.calibration}", "docs/understand/accuracy.md"
     if system.learnt is not None:
         yield "Your measured steps", system.learnt, "your runs"
     if system.transferred_from is not None:
