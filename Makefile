@@ -9,7 +9,7 @@ EQUIPOISE_DATA ?= ../shared/data
 export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 
 .DELETE_ON_ERROR:
-.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs clean
+.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs site clean
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ lint: $(VENV)/check.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint ## run what CI runs: ruff, mypy --strict, doctests, tests
+check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, tests
 	$(BIN)/python -m pytest --doctest-modules src
 	$(MAKE) --no-print-directory test
 
@@ -66,8 +66,12 @@ profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/me
 docs: $(VENV)/core.stamp ## run every command of the README and docs again and write its output there
 	$(BIN)/python docs/sessions.py
 
-clean: ## remove the environment, caches and report.html
-	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+site: $(VENV)/docs.stamp ## build the documentation as a site: open site/index.html in a browser
+	@$(BIN)/zensical build --clean --strict
+	@echo "The documentation is in $(CURDIR)/site: open index.html in a browser."
+
+clean: ## remove the environment, caches, report.html and the site
+	rm -rf $(VENV) build dist report.html site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/core.stamp: pyproject.toml
@@ -83,6 +87,10 @@ $(VENV)/test.stamp: $(VENV)/core.stamp
 
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp
 	@$(PIP) install --editable '.[fuzz]'
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/core.stamp
+	@$(PIP) install --editable '.[docs]'
 	@touch $@
 
 $(VENV)/check.stamp: $(VENV)/test.stamp

@@ -1,8 +1,8 @@
 """Runs the commands of the README and docs and writes what they print there, so that no page is wrong.
 
 A session is a fenced block marked `console`: lines that start with `$ ` are commands, the others output.
-Each page runs in an empty folder that holds the archives and tables of docs/examples.
-A block marked `json equipoise VERB ...` is the document that prints, every list cut to its first item.
+Each page runs in a folder that holds the archives and tables of docs/examples; the README in an empty one.
+A block marked `json title="equipoise VERB ..."` is what that prints, every list cut to its first item.
 Run as a script it rewrites every page; tests/test_docs.py runs the same commands and compares.
 """
 
@@ -26,7 +26,7 @@ STARTED = (sys.executable, "-m", "equipoise")
 
 # Archives of sweeps are unpacked: `bench` shows the folder of one.
 _SWEEP = "-sweep.tar.gz"
-_JSON = re.compile(r"^```json equipoise ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_JSON = re.compile(r'^```json title="equipoise ([^"\n]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -95,7 +95,7 @@ def rewritten(page: Path, *, folder: Path) -> str:
         return f"```console\n{''.join(lines)}```"
 
     def example(found: re.Match[str]) -> str:
-        return f"```json equipoise {found.group(1)}\n{document(found.group(1), folder=folder)}```"
+        return f'```json title="equipoise {found.group(1)}"\n{document(found.group(1), folder=folder)}```'
 
     return _JSON.sub(example, _BLOCK.sub(block, page.read_text()))
 
@@ -127,7 +127,7 @@ def furnish(folder: Path) -> None:
                 sweep.extractall(folder, filter="data")
         elif example.suffix in {".gz", ".csv", ".txt", ".toml", ".jsonl", ".py"}:
             shutil.copy(example, folder)
-    # A reader of the README is in the checkout, one of the other pages has the examples beside them.
+    # A path that starts at the root of a clone leads there too.
     (folder / "docs").mkdir()
     (folder / "docs" / "examples").symlink_to(ROOT / "docs" / "examples")
 
@@ -138,7 +138,8 @@ def main() -> None:
     for page in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            furnish(folder)
+            if page != ROOT / "README.md":  # its commands need no file
+                furnish(folder)
             fresh = rewritten(page, folder=folder)
         if fresh != page.read_text():
             page.write_text(fresh)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import command, programs
 
+import equipoise
 from equipoise.cli.app import verbs
 from equipoise.runs.schema import TABLES
 
@@ -27,7 +28,8 @@ WITH_SESSIONS = [page for page in sessions.PAGES if any(sessions.sessions(page))
 
 @pytest.mark.parametrize("page", WITH_SESSIONS, ids=lambda page: page.name)
 def test_commands_on_the_pages_print_what_is_shown(page, tmp_path):
-    sessions.furnish(tmp_path)
+    if page != ROOT / "README.md":  # its commands need no file: they run wherever the package is installed
+        sessions.furnish(tmp_path)
     for session in sessions.sessions(page):
         printed = sessions.printed(session.command, folder=tmp_path, programs=[programs()])
         assert _without_times(printed) == _without_times(session.shown), (
@@ -69,6 +71,72 @@ def test_pages_that_are_named_exist():
     for page in [*sessions.PAGES, *ROOT.glob("C*.md"), *(ROOT / "src").rglob("*.py")]:
         for name in re.findall(r"\bdocs/[\w/\-]+\.(?:md|py)\b", page.read_text()):
             assert (ROOT / name).exists(), f"{page.relative_to(ROOT)} names {name}"
+
+
+def test_the_site_shows_every_page_and_the_reference_every_name():
+    navigation = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    assert sorted(navigation) == sorted(pages)
+    names = re.findall(r"^::: equipoise\.(\w+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(names) == sorted({*equipoise.__all__} - {"__version__"})
+
+
+def test_the_index_leads_to_every_page_for_users():
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text()))
+    folders = ("get-started", "decide", "measure", "understand", "reference")
+    pages = {page.relative_to(DOCS).as_posix() for folder in folders for page in (DOCS / folder).glob("*.md")}
+    assert pages
+    assert pages <= linked
+
+
+def _median(record):
+    return f"{100 * record['median']:.1f} %"
+
+
+def _coverage(record):
+    return f"{100 * record['coverage']:.0f} %"
+
+
+def test_the_accuracy_table_of_the_readme_states_the_records():
+    readme = (ROOT / "README.md").read_text()
+    header = "| predicted | tested on | median error | 90 % coverage | seen before? |"
+    rows = readme.partition(header)[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert all(re.search(r"\]\((src|docs)/", tested_on) for _, tested_on, *_ in cells)
+
+    def row(file):
+        return next(
+            (error, coverage) for _, tested_on, error, coverage, _ in cells if f"/{file})" in tested_on
+        )
+
+    def data(file):
+        return json.loads((ROOT / "src" / "equipoise" / "data" / file).read_text())
+
+    largest = next(each for each in data("forecast.json")["backtests"] if each["protocol"] == "largest")
+    ours, power, perfect = largest["ours"], *(largest["baselines"][name] for name in ("power_law", "perfect"))
+    medians = [f"{100 * each['median_abs_error']:.1f} %" for each in (ours, power, perfect)]
+    error, coverage = row("forecast.json")
+    assert re.findall(r"[\d.]+ %", error) == medians
+    assert coverage == _coverage(ours)
+    assert row("joined.json") == (
+        _median(data("joined.json")["record"]),
+        _coverage(data("joined.json")["record"]),
+    )
+    advice = data("joined_advice.json")["errors"][0]
+    assert (advice["objective"], advice["held_out"], advice["jump"]) == ("answer", "largest", "all")
+    error, coverage = row("joined_advice.json")
+    assert re.findall(r"[\d.]+ %", error) == [f"{100 * advice['ways']['ours']['within_doubling']:.0f} %"]
+    assert coverage == _coverage(advice)
+    chips = data("like_chips.json")["records"]
+    assert row("like_chips.json") == ("; ".join(map(_median, chips)), "; ".join(map(_coverage, chips)))
+    assert row("plans.json")[0] == "; ".join(map(_median, data("plans.json")["records"]))
+
+
+def test_the_readme_names_targets_of_make():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"`make (\w+)`", (ROOT / "README.md").read_text())
+    assert named
+    assert {*named} <= {*targets}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
