@@ -7,7 +7,6 @@ of schema 2, and facts from outside: published results, and what the programs th
 import importlib.util
 import json
 import re
-import shlex
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -516,28 +515,6 @@ def test_adapters_are_not_printed_as_training_all_weights():
     texts = list(strings(document))
     assert any("lora" in text.lower() for text in texts)
     assert not [text for text in texts if MEGATRON in text or TORCHTITAN in text]
-
-
-def sessions():
-    readme = (ROOT / "README.md").read_text()
-    for block in re.findall(r"^```console\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL):
-        for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
-            yield shlex.split(line.split("|")[0], comments=True)
-
-
-def test_paths_in_the_readme_exist_from_the_root_of_the_clone():
-    named = []
-    for words in sessions():
-        for before, word in pairwise(words):
-            reads = re.search(r"\.(txt|toml|csv|json|jsonl|log|tar\.gz)$", word) and "out" not in before
-            resumes = before == "--out" and "--resume" in words
-            if reads or resumes or before in {"--runs", "--data", "--also"}:
-                named.append(word)
-    assert named
-    # A file of the examples, or a folder that an archive there holds.
-    known = {each.name for each in EXAMPLES.rglob("*")} | {"small-cnn"}
-    assert (EXAMPLES / "small-cnn-sweep.tar.gz").exists()
-    assert [name for name in named if not (ROOT / name).exists() and Path(name).name not in known] == []
 
 
 # Law 8 in traces: waits that overlap.
