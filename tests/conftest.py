@@ -19,6 +19,7 @@ SLOW = (
     "test_docs.py",
     "bench/test_watch_ranks.py",
     "test_cli.py",
+    "test_extend.py",
     "bench/test_slurm.py",
     "test_study.py",
     "bench/test_bench_worker.py",
