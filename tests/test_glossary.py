@@ -24,6 +24,7 @@ data parallel|dp|tensor parallel|tp|pipeline parallel|pp|context parallel|cp|exp
 sequence parallel|local SGD|DiLoCo|LoRA|QLoRA|PowerSGD|gradient accumulation|step|exposed communication|bubble|host floor
 MFU|HFU|all-reduce|all-gather|reduce-scatter|all-to-all|activations|optimizer states|buffers|reserved memory|straggler
 goodput|tornado|PUE|spot|on demand|preemption|months to break even|utilisation|tokens per parameter|topology|cluster|Pareto front|calibration|prior|profile|leave one group out|regret
+step time|tokens/s|strong scaling|weak scaling|ZeRO stage|HSDP|training budget|interval coverage|trial
 relative_efficiency|like_for_like_efficiency|convergence_scaling|num_failed|num_missing|score_s|lenient_s|energy_j
 """.replace("E' E speedup like for like", "E'|S|speedup|like for like").replace("\n", "|")
 
