@@ -132,6 +132,12 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     assert row("plans.json")[0] == "; ".join(map(_median, data("plans.json")["records"]))
 
 
+def test_commands_of_the_readme_are_whole():
+    commands = [session.command for session in sessions.sessions(ROOT / "README.md")]
+    assert commands
+    assert not [command for command in commands if re.search(r"[|<>;&]", command)]
+
+
 def test_the_readme_names_targets_of_make():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = re.findall(r"`make (\w+)`", (ROOT / "README.md").read_text())
