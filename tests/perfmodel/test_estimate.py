@@ -9,6 +9,7 @@ import scalar
 from exhaustive import legal_strategies
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from legal import fault
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
@@ -16,7 +17,7 @@ from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.perfmodel.space import Space, fault, limits
+from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import COMPRESSIONS, IMPLEMENTATIONS, OFFLOADS, OPTIMIZERS, Strategy
 from equipoise.spec.transformer import Transformer

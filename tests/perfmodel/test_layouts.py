@@ -4,9 +4,10 @@ from itertools import product
 
 import pytest
 from exhaustive import legal_strategies
+from legal import fault
 
 from equipoise.perfmodel.layouts import divisors
-from equipoise.perfmodel.space import Limits, Space, fault
+from equipoise.perfmodel.space import Limits, Space
 from equipoise.spec.strategy import PRECISIONS, Strategy
 
 SMALL = Limits(layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32"))

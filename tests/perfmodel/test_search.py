@@ -8,6 +8,7 @@ import pytest
 from exhaustive import legal_strategies, search
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from legal import fault
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
@@ -16,7 +17,7 @@ from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.perfmodel.search import Job, fastest
-from equipoise.perfmodel.space import Space, fault, limits
+from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import workload

@@ -396,11 +396,8 @@ _BEYOND = {
 }
 
 
-def step_words(point: Equilibrium, *, factor: str = ".2g") -> str:
-    """What going on to the next size would bring and cost; empty where there is none.
-
-    factor: how to write that of the cost.
-    """
+def step_words(point: Equilibrium) -> str:
+    """What going on to the next size would bring and cost; empty where there is none."""
     after = point.next_step
     if after is None:
         return ""
@@ -409,7 +406,7 @@ def step_words(point: Equilibrium, *, factor: str = ".2g") -> str:
     caveat = ", by extrapolation" if after.is_extrapolated else ""
     return (
         f"going to {format_count(after.num_accelerators)} {gain} and costs "
-        f"{after.accelerator_hours_factor:{factor}}x the accelerator-hours{caveat}"
+        f"{after.accelerator_hours_factor:.2g}x the accelerator-hours{caveat}"
     )
 
 

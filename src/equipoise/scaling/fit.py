@@ -114,13 +114,11 @@ class LawFit:
 class Fit:
     """The laws that explain the points, the heaviest first.
 
-    odds: against the times not depending on the size. outliers: (n_runs,) runs left out as too far from any
-    law.
+    outliers: (n_runs,) runs left out as too far from any law.
     """
 
     points: Points
     laws: tuple[LawFit, ...]
-    odds: float
     outliers: BoolArray
 
     @property
@@ -203,7 +201,7 @@ def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEAS
         for each, weight in zip(posteriors, weights, strict=True)
     ]
     order = sorted(fits, key=lambda each: -each.weight)
-    return Fit(points=data, laws=tuple(order), odds=float(np.exp(min(log_odds, 700.0))), outliers=far)
+    return Fit(points=data, laws=tuple(order), outliers=far)
 
 
 def predict(
