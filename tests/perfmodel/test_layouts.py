@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from exhaustive import legal_strategies
+from exhaustive import legal_strategies, strategy_at
 from legal import fault
 
 from equipoise.perfmodel.layouts import divisors
@@ -23,7 +23,7 @@ def strategies(space, limits, most_elements=500):
         for size in mesh.shape:
             count *= size
         for index in range(count):
-            yield mesh.strategy(index)
+            yield strategy_at(mesh, index)
 
 
 def brute_force(space, limits, options):

@@ -15,7 +15,7 @@ import numpy as np
 
 from equipoise.errors import UsageError
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.units import HOUR_S, format_count, format_duration, format_percent
+from equipoise.units import format_count, format_duration, format_percent
 
 _SIZES_PER_OCTAVE = 64
 _IDEAL_SPEEDUP = 2.0  # of a doubling
@@ -103,11 +103,6 @@ class Equilibrium:
     def is_found(self) -> bool:
         """Whether the point lies at the number, and not at an end of the sizes or beyond it."""
         return self.limited_by is None and not self.is_smallest
-
-    @property
-    def accelerator_hours(self) -> float:
-        """What the training takes at this size."""
-        return self.num_accelerators * self.time_s / HOUR_S
 
 
 def _at_extreme(curves: Curves, score: FloatArray) -> FloatArray:

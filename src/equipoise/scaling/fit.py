@@ -131,11 +131,6 @@ class Fit:
         """The sizes that were measured and used."""
         return self.points.where(~self.outliers).domain
 
-    @property
-    def residuals(self) -> FloatArray:
-        """Log of measured over fitted time of every run, by the best law: (n_runs,)."""
-        return _residuals(self.best.law, self.best.values, self.points)
-
     def curves_s(self, num_accelerators: ArrayLike) -> FloatArray:
         """Expected seconds by equally likely curves: (n_sizes,) -> (n_curves, n_sizes)."""
         sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
@@ -155,11 +150,6 @@ class Prediction:
     high_s: FloatArray
     extrapolation: FloatArray
     level: float
-
-    @property
-    def in_domain(self) -> BoolArray:
-        """Whether the size lies inside the measured range."""
-        return self.extrapolation <= 1.0
 
 
 def points(num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None) -> Points:
