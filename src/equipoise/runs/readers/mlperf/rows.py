@@ -145,7 +145,7 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         runs=runs,
         score=score(
             [run.outcome for run in runs],
-            names.catalogue.workload_rules(workload),
+            names.catalogue.workload_table.rules(workload),
             convergence_scaling=entry.scaling,
             gaps=entry.has_gaps,
         ),
