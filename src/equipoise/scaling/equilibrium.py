@@ -207,16 +207,14 @@ KINDS = (BALANCE, MARGINAL, FLOOR, PEAK)
 _ANSWERS = (BALANCE.name, MARGINAL.name, FLOOR.name)
 
 
-def cheapest(name: str, *, per_accelerator: float, fixed: float = 0.0, deadline_s: float = math.inf) -> Kind:
+def cheapest(name: str, *, per_accelerator: float, deadline_s: float = math.inf) -> Kind:
     """The kind that means the least total of something paid by time: money, energy or carbon.
 
-    per_accelerator, fixed: paid in a second for each accelerator, and for the job whatever its size (the
-    value of an hour of waiting; the power of the rest of the machine room). deadline_s: longer times are not
-    allowed.
+    per_accelerator: paid in a second for each. deadline_s: longer times are not allowed.
     """
 
     def locate(curves: Curves) -> FloatArray:
-        total = curves.time_s * (per_accelerator * curves.sizes + fixed)
+        total = curves.time_s * per_accelerator * curves.sizes
         allowed = curves.time_s <= deadline_s
         found = _at_extreme(curves, np.where(allowed, -total, -math.inf))
         return np.where(allowed.any(axis=1), found, math.inf)
@@ -225,8 +223,7 @@ def cheapest(name: str, *, per_accelerator: float, fixed: float = 0.0, deadline_
     return Kind(
         name=name,
         title=f"the size of least {name}{within}",
-        definition=f"the size with the least {name}{within}: {per_accelerator:g} a second for each "
-        f"accelerator and {fixed:g} for the job",
+        definition=f"the size with the least {name}{within}, {per_accelerator:g} a second per accelerator",
         locate=locate,
     )
 
