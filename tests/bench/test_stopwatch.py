@@ -76,6 +76,8 @@ def test_after_warm_up_only_the_last_gradient_is_looked_at():
     splits = [watch.split(lap) for lap in laps]
     assert largest_gap(splits) < 1e-6
     assert all(split[EXPOSED] > 0 for split in splits)
+    watch.release()
+    assert [len(lap.ready) for lap in watch.laps(2)] == [0, 0]
 
 
 @pytest.mark.usefixtures("alone")

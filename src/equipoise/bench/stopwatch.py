@@ -150,6 +150,10 @@ class Stopwatch:
         self._settled = set(self._last)
         self._observe(list(self._last.values()), lambda _parameter: ready_at(now()))
 
+    def release(self) -> None:
+        """From now on look at no gradient."""
+        self._observe((), lambda _parameter: None)
+
     def _observe(self, parameters: Sequence[Any], hook: Callable[[Any], None]) -> None:
         self._observed = (parameters if self.exchanges == BACKWARDS else (), hook)
         self._look(looking=True)
