@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.validation.accuracy import Errors
-from equipoise.advice.validation.validate import Validation, Verdict, errors_where, validate
+from equipoise.advice.validation.accuracy import Errors, errors_of
+from equipoise.advice.validation.validate import Validation, Verdict, validate
 from equipoise.runs.readers.cells import Row
 from equipoise.runs.readers.published.numbers import number
 
@@ -198,6 +198,27 @@ class Result:
         if self.target.memory is not None and self.found.memory is not None:
             told.append(("memory", self.found.memory.mean, self.target.memory))
         return told
+
+
+def errors_where(found: Validation, wanted: Wanted) -> Errors | None:
+    """Errors over the executions whose counted row is wanted; None where there are none."""
+    rows = {}
+    for each in found.verdicts:
+        row, conversion = each.row, each.row.conversion
+        if each.is_counted and conversion is not None and wanted(each):
+            bounds = sorted(conversion.seconds(side or 0.0) for side in (each.low, each.high))
+            rows[row.execution] = (
+                row.seconds,
+                conversion.seconds(each.predicted or 0.0),
+                *bounds,
+                row.cluster,
+            )
+    if not rows:
+        return None
+    measured_s, predicted_s, low_s, high_s, clusters = map(np.array, zip(*rows.values(), strict=True))
+    return errors_of(
+        measured_s=measured_s, predicted_s=predicted_s, low_s=low_s, high_s=high_s, clusters=clusters
+    )
 
 
 def reached(target: Target) -> Result:

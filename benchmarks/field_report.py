@@ -21,8 +21,6 @@ from equipoise.advice.links.pair import (
     Pair,
     Subjects,
     cases,
-    crossover,
-    pair,
     seconds,
     speedups,
 )
@@ -32,7 +30,8 @@ from equipoise.perfmodel.machine import Group, machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import GRADIENT_BYTES, ExchangedTensors, at_batch
 from equipoise.spec.cluster import cluster
-from equipoise.spec.hardware import accelerator
+from equipoise.spec.hardware import Accelerator, accelerator
+from equipoise.spec.link_class import reach
 from equipoise.spec.workload import Workload, workload
 from equipoise.stats import Interval
 
@@ -102,7 +101,32 @@ class Report:
     @property
     def subjects(self) -> Subjects:
         """Its models."""
-        return Subjects.of([each.workload for each in self.models], [each.holds for each in self.models])
+        return Subjects.of_loads(
+            [workload_load(each.workload) for each in self.models], [each.holds for each in self.models]
+        )
+
+
+def crossover(
+    params: Sequence[float], speedup: NDArray[np.float64], *, gain: float = LEAST_GAIN
+) -> float | None:
+    """Parameters at which models, from small to large, begin to gain on two; None where none does.
+
+    Interpolated on the logarithm of the parameters between the last that does not gain and the next. The
+    first parameters where all gain: the crossover lies there or below.
+    """
+    sizes, gains = np.log(np.asarray(params, dtype=float)), np.asarray(speedup, dtype=float)
+    lost = np.flatnonzero(gains < gain)
+    if not len(lost):
+        return float(np.exp(sizes[0]))
+    last = lost[-1]
+    if last == len(gains) - 1:
+        return None
+    share = (gain - gains[last]) / (gains[last + 1] - gains[last])
+    return float(np.exp(sizes[last] + share * (sizes[last + 1] - sizes[last])))
+
+
+def _over(card: Accelerator, link_class: str) -> Pair:
+    return Pair.over(card, reach(link_class, card))
 
 
 @cache
@@ -200,7 +224,7 @@ class Reproduction:
 def reproduced() -> Reproduction:
     """The report's table foretold by one profile, over NVLink too, and by chip and batch."""
     known = report()
-    bonded = pair(known.pair.accelerator, _NVLINK)
+    bonded = _over(known.pair.accelerator, _NVLINK)
     batch = int(known.profile["batch"])
     here = cases([known.pair, bonded], known.subjects, [batch])
     drawn = speedups(here)[..., 0]
@@ -246,7 +270,7 @@ def _rows(known: Report, here: Cases, drawn: NDArray[np.float64], place: int) ->
 
 def sensitivity(known: Report, links: Sequence[str] = ("PHB",)) -> tuple[Sensitivity, ...]:
     """The choices and the crossover for other cards without peer access, and other batches."""
-    pairs = [(name, pair(accelerator(slug), name)) for slug in CARDS for name in links]
+    pairs = [(name, _over(accelerator(slug), name)) for slug in CARDS for name in links]
     found = cases([each for _, each in pairs], known.subjects, BATCHES)
     middle = np.median(speedups(found), axis=0)
     best = np.array([each.speedup >= LEAST_GAIN for each in known.models])

@@ -36,7 +36,7 @@ from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "perfmodel"))
-from exhaustive import legal_strategies, search
+from exhaustive import legal_strategies, search, strategy_at
 
 NUM_ACCELERATORS, GLOBAL_BATCH, SEQUENCE = 64, 1536, 2048
 # Every knob that leaves what is trained as it is, and the precisions the chip has.
@@ -118,7 +118,7 @@ def some_strategies(load: Load, nodes: Machine) -> list[Strategy]:
         choices={"cp": (1,), "interleave": (1,), "tp_overlap": (False,)},
     )
     meshes = legal_strategies(narrow, limits(load, nodes), most_elements=10**6).meshes
-    found = [mesh.strategy(index) for mesh in meshes for index in range(int(np.prod(mesh.shape)))]
+    found = [strategy_at(mesh, index) for mesh in meshes for index in range(int(np.prod(mesh.shape)))]
     return (found * (NUM_RIVAL // len(found) + 1))[:NUM_RIVAL]
 
 

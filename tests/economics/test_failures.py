@@ -5,7 +5,6 @@ import math
 import pytest
 
 from equipoise.economics.failures import clusters, hazards, spot_traces
-from equipoise.errors import UsageError
 
 
 def test_llama_3_had_one_interruption_in_fifty_thousand_accelerator_hours():
@@ -43,15 +42,3 @@ def test_spot_rates_by_hand():
 def test_every_spot_rate_has_a_source():
     assert len(spot_traces()) >= 6
     assert all("http" in each.source and each.waves_per_hour > 0.0 for each in spot_traces())
-
-
-def test_own_rates_are_exact():
-    found = hazards(hours_between=1000.0, waves_per_hour=0.01)
-    assert (found.hours_between.low, found.hours_between.high) == (1000.0, 1000.0)
-    assert found.waves_per_hour.value == 0.01
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_rate_that_is_none_is_refused(rate):
-    with pytest.raises(UsageError, match="--mtbf"):
-        hazards(hours_between=rate)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.economics.failures import hazards, wave_hits_per_hour
-from equipoise.economics.interruptions import best_interval_s, goodput_fraction, interrupted, stretch
+from equipoise.economics.interruptions import best_interval_s, interrupted, stretch
 from equipoise.economics.uncertain import Input, exact, propagated, spread
 from equipoise.errors import UsageError
 
@@ -31,7 +31,7 @@ def _run(work=None, *, size=64, is_spot=False, rates=None, trained_params=6.74e9
 def test_a_run_by_hand():
     # One failure per 6,400 accelerator-hours is one per 100 h on 64; 14 B x 6.74e9 at 1 GB/s x 8 nodes is
     # 11.8 s per checkpoint; Young: sqrt(2 x 11.8 s x 360,000 s) = 2,915 s, Daly's a little less.
-    found = _run(rates=hazards(hours_between=6400.0))
+    found = _run(rates=replace(hazards(), hours_between=exact(6400.0)))
     assert found.checkpoint_bytes == pytest.approx(14 * 6.74e9)
     assert found.checkpoint_s == pytest.approx(11.8, rel=0.01)
     assert found.checkpoint_interval_s == pytest.approx(2915, rel=0.01)
@@ -50,11 +50,10 @@ def test_the_largest_published_run_kept_nine_tenths_of_its_time():
         exact(54 * DAY_S * 0.9),
         size=16_384,
         trained_params=405e9,
-        rates=hazards(hours_between=16_384 * 54 * 24 / 419),
+        rates=replace(hazards(), hours_between=exact(16_384 * 54 * 24 / 419)),
     )
     assert 0.9 < found.goodput.value < 1.0
     assert found.num_interruptions == pytest.approx(419, rel=0.1)
-    assert goodput_fraction(16_384) > 0.9
 
 
 @pytest.mark.truth
@@ -171,7 +170,7 @@ def test_a_run_too_short_to_be_interrupted_writes_no_checkpoint_and_loses_nothin
 )
 def test_more_nodes_never_have_fewer_interruptions(doublings, days, hours_between, waves_per_hour):
     # With checkpoints of one duration: those of more nodes are shorter, which shortens the run.
-    rates = hazards(hours_between=hours_between, waves_per_hour=waves_per_hour)
+    rates = replace(hazards(), hours_between=exact(hours_between), waves_per_hour=exact(waves_per_hour))
     few, many = (
         _run(exact(days * DAY_S), size=8 * 2**each, is_spot=True, rates=rates, trained_params=None)
         for each in (doublings, doublings + 1)
@@ -183,7 +182,10 @@ def test_more_nodes_never_have_fewer_interruptions(doublings, days, hours_betwee
 
 @pytest.mark.law
 def test_more_failures_never_shorten_a_run():
-    found = [_run(rates=hazards(hours_between=hours)).time_s.value for hours in (1e5, 1e4, 2e3, 5e2)]
+    found = [
+        _run(rates=replace(hazards(), hours_between=exact(hours))).time_s.value
+        for hours in (1e5, 1e4, 2e3, 5e2)
+    ]
     assert found == sorted(found)
 
 
@@ -209,7 +211,7 @@ def test_waves_hit_a_job_at_most_as_often_as_they_come():
 
 @pytest.mark.parametrize("seconds", [1.0, 60.0, 120.0])
 def test_what_cannot_be_estimated_says_so(seconds):
-    found = _run(rates=hazards(hours_between=64 * seconds / 3600))
+    found = _run(rates=replace(hazards(), hours_between=exact(64 * seconds / 3600)))
     assert found.why.startswith("cannot be estimated: ")
     assert found.time_s is found.goodput is found.num_interruptions is None
     assert found.chance_of_any == pytest.approx(1.0)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from equipoise.economics.uncertain import (
     Input,
-    chance_below,
     exact,
     moved,
     product,
@@ -43,14 +42,6 @@ def test_a_result_moved_alone_has_the_width_of_a_product():
     one_sided = moved(6.0, [(6.0, 7.0)])
     assert (one_sided.low, one_sided.high) == pytest.approx((6.0, 7.0))
     assert math.isinf(moved(6.0, [(6.0, math.inf)]).high)
-
-
-def test_a_chance_is_that_of_half_a_log_normal_on_each_side():
-    amount = Interval(value=2.0, low=1.0, high=8.0, level=0.9)
-    assert [chance_below(each, amount) for each in (1.0, 2.0, 8.0)] == pytest.approx(
-        [0.05, 0.5, 0.95], abs=1e-9
-    )
-    assert [chance_below(each, exact(2.0)) for each in (-1.0, 1.0, 2.5)] == [0.0, 0.0, 1.0]
 
 
 def test_a_product_with_zero_is_zero():

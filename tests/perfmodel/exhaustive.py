@@ -5,19 +5,20 @@ Tests check the search against it; benchmarks time it.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import Estimates, estimate
-from equipoise.perfmodel.layouts import Grid, Numbers, layout_groups
+from equipoise.perfmodel.layouts import CODES, Grid, Numbers, layout_groups
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import MESH_ELEMENTS, Found, Memories, Searched
 from equipoise.perfmodel.space import AXES, Limits, Space, limits
+from equipoise.spec.strategy import FLAGS, Strategy
 
 # A strategy's value, less is better, from the grid and its estimates; broadcasts to the grid's shape.
 Objective: TypeAlias = Callable[[Grid, Estimates], Numbers]
@@ -47,6 +48,19 @@ def legal_strategies(space: Space, limits: Limits, *, most_elements: int) -> Leg
     return LegalStrategies(meshes=meshes, faults=faults)
 
 
+def strategy_at(grid: Grid, index: int) -> Strategy:
+    """The strategy at a flat index of a grid's broadcast shape."""
+    position = np.unravel_index(index, grid.shape)
+    stated: dict[str, Any] = {}
+    for each in fields(grid):
+        value = np.broadcast_to(getattr(grid, each.name), grid.shape)[position]
+        if each.name in CODES:
+            stated[each.name] = CODES[each.name][int(value)]
+        else:
+            stated[each.name] = bool(value) if each.name in FLAGS else int(value)
+    return Strategy(**stated)
+
+
 def search(
     load: Load,
     machine: Machine,
@@ -56,7 +70,7 @@ def search(
     objectives: tuple[Objective, ...],
     num_best: int = 10,
 ) -> Searched:
-    """The best strategies of a space by the first objective, and the Pareto front of all objectives.
+    """The best strategies of a space by the first objective.
 
     load, machine: of plain numbers. objectives: at least one.
     Assumes a strategy fits when what it needs is at most the accelerator's memory.
@@ -79,7 +93,6 @@ def search(
         num_legal=legal.num_legal,
         num_fitting=num_fitting,
         best=pool.best(num_best),
-        front=pool.front(),
         memories=memories.found(),
         faults=legal.faults,
     )
@@ -107,7 +120,7 @@ class _Memories:
             return None
         mesh, element = self.leanest
         return Memories(
-            least_bytes=self.least_bytes, leanest=mesh.strategy(element), nearest_bytes=self.nearest_bytes
+            least_bytes=self.least_bytes, leanest=strategy_at(mesh, element), nearest_bytes=self.nearest_bytes
         )
 
 
@@ -121,15 +134,14 @@ class _Point:
 
     def found(self) -> Found:
         """The strategy it stands for."""
-        return Found(strategy=self.mesh.strategy(self.element), worth=self.worth)
+        return Found(strategy=strategy_at(self.mesh, self.element), worth=self.worth)
 
 
 @dataclass(slots=True)
 class _Pool:
-    """The best for each sizes of the axes, and the front, of the meshes so far."""
+    """The best for each sizes of the axes, of the meshes so far."""
 
     by_axes: dict[tuple[float, ...], _Point] = field(default_factory=dict)
-    unbeaten: list[_Point] = field(default_factory=list)
 
     def add(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
         """Take a mesh into account."""
@@ -142,42 +154,12 @@ class _Pool:
             if value < (np.inf if known is None else known.worth[0]):
                 element = number * allowed.shape[1] + leader
                 self.by_axes[tuple(sizes)] = _point(mesh, element, worth)
-        self._add_to_front(mesh, fits, worth)
-
-    def _add_to_front(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
-        """Add what no point of the front so far is as good as in every objective."""
-        alive = fits
-        for known in self.unbeaten:
-            alive = alive & _better_somewhere(worth, known.worth)
-        elements = np.flatnonzero(alive)
-        while len(elements):
-            left = tuple(each.flat[elements] for each in worth)
-            leader = _point(mesh, int(elements[np.argmin(left[0])]), worth)
-            self.unbeaten = [
-                each
-                for each in self.unbeaten
-                if any(a < b for a, b in zip(each.worth, leader.worth, strict=True))
-            ]
-            self.unbeaten.append(leader)
-            elements = elements[_better_somewhere(left, leader.worth)]
 
     def best(self, num_best: int) -> tuple[Found, ...]:
         """The best for each sizes of the axes, the best first."""
         ordered = sorted(self.by_axes.values(), key=lambda point: point.worth[0])
         return tuple(each.found() for each in ordered[:num_best])
 
-    def front(self) -> tuple[Found, ...]:
-        """The front, the best by the first objective first."""
-        return tuple(each.found() for each in sorted(self.unbeaten, key=lambda point: point.worth))
-
 
 def _point(mesh: Grid, element: int, worth: tuple[Numbers, ...]) -> _Point:
     return _Point(worth=tuple(float(each.flat[element]) for each in worth), mesh=mesh, element=element)
-
-
-def _better_somewhere(worth: tuple[Numbers, ...], than: tuple[float, ...]) -> _Mask:
-    """Where some objective is strictly less than that of a point."""
-    better = worth[0] < than[0]
-    for each, bound in zip(worth[1:], than[1:], strict=True):
-        better = better | (each < bound)
-    return better

@@ -6,9 +6,10 @@ from functools import cache
 import numpy as np
 import pytest
 import scalar
-from exhaustive import legal_strategies
+from exhaustive import legal_strategies, strategy_at
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from legal import fault
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
@@ -16,7 +17,7 @@ from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.perfmodel.space import Space, fault, limits
+from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import COMPRESSIONS, IMPLEMENTATIONS, OFFLOADS, OPTIMIZERS, Strategy
 from equipoise.spec.transformer import Transformer
@@ -162,7 +163,7 @@ def test_arrays_give_what_plain_formulas_give(data):
     found = estimate(load, nodes, mesh, parameters)
     for _ in range(5):
         index = data.draw(st.integers(0, int(np.prod(mesh.shape)) - 1))
-        one = mesh.strategy(index)
+        one = strategy_at(mesh, index)
         assert fault(one, limit) is None
         step = scalar.Step(load, nodes, one, parameters)
         seconds, memory = step.seconds(), step.memory()

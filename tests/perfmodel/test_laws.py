@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from exhaustive import legal_strategies, search
+from exhaustive import legal_strategies, search, strategy_at
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def cases(draw, sizes=(1, 2, 8, 12, 64)):
     assume(meshes)
     mesh = draw(st.sampled_from(meshes))
     last = int(np.prod(mesh.shape)) - 1
-    picked = [mesh.strategy(draw(st.integers(0, last))) for _ in range(4)]
+    picked = [strategy_at(mesh, draw(st.integers(0, last))) for _ in range(4)]
     return load, rates, picked
 
 
@@ -190,7 +190,7 @@ def rated_cases(draw):
     assume(found)
     mesh = draw(st.sampled_from(found))
     last = int(np.prod(mesh.shape)) - 1
-    return load, rates, grid([mesh.strategy(draw(st.integers(0, last))) for _ in range(4)])
+    return load, rates, grid([strategy_at(mesh, draw(st.integers(0, last))) for _ in range(4)])
 
 
 def improved(rates, fact, factor):
@@ -284,7 +284,7 @@ def test_fewer_bits_that_run_faster_are_faster(model, nodes, precision):
         for name in ("bf16", precision)
     )
     assert wide
-    picked = [mesh.strategy(0) for mesh in wide]
+    picked = [strategy_at(mesh, 0) for mesh in wide]
     wide_s = estimate(load, rates, grid(picked), Parameters()).step_s
     few_s = estimate(
         load, rates, grid([replace(each, precision=precision) for each in picked]), Parameters()

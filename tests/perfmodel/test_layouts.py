@@ -3,10 +3,11 @@
 from itertools import product
 
 import pytest
-from exhaustive import legal_strategies
+from exhaustive import legal_strategies, strategy_at
+from legal import fault
 
 from equipoise.perfmodel.layouts import divisors
-from equipoise.perfmodel.space import Limits, Space, fault
+from equipoise.perfmodel.space import Limits, Space
 from equipoise.spec.strategy import PRECISIONS, Strategy
 
 SMALL = Limits(layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32"))
@@ -22,7 +23,7 @@ def strategies(space, limits, most_elements=500):
         for size in mesh.shape:
             count *= size
         for index in range(count):
-            yield mesh.strategy(index)
+            yield strategy_at(mesh, index)
 
 
 def brute_force(space, limits, options):

@@ -5,9 +5,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from exhaustive import legal_strategies, search
+from exhaustive import legal_strategies, search, strategy_at
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from legal import fault
 
 from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
@@ -16,7 +17,7 @@ from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import Memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
 from equipoise.perfmodel.search import Job, fastest
-from equipoise.perfmodel.space import Space, fault, limits
+from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import workload
@@ -112,7 +113,7 @@ def test_it_does_so_whatever_the_calibration_and_the_memory(name, memory_share, 
 def test_a_space_without_legal_strategies_has_no_answer():
     ((quick, whole),) = both("gpt3", "dgx-h100", (7,), (16,), {"pp": (1,)})
     assert quick == whole
-    assert (quick.best, quick.front, quick.memories, quick.num_legal) == ((), (), None, 0)
+    assert (quick.best, quick.memories, quick.num_legal) == ((), None, 0)
     assert quick.faults
 
 
@@ -138,7 +139,7 @@ def pairs(draw):
     )
     bounds = limits(load, rates)
     mesh = draw(st.sampled_from(legal_strategies(space, bounds, most_elements=3000).meshes))
-    picked = mesh.strategy(draw(st.integers(0, int(np.prod(mesh.shape)) - 1)))
+    picked = strategy_at(mesh, draw(st.integers(0, int(np.prod(mesh.shape)) - 1)))
     option, slow, fast = draw(
         st.sampled_from(
             (
@@ -173,7 +174,7 @@ def test_many_calibrations_at_once_are_each_alone():
     load, rates = subject("gpt3", "dgx-h100", 64)
     space = Space(num_accelerators=64, global_batches=(64,), choices={"pp": (4,), "interleave": (2,)})
     mesh = legal_strategies(space, limits(load, rates), most_elements=500).meshes[0]
-    rows = grid([mesh.strategy(index) for index in range(5)])
+    rows = grid([strategy_at(mesh, index) for index in range(5)])
     draws = [
         Parameters().changed({each.name: each.median * scale for each in PRIORS}) for scale in (0.7, 1.0)
     ]
@@ -213,7 +214,7 @@ def held_bytes(_, estimates):
 def rows(load, nodes, space=SPACE):
     """All strategies of a space as flat rows: the strategies, and their estimates one by one."""
     meshes = legal_strategies(space, limits(load, nodes), most_elements=5000).meshes
-    found = [mesh.strategy(index) for mesh in meshes for index in range(np.prod(mesh.shape))]
+    found = [strategy_at(mesh, index) for mesh in meshes for index in range(np.prod(mesh.shape))]
     return found, estimate(load, nodes, grid(found), PARAMETERS)
 
 
@@ -223,7 +224,7 @@ def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
     for mesh in legal_strategies(SPACE, limits(load, nodes), most_elements=5000).meshes:
         together = estimate(load, nodes, mesh, PARAMETERS)
         index = int(np.prod(mesh.shape)) * 2 // 3
-        alone = estimate(load, nodes, grid([mesh.strategy(index)]), PARAMETERS)
+        alone = estimate(load, nodes, grid([strategy_at(mesh, index)]), PARAMETERS)
         for part, kind in ((together.seconds, Seconds), (together.memory, Memory)):
             for each in fields(kind):
                 whole = np.broadcast_to(getattr(part, each.name), mesh.shape).flat[index]
@@ -248,18 +249,6 @@ def test_the_best_is_the_best_of_all_that_fit(model):
     assert [each.worth[0] for each in result.best] == pytest.approx(sorted(by_layout.values())[:7], rel=1e-12)
 
 
-def test_the_front_is_what_no_other_beats():
-    load, nodes = setting(DENSE)
-    found, estimates = rows(load, nodes)
-    worth = np.stack([time_s(grid(found), estimates), estimates.memory.needed], axis=1)
-    beaten = [np.any(np.all(worth <= each, axis=1) & np.any(worth < each, axis=1)) for each in worth]
-    expected = np.unique(worth[~np.array(beaten)].round(12), axis=0)
-    result = search(load, nodes, SPACE, PARAMETERS, objectives=(time_s, held_bytes), num_best=1)
-    ours = np.array([each.worth for each in result.front])
-    assert len(ours) > 5
-    assert np.unique(ours.round(12), axis=0) == pytest.approx(expected, rel=1e-12)
-
-
 def test_what_does_not_fit_is_reported_with_both_amounts():
     load, nodes = setting(DENSE, memory_bytes=2e9)
     _, estimates = rows(load, nodes)
@@ -275,7 +264,7 @@ def test_the_exhaustive_search_of_an_empty_space_has_no_answer():
     load, nodes = setting(DENSE)
     space = Space(num_accelerators=7, global_batches=(16,), choices={"pp": (1,)})
     result = search(load, nodes, space, PARAMETERS, objectives=(time_s,))
-    assert (result.best, result.front, result.memories, result.num_legal) == ((), (), None, 0)
+    assert (result.best, result.memories, result.num_legal) == ((), None, 0)
     assert result.faults
 
 

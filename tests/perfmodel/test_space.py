@@ -1,9 +1,10 @@
 """Rules of what is legal, and spaces that are empty."""
 
 import pytest
+from legal import fault
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.space import Limits, Space, fault
+from equipoise.perfmodel.space import Limits, Space
 from equipoise.spec.strategy import Strategy
 
 SMALL = Limits(layers=6, hidden=64, heads=4, kv_heads=2, experts=0, sequence=64, precisions=("bf16", "fp32"))

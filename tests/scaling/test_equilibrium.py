@@ -101,12 +101,6 @@ def test_nothing_lies_below_one_accelerator():
         assert (found.num_accelerators, found.is_found, found.low) == (1, True, 1)
 
 
-def test_cost_with_a_price_of_waiting_in_closed_form():
-    # T (a N + b) with T = s + p / N is least at N = sqrt(p b / (s a)).
-    (cost,) = located(AMDAHL, (10.0, 1000.0), cheapest("cost", per_accelerator=2.0, fixed=50.0))
-    assert cost.num_accelerators == pytest.approx(math.sqrt(1000.0 * 50.0 / (10.0 * 2.0)), rel=0.02)
-
-
 def test_a_deadline_asks_for_the_smallest_size_that_meets_it():
     (cost,) = located(AMDAHL, (10.0, 1000.0), cheapest("cost", per_accelerator=2.0, deadline_s=30.0))
     assert cost.num_accelerators == pytest.approx(50, abs=1)
@@ -161,7 +155,6 @@ def test_the_sentence_of_the_design():
         "at 64 you are at the balance point (48-96); going to 128 saves 2.1 min (31 %) and costs 1.4x the "
         "accelerator-hours"
     )
-    assert point.accelerator_hours == pytest.approx(64 * 406.0 / 3600.0)
 
 
 @pytest.mark.parametrize(

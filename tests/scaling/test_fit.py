@@ -26,7 +26,7 @@ TRUTHS = (
 def test_exact_times_give_back_the_parameters(law: Law, values: tuple[float, ...]):
     found = fit(points(SIZES, law.predict_s(SIZES, *values)), (law,))
     assert found.best.values == pytest.approx(values, rel=1e-3)
-    assert found.residuals == pytest.approx(np.zeros(len(SIZES)), abs=1e-5)
+    assert law.predict_s(SIZES, *found.best.values) == pytest.approx(law.predict_s(SIZES, *values), rel=1e-5)
 
 
 @pytest.mark.parametrize(("law", "values"), TRUTHS, ids=lambda each: getattr(each, "name", ""))
@@ -90,7 +90,7 @@ def test_extrapolation_is_labelled_by_how_far_it_goes():
         fit(points(SIZES[1:], AMDAHL.predict_s(SIZES[1:], 20.0, 1000.0))), [1.0, 2.0, 64.0, 256.0]
     )
     assert answer.extrapolation.tolist() == [2.0, 1.0, 1.0, 4.0]
-    assert answer.in_domain.tolist() == [False, True, True, False]
+    assert (answer.extrapolation <= 1.0).tolist() == [False, True, True, False]
 
 
 def test_one_slow_run_is_marked_and_left_out():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
 from equipoise.spec import hardware
+from equipoise.spec.catalogue import shipped
 from equipoise.spec.hardware import DTYPES, HARDWARE_FILE, KINDS, AcceleratorAlias, load_hardware
 
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -34,14 +35,16 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_every_raw_accelerator_name_of_the_results_resolves(data_dir: Path) -> None:
     table = rows(data_dir / "mlperf" / "accelerator_names.csv")
     assert len(table) == 94
-    unresolved = [row["raw_name"] for row in table if hardware.accelerator_alias(row["raw_name"]) is None]
+    unresolved = [
+        row["raw_name"] for row in table if hardware.shipped_hardware().alias(row["raw_name"]) is None
+    ]
     # No name at all, CPU-only systems (their processor is the accelerator), and TPU, which needs its system.
     assert unresolved == ["", "N/A", "NA", "TPU"]
 
 
 def test_raw_names_resolve_to_the_chip_memory_and_unit_found_independently(data_dir: Path) -> None:
     for row in rows(data_dir / "mlperf" / "accelerator_names.csv"):
-        alias = hardware.accelerator_alias(row["raw_name"])
+        alias = hardware.shipped_hardware().alias(row["raw_name"])
         if alias is None:
             continue
         chip = hardware.accelerator(alias.slug)
@@ -81,27 +84,27 @@ def test_raw_names_resolve_to_the_chip_memory_and_unit_found_independently(data_
     ],
 )
 def test_spellings_of_the_results(raw: str, slug: str) -> None:
-    assert hardware.accelerator_slug(raw) == slug
+    assert shipped().accelerator_slug(raw) == slug
 
 
 def test_names_match_whole_never_in_part() -> None:
     assert hardware.accelerator("NVIDIA A40").slug == "a40-pcie-48gb"
-    assert hardware.accelerator_slug("RTX A4000") is None
-    assert hardware.accelerator_slug("NVIDIA H100-SXM5-80GB and more") is None
-    assert hardware.accelerator_slug("H100") is None
+    assert shipped().accelerator_slug("RTX A4000") is None
+    assert shipped().accelerator_slug("NVIDIA H100-SXM5-80GB and more") is None
+    assert shipped().accelerator_slug("H100") is None
 
 
 def test_early_tpu_counts_are_cores() -> None:
-    assert hardware.accelerator_alias("tpuv2-512") == AcceleratorAlias(
+    assert hardware.shipped_hardware().alias("tpuv2-512") == AcceleratorAlias(
         slug="tpu-v2", accelerators_per_count=0.5
     )
-    assert hardware.accelerator_alias("tpu-v3") == AcceleratorAlias(slug="tpu-v3")
+    assert hardware.shipped_hardware().alias("tpu-v3") == AcceleratorAlias(slug="tpu-v3")
 
 
 def test_a_bare_tpu_needs_its_system() -> None:
-    assert hardware.accelerator_alias("TPU") is None
-    assert hardware.accelerator_alias("TPU", "tpu-v9-128") is None
-    found = hardware.accelerator_alias("TPU", "tpu-v4-6912")
+    assert hardware.shipped_hardware().alias("TPU") is None
+    assert hardware.shipped_hardware().alias("TPU", "tpu-v9-128") is None
+    found = hardware.shipped_hardware().alias("TPU", "tpu-v4-6912")
     assert found == AcceleratorAlias(slug="tpu-v4")
 
 
@@ -313,7 +316,7 @@ def test_a_name_is_never_completed_by_words_that_tell_chips_apart(name: str) -> 
 
 def test_names_in_logs_are_never_completed() -> None:
     for name in ("h100", "rtx4090", "a100 80gb", "gb200"):
-        assert hardware.accelerator_slug(name) is None
+        assert shipped().accelerator_slug(name) is None
         assert hardware.exact_accelerator(name) is None
 
 

@@ -163,7 +163,7 @@ def kernel_id() -> str:
 
 def num_memory_kills() -> int | None:
     """How often this machine's kernel has ended a process for want of memory; None where not told."""
-    text = _text(Path("/proc/vmstat"))
+    text = file_text(Path("/proc/vmstat"))
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else None
 
@@ -179,7 +179,7 @@ def _clock_hz() -> float | None:
 
 
 def _cpuinfo(key: str) -> str | None:
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
+    for line in file_text(Path("/proc/cpuinfo")).splitlines():
         name, _, value = line.partition(":")
         if name.strip() == key:
             return value.strip()
@@ -187,10 +187,11 @@ def _cpuinfo(key: str) -> str | None:
 
 
 def _line(path: Path) -> str | None:
-    return _text(path).strip() or None
+    return file_text(path).strip() or None
 
 
-def _text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """What a file of the kernel says; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -59,11 +59,6 @@ class Metering:
         self._sampler.__exit__(kind, error, trace)
         self._memory = self._on.memory()
 
-    @property
-    def wall_s(self) -> float:
-        """How long the window lasted."""
-        return self._wall_s
-
     def gathered(self) -> Mapping[str, Any]:
         """On rank 0 the fields of a result: memory, utilisation, energy; nothing on others. All must call."""
         share = {

@@ -67,14 +67,20 @@ def _record(record: Record) -> tuple[str, ...]:
 
 def _errors(title: str, by_name: dict[str, Errors]) -> str:
     rows = [
-        (name, str(each.num_groups), _percent(each.median_abs_error), _percent(each.p90_abs_error))
+        (
+            name,
+            str(each.num_groups),
+            or_dash(each.median_abs_error),
+            or_dash(each.p90_abs_error),
+        )
         for name, each in by_name.items()
         if each.num_groups
     ]
     return table_text((title, "held out", "median", "90 % within"), rows, align="<>>>")
 
 
-def _percent(fraction: float | None) -> str:
+def or_dash(fraction: float | None) -> str:
+    """A fraction in percent; a dash where it is not known."""
     return "-" if fraction is None else format_percent(fraction)
 
 

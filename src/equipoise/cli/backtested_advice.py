@@ -6,6 +6,7 @@ from typing import Any
 
 from equipoise.advice.forecast.advice_record import ALL_JUMPS, AdviceErrors, advice_errors
 from equipoise.advice.forecast.held_out_advice import LARGEST_KNOWN, OBJECTIVES, OURS, HeldOutAdvice
+from equipoise.cli.backtested import or_dash
 from equipoise.cli.output import clipped, printable, table_text
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_count, format_percent, significant
@@ -89,9 +90,9 @@ def _objectives(errors: Sequence[AdviceErrors]) -> str:
             _HELD_OUT[each.held_out],
             str(each.num_groups),
             str(each.num_compared),
-            _percent(each.ways[OURS].within_doubling),
-            _percent(each.ways[OURS].median_regret),
-            _percent(each.ways[OURS].p90_regret),
+            or_dash(each.ways[OURS].within_doubling),
+            or_dash(each.ways[OURS].median_regret),
+            or_dash(each.ways[OURS].p90_regret),
             format_percent(each.coverage),
         )
         for each in errors
@@ -122,20 +123,16 @@ def _rules(errors: Sequence[AdviceErrors]) -> str:
         (
             title,
             _HELD_OUT[each.held_out],
-            _percent(each.ways[name].within_doubling),
-            _percent(each.ways[name].median_regret),
-            _percent(each.ways[name].mean_measured_regret),
-            _percent(each.ways[name].p90_measured_regret),
+            or_dash(each.ways[name].within_doubling),
+            or_dash(each.ways[name].median_regret),
+            or_dash(each.ways[name].mean_measured_regret),
+            or_dash(each.ways[name].p90_measured_regret),
         )
         for each in errors
         for name, title in _WAYS.items()
     ]
     head = ("balance by", "held out", "within 2x", "regret", "mean lost", "p90")
     return table_text(head, rows, align="<<>>>>")
-
-
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else format_percent(fraction)
 
 
 def _worst(results: Sequence[HeldOutAdvice]) -> str:

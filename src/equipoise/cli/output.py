@@ -135,9 +135,9 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def paragraph(sentence: str, hanging: int = 2) -> str:
-    """A sentence in lines of the width, those after the first set in by so many columns."""
-    return f"{fill(printable(sentence), width_columns(), subsequent_indent=' ' * hanging)}\n"
+def paragraph(sentence: str) -> str:
+    """A sentence in lines of the width, those after the first set in."""
+    return f"{fill(printable(sentence), width_columns(), subsequent_indent='  ')}\n"
 
 
 def width_columns() -> int:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.store import Store
@@ -34,11 +35,7 @@ class Pace:
         everything = [seconds for each in self.took_s.values() for seconds in each]
         if not everything:
             return None
-        return sum(_mean(self.took_s.get(cell.num_ranks, everything)) for cell in rest)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+        return sum(fmean(self.took_s.get(cell.num_ranks, everything)) for cell in rest)
 
 
 def words(cell: Cell) -> str:

@@ -7,8 +7,7 @@ from functools import cache
 from statistics import NormalDist, fmean, stdev
 
 from equipoise.economics.tables import table
-from equipoise.economics.uncertain import LEVEL, exact, spread, stated
-from equipoise.errors import UsageError
+from equipoise.economics.uncertain import LEVEL, spread, stated
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S
 
@@ -103,44 +102,31 @@ def wave_hits_per_hour(num_nodes: float, *, waves_per_hour: float, wave_share: f
     return waves_per_hour * -math.expm1(num_nodes * math.log1p(-wave_share))
 
 
-def hazards(*, hours_between: float | None = None, waves_per_hour: float | None = None) -> Hazards:
-    """What is usual, or the user's own rates.
+@cache
+def hazards() -> Hazards:
+    """What is usual.
 
-    hours_between: of one accelerator between failures. waves_per_hour: of reclaimed spot capacity.
-    Raises UsageError for what is no rate.
     Assumes the next cluster is as those published: hours between failures log-normal over clusters, spot
     rates within those published.
     """
-    return _hazards(hours_between, waves_per_hour)
-
-
-@cache
-def _hazards(hours_between: float | None, waves_per_hour: float | None) -> Hazards:
-    for option, rate in (("--mtbf", hours_between), ("--waves", waves_per_hour)):
-        if rate is not None and not 0.0 < rate < math.inf:
-            raise UsageError(f"{option} is {rate!r}; expected a number above 0")
     usual = table("failures.toml")["usual"]
     share = _wave_share()
     return Hazards(
-        hours_between=_hours_between() if hours_between is None else exact(hours_between),
+        hours_between=_hours_between(),
         restart_s=stated(usual["restart_s"]),
         storage_byte_per_s_per_node=stated(usual["storage_byte_per_s_per_node"]),
         checkpoint_bytes_per_param=float(usual["checkpoint_bytes_per_param"]),
-        waves_per_hour=_waves_per_hour(share.value) if waves_per_hour is None else exact(waves_per_hour),
+        waves_per_hour=_waves_per_hour(share.value),
         wave_share=share,
         replacement_s=stated(usual["replacement_s"]),
         basis=(
-            f"failures: {', '.join(each.name for each in clusters())}"
-            if hours_between is None
-            else "failures: your own rate",
+            f"failures: {', '.join(each.name for each in clusters())}",
             f"restart: {usual['restart_source']}",
             f"storage: {usual['storage_source']}",
             f"checkpoint: {usual['checkpoint_source']}",
         ),
         spot_basis=(
-            f"spot: {', '.join(each.name for each in spot_traces())}"
-            if waves_per_hour is None
-            else "spot: your own rate of waves",
+            f"spot: {', '.join(each.name for each in spot_traces())}",
             f"replacement of spot nodes: {usual['replacement_source']}",
         ),
     )

@@ -39,13 +39,11 @@ class Electricity:
     is_own_pue: bool = False
 
 
-def grid(region: str = DEFAULT_GRID, *, kg_co2_per_kwh: float | None = None) -> Grid:
-    """The carbon intensity of a region, or the user's own.
+def grid(region: str = DEFAULT_GRID) -> Grid:
+    """The carbon intensity of a region.
 
     Raises SpecError when the region is not in grids.toml.
     """
-    if kg_co2_per_kwh is not None:
-        return Grid(region=region, kg_co2_per_kwh=kg_co2_per_kwh, basis="your own figure")
     found = table("grids.toml")
     regions = found["kg_co2_per_kwh"]
     if region not in regions:

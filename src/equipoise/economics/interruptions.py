@@ -4,9 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from equipoise.economics.failures import Hazards, hazards, wave_hits_per_hour
 from equipoise.economics.uncertain import Bar, Input, moved
 from equipoise.errors import UsageError
@@ -312,24 +309,3 @@ def _assumes(job: _Job, rates: Hazards) -> Iterator[str]:
         yield from rates.spot_basis
     if job.checkpoint_bytes is None:
         yield f"a checkpoint takes {_UNKNOWN_CHECKPOINT_S:g} s: the number of trained parameters is not known"
-
-
-# What is usual on demand, for the estimators that still divide by it.
-_USUAL_BETWEEN_S = 1.8e8
-_USUAL_RESTART_S = 600.0
-
-
-def goodput_fraction(num_accelerators: ArrayLike) -> NDArray[np.float64]:
-    """The share of a long run's time that is progress, in (0, 1], on demand, by Llama 3's rates.
-
-    Returns an array of the shape of num_accelerators.
-    Assumes checkpoints of 10 s at the best interval, half of which is lost at each failure, restarts of ten
-    minutes, and that any accelerator stops all. `interrupted` is what knows the job; estimators of whole
-    times use this one until they give work.
-    Source: Young 1974; Daly 2006: overhead C / tau + (tau / 2 + R) / M. 419 unexpected interruptions of
-    16,384 accelerators in 54 days: one per 1.8e8 accelerator-seconds (Llama team 2024, section 3.3.4).
-    """
-    between_s = _USUAL_BETWEEN_S / np.asarray(num_accelerators, dtype=float)
-    interval_s = np.sqrt(2.0 * _UNKNOWN_CHECKPOINT_S * between_s)
-    lost = _UNKNOWN_CHECKPOINT_S / interval_s + (interval_s / 2 + _USUAL_RESTART_S) / between_s
-    return np.asarray(1.0 / (1.0 + lost))

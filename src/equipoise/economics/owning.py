@@ -12,7 +12,6 @@ from equipoise.economics.grids import Electricity, electricity
 from equipoise.economics.tables import table
 from equipoise.economics.uncertain import (
     LEVEL,
-    Evaluate,
     Input,
     Tornado,
     Values,
@@ -177,7 +176,7 @@ def ownership(
         rent_usd_per_month=propagated(flows.rent_usd, inputs),
         running_usd_per_month=propagated(flows.running_usd, inputs),
         months_to_break_even=months,
-        chance_in_lifetime=_chance(flows.pays, (*inputs, lifetime)),
+        chance_in_lifetime=float(np.mean(drawn(flows.pays, (*inputs, lifetime)))),
         return_usd=propagated(flows.return_usd, inputs),
         even_at_utilisation=_even_at(flows, inputs),
         tornado=tornado("return", "USD", flows.return_usd, inputs),
@@ -252,11 +251,6 @@ def _inputs(
         ("worth after 3 years", "of price", bought.residual_fraction),
     )
     return tuple(Input(name=name, unit=unit, interval=interval) for name, unit, interval in named)
-
-
-def _chance(evaluate: Evaluate, inputs: tuple[Input, ...]) -> float:
-    """The share of draws in which something holds."""
-    return float(np.mean(drawn(evaluate, inputs)))
 
 
 def _even_at(flows: _Flows, inputs: tuple[Input, ...]) -> float | None:

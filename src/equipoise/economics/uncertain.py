@@ -122,29 +122,6 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
     return Interval(value=value, low=value * math.exp(-math.sqrt(below)), high=high, level=level)
 
 
-def chance_below(limit: float, amount: Interval) -> float:
-    """The probability that an amount is at most a limit.
-
-    Assumes the logarithm of a positive amount is normal on either side of its value, as `product` does.
-    Source: definition.
-
-    >>> [round(chance_below(limit, spread(2.0, 0.5)), 3) for limit in (2.0 / math.exp(0.5), 2.0, 4e9)]
-    [0.05, 0.5, 1.0]
-    """
-    if limit <= 0.0:
-        return 0.0
-    end = amount.low if limit < amount.value else amount.high
-    if limit == amount.value:
-        return 0.5
-    if end == amount.value:
-        return float(limit > amount.value)
-    if math.isinf(end):
-        return 0.5
-    reach = NormalDist().inv_cdf((1.0 + amount.level) / 2.0)
-    halves = math.log(limit / amount.value) / abs(math.log(end / amount.value))
-    return NormalDist().cdf(reach * halves)
-
-
 def _log_ratio(one: float, other: float) -> float:
     """The logarithm of a ratio; 0 for equal ones, infinite ones too."""
     return 0.0 if one == other else math.log(one / other)

@@ -23,9 +23,7 @@ from equipoise.spec.strategy import Strategy
 def training_script(strategy: Strategy) -> str:
     """A whole script that trains with the data axis alone, as the strategy says; it runs as it stands."""
     alone = strategy.dp == 1 and not is_sharded(strategy)
-    wrapped = (
-        _alone(strategy) if alone else _sharded(strategy) if is_sharded(strategy) else _replicated(strategy)
-    )
+    wrapped = (_compiled if alone else _sharded if is_sharded(strategy) else _replicated)(strategy)
     body = [
         rendered("begin_alone" if alone else "begin"),
         tf32_line(strategy),
@@ -97,10 +95,6 @@ def _constants(strategy: Strategy) -> str:
 
 def _compiled(strategy: Strategy) -> str:
     return "model = torch.compile(model)\n" if strategy.implementation == "compiled" else ""
-
-
-def _alone(strategy: Strategy) -> str:
-    return _compiled(strategy)
 
 
 def _replicated(strategy: Strategy) -> str:

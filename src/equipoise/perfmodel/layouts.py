@@ -22,7 +22,7 @@ from equipoise.perfmodel.space import (
     axes_fault,
     expert_fault,
 )
-from equipoise.spec.strategy import CHOICES, FLAGS, Strategy
+from equipoise.spec.strategy import CHOICES, Strategy
 
 Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
@@ -78,21 +78,6 @@ class Grid:
     def num_microbatches(self) -> Numbers:
         """Micro-batches a dp rank goes through in a step."""
         return self.global_batch_samples / (self.dp * self.microbatch_samples)
-
-    def strategy(self, index: int) -> Strategy:
-        """The strategy at a flat index of the broadcast shape."""
-        shape = self.shape
-        position = np.unravel_index(index, shape)
-        stated: dict[str, Any] = {}
-        for field in fields(self):
-            value = np.broadcast_to(getattr(self, field.name), shape)[position]
-            if field.name in CODES:
-                stated[field.name] = CODES[field.name][int(value)]
-            elif field.name in FLAGS:
-                stated[field.name] = bool(value)
-            else:
-                stated[field.name] = int(value)
-        return Strategy(**stated)
 
 
 def grid(strategies: Sequence[Strategy]) -> Grid:

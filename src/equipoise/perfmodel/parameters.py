@@ -46,11 +46,6 @@ class Prior:
     largest: float = float("inf")
     local: bool = False
 
-    @property
-    def factor(self) -> float:
-        """How far from the median the number lies two times in three, up or down."""
-        return math.exp(self.log_sd)
-
 
 def prior_field(
     median: float,

@@ -256,11 +256,6 @@ class Overlap:
     computed_s: Numbers
     ended_s: Numbers
 
-    @property
-    def exposed_s(self) -> Numbers:
-        """Seconds in which only messages are waited for."""
-        return self.ended_s - self.computed_s
-
 
 def overlapped(
     backward_s: ArrayLike,

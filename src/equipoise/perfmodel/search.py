@@ -73,15 +73,13 @@ class Memories:
 class Searched:
     """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
 
-    best: the best for each sizes of the axes, the first objective's best first. front: those that no other
-    beats in one objective without losing in another. memories: None where nothing is legal. faults: why
-    layouts are illegal, with their number.
+    best: the best for each sizes of the axes, the best first. memories: None where nothing is legal. faults:
+    why layouts are illegal, with their number.
     """
 
     num_legal: int
     num_fitting: int
     best: tuple[Found, ...]
-    front: tuple[Found, ...]
     memories: Memories | None
     faults: Counter[str]
 
@@ -110,7 +108,6 @@ def fastest(job: Job, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Se
             num_legal=counted.num_legal,
             num_fitting=counted.num_fitting,
             best=found,
-            front=found[:1],
             memories=counted.memories(),
             faults=wrong,
         )

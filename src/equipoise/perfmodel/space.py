@@ -124,35 +124,6 @@ def limits(load: Load, machine: Machine) -> Limits:
     )
 
 
-def fault(strategy: Strategy, limits: Limits) -> str | None:
-    """Why the model or chip does not allow a strategy, in a few words; None where it does."""
-    ranks = strategy.dp * strategy.cp
-    return (
-        axes_fault(limits, tp=strategy.tp, pp=strategy.pp, cp=strategy.cp)
-        or expert_fault(limits, ranks=ranks * strategy.tp, ep=strategy.ep)
-        or pipeline_fault(
-            limits, pp=strategy.pp, interleave=strategy.interleave, num_microbatches=strategy.num_microbatches
-        )
-        or split_fault(
-            limits,
-            tp=strategy.tp,
-            cp=strategy.cp,
-            sequence_parallel=strategy.sequence_parallel,
-            tp_overlap=strategy.tp_overlap,
-        )
-        or state_fault(ranks=ranks, pp=strategy.pp, zero_stage=strategy.zero_stage, offload=strategy.offload)
-        or exchange_fault(
-            ranks=ranks,
-            zero_stage=strategy.zero_stage,
-            compression=strategy.compression,
-            compression_rank=strategy.compression_rank,
-            sync_period=strategy.sync_period,
-        )
-        or adapter_fault(limits, tp=strategy.tp, trained=strategy.trained, lora_rank=strategy.lora_rank)
-        or precision_fault(limits, strategy.precision)
-    )
-
-
 def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> str | None:
     """Why these sizes of the tensor, pipeline and context axes are illegal.
 

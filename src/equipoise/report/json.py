@@ -37,7 +37,8 @@ def fields_of(record: object) -> dict[str, Any]:
     found = {name: _value(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
     for each in fields(record):
         value = getattr(record, each.name)
-        if each.metadata.get("json", True) and not isinstance(value, np.ndarray) and not _is_function(value):
+        is_left_out = isinstance(value, np.ndarray) or (callable(value) and not is_dataclass(value))
+        if each.metadata.get("json", True) and not is_left_out:
             found[each.name] = _value(value)
     return found
 
@@ -46,10 +47,6 @@ def candidate_fields(candidate: Candidate) -> dict[str, Any]:
     """A candidate: `accelerator` is the accelerator or system asked for, as in `id`; `chip` its chip."""
     found = fields_of(candidate)
     return found | {"accelerator": found.pop("system"), "chip": candidate.accelerator}
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and not is_dataclass(value)
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -28,39 +28,27 @@ def closed(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def comparable(
-    scores: pl.DataFrame,
-    *,
-    workload: str | None = None,
-    accelerator: str | None = None,
-    round_: str | None = None,
-    max_accelerators: int | None = None,
+    scores: pl.DataFrame, *, workload: str | None = None, accelerator: str | None = None
 ) -> pl.DataFrame:
     """The rows that can be compared: closed division, with an official score and a number of accelerators.
 
-    scores: a frame of the table `scores`; its round is the column `campaign`, or `round` where that is its
-    name. workload, accelerator, round_: names as the table has them; any unless given. max_accelerators: the
-    most accelerators of a row; inclusive.
+    scores: a frame of the table `scores`. workload, accelerator: names as it has them; any unless given.
     Returns the rows in their order.
     """
     rows = closed(scores).filter(SCORED)
-    campaign = "campaign" if "campaign" in rows.columns else "round"
-    for column, wanted in (("workload", workload), ("accelerator", accelerator), (campaign, round_)):
+    for column, wanted in (("workload", workload), ("accelerator", accelerator)):
         if wanted is not None:
             rows = rows.filter(pl.col(column) == wanted)
-    return rows if max_accelerators is None else rows.filter(pl.col("num_accelerators") <= max_accelerators)
+    return rows
 
 
-def published_results(
-    scores: pl.DataFrame, workload: str, accelerator: str, num_accelerators: int | None = None
-) -> pl.DataFrame:
+def published_results(scores: pl.DataFrame, workload: str, accelerator: str) -> pl.DataFrame:
     """The comparable results of a workload on an accelerator: newest round first, in it the fastest first.
 
-    scores: a frame of the table `scores`. num_accelerators: exactly so many; any unless given.
+    scores: a frame of the table `scores`.
     Campaigns that are not MLPerf rounds are left out: their place in time is not known.
     """
     rows = comparable(scores, workload=workload, accelerator=accelerator)
-    if num_accelerators is not None:
-        rows = rows.filter(pl.col("num_accelerators") == num_accelerators)
     rounds = sorted(filter(is_round, rows["campaign"].drop_nulls().unique()), key=round_order, reverse=True)
     rows = rows.filter(pl.col("campaign").is_in(rounds))
     newest_first = pl.col("campaign").replace_strict(rounds, range(len(rounds)), return_dtype=pl.Int64)

@@ -56,10 +56,6 @@ def olympic_runs(times_s: Sequence[float], *, num_failed: int, num_dropped_each_
     return tuple(by_time[num_dropped_each_end : len(by_time) - (num_dropped_each_end - num_failed)])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 @dataclass(frozen=True, slots=True)
 class _Olympic:
     """One way of counting: the runs in its mean, and how many failed in its eyes."""
@@ -84,7 +80,7 @@ def _olympic(outcomes: Sequence[Outcome], rules: MlperfRules, *, forgiven: froze
         dropped = num_failed
     times_s = [time_s for index in good if (time_s := outcomes[index].time_s) is not None]
     kept = olympic_runs(times_s, num_failed=dropped, num_dropped_each_end=rules.num_dropped_each_end)
-    mean_s = _mean([times_s[index] for index in kept]) if kept else None
+    mean_s = sum(times_s[index] for index in kept) / len(kept) if kept else None
     return _Olympic(counted=tuple(good[index] for index in kept), mean_s=mean_s, num_failed=num_failed)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from equipoise.errors import UsageError
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.units import HOUR_S, format_count, format_duration, format_percent
+from equipoise.units import format_count, format_duration, format_percent
 
 _SIZES_PER_OCTAVE = 64
 _IDEAL_SPEEDUP = 2.0  # of a doubling
@@ -103,11 +103,6 @@ class Equilibrium:
     def is_found(self) -> bool:
         """Whether the point lies at the number, and not at an end of the sizes or beyond it."""
         return self.limited_by is None and not self.is_smallest
-
-    @property
-    def accelerator_hours(self) -> float:
-        """What the training takes at this size."""
-        return self.num_accelerators * self.time_s / HOUR_S
 
 
 def _at_extreme(curves: Curves, score: FloatArray) -> FloatArray:
@@ -212,16 +207,14 @@ KINDS = (BALANCE, MARGINAL, FLOOR, PEAK)
 _ANSWERS = (BALANCE.name, MARGINAL.name, FLOOR.name)
 
 
-def cheapest(name: str, *, per_accelerator: float, fixed: float = 0.0, deadline_s: float = math.inf) -> Kind:
+def cheapest(name: str, *, per_accelerator: float, deadline_s: float = math.inf) -> Kind:
     """The kind that means the least total of something paid by time: money, energy or carbon.
 
-    per_accelerator, fixed: paid in a second for each accelerator, and for the job whatever its size (the
-    value of an hour of waiting; the power of the rest of the machine room). deadline_s: longer times are not
-    allowed.
+    per_accelerator: paid in a second for each. deadline_s: longer times are not allowed.
     """
 
     def locate(curves: Curves) -> FloatArray:
-        total = curves.time_s * (per_accelerator * curves.sizes + fixed)
+        total = curves.time_s * per_accelerator * curves.sizes
         allowed = curves.time_s <= deadline_s
         found = _at_extreme(curves, np.where(allowed, -total, -math.inf))
         return np.where(allowed.any(axis=1), found, math.inf)
@@ -230,8 +223,7 @@ def cheapest(name: str, *, per_accelerator: float, fixed: float = 0.0, deadline_
     return Kind(
         name=name,
         title=f"the size of least {name}{within}",
-        definition=f"the size with the least {name}{within}: {per_accelerator:g} a second for each "
-        f"accelerator and {fixed:g} for the job",
+        definition=f"the size with the least {name}{within}, {per_accelerator:g} a second per accelerator",
         locate=locate,
     )
 
@@ -396,11 +388,8 @@ _BEYOND = {
 }
 
 
-def step_words(point: Equilibrium, *, factor: str = ".2g") -> str:
-    """What going on to the next size would bring and cost; empty where there is none.
-
-    factor: how to write that of the cost.
-    """
+def step_words(point: Equilibrium) -> str:
+    """What going on to the next size would bring and cost; empty where there is none."""
     after = point.next_step
     if after is None:
         return ""
@@ -409,7 +398,7 @@ def step_words(point: Equilibrium, *, factor: str = ".2g") -> str:
     caveat = ", by extrapolation" if after.is_extrapolated else ""
     return (
         f"going to {format_count(after.num_accelerators)} {gain} and costs "
-        f"{after.accelerator_hours_factor:{factor}}x the accelerator-hours{caveat}"
+        f"{after.accelerator_hours_factor:.2g}x the accelerator-hours{caveat}"
     )
 
 

@@ -114,13 +114,11 @@ class LawFit:
 class Fit:
     """The laws that explain the points, the heaviest first.
 
-    odds: against the times not depending on the size. outliers: (n_runs,) runs left out as too far from any
-    law.
+    outliers: (n_runs,) runs left out as too far from any law.
     """
 
     points: Points
     laws: tuple[LawFit, ...]
-    odds: float
     outliers: BoolArray
 
     @property
@@ -132,11 +130,6 @@ class Fit:
     def domain(self) -> Domain:
         """The sizes that were measured and used."""
         return self.points.where(~self.outliers).domain
-
-    @property
-    def residuals(self) -> FloatArray:
-        """Log of measured over fitted time of every run, by the best law: (n_runs,)."""
-        return _residuals(self.best.law, self.best.values, self.points)
 
     def curves_s(self, num_accelerators: ArrayLike) -> FloatArray:
         """Expected seconds by equally likely curves: (n_sizes,) -> (n_curves, n_sizes)."""
@@ -157,11 +150,6 @@ class Prediction:
     high_s: FloatArray
     extrapolation: FloatArray
     level: float
-
-    @property
-    def in_domain(self) -> BoolArray:
-        """Whether the size lies inside the measured range."""
-        return self.extrapolation <= 1.0
 
 
 def points(num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None) -> Points:
@@ -203,7 +191,7 @@ def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEAS
         for each, weight in zip(posteriors, weights, strict=True)
     ]
     order = sorted(fits, key=lambda each: -each.weight)
-    return Fit(points=data, laws=tuple(order), odds=float(np.exp(min(log_odds, 700.0))), outliers=far)
+    return Fit(points=data, laws=tuple(order), outliers=far)
 
 
 def predict(

@@ -85,11 +85,6 @@ class PooledPrediction:
     outside: str | None
     evidence: tuple[Evidence, ...]
 
-    @property
-    def in_domain(self) -> bool:
-        """Whether sizes like this one, in a step like this one, are among the evidence."""
-        return self.outside is None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 
 from equipoise.spec.cluster import Cluster, NodeFacts, System, Systems, load_systems, shipped_systems
 from equipoise.spec.hardware import Accelerator, AcceleratorAlias, Hardware, load_hardware
-from equipoise.spec.mlperf_rules import MlperfRules
 from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shipped_workloads
 
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
@@ -101,10 +100,6 @@ class Catalogue:
     def workloads(self) -> tuple[Workload, ...]:
         """Every workload, in the order of the files."""
         return tuple(self.workload_table.workloads.values())
-
-    def workload_rules(self, slug: str) -> MlperfRules:
-        """How MLPerf scores a workload; for a name that the table lacks, common values with `known` False."""
-        return self.workload_table.rules(slug)
 
 
 def catalogue(hardware: Sequence[Path] = (), workloads: Sequence[Path] = ()) -> Catalogue:

@@ -225,31 +225,6 @@ def exact_accelerator(raw: str) -> Accelerator | None:
     return shipped_hardware().exact(raw)
 
 
-def accelerator_alias(raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-    """What a raw accelerator name means, or None when the table does not have it.
-
-    system_name: needed where the raw name alone says too little (`TPU` of v0.7 and v1.0).
-
-    >>> accelerator_alias("tpuv3-8")
-    AcceleratorAlias(slug='tpu-v3', accelerators_per_count=0.5)
-    >>> accelerator_alias("TPU") is None
-    True
-    >>> accelerator_alias("TPU", "tpu-v4-128").slug
-    'tpu-v4'
-    """
-    return shipped_hardware().alias(raw, system_name)
-
-
-def accelerator_slug(raw: str, system_name: str | None = None) -> str | None:
-    """The slug a raw accelerator name stands for, or None when the table does not have it.
-
-    >>> accelerator_slug("NVIDIA A100 - PCIe - 80 GB")
-    'a100-pcie-80gb'
-    """
-    found = accelerator_alias(raw, system_name)
-    return None if found is None else found.slug
-
-
 def slug_typed(name: str) -> str | None:
     """The slug of a name that a person typed, short names included; None where the table does not have it.
 

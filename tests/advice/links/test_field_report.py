@@ -188,3 +188,12 @@ def test_settings_that_nothing_is_known_of_are_refused():
 def test_models_and_cards_are_in_the_tables():
     assert all(workload(each.workload.slug) for each in report().models)
     assert all(accelerator(slug) for slug in CARDS)
+
+
+def test_crossovers_are_interpolated_on_logarithms():
+    # By hand: half-way between 1 M and 100 M in logarithms is 10 M.
+    assert field_report.crossover([1e6, 1e8], np.array([0.95, 1.15])) == pytest.approx(1e7)
+    assert field_report.crossover([1e6, 1e8], np.array([0.9, 1.0])) is None
+    assert field_report.crossover([1e6, 1e8], np.array([1.2, 1.3])) == pytest.approx(1e6)
+    # One that falls back counts from where it stays above.
+    assert field_report.crossover([1e6, 1e7, 1e8], np.array([1.2, 0.95, 1.15])) > 1e7

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from equipoise.advice.links.pair import (
+    Pair,
     Subjects,
     cases,
-    crossover,
-    pair,
     seconds,
     speedups,
 )
@@ -18,6 +17,7 @@ from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import accelerator
+from equipoise.spec.link_class import reach
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
 
@@ -29,8 +29,8 @@ PUBLISHED_3090 = {"mobilenet_v2": (512, 1832.14), "resnet50": (512, 826.06), "vi
 @pytest.fixture(scope="module")
 def middle():
     card = accelerator("rtx-2080-ti-pcie-11gb")
-    pairs = [pair(card, name) for name in ("PHB", "NV2")]
-    subjects = Subjects.of([workload(name) for name in MODELS])
+    pairs = [Pair.over(card, reach(name, card)) for name in ("PHB", "NV2")]
+    subjects = Subjects.of_loads([workload_load(workload(name)) for name in MODELS])
     return np.median(speedups(cases(pairs, subjects, (8, 64))), axis=0)
 
 
@@ -45,8 +45,13 @@ def test_a_larger_batch_gains_more(middle):
 
 
 def test_causes_sum_to_the_step():
+    card = accelerator("rtx-3090-pcie-24gb")
     found = seconds(
-        cases([pair(accelerator("rtx-3090-pcie-24gb"))], Subjects.of([workload("resnet50")]), (32,))
+        cases(
+            [Pair.over(card, reach("PHB", card))],
+            Subjects.of_loads([workload_load(workload("resnet50"))]),
+            (32,),
+        )
     )
     parts = (found.share, found.launching, found.copying, found.buffers, found.exposed, found.waiting)
     assert sum(np.broadcast_to(part, found.step.shape) for part in parts) == pytest.approx(found.step)
@@ -71,12 +76,3 @@ def test_one_card_alone_trains_as_fast_as_published(name):
         Parameters(),
     )
     assert batch / float(np.squeeze(found.step_s)) == pytest.approx(per_s, rel=0.15)
-
-
-def test_crossovers_are_interpolated_on_logarithms():
-    # By hand: half-way between 1 M and 100 M in logarithms is 10 M.
-    assert crossover([1e6, 1e8], np.array([0.95, 1.15])) == pytest.approx(1e7)
-    assert crossover([1e6, 1e8], np.array([0.9, 1.0])) is None
-    assert crossover([1e6, 1e8], np.array([1.2, 1.3])) == pytest.approx(1e6)
-    # One that falls back counts from where it stays above.
-    assert crossover([1e6, 1e7, 1e8], np.array([1.2, 0.95, 1.15])) > 1e7

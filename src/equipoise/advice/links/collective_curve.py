@@ -52,22 +52,6 @@ class Curve:
     num_points: int
     log_sd: float
 
-    def seconds(self, payload_bytes: float) -> float:
-        """The time of a message: by the line of its range; between ranges, by that of the nearer end.
-
-        Assumes that beyond the sizes measured the outermost lines go on.
-        Source: the lines of fit_curve.
-        """
-        line = next(
-            (
-                one
-                for one, after in pairwise(self.regimes)
-                if payload_bytes**2 <= one.to_bytes * float(after.from_bytes)
-            ),
-            self.regimes[-1],
-        )
-        return line.latency_s + payload_bytes / line.byte_per_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:

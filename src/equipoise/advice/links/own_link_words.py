@@ -58,7 +58,7 @@ def _rest(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
     if not own.figures:
         yield "No link was timed: all are of the catalogue."
         return
-    others = f"{_listed(own.by_law)} and " if own.by_law else ""
+    others = f"{', '.join(own.by_law)} and " if own.by_law else ""
     yield (
         f"By the law fitted to these: {others}groups of other sizes, less sure by "
         f"{format_percent(OCTAVE_LOG_SD)} a doubling away."
@@ -86,7 +86,3 @@ def _link(link: Link) -> str:
 
 def _micro(seconds: float) -> str:
     return f"{seconds / MICROSECOND_S:.3g} us"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names)

@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 
 from equipoise.advice.validation.calibrated_model import prior_model
 from equipoise.perfmodel.layouts import CODES, Grid, grid
-from equipoise.perfmodel.load import Load, stacked, workload_load
+from equipoise.perfmodel.load import Load, stacked
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import ExchangedTensors, ReplicaSeconds, exchanged_tensors, replica_seconds
 from equipoise.spec.cluster import joined, usual_system
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.link_class import Reach, reach
+from equipoise.spec.link_class import Reach
 from equipoise.spec.strategy import Strategy
-from equipoise.spec.workload import Workload
 
 # Below this, what two gain over one is not worth a second accelerator's trouble.
 LEAST_GAIN = 1.05
@@ -68,11 +67,6 @@ class Pair:
         )
 
 
-def pair(accelerator: Accelerator, link_class: str = "PHB", *, has_peers: bool | None = None) -> Pair:
-    """Two accelerators over a class of link. Raises SpecError where they have no such link."""
-    return Pair.over(accelerator, reach(link_class, accelerator, has_peers=has_peers))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subjects:
     """Models whose steps are asked for: loads along the first axis, what each holds, and their precisions."""
@@ -80,11 +74,6 @@ class Subjects:
     load: Load
     holds: ExchangedTensors
     are_transformers: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, workloads: Sequence[Workload], holds: Sequence[ExchangedTensors] | None = None) -> "Subjects":
-        """These workloads; holds: where it was counted. Raises SpecError where their work is not known."""
-        return cls.of_loads([workload_load(each) for each in workloads], holds)
 
     @classmethod
     def of_loads(cls, loads: Sequence[Load], holds: Sequence[ExchangedTensors] | None = None) -> "Subjects":
@@ -225,22 +214,3 @@ def _estimated(found: Cases, parameters: Parameters, byte_per_s: NDArray[np.floa
     stated = np.reshape(byte_per_s / parameters.value("collective.intra_fraction"), (-1, 1, 1, 1))
     machines = replace(found.machines, intra_byte_per_s=stated)
     return replica_seconds(found.load, machines, found.grid, parameters, tensors=found.holds)
-
-
-def crossover(
-    params: Sequence[float], speedup: NDArray[np.float64], *, gain: float = LEAST_GAIN
-) -> float | None:
-    """Parameters at which models, from small to large, begin to gain on two; None where none does.
-
-    Interpolated on the logarithm of the parameters between the last that does not gain and the next. The
-    first parameters where all gain: the crossover lies there or below.
-    """
-    sizes, gains = np.log(np.asarray(params, dtype=float)), np.asarray(speedup, dtype=float)
-    lost = np.flatnonzero(gains < gain)
-    if not len(lost):
-        return float(np.exp(sizes[0]))
-    last = lost[-1]
-    if last == len(gains) - 1:
-        return None
-    share = (gain - gains[last]) / (gains[last + 1] - gains[last])
-    return float(np.exp(sizes[last] + share * (sizes[last + 1] - sizes[last])))

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 
 from equipoise.bench.phases import PARTS, STEP
-from equipoise.bench.steady import outliers
 from equipoise.bench.summary import Spread, spread
 from equipoise.bench.tables import accelerator_of
 from equipoise.bench.watching.now import RunFiles, RunNow, run_now, runs_files
@@ -46,7 +45,7 @@ class RankSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRun:
-    """One run. num_steps: those that count; latest: the number of the last one all ranks have told.
+    """One run. num_steps: those that count.
 
     phases: of the median step; parts sum to it. gains: what hiding a part could bring, in sentences.
     """
@@ -59,10 +58,8 @@ class WatchedRun:
     num_ranks: int
     batch_samples: int | None
     num_steps: int
-    latest: int
     num_warm_up: int
     num_unlike: int
-    num_outliers: int
     is_steady: bool
     step_s: Spread | None
     samples_per_s: Spread | None
@@ -74,7 +71,6 @@ class WatchedRun:
     status: str
     is_running: bool
     is_whole: bool
-    changed_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +144,8 @@ def _seen(files: RunFiles) -> WatchedRun:
         num_ranks=watched.num_ranks,
         batch_samples=batch,
         num_steps=len(step_s),
-        latest=_latest(now.records),
         num_warm_up=watched.num_warm_up,
         num_unlike=watched.num_unlike,
-        num_outliers=sum(outliers(step_s)) if step_s else 0,
         is_steady=watched.is_steady,
         step_s=found,
         samples_per_s=_rate(batch, found),
@@ -163,7 +157,6 @@ def _seen(files: RunFiles) -> WatchedRun:
         status=now.status,
         is_running=now.is_running,
         is_whole=now.is_whole,
-        changed_s=files.changed_s,
     )
 
 
@@ -181,10 +174,6 @@ def _rate(batch: int | None, step_s: Spread | None) -> Spread | None:
     low = None if step_s.high is None else batch / step_s.high
     high = None if step_s.low is None else batch / step_s.low
     return Spread(value=batch / step_s.value, low=low, high=high)
-
-
-def _latest(records: Sequence[RankRecord]) -> int:
-    return min(max((step["step"] for step in record.steps), default=0) for record in records)
 
 
 def _course(now: RunNow) -> Course | None:

@@ -247,27 +247,6 @@ def _foreseen(
         )
 
 
-def errors_where(found: Validation, wanted: Callable[[Verdict], bool]) -> Errors | None:
-    """Errors over the executions whose counted row is wanted; None where there are none."""
-    seen: dict[int, _Foreseen] = {}
-    for each in found.verdicts:
-        row, conversion = each.row, each.row.conversion
-        if not each.is_counted or conversion is None or not wanted(each):
-            continue
-        bounds = sorted(conversion.seconds(side or 0.0) for side in (each.low, each.high))
-        seen[row.execution] = _Foreseen(
-            row=row,
-            by=each.by or "",
-            fold=each.fold or "",
-            seconds=conversion.seconds(each.predicted or 0.0),
-            low_s=bounds[0],
-            high_s=bounds[1],
-            memory_bytes=each.memory_bytes,
-            basis=None,
-        )
-    return _errors([*seen.values()]) if seen else None
-
-
 def _errors(some: Sequence[_Foreseen]) -> Errors:
     return errors_of(
         measured_s=np.array([each.row.seconds for each in some], dtype=float),

@@ -5,7 +5,7 @@ Imports no torch: timed.py does, in the processes.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +77,10 @@ def timed_document(
             done = {row["operation"] for row in rows if row["start"] == start + 1}
             left = [each for each in left if each not in refused and each not in done]
     if not rows:
-        raise EvidenceError("no collective could be measured", missing=_reasons(refused))
+        raise EvidenceError(
+            "no collective could be measured",
+            missing=tuple(f"{operation}: {reason}" for operation, reason in refused.items()),
+        )
     return {
         "schema": SCHEMA,
         "launcher": launch_with.name,
@@ -164,7 +167,3 @@ def cores_of(num_ranks: int) -> tuple[tuple[int, ...], ...]:
     if num_ranks > len(cores):
         return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
     return core_sets(num_ranks, most_ranks=num_ranks)
-
-
-def _reasons(refused: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{operation}: {reason}" for operation, reason in refused.items())

@@ -34,11 +34,6 @@ class Timing:
         """The one or two times measured."""
         return tuple(each for each in (self.out_of_place_s, self.in_place_s) if each is not None)
 
-    @property
-    def bus_fraction(self) -> float:
-        """What one link of a ring carries, over the payload: the factor between algbw and busbw."""
-        return bus_fraction(self.operation, self.num_ranks)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

@@ -12,7 +12,7 @@ from typing import Any
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers.launcher import Job, Outcome
 
-_JOB, _RESULT, _SO_FAR = "job.json", "result.json", "so_far.json"
+_JOB, RESULT, _SO_FAR = "job.json", "result.json", "so_far.json"
 # Names the core set of a worker where that is not the number of its LOCAL_RANK.
 SEAT = "EQUIPOISE_SEAT"
 _TAIL_CHARS = 400
@@ -48,7 +48,7 @@ def told(folder: Path) -> Mapping[str, Any]:
 
 def leave_result(folder: Path, result: Mapping[str, Any]) -> None:
     """Leave what was measured; by rank 0."""
-    _leave(folder, _RESULT, result)
+    _leave(folder, RESULT, result)
 
 
 def leave_so_far(folder: Path, result: Mapping[str, Any]) -> None:
@@ -76,11 +76,6 @@ def leave_reason(folder: Path, rank: int, reason: str) -> None:
     (folder / f"reason.{rank}").write_text(reason, encoding="utf-8")
 
 
-def result_path(folder: Path) -> Path:
-    """Where rank 0 leaves what was measured."""
-    return folder / _RESULT
-
-
 def complaints_path(folder: Path, rank: int) -> Path:
     """Where standard error of a rank goes."""
     return folder / f"stderr.{rank}"
@@ -92,7 +87,7 @@ def outcome(job: Job, exit_codes: Mapping[int, int], *, ran_out: bool, kills_bef
     exit_codes: of every process that ended by itself, by rank, in the order they ended. ran_out: whether
     the job was ended because its time was over.
     """
-    left = job.folder / _RESULT
+    left = job.folder / RESULT
     if left.exists() and not any(exit_codes.values()) and not ran_out:
         return Outcome(result=json.loads(left.read_bytes()))
     if ran_out:
@@ -117,7 +112,7 @@ def outcome_of(job: Job, ends: Sequence[End], hosts: Mapping[int, str], *, ran_o
 
     ends: in the order they were heard of. hosts: of every rank. ran_out: as in `outcome`.
     """
-    left = job.folder / _RESULT
+    left = job.folder / RESULT
     if left.exists() and len(ends) == job.cell.num_ranks and not any(end.code for end in ends):
         return Outcome(result=json.loads(left.read_bytes()))
     if ran_out:

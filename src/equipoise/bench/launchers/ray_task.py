@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.bench.environment import kernel_id
-from equipoise.bench.launchers.folder import result_path
+from equipoise.bench.launchers.folder import RESULT
 from equipoise.bench.launchers.network import free_port
 from equipoise.bench.launchers.ranks import Ranks, order_from
 
@@ -56,7 +56,7 @@ class RankActor:
         deadline = time.monotonic() + wait_s
         while True:
             for end in self._ranks.ends():
-                left = result_path(self._folder)
+                left = self._folder / RESULT
                 result = json.loads(left.read_bytes()) if left.exists() else None
                 return {"code": end.code, "why": end.why, "result": result}
             if time.monotonic() > deadline:

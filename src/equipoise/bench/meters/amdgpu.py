@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.bench.environment import file_text
 from equipoise.bench.meters.source import Reading, Source, Sources
 from equipoise.units import MICROJOULE_J, MICROWATT_W, SI_PREFIXES
 
@@ -57,15 +58,8 @@ def conditions(
     address: str, bus: Path = BUS, driver: Path = Path("/sys/module/amdgpu/version")
 ) -> dict[str, Any]:
     """Driver and clock of one accelerator; None where not told."""
-    clock = _CLOCK.search(_text(bus / address / "pp_dpm_sclk"))
+    clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
     return {
-        "driver": _text(driver).strip() or None,
+        "driver": file_text(driver).strip() or None,
         "accelerator_clock_hz": float(clock[1]) * SI_PREFIXES["M"] if clock else None,
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -40,7 +40,8 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     counted = [part for part in parts if part["energy_j"] is not None]
     missing = sorted({reason for share in metering for reason in share["reasons"]})
     missing += [f"{part['part']} did not answer" for part in parts if part["energy_j"] is None]
-    lacking = any(_is_of_accelerators(reason) for reason in missing) if of_accelerators else bool(missing)
+    start = "accelerator" if of_accelerators else ""
+    lacking = any(reason.startswith(start) for reason in missing)
     measured = bool(counted) and not lacking
     return {
         "energy_j": sum(part["energy_j"] for part in counted) if measured else None,
@@ -50,10 +51,6 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
         "disagreements": [part["disagreement"] for part in counted if part["disagreement"]],
         "parts": [{**part, "node": share["node"]} for share in metering for part in share["drawn"]],
     }
-
-
-def _is_of_accelerators(reason: str) -> bool:
-    return reason.startswith("accelerator")
 
 
 def memory(shares: Sequence[Share]) -> dict[str, Any]:

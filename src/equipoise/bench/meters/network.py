@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from equipoise.bench.environment import file_text
+
 _LOOPBACK = "lo"
 # Of /proc/net/dev: after the name 8 numbers of what was received, then the bytes that were sent.
 _SENT = 8
@@ -16,7 +18,7 @@ def sent_bytes(processes: Path = Path("/proc"), system: Path = Path("/sys")) -> 
     the kernel does not see sending, is counted by its ports.
     """
     sent = {"wire": _infiniband_bytes(system / "class" / "infiniband"), "loopback": 0}
-    for line in _text(processes / "self" / "net" / "dev").splitlines():
+    for line in file_text(processes / "self" / "net" / "dev").splitlines():
         name, colon, numbers = line.strip().partition(":")
         fields = numbers.split()
         if not colon or len(fields) <= _SENT or not fields[_SENT].isdigit():
@@ -30,12 +32,5 @@ def sent_bytes(processes: Path = Path("/proc"), system: Path = Path("/sys")) -> 
 
 
 def _infiniband_bytes(root: Path) -> int:
-    words = (_text(path).strip() for path in root.glob("*/ports/*/counters/port_xmit_data"))
+    words = (file_text(path).strip() for path in root.glob("*/ports/*/counters/port_xmit_data"))
     return sum(int(each) for each in words if each.isdigit()) * _WORD_BYTES
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

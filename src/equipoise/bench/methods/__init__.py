@@ -24,7 +24,7 @@ METHODS = (
         meaning="one rank, no communication",
         home="single",
         source="the baseline",
-        refusal=alone,
+        why_not=alone,
     ),
     Method(
         name="ddp",
@@ -32,7 +32,7 @@ METHODS = (
         home="ddp",
         source="Li et al. 2020, PyTorch Distributed, arXiv 2006.15704",
         takes=_BUCKET,
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="static_graph",
@@ -40,14 +40,14 @@ METHODS = (
         home="ddp",
         source="torch.nn.parallel.DistributedDataParallel, static_graph",
         takes=_BUCKET,
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="fsdp",
         meaning="weights, gradients and optimizer state sharded; gathered where needed",
         home="fsdp",
         source="Zhao et al. 2023, PyTorch FSDP, arXiv 2304.11277",
-        refusal=sharded,
+        why_not=sharded,
     ),
     Method(
         name="accumulate",
@@ -55,21 +55,21 @@ METHODS = (
         home="accumulate",
         source="Ott et al. 2018, Scaling NMT, arXiv 1806.00187, section 3.1",
         takes=Takes(meaning="the number of batches", example="4", kind=int, least=1),
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="fp16",
         meaning="ddp that sends gradients as float16",
         home="rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook",
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="bf16",
         meaning="ddp that sends gradients as bfloat16",
         home="rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, bf16_compress_hook",
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="powersgd",
@@ -77,7 +77,7 @@ METHODS = (
         home="powersgd",
         source="Vogels et al. 2019, PowerSGD, arXiv 1905.13727",
         takes=Takes(meaning="the rank of the approximation", example="2", kind=int, least=1),
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="topk",
@@ -85,7 +85,7 @@ METHODS = (
         home="topk",
         source="Stich et al. 2018, Sparsified SGD with Memory, arXiv 1809.07599",
         takes=Takes(meaning="the fraction of values", example="0.01", kind=float, least=1e-6, largest=1.0),
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="localsgd",
@@ -93,7 +93,7 @@ METHODS = (
         home="localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="localsgd_fp16",
@@ -101,7 +101,7 @@ METHODS = (
         home="localsgd",
         source="Stich 2019, arXiv 1805.09767; rounded as gradients are by fp16_compress_hook",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="diloco",
@@ -110,7 +110,7 @@ METHODS = (
         home="diloco",
         source="Douillard et al. 2023, DiLoCo, arXiv 2311.08105",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        refusal=shared,
+        why_not=shared,
     ),
     Method(
         name="diloco_fp16",
@@ -118,7 +118,7 @@ METHODS = (
         home="diloco",
         source="Douillard et al. 2025, Streaming DiLoCo, arXiv 2501.18512: rounds to 4 bits",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        refusal=shared,
+        why_not=shared,
     ),
 )
 

@@ -86,18 +86,17 @@ class Takes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A way to train; its `begin` lies in the module `home`, which imports torch and loads late."""
+    """A way to train; its `begin` lies in the module `home`, which imports torch and loads late.
+
+    why_not: why it cannot run on so many ranks over a backend; None if it can.
+    """
 
     name: str
     meaning: str
     home: str
     source: str
     takes: Takes | None = None
-    refusal: Callable[[int, str], str | None]
-
-    def why_not(self, world_size: int, backend: str) -> str | None:
-        """Why this cannot run on so many ranks over that backend; None if it can."""
-        return self.refusal(world_size, backend)
+    why_not: Callable[[int, str], str | None]
 
     def begin(
         self,

@@ -46,9 +46,8 @@ _LINE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Rows under our names. tool: whose export it is; None for a file of the user's own making."""
+    """Rows under our names."""
 
-    tool: str | None
     header: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -100,7 +99,7 @@ def _of_tracker(
     if left_out:
         notes.append(f"Runs of {where} left out, for they did not finish or lack a value: {left_out}.")
     plain = tuple(Row(place=row.place, cells={**row.cells, STATUS: "success"}) for row in kept)
-    return Exported(tool=tool, header=found.header, rows=plain, notes=tuple(notes))
+    return Exported(header=found.header, rows=plain, notes=tuple(notes))
 
 
 def _with_duration(row: Row) -> Row:
@@ -143,7 +142,7 @@ def _renamed(
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
     notes = (f"{tool}: read {', '.join(aliased)}.",) if aliased else ()
-    return Exported(tool=tool, header=(*kept, *sources), rows=renamed, notes=notes)
+    return Exported(header=(*kept, *sources), rows=renamed, notes=notes)
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
@@ -223,7 +222,7 @@ def _of_json_lines(text: str, where: str, stated: Mapping[str, str]) -> Exported
     rows = [Row(place=places[id(row)], cells={name: row.get(name, "") for name in header}) for row in every]
     found = _renamed("Extra-P", header, rows, named, where)
     note = () if SIZE in {*stated, *header} else tuple(f"Extra-P: read {name} as {SIZE}." for name in sizes)
-    return Exported(tool="Extra-P", header=found.header, rows=found.rows, notes=(*found.notes, *note))
+    return Exported(header=found.header, rows=found.rows, notes=(*found.notes, *note))
 
 
 def _of_callpath(callpath: str) -> dict[str, str]:

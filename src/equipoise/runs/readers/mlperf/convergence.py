@@ -1,7 +1,6 @@
 """Samples a run needed to reach its target, from what its log states; the catalogue knows the units."""
 
 from equipoise.runs.readers.mlperf.log import LogFacts, Progress
-from equipoise.spec.catalogue import Catalogue
 
 # Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
 # Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
@@ -44,15 +43,3 @@ def _early_epochs(log: LogFacts) -> float | None:
         return None
     last = numbered if log.last_train_epoch is None else max(numbered, log.last_train_epoch)
     return last if log.first_train_epoch == 1 else last + 1
-
-
-def converged_samples(
-    log: LogFacts, workload: str, round_number: float, catalogue: Catalogue
-) -> float | None:
-    """Training samples until the target; None where the log does not say or the workload counts nothing."""
-    return catalogue.workload_table.samples_to_target(
-        workload,
-        stated_progress(log),
-        round_number=round_number,
-        global_batch_samples=log.global_batch,
-    )

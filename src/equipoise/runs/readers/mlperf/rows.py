@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equipoise.runs.reader import Rejection, Row, Tally
-from equipoise.runs.readers.mlperf.convergence import converged_samples
+from equipoise.runs.readers.mlperf.convergence import stated_progress
 from equipoise.runs.readers.mlperf.entries import Entry, Log
 from equipoise.runs.readers.mlperf.log import LogFacts
 from equipoise.runs.readers.mlperf.names import MAX_NAME_CHARACTERS, Names
@@ -145,7 +145,7 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         runs=runs,
         score=score(
             [run.outcome for run in runs],
-            names.catalogue.workload_rules(workload),
+            names.catalogue.workload_table.rules(workload),
             convergence_scaling=entry.scaling,
             gaps=entry.has_gaps,
         ),
@@ -159,7 +159,12 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float, cata
     return Run(
         log=log,
         outcome=outcome,
-        samples_to_target=converged_samples(log.facts, workload, round_number, catalogue)
+        samples_to_target=catalogue.workload_table.samples_to_target(
+            workload,
+            stated_progress(log.facts),
+            round_number=round_number,
+            global_batch_samples=log.facts.global_batch,
+        )
         if reached
         else None,
         energy=run_energy(log.nodes, log.switches, time_s),

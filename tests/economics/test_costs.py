@@ -1,15 +1,20 @@
 """Returns forward and backward: by hand, and the field report's table."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.payback import Range, consistent
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "costs.py"
+_spec = importlib.util.spec_from_file_location(
+    "costs", Path(__file__).parents[2] / "experiments" / "costs.py"
+)
+script = importlib.util.module_from_spec(_spec)
+sys.modules["costs"] = script  # dataclasses look their module up
+_spec.loader.exec_module(script)
+Range, consistent = script.Range, script.consistent
 
 
 def _exact(value):
@@ -54,15 +59,7 @@ def _closed(saved):
     return max(saved) - min(saved) > 0.1
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("costs", SCRIPT)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-def test_what_each_size_asks_for_alone_by_hand(script):
+def test_what_each_size_asks_for_alone_by_hand():
     # Field report: 45 to 68 min; 4.5 to 3.8 h; 48 to 28 h; returns -180, 35, 420 and 45 USD of power.
     # (-180 + 45) / (-23/60) = 352.2; (35 + 45) / 0.7 = 114.3; (420 + 45) / 20 = 23.25.
     assert script.worth_usd("small CNN", "small", times=1) == pytest.approx(352.17, abs=0.01)
@@ -70,7 +67,7 @@ def test_what_each_size_asks_for_alone_by_hand(script):
     assert script.worth_usd("ViT-Large", "large", times=1) == pytest.approx(23.25)
 
 
-def test_only_the_same_busy_hours_with_two_gpus_allow_all_three_returns(script):
+def test_only_the_same_busy_hours_with_two_gpus_allow_all_three_returns():
     able = {each.models: each.same for each in script.readings() if script.allowed(each) is not None}
     assert able == {
         ("MobileNetV2", "ResNet-50", "ResNet-152"): "hours with two GPUs",
@@ -78,7 +75,7 @@ def test_only_the_same_busy_hours_with_two_gpus_allow_all_three_returns(script):
     }
 
 
-def test_a_value_and_cost_of_the_set_reproduce_the_returns_within_their_rounding(script):
+def test_a_value_and_cost_of_the_set_reproduce_the_returns_within_their_rounding():
     reading = next(
         each
         for each in script.readings()
@@ -96,5 +93,5 @@ def test_a_value_and_cost_of_the_set_reproduce_the_returns_within_their_rounding
     assert not found.holds(135.0)
 
 
-def test_the_page_shows_the_tables_that_the_script_prints(script):
+def test_the_page_shows_the_tables_that_the_script_prints():
     assert script.tables() in script.PAGE.read_text()
