@@ -11,12 +11,12 @@ from equipoise.advice.forecast.balance import Balance, Unanswered
 from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS
 from equipoise.advice.forecast.record import Shipped
 from equipoise.economics import bill_fields
-from equipoise.findings import Findings, WorkloadFindings
-from equipoise.scaling.claims import RULE, Claim, Part
 from equipoise.scaling.decompose import FACTORS
 from equipoise.scaling.equilibrium import KINDS
 from equipoise.scaling.metrics import SCORE_COLUMNS
 from equipoise.stats import Interval
+from equipoise.study.claims import RULE, Claim, Part
+from equipoise.study.findings import Findings, WorkloadFindings
 
 
 def score_fields(frame: pl.DataFrame) -> dict[str, Any]:
@@ -167,6 +167,7 @@ def _claim(claim: Claim, parts: list[Part] | tuple[Part, ...]) -> dict[str, Any]
         {
             "number": claim.number,
             "claim": claim.claim,
+            "source": claim.source,
             "workloads": claim.workloads,
             "stated_for": claim.stated_for,
             "their_way": asdict(claim.their_way),

@@ -225,6 +225,16 @@ def exact_accelerator(raw: str) -> Accelerator | None:
     return shipped_hardware().exact(raw)
 
 
+def accelerator_title(slug: str) -> str:
+    """What people call an accelerator; the slug itself where the shipped table lacks it.
+
+    >>> accelerator_title("h100-sxm5-80gb")
+    'NVIDIA H100 SXM5 80GB'
+    """
+    known = exact_accelerator(slug)
+    return slug if known is None else known.title
+
+
 def accelerator_alias(raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
     """What a raw accelerator name means, or None when the table does not have it.
 

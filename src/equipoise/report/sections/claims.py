@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from equipoise.findings import Findings
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -20,9 +19,10 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.section import Section
 from equipoise.report.words import count, listed, plural, printable, ratio, sentence, workload_name
-from equipoise.scaling.claims import RULE, Claim, Part
-from equipoise.scaling.readings import Figure, Reading, Verdict
-from equipoise.scaling.reference import Attributed
+from equipoise.study.claims import RULE, Claim, Part, Reading, Verdict
+from equipoise.study.findings import Findings
+from equipoise.study.published import Attributed
+from equipoise.study.quantities import Figure
 from equipoise.units import format_duration
 
 TONES: Final[dict[Verdict, Tone]] = {
@@ -97,7 +97,7 @@ def _is_own(claim: Claim) -> bool:
 
 def _claim(claim: Claim, place: int, names: dict[str, str]) -> Fold:
     tested = listed([names.get(slug) or workload_name(slug) for slug in claim.workloads]) or "no workload"
-    blocks: list[Block] = [note(f"Tested on {tested}.")]
+    blocks: list[Block] = [note(f"Stated in {printable(claim.source)}. Tested on {tested}.")]
     if not claim.parts:
         blocks.append(prose(sentence(claim.like_for_like.words)))
     for number, ((statement, rule), parts) in enumerate(

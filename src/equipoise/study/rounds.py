@@ -1,33 +1,97 @@
-"""One round on one page: tables in; metrics, factors, groups and claims; findings out."""
+"""Rounds of results, studied: tables in; metrics, factors, groups and claims; entries and findings out."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import polars as pl
 
+from equipoise.advice.forecast import record
+from equipoise.advice.forecast.advice_record import JOINED, shipped_advice
 from equipoise.advice.forecast.balance import Balances, Unanswered, balances
 from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
+from equipoise.advice.validation.profiles import profiles
+from equipoise.decide.ledger import running
+from equipoise.decide.strategies.plan_record import plan_records
 from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
 from equipoise.economics import rates as rates_of
-from equipoise.errors import EvidenceError, SpecError
-from equipoise.findings import ComparedFindings, Findings, WorkloadFindings
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.chosen import Folders, paths, tables
-from equipoise.runs.queries import DIVISION, closed, comparable
+from equipoise.runs.queries import DIVISION, SCORED, closed, comparable
 from equipoise.scaling.batches import BatchGrowth, batch_growth
-from equipoise.scaling.claims import claims_about
 from equipoise.scaling.decompose import losses, with_factors
 from equipoise.scaling.groups import Grouping, grouped
-from equipoise.scaling.metrics import ENTRY_COLUMNS, curves, spots, with_metrics
+from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
 from equipoise.scaling.pointers import pointers
-from equipoise.scaling.reference import Published, table_row
 from equipoise.scaling.shared import shared_systems
-from equipoise.scaling.summary import headline, summary
-from equipoise.scaling.titles import workload_title
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.study.answers import recorded
-from equipoise.study.published import attributed, num_systems_in_all, published
-from equipoise.study.subject import chosen_round, chosen_workloads
+from equipoise.spec.rounds import is_round, round_name, round_order
+from equipoise.spec.workload import workload_title
+from equipoise.study.claims import claims_about
+from equipoise.study.findings import (
+    AccuracyFindings,
+    ComparedFindings,
+    Findings,
+    WorkloadFindings,
+    headline,
+    summary,
+)
+from equipoise.study.published import Published, attributed, num_systems_in_all, published, table_row
+
+# How a catalogue spells what a user wrote.
+Spelling: TypeAlias = Callable[[str], str]
+MIN_ENTRIES = 3
+
+
+def scores(
+    *,
+    round: str | None = None,  # noqa: A002 - what users call it
+    workload: str | None = None,
+    accelerator: str | None = None,
+    submitter: str | None = None,
+    division: str | None = None,
+    sort: str | None = None,
+    data: Folders | None = None,
+    also: Folders = (),
+    catalogue: Catalogue | None = None,
+) -> pl.DataFrame:
+    """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
+
+    Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
+    and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
+    workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
+    Raises SpecError for a name that the data do not hold, naming those they do.
+    """
+    known = catalogue or shipped()
+    rows = with_metrics(tables(data=data, also=also).scores).rename({"campaign": "round"})
+    rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
+    filters: tuple[tuple[str, str | None, Spelling], ...] = (
+        ("round", round, round_name),
+        ("workload", workload, workload_spelling(round, known)),
+        ("accelerator", accelerator, lambda name: known.accelerator(name).slug),
+        ("submitter", submitter, str),
+        ("division", division, str.lower),
+    )
+    held = {column: rows[column] for column, wanted, _ in filters if wanted is not None}
+    for column, wanted, spelt in filters:
+        if wanted is not None:
+            value = named(wanted, held[column], spelt)
+            rows = rows.filter(pl.col(column).str.to_lowercase() == value.lower())
+    return rows.select(SCORE_COLUMNS)
+
+
+def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
+    if sort is None:
+        names = sorted(rows["round"].drop_nulls().unique(), key=round_order)
+        position = pl.col("round").replace_strict(
+            names, range(len(names)), default=None, return_dtype=pl.Int64
+        )
+        return rows.sort(position, "workload", nulls_last=True, maintain_order=True)
+    column = sort.removeprefix("-")
+    if column not in SCORE_COLUMNS:
+        raise UsageError(f"cannot sort by {column!r}; expected one of {', '.join(SCORE_COLUMNS)}")
+    return rows.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
 
 
 def study(
@@ -194,3 +258,103 @@ def _sources(data: Folders | None, also: Folders) -> str:
     first = "the embedded dataset" if not data else ", ".join(str(each) for each in paths(data))
     beside = ", ".join(str(each) for each in paths(also))
     return f"{first}, and beside it {beside}" if beside else first
+
+
+def accuracy() -> AccuracyFindings:
+    """How wrong every kind of answer was on what was held out, and one's own ledger of predictions."""
+    return AccuracyFindings(
+        forecasts=recorded(),
+        profiles=profiles(),
+        plans=plan_records(),
+        advised=shipped_advice().errors,
+        advised_jointly=shipped_advice(JOINED).errors,
+        own=running(),
+        dataset=embedded.version(),
+    )
+
+
+def recorded() -> record.Shipped | None:
+    """How wrong predictions were; None in a checkout whose record has not been made yet."""
+    try:
+        return record.shipped()
+    except DataError:
+        return None
+
+
+def default_round(entries: pl.DataFrame) -> str:
+    """The round a study is of unless another is named: the published study's, else the latest.
+
+    entries: scores with their `round`. Raises EvidenceError where there are none.
+    """
+    held = entries["round"].drop_nulls()
+    if held.is_empty():
+        raise EvidenceError(
+            "the data hold no entries", missing=("the results of a round: see `equipoise ingest`",)
+        )
+    studied = next((row.round for row in published() if row.round in held), None)
+    return studied or max(filter(is_round, held), key=round_order, default=max(held))
+
+
+def chosen_round(wanted: str | None, entries: pl.DataFrame) -> str:
+    """The round a user named, as the data spell it, or the usual one."""
+    return default_round(entries) if wanted is None else named(wanted, entries["round"], round_name)
+
+
+def chosen_workloads(
+    wanted: Sequence[str] | None,
+    entries: pl.DataFrame,
+    *,
+    default: Sequence[str],
+    round_: str,
+    catalogue: Catalogue | None = None,
+) -> tuple[str, ...]:
+    """The workloads to study, each with enough scored entries."""
+    num_scored = dict(
+        entries.drop_nulls("workload").group_by("workload").agg(SCORED.sum()).sort("workload").iter_rows()
+    )
+    if wanted:
+        where = f"the {DIVISION} entries of {round_}"
+        spelling = workload_spelling(round_, catalogue)
+        names = [named(name, entries["workload"], spelling, where=where) for name in wanted]
+        chosen = tuple(dict.fromkeys(names))
+    else:
+        enough = [workload for workload, count in num_scored.items() if count >= MIN_ENTRIES]
+        chosen = tuple(workload for workload in default if workload in enough) or tuple(enough)
+    thin = [workload for workload in chosen if num_scored[workload] < MIN_ENTRIES]
+    if thin or not chosen:
+        counts = (
+            ", ".join(f"{workload} has {count}" for workload, count in num_scored.items())
+            or "it has no entries"
+        )
+        raise EvidenceError(
+            f"{round_}, {DIVISION}: a study needs {MIN_ENTRIES} entries of a workload with a score; {counts}",
+            missing=tuple(f"scored {DIVISION} entries of {workload} in {round_}" for workload in thin)
+            or (f"scored {DIVISION} entries in {round_}",),
+        )
+    return chosen
+
+
+def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the data") -> str:
+    """The value of the data that a user's word stands for: itself in any case, or its catalogue's spelling.
+
+    where: what `held` was taken from, for the complaint.
+    """
+    values = held.drop_nulls().unique().sort().to_list()
+    if wanted in values:
+        return wanted
+    try:
+        value = spelt(wanted)
+    except SpecError:
+        value = wanted
+    for each in (value, *values):
+        if each in values and each.lower() == value.lower():
+            return str(each)
+    listed = sorted(values, key=round_order) if held.name == "round" else values
+    raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
+
+
+def workload_spelling(round_: str | None, catalogue: Catalogue | None = None) -> Spelling:
+    """The slug a name stands for in a round: `ssd` was another model before v2.0."""
+    number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
+    slug_of = (catalogue or shipped()).workload_slug
+    return lambda name: slug_of(name, float(number[1]) if number else None) or name
