@@ -5,7 +5,6 @@ Only loading and making it need Polars: its version and rounds are read from dat
 """
 
 import os
-import re
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import DataError
+from equipoise.spec.rounds import round_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,14 +71,9 @@ def load() -> "Tables":
     return store.Tables(**frames)
 
 
-def _round_order(name: str) -> tuple[int, ...]:
-    """A key that sorts rounds by their numbers: v0.5 before v10.0."""
-    return tuple(int(digits) for digits in re.findall(r"\d+", name))
-
-
 def _described(tables: "Tables", archives: "Sequence[Path]", folder: Path) -> str:
     """The text of dataset.toml for tables that lie in `folder`, from their bytes and the archives alone."""
-    names = sorted(tables.scores["campaign"].unique().drop_nulls(), key=_round_order)
+    names = sorted(tables.scores["campaign"].unique().drop_nulls(), key=round_key)
     contents = {name: (folder / f"{name}.parquet").read_bytes() for name in ("runs", "scores")}
     digest = sha256(b"".join(sha256(data).digest() for data in contents.values())).hexdigest()
     lines = ["# Written by `make dataset`; not edited by hand."]

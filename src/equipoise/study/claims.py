@@ -159,6 +159,11 @@ class Claim:
     like_for_like: Reading
     verdict: Verdict
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the study itself states the claim for these workloads."""
+        return self.stated_for in {(), self.workloads}
+
 
 @cache
 def claim_table() -> tuple[Stated, ...]:

@@ -38,7 +38,7 @@ class WorkloadFindings:
 
     name: what people call it. entries: every entry of the division, scored or not, with the columns of
     `scaling.metrics.ENTRY_COLUMNS`, ordered by accelerators, then score; cluster and the factors are null
-    where they cannot be told. spots: how many systems share each accelerator and size. curves: best entry a
+    where they are unknown. spots: how many systems share each accelerator and size. curves: best entry a
     size of each accelerator. grouping is None when there are too few systems; grouping_missing then says what
     is lacking.
     pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
@@ -182,14 +182,14 @@ def _largest(entries_by_workload: Mapping[str, pl.DataFrame]) -> dict[str, dict[
 
 
 def _tally(claims: Sequence[Claim]) -> str:
-    own = [claim for claim in claims if claim.workloads == claim.stated_for or not claim.stated_for]
+    own = [claim for claim in claims if claim.is_own]
     count: Counter[str] = Counter(claim.verdict for claim in own)
-    told = [
+    verdicts = [
         f"{count[verdict]} {singular if count[verdict] == 1 else plural}"
         for verdict, singular, plural in _VERDICT_WORDS
         if count[verdict]
     ]
-    return f"of the study's {len(own)} claims, compared like for like, {', '.join(told)}"
+    return f"of the study's {len(own)} claims, compared like for like, {', '.join(verdicts)}"
 
 
 def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, float]]) -> str | None:
@@ -212,9 +212,9 @@ def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, 
 def _cause_words(names: Mapping[str, str], entries_by_workload: Mapping[str, pl.DataFrame]) -> str | None:
     shares = {}
     for workload, entries in entries_by_workload.items():
-        told = log_loss_shares(like_for_like_view(workload, entries).best).sort("num_accelerators")
-        if told.height:
-            shares[workload] = told.row(-1, named=True)
+        known = log_loss_shares(like_for_like_view(workload, entries).best).sort("num_accelerators")
+        if known.height:
+            shares[workload] = known.row(-1, named=True)
     if not shares:
         return None
     workload = max(shares, key=lambda slug: shares[slug]["statistical_fraction"])

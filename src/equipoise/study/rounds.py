@@ -115,7 +115,7 @@ def study(
     entries = closed(everything).filter(pl.col("round") == round_)
     own = {row.workload: row for row in published() if row.round == round_}
     chosen = chosen_workloads(workloads, entries, default=tuple(own), round_=round_, catalogue=catalogue)
-    measured = with_factors(with_metrics(entries.rename({"round": "campaign"}))).rename({"campaign": "round"})
+    measured = _measured(entries)
     of_round = {workload: measured.filter(pl.col("workload") == workload) for workload in chosen}
     stops = balances(
         everything.rename({"round": "campaign"}),
@@ -168,9 +168,7 @@ def compared(
     wanted = None if workload is None else (workload,)
     usual = tuple(row.workload for row in published() if row.round == round_)
     slug = chosen_workloads(wanted, of_round, default=usual, round_=round_, catalogue=catalogue)[0]
-    measured = with_factors(
-        with_metrics(of_round.filter(pl.col("workload") == slug).rename({"round": "campaign"}))
-    ).rename({"campaign": "round"})
+    measured = _measured(of_round.filter(pl.col("workload") == slug))
     scored = comparable(measured).sort("num_accelerators", "score_s", "entry_id")
     ids = tuple(dict.fromkeys(entries)) or tuple(each.entry_id for each in pointers(scored, slug))
     unknown = next((each for each in ids if each not in scored["entry_id"]), None)
@@ -192,6 +190,11 @@ def compared(
         curves=curves(scored.filter(pl.col("accelerator").is_in(kinds))),
         are_given=bool(entries),
     )
+
+
+def _measured(entries: pl.DataFrame) -> pl.DataFrame:
+    """Entries of a round with metrics and factors."""
+    return with_factors(with_metrics(entries.rename({"round": "campaign"}))).rename({"campaign": "round"})
 
 
 def _bill_of(entry: Mapping[str, Any], catalogue: Catalogue) -> Bill:
@@ -256,8 +259,8 @@ def _batches(everything: pl.DataFrame, workload: str) -> BatchGrowth | Unanswere
 
 def _sources(data: Folders | None, also: Folders) -> str:
     first = "the embedded dataset" if not data else ", ".join(str(each) for each in paths(data))
-    beside = ", ".join(str(each) for each in paths(also))
-    return f"{first}, and beside it {beside}" if beside else first
+    more = ", ".join(str(each) for each in paths(also))
+    return f"{first}, and {more}" if more else first
 
 
 def accuracy() -> AccuracyFindings:
