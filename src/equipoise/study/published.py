@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -152,33 +152,15 @@ def table_row(entries: pl.DataFrame, workload: str, published: Published | None)
 
 
 def _reference(entries: pl.DataFrame) -> Reference | None:
-    rows = entries.filter(pl.col("is_reference"))
-    if rows.is_empty():
-        return None
-    row = rows.row(0, named=True)
-    return Reference(
-        entry_id=row["entry_id"],
-        submitter=row["submitter"],
-        system=row["system"],
-        accelerator=row["accelerator"],
-        num_accelerators=row["num_accelerators"],
-        score_s=row["score_s"],
-        source_uri=row["source_uri"],
-    )
+    rows = entries.filter(pl.col("is_reference")).select(each.name for each in fields(Reference)).to_dicts()
+    return Reference(**rows[0]) if rows else None
 
 
 def _unscored(entries: pl.DataFrame) -> tuple[Unscored, ...]:
     rows = entries.filter(pl.col("score_s").is_null()).sort("submitter", "system")
     return tuple(
-        Unscored(
-            submitter=row["submitter"],
-            system=row["system"],
-            accelerator=row["accelerator"],
-            num_accelerators=row["num_accelerators"],
-            reason=row["reason"] or "no reason was recorded",
-            num_missing=row["num_missing"],
-        )
-        for row in rows.iter_rows(named=True)
+        Unscored(**row | {"reason": row["reason"] or "no reason was recorded"})
+        for row in rows.select(each.name for each in fields(Unscored)).to_dicts()
     )
 
 
