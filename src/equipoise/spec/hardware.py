@@ -229,7 +229,7 @@ def accelerator_title(slug: str) -> str:
     """What people call an accelerator; the slug itself where the shipped table lacks it.
 
     >>> accelerator_title("h100-sxm5-80gb")
-    'NVIDIA H100 SXM5 80GB'
+    'NVIDIA H100 SXM5 80 GB'
     """
     known = exact_accelerator(slug)
     return slug if known is None else known.title
