@@ -12,19 +12,19 @@ from equipoise.advice.forecast.curve import LawUsed, TimeCurve
 from equipoise.advice.forecast.diagnose import Diagnosis
 from equipoise.advice.forecast.record import Shipped, Summary
 from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.scaling.backtest import Errors, Record
 from equipoise.scaling.batches import BatchGrowth
-from equipoise.scaling.claims import Claim, Part
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Group, Grouping
 from equipoise.scaling.law import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS
 from equipoise.scaling.pointers import Pointer
-from equipoise.scaling.readings import Figure, Reading
-from equipoise.scaling.reference import Attributed, Published, Reference, TableRow, Unscored
 from equipoise.scaling.shared import SharedSystems
 from equipoise.stats import Interval
+from equipoise.study.claims import Claim, Part, Reading
+from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.study.published import Attributed, Published, Reference, TableRow, Unscored
+from equipoise.study.quantities import Figure
 
 # accelerators, seconds, E', E, cluster, joules
 ROWS = ((4, 600.0, 1.0, 1.0, 1, None), (8, 330.0, 0.909, 0.9, 1, 1.5e6), (64, 75.0, 0.5, 0.4, 2, 2.5e6))
@@ -76,6 +76,7 @@ def _claims(entry_id: str) -> tuple[Claim, ...]:
     stated = Claim(
         number=1,
         claim="BERT: the largest is as efficient as the smallest",
+        source="a paper, its conclusions",
         workloads=("bert",),
         stated_for=("bert",),
         parts=(part,),

@@ -12,7 +12,7 @@ from equipoise.cli.output import printable, width_columns
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from equipoise.findings import Findings
+    from equipoise.study.findings import Findings
 
 
 def drawn(draw: Callable[["Console"], None]) -> str:

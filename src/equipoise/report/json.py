@@ -5,21 +5,23 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from equipoise.decide.allocation.allocate import Allocation, Share
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.candidate import Candidate
-from equipoise.decide.prediction import Prediction
-from equipoise.decide.solve_for import Reaches
 from equipoise.report.evidence import evidence_of
 from equipoise.report.format import usable
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
+
+if TYPE_CHECKING:  # deciding takes 0.2 s to load, and the documents of results need none of it
+    from equipoise.decide.allocation.allocate import Allocation, Share
+    from equipoise.decide.prediction import Prediction
+    from equipoise.decide.solve_for import Reaches
 
 # Digits of a float that came out of a calculation: sums differ in the last ones from machine to machine.
 _NUM_DIGITS = 6
@@ -34,12 +36,11 @@ def fields_of(record: object) -> dict[str, Any]:
     `json=False`, functions and arrays.
     """
     assert is_dataclass(record)
-    found = {name: _value(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
+    found = {name: plain(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
     for each in fields(record):
         value = getattr(record, each.name)
-        is_left_out = isinstance(value, np.ndarray) or (callable(value) and not is_dataclass(value))
-        if each.metadata.get("json", True) and not is_left_out:
-            found[each.name] = _value(value)
+        if each.metadata.get("json", True) and not isinstance(value, np.ndarray) and not _is_function(value):
+            found[each.name] = plain(value)
     return found
 
 
@@ -49,7 +50,12 @@ def candidate_fields(candidate: Candidate) -> dict[str, Any]:
     return found | {"accelerator": found.pop("system"), "chip": candidate.accelerator}
 
 
-def _value(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _is_function(value: object) -> bool:
+    return callable(value) and not is_dataclass(value)
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A value for JSON: records as objects, tuples as lists, null for what is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     form = next((write for kind, write in _FORMS if isinstance(value, kind)), None)
@@ -58,9 +64,9 @@ def _value(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     if is_dataclass(value):
         return fields_of(value)
     if isinstance(value, Mapping):
-        return {str(key): _value(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_value(each) for each in value]
+        return [plain(each) for each in value]
     return value
 
 
@@ -69,7 +75,7 @@ def cluster_fields(nodes: Cluster) -> dict[str, Any]:
     return {
         "name": nodes.name,
         "accelerator": nodes.accelerator.slug,
-        "memory_bytes": _value(nodes.accelerator.memory_bytes),
+        "memory_bytes": plain(nodes.accelerator.memory_bytes),
         "node_size": nodes.node_size,
         "topology": nodes.topology,
         "intra_byte_per_s": nodes.intra.byte_per_s,
@@ -129,7 +135,7 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value
 
 
-def prediction_fields(found: Prediction) -> dict[str, Any]:
+def prediction_fields(found: "Prediction") -> dict[str, Any]:
     """The document of `predict`, schema 2: the same candidates and equilibria as of an answer."""
     asked = fields_of(found.question)
     fields = fields_of(found)
@@ -146,7 +152,7 @@ def prediction_fields(found: Prediction) -> dict[str, Any]:
     return {"question": asked, **rounded}
 
 
-def reach_fields(found: Reaches) -> dict[str, Any]:
+def reach_fields(found: "Reaches") -> dict[str, Any]:
     """The document of `advise --ask`, schema 2: the question once, then each system, the furthest first."""
     fields = fields_of(found)
     for each in (fields["best"], *fields["others"]):
@@ -154,7 +160,7 @@ def reach_fields(found: Reaches) -> dict[str, Any]:
     return {"question": fields_of(found.best.question), **_rounded(fields)}
 
 
-def allocation_fields(found: Allocation) -> dict[str, Any]:
+def allocation_fields(found: "Allocation") -> dict[str, Any]:
     """The document of `allocate`, schema 2."""
     solved = found.solved
     whole = {
@@ -193,7 +199,7 @@ def allocation_fields(found: Allocation) -> dict[str, Any]:
     return {name: _rounded(value) for name, value in whole.items()}
 
 
-def _share(each: Share) -> dict[str, Any]:
+def _share(each: "Share") -> dict[str, Any]:
     deadline = each.job.deadline_s
     return {
         "name": each.job.name,

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from equipoise.findings import Findings
 from equipoise.report.charts import Mark, series_mark
+from equipoise.study.findings import Findings
 
 
 def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:

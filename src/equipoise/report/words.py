@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from equipoise.errors import SpecError
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.hardware import exact_accelerator
-from equipoise.spec.workload import workload
+from equipoise.spec.workload import workload_title
 from equipoise.units import MINUTE_S, format_count
 
 LONGEST_NAME: Final = 160
@@ -61,10 +60,7 @@ def accelerator_name(slug: str | None) -> str:
 
 def workload_name(slug: str) -> str:
     """A workload's title; the raw name where the catalogue does not know it."""
-    try:
-        return workload(slug).title
-    except SpecError:
-        return printable(slug)
+    return printable(workload_title(slug))
 
 
 def entry_name(submitter: str | None, system: str | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import DataError
-from equipoise.spec.rounds import round_order
+from equipoise.spec.rounds import round_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def load() -> "Tables":
 
 def _described(tables: "Tables", archives: "Sequence[Path]", folder: Path) -> str:
     """The text of dataset.toml for tables that lie in `folder`, from their bytes and the archives alone."""
-    names = sorted(tables.scores["campaign"].unique().drop_nulls(), key=round_order)
+    names = sorted(tables.scores["campaign"].unique().drop_nulls(), key=round_key)
     contents = {name: (folder / f"{name}.parquet").read_bytes() for name in ("runs", "scores")}
     digest = sha256(b"".join(sha256(data).digest() for data in contents.values())).hexdigest()
     lines = ["# Written by `make dataset`; not edited by hand."]

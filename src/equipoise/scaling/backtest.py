@@ -1,18 +1,19 @@
-"""How wrong the pooled law was: sizes held out of every round, foretold from earlier rounds alone.
+"""How wrong the pooled law was: sizes held out of every round, predicted from earlier rounds alone.
 
 Field names are those of the verb's JSON. Reads no files; knows no clock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
-from equipoise.scaling.points import GROUP, Floats, round_key
+from equipoise.scaling.points import GROUP, Floats
+from equipoise.spec.rounds import round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
 
@@ -29,7 +30,7 @@ JUMPS: tuple[tuple[str, float, float], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """One held-out entry and what was foretold. jump: its size over the largest size that was known.
+    """One held-out entry and its prediction. jump: its size over the largest size that was known.
 
     Parts are None where either side is unknown; baselines where they have too few points.
     """
@@ -104,12 +105,12 @@ def backtest(
     given_batch: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Backtest:
-    """The errors of the pooled law on entries held out, each foretold from what was known before its round.
+    """The errors of the pooled law on entries held out, each predicted from what was known before its round.
 
     best: as `runs.queries.best_per_size` returns it. protocol: `largest` holds out the largest size of every
     (round, workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds:
-    those to test; all by default. given_batch: whether the held-out entry's batch is an input. progress: is
-    told each round.
+    those to test; all by default. given_batch: whether the held-out entry's batch is an input. progress:
+    called with each round.
     Raises EvidenceError if there is no such group.
     """
     tasks = {
@@ -119,7 +120,7 @@ def backtest(
     }
     wanted = [campaign for campaign, found in tasks.items() if found]
     held_out = [
-        _foretold(law, own, target)
+        _predicted(law, own, target)
         for campaign, law in past_laws(best, wanted, given_batch=given_batch, progress=progress)
         for own, target in tasks[campaign]
     ]
@@ -150,7 +151,7 @@ def past_laws(
 ) -> Iterator[tuple[str, pooled.PooledLaw]]:
     """Each of the rounds, in order of time, with the pooled law of strictly earlier ones.
 
-    best: as `backtest` takes it. progress: is told each round.
+    best: as `backtest` takes it. progress: called with each round.
     """
     law: pooled.PooledLaw | None = None
     ordered = sorted(best["campaign"].unique(), key=round_key)
@@ -165,7 +166,7 @@ def past_laws(
 
 def _tasks(
     best: pl.DataFrame, protocol: Protocol, *, given_batch: bool
-) -> Iterator[tuple[pl.DataFrame, Mapping[str, object]]]:
+) -> Iterator[tuple[pl.DataFrame, Mapping[str, Any]]]:
     """What is known of a group, and the row held out of it, for every held-out row of one round."""
     for _, rows in best.group_by(*GROUP, maintain_order=True):
         if len(rows) < _FEWEST_SIZES[protocol]:
@@ -176,32 +177,31 @@ def _tasks(
                 yield rows[:num_own], target
 
 
-def _foretold(law: pooled.PooledLaw, own: pl.DataFrame, target: Mapping[str, object]) -> HeldOut:
+def _predicted(law: pooled.PooledLaw, own: pl.DataFrame, target: Mapping[str, Any]) -> HeldOut:
     """One held-out entry, of which the law sees size, accelerator and workload (and its batch)."""
-    size, batch = int(str(target["num_accelerators"])), target["global_batch_samples"]
+    size = target["num_accelerators"]
     found = law.predict(
         own,
         pooled.Question(
-            workload=str(target["workload"]),
-            accelerator=str(target["accelerator"]),
+            workload=target["workload"],
+            accelerator=target["accelerator"],
             num_accelerators=size,
-            global_batch_samples=float(str(batch)) if law.given_batch else None,
+            global_batch_samples=target["global_batch_samples"] if law.given_batch else None,
         ),
     )
     sizes = own["num_accelerators"].to_numpy().astype(float)
     times = own["score_s"].to_numpy()
-    samples = target["samples_to_target"]
     return HeldOut(
-        round=str(target["campaign"]),
-        workload=found.question.workload,
-        accelerator=found.question.accelerator,
+        round=target["campaign"],
+        workload=target["workload"],
+        accelerator=target["accelerator"],
         num_accelerators=size,
         jump=size / float(sizes[-1]),
-        actual_s=float(str(target["score_s"])),
+        actual_s=target["score_s"],
         predicted_s=found.time_s.value,
         low_s=found.time_s.low,
         high_s=found.time_s.high,
-        actual_samples=None if samples is None else float(str(samples)),
+        actual_samples=target["samples_to_target"],
         predicted_samples=found.samples_to_target,
         perfect_s=float(times[-1] * sizes[-1] / size),
         power_law_s=_power_law_s(sizes, times, size),

@@ -12,7 +12,7 @@ from equipoise.scaling.convergence import Convergence, fit_convergence
 from equipoise.stats import Interval
 
 _NUM_STEPS = 41
-_TOLD = (
+_IS_KNOWN = (
     pl.col("samples_to_target").is_finite()
     & (pl.col("samples_to_target") > 0)
     & pl.col("global_batch_samples").is_finite()
@@ -52,14 +52,14 @@ def batch_growth(scores: pl.DataFrame, *, level: float = 0.9) -> BatchGrowth:
     Assumes the entries of a round share its target and rules, hence one offset.
     Source: McCandlish et al. 2018, arXiv 1812.06162; see scaling.convergence.
     """
-    told = scores.filter(_TOLD).sort("round", "global_batch_samples", "entry_id")
-    batch = told["global_batch_samples"].to_numpy().astype(float)
-    fitted = fit_convergence(batch, told["samples_to_target"].to_numpy(), told["round"].to_numpy())
+    known = scores.filter(_IS_KNOWN).sort("round", "global_batch_samples", "entry_id")
+    batch = known["global_batch_samples"].to_numpy().astype(float)
+    fitted = fit_convergence(batch, known["samples_to_target"].to_numpy(), known["round"].to_numpy())
     return BatchGrowth(
-        entries=told.select(
+        entries=known.select(
             "round", "entry_id", "submitter", "system", "accelerator", "num_accelerators",
             "global_batch_samples", "samples_to_target",
-            adjusted_samples=told["samples_to_target"].to_numpy() / fitted.group_factor[fitted.group],
+            adjusted_samples=known["samples_to_target"].to_numpy() / fitted.group_factor[fitted.group],
             weight=pl.Series(fitted.weight),
         ),
         curve=_curve(fitted, batch, level),

@@ -174,6 +174,10 @@ LEVERS: tuple[Extra, ...] = (
 )
 
 
+def _extras(*, with_lever: bool) -> tuple[Extra, ...]:
+    return (*EXTRAS, *LEVERS) if with_lever else EXTRAS
+
+
 def covariances(a: Points, b: Points) -> Floats:
     """The covariance of every component at deviation 1: (n_components, n_a, n_b).
 
@@ -182,21 +186,17 @@ def covariances(a: Points, b: Points) -> Floats:
     shares = np.stack([share.covariance(a, b) for share in SHARES])
     shapes = np.stack([shape(a, b) for shape in SHAPES])
     products = (shares[:, None] * shapes[None]).reshape(-1, len(a), len(b))
-    extras = EXTRAS if a.lever_log2 is None else (*EXTRAS, *LEVERS)
-    return np.concatenate([products, np.stack([extra.covariance(a, b) for extra in extras])])
+    extras = [extra.covariance(a, b) for extra in _extras(with_lever=a.lever_log2 is not None)]
+    return np.concatenate([products, np.stack(extras)])
 
 
 def prior_deviations(*, with_lever: bool) -> Floats:
     """The prior median deviation of every component, in the order of `covariances`."""
-    extras = (*EXTRAS, *LEVERS) if with_lever else EXTRAS
-    return np.array(
-        [deviation for share in SHARES for deviation in share.prior_deviations]
-        + [extra.prior_deviation for extra in extras]
-    )
+    of_shares = [deviation for share in SHARES for deviation in share.prior_deviations]
+    return np.array([*of_shares, *(extra.prior_deviation for extra in _extras(with_lever=with_lever))])
 
 
 def smooth_components(*, with_lever: bool) -> Floats:
     """1 for every component that is smooth over size, 0 for the others, in the order of `covariances`."""
-    extras = (*EXTRAS, *LEVERS) if with_lever else EXTRAS
     shapes = [shape is not _rough for _ in SHARES for shape in SHAPES]
-    return np.array([*shapes, *(extra.is_smooth for extra in extras)], dtype=float)
+    return np.array([*shapes, *(extra.is_smooth for extra in _extras(with_lever=with_lever))], dtype=float)

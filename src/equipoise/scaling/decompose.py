@@ -24,7 +24,7 @@ OUTSIDE_FRACTION = 0.99
 
 
 def with_factors(entries: pl.DataFrame) -> pl.DataFrame:
-    """The entries with the factors of their efficiency as columns, and what cannot be told apart.
+    """The entries with the factors of their efficiency as columns, and what cannot be kept apart.
 
     entries: a frame `with_metrics` returned (it has like_for_like_baseline_id); baselines must be among its
     rows.

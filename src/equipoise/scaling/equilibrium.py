@@ -251,11 +251,15 @@ def equilibria(
         sizes=sizes[:num_sizes], time_s=times_s[:, :num_sizes], doubled_s=times_s[:, _SIZES_PER_OCTAVE:]
     )
     has_smaller = domain.smallest > 1.0
+
+    def whole(size: float) -> int:
+        return math.floor(min(max(size, domain.smallest), domain.largest) * (1.0 + _ROUNDING))
+
     found = []
     for kind in kinds:
         located = np.quantile(kind.locate(curves), _quantiles(level), method="inverted_cdf")
         low, middle, high = (float(size) for size in located)
-        size = math.floor(min(max(middle, domain.smallest), domain.largest) * (1.0 + _ROUNDING))
+        size = whole(middle)
         reference_s, time_s, doubled_s = np.median(
             curves_s(np.array([domain.smallest, size, 2.0 * size])), axis=0
         )
@@ -265,9 +269,7 @@ def equilibria(
                 kind=kind.name,
                 title=kind.title,
                 num_accelerators=size,
-                low=None
-                if low == 0.0 and has_smaller
-                else math.floor(min(max(low, domain.smallest), domain.largest) * (1.0 + _ROUNDING)),
+                low=None if low == 0.0 and has_smaller else whole(low),
                 high=None if math.isinf(high) else math.ceil(max(high, domain.smallest)),
                 level=level,
                 limited_by=limited_by if math.isinf(middle) else None,

@@ -1,6 +1,6 @@
 """Times at a few sizes in; curves with weights, and predictions with intervals, out.
 
-Several laws are fitted at once and weighed by how well each foretold the points, because far from the data
+Several laws are fitted at once and weighed by how well each predicts the points, because far from the data
 the doubt about the law is larger than the doubt about its parameters. Formulas stand in laws.py, sums over
 them in posterior.py.
 """

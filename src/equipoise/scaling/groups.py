@@ -18,7 +18,7 @@ from equipoise.units import format_count, format_duration
 FEATURES = ("log2 accelerators", "log2 E'")
 SCALING = "each feature to mean 0 and standard deviation 1 over the workload's systems"
 
-# More groups than this cannot be told apart in a figure or named in words.
+# More groups than this cannot be kept apart in a figure or named in words.
 MAX_GROUPS = 8
 # Beyond these an efficiency is a slip of the pen, and its logarithm would outweigh everything else.
 MIN_EFFICIENCY = 1e-12

@@ -114,18 +114,24 @@ class Hierarchy:
 
 
 def fit(
-    blocks: Mapping[str, Block], trend: Trend, *, centre: float, start: Floats, search: bool = True
+    blocks: Mapping[str, Block],
+    trend: Trend,
+    *,
+    centre: float,
+    prior: Floats,
+    start: Floats | None = None,
+    search: bool = True,
 ) -> Hierarchy:
     """The regression with the deviations and trend of highest posterior density, outliers weighted down.
 
     blocks: by name. centre: subtracted from all values; makes the result independent of the unit of time.
-    start: log deviations to begin from, the noise last: `prior_log_deviations` or those of an earlier fit.
+    prior: `prior_log_deviations`, the noise last. start: log deviations to begin from, as of an earlier
+    fit; the prior by default.
     search: whether to look for better ones; else only the trend and the weights of outliers are found.
     Assumes log deviations are normal around their prior medians and noise is Student-t.
     Source: Rasmussen and Williams 2006, equations 5.8 and 5.9; Lange, Little and Taylor 1989 for the weights.
     """
-    prior = prior_log_deviations(with_lever=len(start) > len(prior_log_deviations(with_lever=False)))
-    log_deviations = start
+    log_deviations = prior if start is None else start
     components = {name: covariances(block.points, block.points) for name, block in blocks.items()}
     looseness = {name: np.ones(len(block.values)) for name, block in blocks.items()}
     coefficients = _prior_coefficients(trend)

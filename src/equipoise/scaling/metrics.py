@@ -69,21 +69,21 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
     like_for_like_speedup = pl.col("_baseline_s") / pl.col("score_s")
     return (
         ordered.with_columns(
-            speedup=_where(_DEFINED, speedup),
-            relative_efficiency=_where(
-                _DEFINED, speedup * pl.col("_reference_accelerators") / pl.col("num_accelerators")
+            speedup=pl.when(_DEFINED).then(speedup),
+            relative_efficiency=pl.when(_DEFINED).then(
+                speedup * pl.col("_reference_accelerators") / pl.col("num_accelerators")
             ),
-            like_for_like_efficiency=_where(
-                alike, like_for_like_speedup * pl.col("_baseline_accelerators") / pl.col("num_accelerators")
+            like_for_like_efficiency=pl.when(alike).then(
+                like_for_like_speedup * pl.col("_baseline_accelerators") / pl.col("num_accelerators")
             ),
-            like_for_like_baseline=_where(alike, pl.col("like_for_like_baseline")),
-            like_for_like_baseline_id=_where(alike, pl.col("like_for_like_baseline_id")),
+            like_for_like_baseline=pl.when(alike).then("like_for_like_baseline"),
+            like_for_like_baseline_id=pl.when(alike).then("like_for_like_baseline_id"),
             is_reference=_DEFINED & (pl.col("entry_id") == pl.col("reference_id")),
-            samples_per_s_per_accelerator=_where(
-                pl.col("num_accelerators") > 0, pl.col("samples_per_s") / pl.col("num_accelerators")
+            samples_per_s_per_accelerator=pl.when(pl.col("num_accelerators") > 0).then(
+                pl.col("samples_per_s") / pl.col("num_accelerators")
             ),
-            energy_j_per_sample=_where(
-                pl.col("samples_to_target") > 0, pl.col("energy_j") / pl.col("samples_to_target")
+            energy_j_per_sample=pl.when(pl.col("samples_to_target") > 0).then(
+                pl.col("energy_j") / pl.col("samples_to_target")
             ),
         )
         .sort("_row")
@@ -130,7 +130,3 @@ def _first(value: str | pl.Expr, *, over: tuple[str, ...]) -> pl.Expr:
     """The value of the first comparable row of each group, in the order of the frame."""
     expression = pl.col(value) if isinstance(value, str) else value
     return expression.filter(_DEFINED).first().over(*over)
-
-
-def _where(condition: pl.Expr, value: pl.Expr) -> pl.Expr:
-    return pl.when(condition).then(value)

@@ -1,13 +1,11 @@
 """Entries as points of the pooled law: where each lies, and what it has in common with others. No fitting."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.errors import DataError
 from equipoise.spec.hardware import exact_accelerator
 
 Floats = NDArray[np.float64]
@@ -15,22 +13,6 @@ Texts = NDArray[np.str_]
 
 # What makes a curve: one accelerator, form factor and memory on one workload in one round.
 GROUP = ("campaign", "workload", "accelerator")
-
-_ROUND = re.compile(r"v?(\d+)\.(\d+)$")
-
-
-def round_key(campaign: str) -> tuple[int, int]:
-    """What orders rounds in time: `v4.1` is (4, 1).
-
-    Raises DataError for a name that is not a round: its place in time is not known.
-
-    >>> round_key("v4.1") < round_key("v10.0")
-    True
-    """
-    found = _ROUND.fullmatch(campaign)
-    if found is None:
-        raise DataError(f"campaign {campaign!r} is not a round; expected a name such as 'v4.1'")
-    return int(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

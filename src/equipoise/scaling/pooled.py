@@ -14,8 +14,9 @@ import polars as pl
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
-from equipoise.scaling.points import Floats, points, round_key
+from equipoise.scaling.points import Floats, points
 from equipoise.scaling.posterior import even_deviates
+from equipoise.spec.rounds import round_key
 from equipoise.stats import Interval
 
 LEVEL = 0.9
@@ -243,15 +244,15 @@ def fit(
                 ages = np.array([age_of[campaign] for campaign in known["campaign"]])
                 blocks[str(workload)] = _block(known, ages, part, given_batch=given_batch)
         values = [block.values for block in blocks.values()]
-        begin = prior_log_deviations(with_lever=given_batch and part != "time")
+        prior = prior_log_deviations(with_lever=given_batch and part != "time")
+        begin = None if start is None else start.parts[part].log_deviations
         if settings is not None:
-            begin = _settled(settings, part, len(begin))
-        elif start is not None:
-            begin = start.parts[part].log_deviations
+            begin = _settled(settings, part, len(prior))
         hierarchies[part] = fit_hierarchy(
             blocks,
             trend,
             centre=float(np.mean(np.concatenate(values))) if values else 0.0,
+            prior=prior,
             start=begin,
             search=settings is None,
         )

@@ -68,7 +68,7 @@ class Posterior:
     """The weight of every curve of one law, and of every noise level with it.
 
     unit: (n_cells, num_shapes), curves as `Law.at` takes them. log_weight, log_scale: (n_cells, n_noises).
-    log_scale_sd: (n_noises,). log_evidence: how well the law as a whole foretold the data.
+    log_scale_sd: (n_noises,). log_evidence: how well the law as a whole predicts the data.
     """
 
     law: Law

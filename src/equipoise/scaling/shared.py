@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 import polars as pl
 
-from equipoise.scaling.metrics import MEASURED, curves
+from equipoise.scaling.metrics import MEASURED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +106,13 @@ def families(entries_by_workload: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
 
 
 def _best_by_family(entries: pl.DataFrame) -> pl.DataFrame:
-    return pl.concat(
-        [
-            curves(own).select("submitter", "accelerator", "num_accelerators", "score_s", "entry_id")
-            for own in entries.filter(MEASURED).partition_by("submitter", maintain_order=True)
-        ]
-        or [curves(entries).select("submitter", "accelerator", "num_accelerators", "score_s", "entry_id")]
+    """The best entry of each family at each size."""
+    size = ("submitter", "accelerator", "num_accelerators")
+    return (
+        entries.filter(MEASURED & pl.col("accelerator").is_not_null())
+        .sort("score_s", "entry_id")
+        .unique(size, keep="first", maintain_order=True)
+        .select(*size, "score_s", "entry_id")
     )
 
 

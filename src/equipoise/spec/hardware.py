@@ -225,6 +225,16 @@ def exact_accelerator(raw: str) -> Accelerator | None:
     return shipped_hardware().exact(raw)
 
 
+def accelerator_title(slug: str) -> str:
+    """What people call an accelerator; the slug itself where the shipped table lacks it.
+
+    >>> accelerator_title("h100-sxm5-80gb")
+    'NVIDIA H100 SXM5 80 GB'
+    """
+    known = exact_accelerator(slug)
+    return slug if known is None else known.title
+
+
 def slug_typed(name: str) -> str | None:
     """The slug of a name that a person typed, short names included; None where the table does not have it.
 

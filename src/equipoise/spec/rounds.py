@@ -2,6 +2,8 @@
 
 import re
 
+from equipoise.errors import DataError
+
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
 
 
@@ -19,11 +21,25 @@ def is_round(name: str) -> bool:
     return _ROUND.fullmatch(name) is not None
 
 
+def round_key(campaign: str) -> tuple[int, int]:
+    """What orders rounds in time: `v4.1` is (4, 1).
+
+    Raises DataError for a name that is not a round: its place in time is not known.
+
+    >>> round_key("v4.1") < round_key("v10.0")
+    True
+    """
+    found = _ROUND.fullmatch(campaign)
+    if found is None:
+        raise DataError(f"campaign {campaign!r} is not a round; expected a name such as 'v4.1'")
+    return int(found[1]), int(found[2])
+
+
 def round_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
     """A key: rounds in the order of their numbers, v10.0 after v9.0; then other campaigns by name.
 
     >>> sorted(["v10.0", "mine", "v9.0"], key=round_order)
     ['v9.0', 'v10.0', 'mine']
     """
-    found = _ROUND.fullmatch(name or "")
-    return found is None, tuple(map(int, found.groups())) if found else (), name or ""
+    name = name or ""
+    return not is_round(name), round_key(name) if is_round(name) else (), name

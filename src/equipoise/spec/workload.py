@@ -194,6 +194,18 @@ def workload(name: str) -> Workload:
     return shipped_workloads().workload(name)
 
 
+def workload_title(slug: str) -> str:
+    """What people call a workload; the slug itself where the shipped table lacks it.
+
+    >>> workload_title("bert"), workload_title("warp")
+    ('BERT', 'warp')
+    """
+    try:
+        return workload(slug).title
+    except SpecError:
+        return slug
+
+
 def workload_slug(raw: str, round_number: float | None = None) -> str | None:
     """The slug that a benchmark folder or `submission_benchmark` stands for in a round; None when unknown.
 

@@ -1,13 +1,8 @@
-"""The whole pipeline: tables in; metrics, factors, groups, claims and answers; findings out."""
+"""What a published study of results claims, and what the results say: tables in, findings out."""
 
-from equipoise.runs.queries import DIVISION
-from equipoise.study.answers import accuracy
-from equipoise.study.of_round import compared, study
-from equipoise.study.scored import scores
-from equipoise.study.subject import MIN_ENTRIES, default_round
+from equipoise.study.rounds import MIN_ENTRIES, accuracy, compared, default_round, scores, study
 
 __all__ = [
-    "DIVISION",
     "MIN_ENTRIES",
     "accuracy",
     "compared",

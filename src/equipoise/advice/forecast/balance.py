@@ -21,8 +21,8 @@ from equipoise.scaling.equilibrium import (
     equilibria,
     words,
 )
-from equipoise.scaling.points import round_key
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.rounds import round_key
 from equipoise.units import HOUR_S
 
 # Without a reason to hurry the smallest size is always the cheapest: here the hurry is this many times the

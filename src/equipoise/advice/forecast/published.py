@@ -13,16 +13,16 @@ from equipoise.advice.forecast import record
 from equipoise.advice.forecast.curve import CurveQuestion, Evidence, LawUsed, PredictedTime, Record, TimeCurve
 from equipoise.advice.forecast.fitted import fitted_curve, sizes_of_interest
 from equipoise.advice.forecast.joined import YOURS, beside_published, own_level, own_rows
-from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.errors import EvidenceError, SpecError
 from equipoise.runs.queries import best_per_size
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import Points, points
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.scaling.points import round_key
 from equipoise.scaling.posterior import PUBLISHED_NOISE
 from equipoise.scaling.spline import cubic_spline
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.rounds import is_round, round_key
 from equipoise.stats import Interval
 from equipoise.units import format_count
 
@@ -305,13 +305,7 @@ def results_of(scores: pl.DataFrame) -> Results:
     Only MLPerf rounds: of other campaigns nobody knows what came before what.
     """
     best = best_per_size(scores)
-    rounds = []
-    for name in best["campaign"].unique():
-        try:
-            round_key(name)
-        except DataError:
-            continue
-        rounds.append(name)
+    rounds = list(filter(is_round, best["campaign"].unique()))
     return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
 
 

@@ -14,9 +14,9 @@ import polars as pl
 from equipoise.decide.estimate import Curves, Estimate, Estimates, with_log_sd
 from equipoise.errors import DataError, SpecError
 from equipoise.scaling.law import Domain, FloatArray
-from equipoise.scaling.points import round_key
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
+from equipoise.spec.rounds import round_key
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of

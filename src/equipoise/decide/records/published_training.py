@@ -17,8 +17,8 @@ from equipoise.decide.strategies.problem import Problem, problem
 from equipoise.decide.strategies.survey import Survey, surveyed
 from equipoise.decide.training import training
 from equipoise.runs import embedded
-from equipoise.scaling.points import round_key
 from equipoise.spec.catalogue import shipped
+from equipoise.spec.rounds import round_key
 from equipoise.units import significant
 
 # Rounds from here on: software and hardware that are still in use.

@@ -31,8 +31,8 @@ from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
 from equipoise.scaling.law import FloatArray
-from equipoise.scaling.points import round_key
 from equipoise.spec.catalogue import shipped
+from equipoise.spec.rounds import round_key
 
 _P90 = 0.9
 

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from equipoise.findings import AccuracyFindings
 from equipoise.report.page import Page
 from equipoise.report.sections.accuracy import SECTIONS
 from equipoise.report.sections.accuracy import head as accuracy
 from equipoise.report.words import printable
+from equipoise.study.findings import AccuracyFindings
 
 ACCURACY: Final[Page[AccuracyFindings]] = Page(
     title=lambda _: "How wrong answers were",

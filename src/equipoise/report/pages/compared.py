@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from equipoise.findings import ComparedFindings
 from equipoise.report.page import Page
 from equipoise.report.sections.compare import SECTIONS, side
 from equipoise.report.sections.method import NOT_VERIFIED
 from equipoise.report.words import printable, sentence
+from equipoise.study.findings import ComparedFindings
 
 COMPARED: Final[Page[ComparedFindings]] = Page(
     title=lambda findings: f"Side by side: {printable(findings.name)}",

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from equipoise.findings import Findings
 from equipoise.report.page import Page
 from equipoise.report.sections import SECTIONS
 from equipoise.report.sections.method import NOT_VERIFIED
 from equipoise.report.words import printable, sentence
+from equipoise.study.findings import Findings
 
 
 def _about_round(findings: Findings) -> str:

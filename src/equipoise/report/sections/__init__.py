@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from equipoise.findings import Findings
 from equipoise.report.section import Section
 from equipoise.report.sections import (
     balance,
@@ -18,6 +17,7 @@ from equipoise.report.sections import (
     table_one,
     workloads,
 )
+from equipoise.study.findings import Findings
 
 SECTIONS: Final[tuple[Section[Findings], ...]] = (
     pointers.SECTION,

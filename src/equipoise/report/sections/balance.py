@@ -7,7 +7,6 @@ import polars as pl
 
 from equipoise.advice.forecast.balance import RULE, Balance, Unanswered
 from equipoise.economics import Bill
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import (
     Block,
     Bullets,
@@ -39,6 +38,7 @@ from equipoise.report.words import (
     sentence,
 )
 from equipoise.scaling.equilibrium import KINDS, Equilibrium
+from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import KWH_J, MINUTE_S, format_duration, format_percent
 
 STOPS: Final = "diminishing returns"

@@ -7,7 +7,6 @@ from typing import Final
 import polars as pl
 
 from equipoise.advice.forecast.balance import Unanswered
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Table, note, prose, strong
 from equipoise.report.charts import Axis, Band, Chart, Mark, Series
 from equipoise.report.entry_text import Row, hardware
@@ -15,6 +14,7 @@ from equipoise.report.section import Section
 from equipoise.report.words import DASH, count, entry_name, listed, plural, printable, ratio, sentence
 from equipoise.scaling.batches import BatchGrowth
 from equipoise.stats import Interval
+from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_percent
 
 HERE: Final = Mark(colour=1, symbol="circle")

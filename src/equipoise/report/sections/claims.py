@@ -1,10 +1,8 @@
 """The claims of the study, each tested its way and like for like, with rule and figures."""
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from equipoise.findings import Findings
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -20,9 +18,10 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.section import Section
 from equipoise.report.words import count, listed, plural, printable, ratio, sentence, workload_name
-from equipoise.scaling.claims import RULE, Claim, Part
-from equipoise.scaling.readings import Figure, Reading, Verdict
-from equipoise.scaling.reference import Attributed
+from equipoise.study.claims import RULE, Claim, Part, Reading, Verdict
+from equipoise.study.findings import Findings
+from equipoise.study.published import Attributed
+from equipoise.study.quantities import Figure
 from equipoise.units import format_duration
 
 TONES: Final[dict[Verdict, Tone]] = {
@@ -32,18 +31,9 @@ MOST_NAMED: Final = 3  # entries named beside a figure before the rest is counte
 ACROSS: Final = "across workloads"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Statement:
-    """What a claim says in one testable sentence, its rule, and the workloads it was tested on."""
-
-    words: str
-    rule: str
-    parts: tuple[Part, ...]
-
-
 def _blocks(findings: Findings) -> tuple[Block, ...]:
-    own = [claim for claim in findings.claims if _is_own(claim)]
-    others = [claim for claim in findings.claims if not _is_own(claim)]
+    own = [claim for claim in findings.claims if claim.is_own]
+    others = [claim for claim in findings.claims if not claim.is_own]
     intro = prose(
         strong(plural(len(own), "claim")),
         " of the study, each tested twice on this data: ",
@@ -90,25 +80,13 @@ def _attributed(attributed: tuple[Attributed, ...]) -> tuple[Block, ...]:
     )
 
 
-def _is_own(claim: Claim) -> bool:
-    """Whether the study itself states the claim for these workloads."""
-    return not claim.stated_for or set(claim.stated_for) == set(claim.workloads)
-
-
 def _claim(claim: Claim, place: int, names: dict[str, str]) -> Fold:
     tested = listed([names.get(slug) or workload_name(slug) for slug in claim.workloads]) or "no workload"
-    blocks: list[Block] = [note(f"Tested on {tested}.")]
+    blocks: list[Block] = [note(f"Stated in {printable(claim.source)}. Tested on {tested}.")]
     if not claim.parts:
         blocks.append(prose(sentence(claim.like_for_like.words)))
-    for number, ((statement, rule), parts) in enumerate(
-        groupby(claim.parts, key=lambda p: (p.statement, p.rule)), 1
-    ):
-        name = f"claim-{place}-{number}"
-        blocks.extend(
-            _statement(
-                name, _Statement(words=sentence(statement), rule=sentence(rule), parts=tuple(parts)), names
-            )
-        )
+    for number, (_, parts) in enumerate(groupby(claim.parts, key=lambda part: part.statement), 1):
+        blocks.extend(_statement(f"claim-{place}-{number}", tuple(parts), names))
     verdicts = (
         _badge(claim.their_way.verdict, "its way: "),
         _badge(claim.like_for_like.verdict, "like for like: "),
@@ -121,28 +99,33 @@ def _badge(verdict: Verdict, before: str = "") -> Badge:
     return Badge(text=f"{before}{verdict}", tone=TONES[verdict])
 
 
-def _statement(name: str, statement: _Statement, names: dict[str, str]) -> tuple[Block, ...]:
+def _statement(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tuple[Block, ...]:
     """One testable statement: its rule once, then what each workload says."""
+    statement = sentence(parts[0].statement)
     rows = tuple(
-        (*_workload_cells(part, statement, names), _reading(part.their_way), _reading(part.like_for_like))
-        for part in statement.parts
+        (
+            *_workload_cells(part, names, is_alone=len(parts) == 1),
+            _reading(part.their_way),
+            _reading(part.like_for_like),
+        )
+        for part in parts
     )
-    columns = (*_workload_columns(statement), Column(title="Its way"), Column(title="Like for like"))
+    columns = (*_workload_columns(parts), Column(title="Its way"), Column(title="Like for like"))
     return (
-        Heading(name=name, text=statement.words[:1].upper() + statement.words[1:], is_minor=True),
-        note(f"Rule: {statement.rule}."),
+        Heading(name=name, text=statement[:1].upper() + statement[1:], is_minor=True),
+        note(f"Rule: {sentence(parts[0].rule)}."),
         Table(name=f"{name}-readings", caption="What was seen", columns=columns, rows=rows),
-        *_figures(name, statement, names),
+        *_figures(name, parts, names),
     )
 
 
-def _workload_columns(statement: _Statement) -> tuple[Column, ...]:
+def _workload_columns(parts: tuple[Part, ...]) -> tuple[Column, ...]:
     """A column for the workload where there is more than one."""
-    return () if len(statement.parts) == 1 else (Column(title="Workload"),)
+    return () if len(parts) == 1 else (Column(title="Workload"),)
 
 
-def _workload_cells(part: Part, statement: _Statement, names: dict[str, str]) -> tuple[Cell, ...]:
-    if len(statement.parts) == 1:
+def _workload_cells(part: Part, names: dict[str, str], *, is_alone: bool) -> tuple[Cell, ...]:
+    if is_alone:
         return ()
     name = ACROSS if part.workload is None else names.get(part.workload) or workload_name(part.workload)
     return (Cell(text=name, key=name),)
@@ -152,18 +135,22 @@ def _reading(reading: Reading) -> Cell:
     return Cell(text="", key=reading.verdict, badge=_badge(reading.verdict), detail=sentence(reading.words))
 
 
-def _figures(name: str, statement: _Statement, names: dict[str, str]) -> tuple[Block, ...]:
+def _figures(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tuple[Block, ...]:
     """The numbers the verdicts rest on, with the entries they come from; none where there is no evidence."""
     rows = tuple(
-        (*_workload_cells(part, statement, names), Cell(text=way, key=way), *_figure_cells(figure))
-        for part in statement.parts
+        (
+            *_workload_cells(part, names, is_alone=len(parts) == 1),
+            Cell(text=way, key=way),
+            *_figure_cells(figure),
+        )
+        for part in parts
         for way, reading in (("its way", part.their_way), ("like for like", part.like_for_like))
         for figure in reading.figures
     )
     if not rows:
         return ()
     columns = (
-        *_workload_columns(statement),
+        *_workload_columns(parts),
         Column(title="Way"),
         Column(title="Figure"),
         Column(title="Value", is_number=True),

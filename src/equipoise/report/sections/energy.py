@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Cell, Column, Panels, Table, prose, strong
 from equipoise.report.charts import Axis, Chart, Mark, Series
 from equipoise.report.entry_text import Row, hover, source
@@ -18,6 +17,7 @@ from equipoise.report.words import (
     plural,
     printable,
 )
+from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_si
 
 

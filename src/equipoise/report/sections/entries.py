@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Cell, Column, Fold, Table, prose
 from equipoise.report.entry_text import Row, source
 from equipoise.report.section import Section
@@ -17,7 +16,8 @@ from equipoise.report.words import (
     ratio,
     sentence,
 )
-from equipoise.scaling.reference import Unscored
+from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.study.published import Unscored
 
 COLUMNS = (
     Column(title="System"),

@@ -6,7 +6,6 @@ from typing import Final
 import polars as pl
 
 from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS, Diagnosis
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import (
     Block,
     Bullets,
@@ -26,6 +25,7 @@ from equipoise.report.entry_text import Row, hardware
 from equipoise.report.section import Section
 from equipoise.report.words import accelerator_name, count, entry_name, listed, printable, ratio, sentence
 from equipoise.scaling.decompose import LOSSES
+from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_percent
 
 MOST_CHARTS: Final = 2

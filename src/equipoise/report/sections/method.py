@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Bullets, code, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.words import printable, sentence
+from equipoise.study.findings import Findings
 
 NOT_VERIFIED = (
     "Results derived from MLPerf Training result logs; the derived numbers are not verified by the MLCommons "

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Heading, Tile, Tiles, note, prose
 from equipoise.report.section import Section
 from equipoise.report.words import TIMES, accelerator_name, count, entry_name, printable, ratio, sentence
 from equipoise.scaling.pointers import RULE, Pointer
+from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_duration
 
 LABELS: Final = {"speed": "For speed", "between": "In between", "efficiency": "For efficiency"}

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.advice.forecast.record import Shipped, Summary
-from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Cell, Column, Span, Table, code, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, TIMES, count, printable
 from equipoise.scaling.backtest import Errors, Record
+from equipoise.study.findings import Findings
 from equipoise.units import format_percent
 
 HELD_OUT: Final = {"largest": "the largest size of a group", "new_round": "all sizes but the smallest"}

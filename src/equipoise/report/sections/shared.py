@@ -5,7 +5,6 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Cell, Column, Table, prose
 from equipoise.report.entry_text import Row
 from equipoise.report.section import Section
@@ -19,6 +18,7 @@ from equipoise.report.words import (
     ratio,
     sentence,
 )
+from equipoise.study.findings import Findings
 
 
 def _blocks(findings: Findings) -> tuple[Block, ...]:

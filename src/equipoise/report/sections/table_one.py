@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from equipoise.findings import Findings
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Table, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, accelerator_name, count, entry_name, minutes, printable, sentence
-from equipoise.scaling.reference import Published, TableRow
+from equipoise.study.findings import Findings
+from equipoise.study.published import Published, TableRow
 
 
 def _blocks(findings: Findings) -> tuple[Block, ...]:

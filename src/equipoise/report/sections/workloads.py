@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from equipoise.findings import Findings, WorkloadFindings
 from equipoise.report.blocks import Block, Cell, Column, Heading, Panels, Table, note, prose, strong
 from equipoise.report.charts import Axis, Chart, Level, Mark, Note, Series
 from equipoise.report.entry_text import Row, hardware, hover
@@ -20,6 +19,7 @@ from equipoise.report.words import (
     sentence,
 )
 from equipoise.scaling.groups import Group, Grouping
+from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_duration
 
 SIZE_AXIS: Final = Axis(title="accelerators", is_log=True)

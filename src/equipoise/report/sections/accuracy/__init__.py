@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from equipoise.findings import AccuracyFindings
 from equipoise.report.section import Section
 from equipoise.report.sections.accuracy import advised, forecasts, own, plans, steps
+from equipoise.study.findings import AccuracyFindings
 
 SECTIONS: Final[tuple[Section[AccuracyFindings], ...]] = (
     forecasts.SECTION,

@@ -5,10 +5,10 @@ from typing import Final
 
 from equipoise.advice.forecast.advice_record import ALL_JUMPS, AdviceErrors
 from equipoise.advice.forecast.held_out_advice import OURS
-from equipoise.findings import AccuracyFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, code, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, count
+from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
 HELD_OUT: Final = {"largest": "the largest size of a group", "half": "the larger half of the sizes"}

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from equipoise.findings import AccuracyFindings
 from equipoise.report.blocks import Block
 from equipoise.report.section import Section
 from equipoise.report.sections.record import record_blocks
+from equipoise.study.findings import AccuracyFindings
 
 OF: Final = (
     "Forecasts of times at sizes that nobody ran come from one law that shares its shape across "

@@ -1,7 +1,7 @@
 """What the page of records says first."""
 
-from equipoise.findings import AccuracyFindings
 from equipoise.report.words import listed
+from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
 

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from equipoise.findings import AccuracyFindings
 from equipoise.report.blocks import Block, Tile, Tiles, code, note
 from equipoise.report.section import Section
 from equipoise.report.words import plural, ratio, sentence
+from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
 

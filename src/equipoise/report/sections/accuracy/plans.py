@@ -3,10 +3,10 @@
 from typing import Final
 
 from equipoise.decide.strategies.plan_record import PlanRecord
-from equipoise.findings import AccuracyFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.words import count, listed, plural, workload_name
+from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
 KINDS: Final = {"transformer": "Transformers", "other": "Other models"}

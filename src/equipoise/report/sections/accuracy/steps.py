@@ -3,10 +3,10 @@
 from typing import Final
 
 from equipoise.advice.validation.profiles import Profile
-from equipoise.findings import AccuracyFindings
 from equipoise.report.blocks import Block, Cell, Column, Table, code, note, prose, strong
 from equipoise.report.section import Section
 from equipoise.report.words import accelerator_name, count, listed, printable
+from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent
 
 COLUMNS: Final = (

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from equipoise.findings import ComparedFindings
 from equipoise.report.section import Section
 from equipoise.report.sections.compare import curves, figures, lost, side
+from equipoise.study.findings import ComparedFindings
 
 SECTIONS: Final[tuple[Section[ComparedFindings], ...]] = (
     side.SECTION,

@@ -4,12 +4,12 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.findings import ComparedFindings
 from equipoise.report.blocks import Block, Panels, prose
 from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series
 from equipoise.report.entry_text import Row, hardware, hover
 from equipoise.report.section import Section
 from equipoise.report.words import accelerator_name, entry_name, minutes, printable, ratio, sentence
+from equipoise.study.findings import ComparedFindings
 from equipoise.units import MINUTE_S
 
 CHOSEN: Final = "side by side"

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from equipoise.findings import ComparedFindings
 from equipoise.report.blocks import Block, Table
 from equipoise.report.section import Section
 from equipoise.report.sections.entries import COLUMNS, entry_row
+from equipoise.study.findings import ComparedFindings
 
 
 def _blocks(findings: ComparedFindings) -> tuple[Block, ...]:

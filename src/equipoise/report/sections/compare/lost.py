@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from equipoise.findings import ComparedFindings
 from equipoise.report.blocks import Block, Bullets, Panels, prose
 from equipoise.report.charts import BarChart, Part
 from equipoise.report.entry_text import Row, hardware
@@ -10,6 +9,7 @@ from equipoise.report.section import Section
 from equipoise.report.sections.losses import CAUSES, SMALLEST_SCALE
 from equipoise.report.words import count, printable, ratio, sentence
 from equipoise.scaling.decompose import LOSSES
+from equipoise.study.findings import ComparedFindings
 
 
 def _blocks(findings: ComparedFindings) -> tuple[Block, ...]:

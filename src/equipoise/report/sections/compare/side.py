@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.economics import Bill
-from equipoise.findings import ComparedFindings
 from equipoise.report.blocks import Block, Bullets, Span, Tile, Tiles, note, strong
 from equipoise.report.entry_text import Row, efficiencies, hardware
 from equipoise.report.section import Section
 from equipoise.report.words import TIMES, entry_name, plural, printable, ratio
+from equipoise.study.findings import ComparedFindings
 from equipoise.units import format_duration, format_percent, format_si
 
 ALIKE: Final = 0.005  # times differ by less: not worth a word

@@ -1,14 +1,27 @@
-"""What a study found, in a few sentences made from its records: the headline and the summary below it."""
+"""What a study found: the records that the layers own, side by side, and the sentences that sum them up."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from equipoise.scaling.claims import Claim
+from equipoise.advice.forecast.advice_record import AdviceErrors
+from equipoise.advice.forecast.balance import Balances, Unanswered
+from equipoise.advice.forecast.diagnose import Diagnosis
+from equipoise.advice.forecast.record import Shipped
+from equipoise.advice.validation.profiles import Profile
+from equipoise.decide.ledger import Running
+from equipoise.decide.strategies.plan_record import PlanRecord
+from equipoise.economics import Bill
+from equipoise.scaling.batches import BatchGrowth
 from equipoise.scaling.decompose import log_loss_shares
+from equipoise.scaling.groups import Grouping
 from equipoise.scaling.pointers import Pointer
-from equipoise.scaling.views import like_for_like_view
+from equipoise.scaling.shared import SharedSystems
+from equipoise.study.claims import Claim
+from equipoise.study.published import Attributed, TableRow
+from equipoise.study.quantities import like_for_like_view
 from equipoise.units import format_count, format_percent
 
 _VERDICT_WORDS = (
@@ -17,6 +30,104 @@ _VERDICT_WORDS = (
     ("not supported", "is not supported", "are not supported"),
     ("not enough evidence", "cannot be tested", "cannot be tested"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFindings:
+    """One workload of the round.
+
+    name: what people call it. entries: every entry of the division, scored or not, with the columns of
+    `scaling.metrics.ENTRY_COLUMNS`, ordered by accelerators, then score; cluster and the factors are null
+    where they are unknown. spots: how many systems share each accelerator and size. curves: best entry a
+    size of each accelerator. grouping is None when there are too few systems; grouping_missing then says what
+    is lacking.
+    pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
+    energy: the rows of `entries` with measured energy; may be empty.
+    losses: what each entry lost by cause (`scaling.decompose.losses`). diagnoses: of entries;
+    curve_diagnoses: of accelerators. batches: samples against batch over all rounds, or why nothing is known.
+    balances: where each accelerator stops paying.
+    """
+
+    workload: str
+    name: str
+    table: TableRow
+    entries: pl.DataFrame
+    spots: pl.DataFrame
+    curves: pl.DataFrame
+    grouping: Grouping | None
+    grouping_missing: str | None
+    pointers: tuple[Pointer, ...]
+    energy: pl.DataFrame
+    losses: pl.DataFrame
+    diagnoses: tuple[Diagnosis, ...]
+    curve_diagnoses: tuple[Diagnosis, ...]
+    batches: BatchGrowth | Unanswered
+    balances: Balances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Everything a report shows about one round.
+
+    headline: one sentence that says what was found. summary: a few sentences more, most important first.
+    attributed: figures that others ascribe to the published study of this round; empty for other rounds.
+    record: how wrong predictions were on results held out; None where it does not ship.
+    dataset: version of the embedded data. sources: where the tables came from, in words.
+    """
+
+    round: str
+    division: str
+    dataset: str
+    sources: str
+    headline: str
+    summary: tuple[str, ...]
+    workloads: tuple[WorkloadFindings, ...]
+    claims: tuple[Claim, ...]
+    shared: SharedSystems
+    attributed: tuple[Attributed, ...]
+    record: Shipped | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFindings:
+    """Everything a page shows that puts entries of one round and workload side by side.
+
+    entries: every closed entry with a score, with the columns of `scaling.metrics.ENTRY_COLUMNS` but
+    `cluster`, ordered by accelerators, then score. chosen: those side by side, in that order; bills: what one
+    run of each costs. losses: of those chosen, as `scaling.decompose.losses` returns them; curves: of their
+    accelerators, as `scaling.metrics.curves`. are_given: whether somebody chose them.
+    """
+
+    round: str
+    division: str
+    dataset: str
+    sources: str
+    workload: str
+    name: str
+    entries: pl.DataFrame
+    chosen: pl.DataFrame
+    bills: tuple[Bill, ...]
+    losses: pl.DataFrame
+    curves: pl.DataFrame
+    are_given: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyFindings:
+    """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
+
+    forecasts: of published results. profiles: of steps, a calibration each. plans: of published trainings,
+    a kind of model each. advised, advised_jointly: of advised numbers of
+    accelerators, by published results alone and with the model. own: of one's own ledger.
+    """
+
+    forecasts: Shipped | None
+    profiles: tuple[Profile, ...]
+    plans: tuple[PlanRecord, ...]
+    advised: tuple[AdviceErrors, ...]
+    advised_jointly: tuple[AdviceErrors, ...]
+    own: Running | None
+    dataset: str
 
 
 def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims: Sequence[Claim]) -> str:
@@ -71,14 +182,14 @@ def _largest(entries_by_workload: Mapping[str, pl.DataFrame]) -> dict[str, dict[
 
 
 def _tally(claims: Sequence[Claim]) -> str:
-    own = [claim for claim in claims if claim.workloads == claim.stated_for or not claim.stated_for]
+    own = [claim for claim in claims if claim.is_own]
     count: Counter[str] = Counter(claim.verdict for claim in own)
-    told = [
+    verdicts = [
         f"{count[verdict]} {singular if count[verdict] == 1 else plural}"
         for verdict, singular, plural in _VERDICT_WORDS
         if count[verdict]
     ]
-    return f"of the study's {len(own)} claims, compared like for like, {', '.join(told)}"
+    return f"of the study's {len(own)} claims, compared like for like, {', '.join(verdicts)}"
 
 
 def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, float]]) -> str | None:
@@ -101,9 +212,9 @@ def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, 
 def _cause_words(names: Mapping[str, str], entries_by_workload: Mapping[str, pl.DataFrame]) -> str | None:
     shares = {}
     for workload, entries in entries_by_workload.items():
-        told = log_loss_shares(like_for_like_view(workload, entries).best).sort("num_accelerators")
-        if told.height:
-            shares[workload] = told.row(-1, named=True)
+        known = log_loss_shares(like_for_like_view(workload, entries).best).sort("num_accelerators")
+        if known.height:
+            shares[workload] = known.row(-1, named=True)
     if not shares:
         return None
     workload = max(shares, key=lambda slug: shares[slug]["statistical_fraction"])

@@ -1,7 +1,7 @@
 import pytest
 
 from equipoise.scaling.metrics import with_metrics
-from equipoise.scaling.reference import Published, table_row
+from equipoise.study.published import Published, table_row
 
 
 def _published(**changed):

@@ -1,8 +1,8 @@
 import pytest
 
-from equipoise.scaling.claims import claims_about
 from equipoise.scaling.pointers import pointers
-from equipoise.scaling.summary import headline, summary
+from equipoise.study.claims import claims_about
+from equipoise.study.findings import headline, summary
 
 NAMES = {"bert": "BERT", "retinanet": "RetinaNet"}
 

@@ -1,7 +1,37 @@
 import pytest
 
-from equipoise.scaling import readings
-from equipoise.scaling.views import like_for_like_view, their_view
+from equipoise.study.claims import claim_table
+from equipoise.study.quantities import QUANTITIES, like_for_like_view, their_view
+
+STATEMENTS = {statement.name: statement for claim in claim_table() for statement in claim.statements}
+
+
+def read(name, view):
+    """What the data say of a statement of the table."""
+    return STATEMENTS[name].read(view)
+
+
+def test_the_table_uses_every_quantity_and_no_other():
+    used = {each.quantity for statement in STATEMENTS.values() for each in statement.comparisons}
+    assert used == QUANTITIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(0.4, "reverses"), (0.5, "holds"), (2.0, "holds"), (2.1, "not supported")]
+)
+def test_bounds_that_include_their_limits(value, verdict):
+    (comparison,) = STATEMENTS["largest_like_smallest"].comparisons
+    assert (comparison.holds, comparison.reverses) == ("from 0.5 to 2", "below 0.5")
+    assert comparison.verdict(value) == verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(0.0, "reverses"), (0.1, "holds"), (0.9, "holds"), (1.0, "not supported")]
+)
+def test_bounds_that_leave_their_limits_out(value, verdict):
+    (comparison,) = STATEMENTS["balance_inside"].comparisons
+    assert (comparison.holds, comparison.reverses) == ("above 0 and below 1", "up to 0")
+    assert comparison.verdict(value) == verdict
 
 
 @pytest.fixture
@@ -44,12 +74,12 @@ def test_best_of_a_size_is_its_most_efficient_entry(view):
 )
 def test_best_near_eight(view, at_eight, verdict):
     for way in view(_at(4, 1.0), _at(8, at_eight), _at(64, 0.5)):
-        assert readings.best_near_eight(way).verdict == verdict
+        assert read("best_near_8", way).verdict == verdict
 
 
 def test_best_near_eight_needs_a_size_near_eight(view):
-    assert readings.best_near_eight(view((4, 10.0), (64, 1.0))[0]).verdict == "not enough evidence"
-    assert readings.best_near_eight(view((8, 10.0))[0]).verdict == "not enough evidence"
+    assert read("best_near_8", view((4, 10.0), (64, 1.0))[0]).verdict == "not enough evidence"
+    assert read("best_near_8", view((8, 10.0))[0]).verdict == "not enough evidence"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +88,7 @@ def test_best_near_eight_needs_a_size_near_eight(view):
 )
 def test_falls_from_sixteen(view, from_sixteen, verdict):
     for way in view(_at(4, 1.0), _at(16, from_sixteen), _at(64, from_sixteen / 2)):
-        assert readings.falls_from_sixteen(way).verdict == verdict
+        assert read("falls_from_16", way).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -67,7 +97,7 @@ def test_falls_from_sixteen(view, from_sixteen, verdict):
 )
 def test_largest_like_smallest(view, largest, verdict):
     for way in view(_at(2, 1.0), _at(3472, largest)):
-        reading = readings.largest_like_smallest(way)
+        reading = read("largest_like_smallest", way)
         assert reading.verdict == verdict
         assert reading.figures[0].value == pytest.approx(largest)
         assert reading.figures[0].entry_ids == ("e1",)
@@ -76,19 +106,19 @@ def test_largest_like_smallest(view, largest, verdict):
 @pytest.mark.parametrize(("median", "verdict"), [(1.1, "holds"), (0.98, "not supported"), (0.9, "reverses")])
 def test_above_one_at_four_to_eight(view, median, verdict):
     for way in view(_at(4, 1.0), _at(8, median), _at(64, 5.0)):
-        assert readings.above_one_at_four_to_eight(way).verdict == verdict
+        assert read("above_1_at_4_to_8", way).verdict == verdict
 
 
 def test_the_baseline_itself_is_no_evidence_at_four_to_eight(view):
     for way in view(_at(4, 1.0), _at(64, 0.5)):
-        assert readings.above_one_at_four_to_eight(way).verdict == "not enough evidence"
-        assert readings.moderate_at_four_to_eight(way).verdict == "not enough evidence"
+        assert read("above_1_at_4_to_8", way).verdict == "not enough evidence"
+        assert read("moderate_at_4_to_8", way).verdict == "not enough evidence"
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(0.9, "holds"), (0.5, "holds"), (0.49, "reverses")])
 def test_moderate_at_four_to_eight(view, median, verdict):
     for way in view(_at(2, 1.0), _at(8, median)):
-        assert readings.moderate_at_four_to_eight(way).verdict == verdict
+        assert read("moderate_at_4_to_8", way).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -96,7 +126,7 @@ def test_moderate_at_four_to_eight(view, median, verdict):
 )
 def test_largest_fast_and_inefficient(view, largest, verdict):
     for way in view(_at(4, 1.0), _at(1024, largest)):
-        assert readings.largest_fast_and_inefficient(way).verdict == verdict
+        assert read("largest_fast_and_inefficient", way).verdict == verdict
 
 
 def test_a_largest_system_that_is_slow_and_efficient_reverses(entries):
@@ -108,7 +138,7 @@ def test_a_largest_system_that_is_slow_and_efficient_reverses(entries):
             {"num_accelerators": 16, "score_s": 14.0, "accelerator": "v100-sxm3-32gb"},
         ]
     )
-    reading = readings.largest_fast_and_inefficient(their_view("bert", frame))
+    reading = read("largest_fast_and_inefficient", their_view("bert", frame))
     assert reading.verdict == "reverses"
     assert "not the shortest time" in reading.words
 
@@ -116,7 +146,7 @@ def test_a_largest_system_that_is_slow_and_efficient_reverses(entries):
 @pytest.mark.parametrize(("largest", "verdict"), [(0.2, "holds"), (0.6, "not supported"), (0.8, "reverses")])
 def test_largest_inefficient(view, largest, verdict):
     for way in view(_at(4, 1.0), _at(2528, largest)):
-        assert readings.largest_inefficient(way).verdict == verdict
+        assert read("largest_inefficient", way).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -130,13 +160,13 @@ def test_largest_inefficient(view, largest, verdict):
 )
 def test_falls_in_steps(view, steps, verdict):
     for way in view(_at(8, 1.0), *(_at(size, step) for size, step in zip((16, 32, 512), steps, strict=True))):
-        assert readings.falls_in_steps(way).verdict == verdict
+        assert read("falls_in_steps", way).verdict == verdict
 
 
 def test_tpu_v5p_is_found_by_its_whole_name(view):
-    assert readings.tpu_v5p_present(view((8, 1.0), accelerator="tpu-v5p")[0]).verdict == "holds"
-    assert readings.tpu_v5p_present(view((8, 1.0), accelerator="tpu-v5p-pod")[0]).verdict == "holds"
-    assert readings.tpu_v5p_present(view((8, 1.0), accelerator="tpu-v5px")[0]).verdict == "not supported"
+    assert read("tpu_v5p_present", view((8, 1.0), accelerator="tpu-v5p")[0]).verdict == "holds"
+    assert read("tpu_v5p_present", view((8, 1.0), accelerator="tpu-v5p-pod")[0]).verdict == "holds"
+    assert read("tpu_v5p_present", view((8, 1.0), accelerator="tpu-v5px")[0]).verdict == "not supported"
 
 
 @pytest.mark.parametrize(
@@ -150,13 +180,13 @@ def test_tpu_v5p_is_found_by_its_whole_name(view):
 )
 def test_balance(view, efficiencies, size, verdict):
     for way in view(*(_at(n, e) for n, e in zip((4, 16, 64), efficiencies, strict=True))):
-        reading = readings.balance_is_interior(way)
+        reading = read("balance_inside", way)
         assert reading.verdict == verdict
         assert reading.figures[0].value == size
 
 
 def test_balance_needs_three_sizes(view):
-    assert readings.balance_is_interior(view((4, 10.0), (8, 6.0))[0]).verdict == "not enough evidence"
+    assert read("balance_inside", view((4, 10.0), (8, 6.0))[0]).verdict == "not enough evidence"
 
 
 @pytest.mark.parametrize(
@@ -171,16 +201,16 @@ def test_cause_of_the_loss(entries, growth, verdict):
             {"num_accelerators": 64, "score_s": 50.0, "samples_to_target": 1000.0 * growth},
         ]
     )
-    reading = readings.loss_is_throughput(like_for_like_view("bert", frame))
+    reading = read("loss_is_throughput", like_for_like_view("bert", frame))
     assert reading.verdict == verdict
     assert sum(figure.value for figure in reading.figures) == pytest.approx(1.0)
 
 
 def test_the_studys_way_cannot_tell_the_cause(view):
-    reading = readings.loss_is_throughput(view((4, 100.0), (64, 50.0), samples_to_target=1000.0)[0])
+    reading = read("loss_is_throughput", view((4, 100.0), (64, 50.0), samples_to_target=1000.0)[0])
     assert reading.verdict == "not enough evidence"
 
 
 def test_without_loss_there_is_no_cause(view):
     _, alike = view(_at(4, 1.0), _at(64, 1.0), samples_to_target=1000.0)
-    assert readings.loss_is_throughput(alike).verdict == "not enough evidence"
+    assert read("loss_is_throughput", alike).verdict == "not enough evidence"

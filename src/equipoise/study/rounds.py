@@ -1,0 +1,363 @@
+"""Rounds of results, studied: tables in; metrics, factors, groups and claims; entries and findings out."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from equipoise.advice.forecast import record
+from equipoise.advice.forecast.advice_record import JOINED, shipped_advice
+from equipoise.advice.forecast.balance import Balances, Unanswered, balances
+from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
+from equipoise.advice.validation.profiles import profiles
+from equipoise.decide.ledger import running
+from equipoise.decide.strategies.plan_record import plan_records
+from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
+from equipoise.economics import rates as rates_of
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+from equipoise.runs import embedded
+from equipoise.runs.chosen import Folders, paths, tables
+from equipoise.runs.queries import DIVISION, SCORED, closed, comparable
+from equipoise.scaling.batches import BatchGrowth, batch_growth
+from equipoise.scaling.decompose import losses, with_factors
+from equipoise.scaling.groups import Grouping, grouped
+from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
+from equipoise.scaling.pointers import pointers
+from equipoise.scaling.shared import shared_systems
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.rounds import is_round, round_name, round_order
+from equipoise.spec.workload import workload_title
+from equipoise.study.claims import claims_about
+from equipoise.study.findings import (
+    AccuracyFindings,
+    ComparedFindings,
+    Findings,
+    WorkloadFindings,
+    headline,
+    summary,
+)
+from equipoise.study.published import Published, attributed, num_systems_in_all, published, table_row
+
+# How a catalogue spells what a user wrote.
+Spelling: TypeAlias = Callable[[str], str]
+MIN_ENTRIES = 3
+
+
+def scores(
+    *,
+    round: str | None = None,  # noqa: A002 - what users call it
+    workload: str | None = None,
+    accelerator: str | None = None,
+    submitter: str | None = None,
+    division: str | None = None,
+    sort: str | None = None,
+    data: Folders | None = None,
+    also: Folders = (),
+    catalogue: Catalogue | None = None,
+) -> pl.DataFrame:
+    """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
+
+    Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
+    and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
+    workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
+    Raises SpecError for a name that the data do not hold, naming those they do.
+    """
+    known = catalogue or shipped()
+    rows = with_metrics(tables(data=data, also=also).scores).rename({"campaign": "round"})
+    rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
+    filters: tuple[tuple[str, str | None, Spelling], ...] = (
+        ("round", round, round_name),
+        ("workload", workload, workload_spelling(round, known)),
+        ("accelerator", accelerator, lambda name: known.accelerator(name).slug),
+        ("submitter", submitter, str),
+        ("division", division, str.lower),
+    )
+    held = {column: rows[column] for column, wanted, _ in filters if wanted is not None}
+    for column, wanted, spelt in filters:
+        if wanted is not None:
+            value = named(wanted, held[column], spelt)
+            rows = rows.filter(pl.col(column).str.to_lowercase() == value.lower())
+    return rows.select(SCORE_COLUMNS)
+
+
+def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
+    if sort is None:
+        names = sorted(rows["round"].drop_nulls().unique(), key=round_order)
+        position = pl.col("round").replace_strict(
+            names, range(len(names)), default=None, return_dtype=pl.Int64
+        )
+        return rows.sort(position, "workload", nulls_last=True, maintain_order=True)
+    column = sort.removeprefix("-")
+    if column not in SCORE_COLUMNS:
+        raise UsageError(f"cannot sort by {column!r}; expected one of {', '.join(SCORE_COLUMNS)}")
+    return rows.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+
+
+def study(
+    round: str | None = None,  # noqa: A002 - what users call it
+    workloads: Sequence[str] | None = None,
+    *,
+    k: int | None = None,
+    data: Folders | None = None,
+    also: Folders = (),
+    catalogue: Catalogue | None = None,
+) -> Findings:
+    """What the closed entries of one round say about scaling.
+
+    round: the published study's (v4.1) unless given; the latest one where the data lack that. workloads: the
+    study's in its round, else every workload with at least three scored entries. k: number of groups; by
+    silhouette unless given. catalogue: what names mean; the shipped one unless given.
+    Raises EvidenceError when a workload has fewer than three scored entries, SpecError for unknown names.
+    """
+    everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
+    round_ = chosen_round(round, everything)
+    entries = closed(everything).filter(pl.col("round") == round_)
+    own = {row.workload: row for row in published() if row.round == round_}
+    chosen = chosen_workloads(workloads, entries, default=tuple(own), round_=round_, catalogue=catalogue)
+    measured = _measured(entries)
+    of_round = {workload: measured.filter(pl.col("workload") == workload) for workload in chosen}
+    stops = balances(
+        everything.rename({"round": "campaign"}),
+        {workload: curves(rows) for workload, rows in of_round.items()},
+        round_=round_,
+        catalogue=catalogue,
+    )
+    each = tuple(
+        _workload_findings(rows, own.get(workload), stops[workload], _batches(everything, workload), k=k)
+        for workload, rows in of_round.items()
+    )
+    by_workload = {found.workload: found.entries for found in each}
+    claims = claims_about(by_workload, label=f"{round_}, {DIVISION}")
+    names = {found.workload: found.name for found in each}
+    return Findings(
+        round=round_,
+        division=DIVISION,
+        dataset=embedded.version(),
+        sources=_sources(data, also),
+        headline=headline(f"MLPerf Training {round_}", by_workload, claims),
+        summary=summary(names, by_workload, [pointer for found in each for pointer in found.pointers]),
+        workloads=each,
+        claims=claims,
+        shared=shared_systems(
+            by_workload, num_published=num_systems_in_all() if own.keys() == by_workload.keys() else None
+        ),
+        attributed=attributed(round_),
+        record=recorded(),
+    )
+
+
+def compared(
+    round: str | None = None,  # noqa: A002 - what users call it
+    workload: str | None = None,
+    entries: Sequence[str] = (),
+    *,
+    data: Folders | None = None,
+    also: Folders = (),
+    catalogue: Catalogue | None = None,
+) -> ComparedFindings:
+    """Closed entries of one round and workload side by side.
+
+    round: as for `study`. workload: the first that a study of the round takes unless given. entries: their
+    entry_id; those that `scaling.pointers` points to unless given.
+    Raises EvidenceError where too few entries have a score, SpecError for unknown names.
+    """
+    everything = tables(data=data, also=also).scores.rename({"campaign": "round"})
+    round_ = chosen_round(round, everything)
+    of_round = closed(everything).filter(pl.col("round") == round_)
+    wanted = None if workload is None else (workload,)
+    usual = tuple(row.workload for row in published() if row.round == round_)
+    slug = chosen_workloads(wanted, of_round, default=usual, round_=round_, catalogue=catalogue)[0]
+    measured = _measured(of_round.filter(pl.col("workload") == slug))
+    scored = comparable(measured).sort("num_accelerators", "score_s", "entry_id")
+    ids = tuple(dict.fromkeys(entries)) or tuple(each.entry_id for each in pointers(scored, slug))
+    unknown = next((each for each in ids if each not in scored["entry_id"]), None)
+    if unknown is not None:
+        raise SpecError(f"entry {unknown!r} has no score for {slug} in {round_}, {DIVISION}")
+    chosen = scored.filter(pl.col("entry_id").is_in(ids))
+    kinds = chosen["accelerator"].drop_nulls().unique().to_list()
+    return ComparedFindings(
+        round=round_,
+        division=DIVISION,
+        dataset=embedded.version(),
+        sources=_sources(data, also),
+        workload=slug,
+        name=workload_title(slug),
+        entries=scored,
+        chosen=chosen,
+        bills=tuple(_bill_of(row, catalogue or shipped()) for row in chosen.iter_rows(named=True)),
+        losses=losses(chosen),
+        curves=curves(scored.filter(pl.col("accelerator").is_in(kinds))),
+        are_given=bool(entries),
+    )
+
+
+def _measured(entries: pl.DataFrame) -> pl.DataFrame:
+    """Entries of a round with metrics and factors."""
+    return with_factors(with_metrics(entries.rename({"round": "campaign"}))).rename({"campaign": "round"})
+
+
+def _bill_of(entry: Mapping[str, Any], catalogue: Catalogue) -> Bill:
+    """What one run of an entry costs, its energy as measured where it was."""
+    known = None
+    if entry["accelerator"] is not None:
+        known = catalogue.hardware.exact(entry["accelerator"])
+    rates = Rates(price=None, grid=grid(), accelerator_power_w=None, system_power=SYSTEM_POWER)
+    return bill(
+        entry["num_accelerators"],
+        entry["score_s"],
+        rates if known is None else rates_of(known),
+        measured_energy_j=entry["energy_j"],
+    )
+
+
+def _workload_findings(
+    entries: pl.DataFrame,
+    published: Published | None,
+    stops: Balances,
+    batches: BatchGrowth | Unanswered,
+    *,
+    k: int | None,
+) -> WorkloadFindings:
+    workload = entries["workload"][0]
+    ordered = entries.sort("num_accelerators", "score_s", "entry_id", nulls_last=True)
+    grouping: Grouping | None = None
+    grouping_missing = None
+    try:
+        grouping, marked = grouped(ordered, k=k)
+    except EvidenceError as err:
+        grouping_missing = str(err)
+        marked = ordered.with_columns(cluster=pl.lit(None, pl.Int64))
+    best = curves(marked)
+    return WorkloadFindings(
+        workload=workload,
+        name=published.name if published else workload_title(workload),
+        table=table_row(ordered, workload, published),
+        entries=marked.select(ENTRY_COLUMNS),
+        spots=spots(marked),
+        curves=best,
+        grouping=grouping,
+        grouping_missing=grouping_missing,
+        pointers=pointers(marked, workload),
+        energy=marked.select(ENTRY_COLUMNS).filter(pl.col("energy_j").is_not_null()),
+        losses=losses(marked),
+        diagnoses=diagnose(marked),
+        curve_diagnoses=diagnose_curves(best),
+        batches=batches,
+        balances=stops,
+    )
+
+
+def _batches(everything: pl.DataFrame, workload: str) -> BatchGrowth | Unanswered:
+    """Samples against batch over all rounds of a workload, or why they tell nothing."""
+    entries = comparable(everything, workload=workload)
+    try:
+        return batch_growth(entries)
+    except EvidenceError as err:
+        return Unanswered(subject=workload, reason=str(err), missing=err.missing)
+
+
+def _sources(data: Folders | None, also: Folders) -> str:
+    first = "the embedded dataset" if not data else ", ".join(str(each) for each in paths(data))
+    more = ", ".join(str(each) for each in paths(also))
+    return f"{first}, and {more}" if more else first
+
+
+def accuracy() -> AccuracyFindings:
+    """How wrong every kind of answer was on what was held out, and one's own ledger of predictions."""
+    return AccuracyFindings(
+        forecasts=recorded(),
+        profiles=profiles(),
+        plans=plan_records(),
+        advised=shipped_advice().errors,
+        advised_jointly=shipped_advice(JOINED).errors,
+        own=running(),
+        dataset=embedded.version(),
+    )
+
+
+def recorded() -> record.Shipped | None:
+    """How wrong predictions were; None in a checkout whose record has not been made yet."""
+    try:
+        return record.shipped()
+    except DataError:
+        return None
+
+
+def default_round(entries: pl.DataFrame) -> str:
+    """The round a study is of unless another is named: the published study's, else the latest.
+
+    entries: scores with their `round`. Raises EvidenceError where there are none.
+    """
+    held = entries["round"].drop_nulls()
+    if held.is_empty():
+        raise EvidenceError(
+            "the data hold no entries", missing=("the results of a round: see `equipoise ingest`",)
+        )
+    studied = next((row.round for row in published() if row.round in held), None)
+    return studied or max(filter(is_round, held), key=round_order, default=max(held))
+
+
+def chosen_round(wanted: str | None, entries: pl.DataFrame) -> str:
+    """The round a user named, as the data spell it, or the usual one."""
+    return default_round(entries) if wanted is None else named(wanted, entries["round"], round_name)
+
+
+def chosen_workloads(
+    wanted: Sequence[str] | None,
+    entries: pl.DataFrame,
+    *,
+    default: Sequence[str],
+    round_: str,
+    catalogue: Catalogue | None = None,
+) -> tuple[str, ...]:
+    """The workloads to study, each with enough scored entries."""
+    num_scored = dict(
+        entries.drop_nulls("workload").group_by("workload").agg(SCORED.sum()).sort("workload").iter_rows()
+    )
+    if wanted:
+        where = f"the {DIVISION} entries of {round_}"
+        spelling = workload_spelling(round_, catalogue)
+        names = [named(name, entries["workload"], spelling, where=where) for name in wanted]
+        chosen = tuple(dict.fromkeys(names))
+    else:
+        enough = [workload for workload, count in num_scored.items() if count >= MIN_ENTRIES]
+        chosen = tuple(workload for workload in default if workload in enough) or tuple(enough)
+    thin = [workload for workload in chosen if num_scored[workload] < MIN_ENTRIES]
+    if thin or not chosen:
+        counts = (
+            ", ".join(f"{workload} has {count}" for workload, count in num_scored.items())
+            or "it has no entries"
+        )
+        raise EvidenceError(
+            f"{round_}, {DIVISION}: a study needs {MIN_ENTRIES} entries of a workload with a score; {counts}",
+            missing=tuple(f"scored {DIVISION} entries of {workload} in {round_}" for workload in thin)
+            or (f"scored {DIVISION} entries in {round_}",),
+        )
+    return chosen
+
+
+def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the data") -> str:
+    """The value of the data that a user's word stands for: itself in any case, or its catalogue's spelling.
+
+    where: what `held` was taken from, for the complaint.
+    """
+    values = held.drop_nulls().unique().sort().to_list()
+    if wanted in values:
+        return wanted
+    try:
+        value = spelt(wanted)
+    except SpecError:
+        value = wanted
+    for each in (value, *values):
+        if each in values and each.lower() == value.lower():
+            return str(each)
+    listed = sorted(values, key=round_order) if held.name == "round" else values
+    raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
+
+
+def workload_spelling(round_: str | None, catalogue: Catalogue | None = None) -> Spelling:
+    """The slug a name stands for in a round: `ssd` was another model before v2.0."""
+    number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
+    slug_of = (catalogue or shipped()).workload_slug
+    return lambda name: slug_of(name, float(number[1]) if number else None) or name
