@@ -9,12 +9,13 @@ import typer
 from equipoise.cli.options import (
     AsHtml,
     AsJson,
+    Full,
     Hardware,
     JsonOut,
     catalogue_of,
     clusters_from,
 )
-from equipoise.cli.output import answering, written_aside
+from equipoise.cli.output import answering
 
 _STANDARD_INPUT = "-"
 
@@ -29,41 +30,36 @@ def topology(
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(autocompletion=clusters_from, help="What the devices are, where not told."),
+        typer.Option(autocompletion=clusters_from, help="What the devices are, where the file does not say."),
     ] = None,
     batch: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="Samples of a step, shared by two accelerators.")
     ] = 32,
     fp32: Annotated[
         bool,
-        typer.Option("--fp32", help="Predict for fp32, as torch trains unless told, not autocast."),
+        typer.Option("--fp32", help="Predict for fp32, as torch trains by default, not autocast."),
     ] = False,
-    html: AsHtml = None,
     hardware: Hardware = None,
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
     """Show how accelerators are joined, and what it means for training."""
     catalogue = catalogue_of(hardware)
-    with answering("topology", as_json=as_json, json_out=json_out) as answer:
+    with answering("topology", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.advice.links.links import meaning
         from equipoise.bench.topology import here, read
-        from equipoise.cli.topology import text
         from equipoise.report.measured_json import topology_fields
+        from equipoise.report.pages.topology import TOPOLOGY
 
         chip = None if accelerator is None else catalogue.cluster(accelerator).accelerator
         # The parser of options takes `--` for itself: only the arguments as given still have it.
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
-        told = here() if file is None else read(_content(file), where=_name(file))
-        found = meaning(told, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
-        if html:
-            from equipoise.report.html import render
-            from equipoise.report.pages.topology import TOPOLOGY
-
-            with written_aside(html) as page:
-                page.write(render(TOPOLOGY, found).encode())
-        answer.give(lambda: topology_fields(found), lambda: text(found))
+        links = here() if file is None else read(_content(file), where=_name(file))
+        found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
+        answer.give_page(TOPOLOGY, found, topology_fields, full=full)
 
 
 def collectives(
