@@ -114,6 +114,8 @@ def collectives(
         ),
     ] = None,
     hardware: Hardware = None,
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
@@ -124,11 +126,12 @@ def collectives(
 
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return
-    with answering("collectives", as_json=as_json, json_out=json_out) as answer:
+    with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.advice.links.collectives import judged
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.measured_links import fields, text
         from equipoise.cli.timed_links import Wanted, reading_of
+        from equipoise.report.measured_json import collectives_fields
+        from equipoise.report.pages.collectives import COLLECTIVES
 
         wanted = Wanted(
             files=tuple(files or ()),
@@ -145,7 +148,7 @@ def collectives(
         with progress_bar() as progress:
             reading = reading_of(wanted, progress=progress)
         found = judged(reading, accelerator=accelerator, link=link, catalogue=catalogue)
-        answer.give(lambda: fields(found), lambda: text(found))
+        answer.give_page(COLLECTIVES, found, collectives_fields, full=full)
 
 
 def _name(file: Path) -> str:
@@ -171,17 +174,19 @@ def trace(
             help="Traces of torch.profiler: .json, .json.gz, or folders and archives of them.",
         ),
     ],
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
-    with answering("trace", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.measured.stragglers import lateness
+    with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
+        from equipoise.advice.measured.stragglers import trace_steps
         from equipoise.bench.trace.files import read_traces
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.traced import fields, text
+        from equipoise.report.measured_json import trace_fields
+        from equipoise.report.pages.trace import TRACE
 
         with progress_bar() as progress:
-            found = read_traces(files, progress=progress)
-        late = lateness(found.ranks)
-        answer.give(lambda: fields(found, late), lambda: text(found, late))
+            found = trace_steps(read_traces(files, progress=progress))
+        answer.give_page(TRACE, found, trace_fields, full=full)
