@@ -1,10 +1,12 @@
-"""Documents of measurement: a topology, collectives, traces, and measured rows that a model predicts."""
+"""Documents of measurement: topologies, collectives, traces, rows that a model predicts, and backtests."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from equipoise.advice.forecast.advice_record import advice_errors
+from equipoise.advice.forecast.held_out_advice import HeldOutAdvice
 from equipoise.advice.links.collectives import LEVEL as CURVE_LEVEL
 from equipoise.advice.links.collectives import Fit, Links
 from equipoise.advice.links.collectives import Verdict as LinkVerdict
@@ -18,6 +20,8 @@ from equipoise.bench.collectives.timing import Run
 from equipoise.bench.topology.topology import Device, Nic, Topology
 from equipoise.bench.trace.files import Traces
 from equipoise.bench.trace.rank import RankTrace, Step
+from equipoise.scaling.backtest import Backtest
+from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.link_class import rank
 from equipoise.units import significant
 
@@ -290,6 +294,51 @@ def trace_notes(found: Traces) -> dict[str, list[str]]:
             if trace.where not in notes.setdefault(note, []):
                 notes[note].append(trace.where)
     return notes
+
+
+def backtest_fields(result: Backtest) -> dict[str, Any]:
+    """The document of `backtest`."""
+    return {
+        "protocol": result.protocol,
+        "given_batch": result.given_batch,
+        "ours": significant(asdict(result.ours)),
+        "baselines": {name: significant(asdict(record)) for name, record in result.baselines.items()},
+        "groups": [significant(asdict(one)) for one in result.groups],
+    }
+
+
+def advice_backtest_fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The document of `backtest --advice`."""
+    return {
+        "protocol": "advice",
+        "errors": [significant(asdict(each)) for each in advice_errors(results)],
+        "groups": [_held_out(one) for one in results],
+    }
+
+
+def _held_out(one: HeldOutAdvice) -> dict[str, Any]:
+    return {
+        "round": one.round,
+        "workload": one.workload,
+        "accelerator": one.accelerator,
+        "held_out": one.held_out,
+        "objective": one.objective,
+        "largest_known": one.largest_known,
+        "largest": one.largest,
+        "advised": _advised(one.advised),
+        "found": _advised(one.found),
+        "losses": {name: significant(asdict(each)) for name, each in one.losses.items()},
+    }
+
+
+def _advised(point: Equilibrium) -> dict[str, Any]:
+    return {
+        "num_accelerators": point.num_accelerators,
+        "limited_by": point.limited_by,
+        "is_smallest": point.is_smallest,
+        "low": point.low,
+        "high": point.high,
+    }
 
 
 def validation_fields(found: Validation, *, num_worst: int = MOST_WORST) -> dict[str, Any]:

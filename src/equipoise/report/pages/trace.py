@@ -67,8 +67,8 @@ def _straggler(each: Lateness) -> str:
     share = f" ({format_percent(each.late_s / step_s)})" if step_s else ""
     why = f"; {_CAUSES[each.cause]}" if each.cause else ""
     return sentence(
-        f"The others wait {each.late_s / MILLISECOND_S:.3g} ms per step for {_rank_words(each.trace)}{share}, "
-        f"longest in {format_percent(each.share_of_steps)} of the steps{why}."
+        f"The others wait {each.late_s / MILLISECOND_S:.3g} ms per step for {_rank_words(each.trace)}{share}"
+        f", longest in {format_percent(each.share_of_steps)} of the steps{why}."
     )
 
 
