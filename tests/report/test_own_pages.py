@@ -29,10 +29,10 @@ from equipoise.runs.chosen import tables
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def text(page, findings, columns=80):
+def text(page, findings, columns=80, *, full=True):
     """The page in a terminal."""
     console = Console(file=StringIO(), width=columns, legacy_windows=False)
-    terminal.render(page, findings, console)
+    terminal.render(page, findings, console, full=full)
     return console.file.getvalue()
 
 
@@ -137,6 +137,10 @@ def test_a_sweep_tells_speedups_phases_and_failures(sweep):
     assert HOSTILE in told
     page = html.render(SWEEP, found)
     assert "<img src=x" not in page
+    brief = text(SWEEP, found, full=False).splitlines()
+    assert len(brief) <= 30
+    assert max(map(len, brief)) <= 80
+    assert [line.split()[-2] for line in brief if line.startswith("ddp")] == ["1.60", "2.00"]
     assert {"forward pass 25 %", "optimizer 25 %"} <= set(
         re.findall(r"(?:forward pass|optimizer) 25 %", page)
     )
@@ -199,6 +203,10 @@ def test_watched_loops_tell_rates_phases_and_ranks(tmp_path):
     assert f"{tmp_path.name}: net on 2 ranks, 40 ms per step; ended" in " ".join(told.split())
     assert "50 % of a step is forward pass" in told
     assert max(map(len, told.splitlines())) <= 80
+    brief = text(WATCH, found, full=False).splitlines()
+    assert len(brief) <= 30
+    rows = [line.split() for line in brief if line.startswith("2025")]
+    assert [row[-3:-1] for row in rows] == [["40", "400"], ["10", "800"]]
     page = html.render(WATCH, found)
     assert "<img src=x" not in page
     assert "2025-01-02 00:00:00" in page

@@ -291,15 +291,18 @@ def _factor(found: Spread | None) -> Cell:
     """A ratio of throughputs with its range below."""
     if found is None:
         return Cell(text=ABSENT)
-    ends = None if found.low is None else f"{found.low:,.2f}{DASH}{found.high:,.2f}"
-    return Cell(text=f"{found.value:,.2f}", key=found.value, detail=ends)
+    return Cell(text=_decimals(found.value), key=found.value, detail=within(found, _decimals))
 
 
-def within(found: Spread) -> str | None:
+def _decimals(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+def within(found: Spread, form: Callable[[float], str] = ratio) -> str | None:
     """The ends of a range; None where there is none, or where its digits do not distinguish them."""
     if found.low is None or found.high is None:
         return None
-    ends = (ratio(found.low), ratio(found.high))
+    ends = (form(found.low), form(found.high))
     return None if ends[0] == ends[1] else DASH.join(ends)
 
 

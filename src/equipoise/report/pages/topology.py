@@ -7,7 +7,7 @@ from equipoise.advice.links.gain_words import basis
 from equipoise.advice.links.link_words import gaps, named, sentences
 from equipoise.advice.links.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.advice.links.pair import LEAST_GAIN, LEVEL
-from equipoise.bench.topology.topology import Link
+from equipoise.bench.topology.topology import Link, Topology
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -71,6 +71,7 @@ def _headline(found: Meaning) -> str:
 def _links_blocks(found: Meaning) -> tuple[Block, ...]:
     unknown, further = gaps(found.topology), sentences(found)[1 + _MOST_SENTENCES :]
     return (
+        *_processors(found.topology),
         *((_matrix(found),) if found.topology.links else ()),
         *_bullets("topology-gaps", "What is not known", unknown),
         *_bullets("topology-meaning", "What else it means", further),
@@ -81,6 +82,48 @@ def _bullets(name: str, title: str, items: Sequence[str]) -> tuple[Block, ...]:
     if not items:
         return ()
     return (Heading(name=name, text=title), Bullets(items=tuple((sentence(each),) for each in items)))
+
+
+def _processors(topology: Topology) -> Iterator[Block]:
+    """Sockets and network cards of a machine without accelerators."""
+    if any(device.kind == "gpu" for device in topology.devices):
+        return
+    yield Table(
+        name="topology-sockets",
+        caption="Processor sockets",
+        columns=(
+            Column(title="Socket", is_header=True),
+            Column(title="Cores", is_number=True),
+            Column(title="Threads"),
+            Column(title="NUMA"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=printable(each.name), key=each.name),
+                Cell(text=ABSENT)
+                if each.num_cores is None
+                else Cell(text=str(each.num_cores), key=each.num_cores),
+                Cell(text=printable(each.cpu_affinity or ABSENT)),
+                Cell(text=printable(each.numa_affinity or ABSENT)),
+            )
+            for each in topology.devices
+        ),
+    )
+    if topology.nics:
+        yield Table(
+            name="topology-cards",
+            caption="Network cards",
+            columns=(Column(title="Card", is_header=True), Column(title="Per direction", is_number=True)),
+            rows=tuple(
+                (
+                    Cell(text=printable(each.name), key=each.name),
+                    Cell(text="unknown")
+                    if each.byte_per_s is None
+                    else Cell(text=format_si(each.byte_per_s, "B/s"), key=each.byte_per_s),
+                )
+                for each in topology.nics
+            ),
+        )
 
 
 def _matrix(found: Meaning) -> Matrix:
@@ -274,6 +317,7 @@ def _brief(found: Meaning) -> tuple[Block, ...]:
     is_drawn = topology.links and len(topology.devices) + len(topology.nics) <= _MOST_DRAWN
     unknown = gaps(topology)[:_MOST_GAPS]
     return (
+        *_processors(topology),
         *((_matrix(found),) if is_drawn else ()),
         *(_brief_gains(found) if found.gains else ()),
         *((Bullets(items=tuple((sentence(each),) for each in unknown)),) if unknown else ()),
