@@ -6,10 +6,10 @@ from typing import Final
 from equipoise.advice.forecast.advice_record import ALL_JUMPS, AdviceErrors, advice_errors
 from equipoise.advice.forecast.held_out_advice import LARGEST_KNOWN, OBJECTIVES, OURS, HeldOutAdvice
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Block, Cell, Column, Table, note
+from equipoise.report.blocks import Block, Cell, Column, Table, note, number
 from equipoise.report.page import Page
 from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, accelerator_name, capital, count, plural, printable, workload_name
+from equipoise.report.words import accelerator_name, capital, count, plural, printable, workload_name
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut, Record
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_duration, format_percent
@@ -31,13 +31,7 @@ _MOST_BRIEF: Final = 4
 
 
 def _share(fraction: float | None) -> Cell:
-    if fraction is None:
-        return Cell(text=ABSENT)
-    return Cell(text=amounts.share(fraction), key=fraction)
-
-
-def _number(value: int) -> Cell:
-    return Cell(text=count(value), key=value)
+    return number(fraction, amounts.share)
 
 
 def _table(name: str, caption: str, heads: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
@@ -84,7 +78,7 @@ def _methods_blocks(found: Backtest) -> tuple[Block, ...]:
 
 def _record(record: Record | Errors) -> tuple[Cell, ...]:
     return (
-        _number(record.num_groups),
+        number(record.num_groups),
         _share(record.median_abs_error),
         _share(record.mean_abs_error),
         _share(record.p90_abs_error),
@@ -116,10 +110,10 @@ def _worst(found: Backtest, most: int) -> Table:
             (
                 Cell(text=workload_name(one.workload)),
                 Cell(text=one.round),
-                _number(one.num_accelerators),
+                number(one.num_accelerators),
                 _share(_error(one)),
-                Cell(text=format_duration(one.predicted_s), key=one.predicted_s),
-                Cell(text=format_duration(one.actual_s), key=one.actual_s),
+                number(one.predicted_s, format_duration),
+                number(one.actual_s, format_duration),
                 Cell(text=accelerator_name(one.accelerator)),
             )
             for one in worst
@@ -204,8 +198,8 @@ def _objectives(found: Sequence[HeldOutAdvice]) -> Table:
             (
                 Cell(text=each.objective),
                 Cell(text=_HELD_OUT_ADVICE[each.held_out]),
-                _number(each.num_groups),
-                _number(each.num_compared),
+                number(each.num_groups),
+                number(each.num_compared),
                 _share(each.ways[OURS].within_doubling),
                 _share(each.ways[OURS].median_regret),
                 _share(each.ways[OURS].p90_regret),
@@ -238,9 +232,9 @@ def _beyond_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
             (
                 Cell(text=each.objective),
                 Cell(text=_HELD_OUT_ADVICE[each.held_out]),
-                _number(each.num_both_beyond),
-                _number(each.num_advised_beyond),
-                _number(each.num_found_beyond),
+                number(each.num_both_beyond),
+                number(each.num_advised_beyond),
+                number(each.num_found_beyond),
             )
             for each in _overall(found)
         ],
@@ -289,7 +283,7 @@ def _advice_worst_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
                 _share(one.losses[OURS].curve),
                 _point(one.advised),
                 _point(one.found),
-                _number(one.largest_known),
+                number(one.largest_known),
                 Cell(text=accelerator_name(one.accelerator)),
             )
             for one in worst

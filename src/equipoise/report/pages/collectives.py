@@ -6,7 +6,7 @@ from typing import Final
 
 from equipoise.advice.links.collectives import LEVEL, Fit, Links, Verdict
 from equipoise.bench.collectives.timing import Run, bus_fraction
-from equipoise.report.blocks import Block, Bullets, Cell, Column, Table, note
+from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
 from equipoise.report.page import Page
 from equipoise.report.section import Section
 from equipoise.report.words import ABSENT, DASH, listed, plural, printable, sentence
@@ -148,14 +148,13 @@ def _rate_unit(fits: Sequence[Fit]) -> tuple[float, str]:
 
 def _fit_rows(fit: Fit, unit: float) -> Iterator[tuple[Cell, ...]]:
     run, curve = fit.run, fit.curve
-    bus = fit.bus_byte_per_s
     yield (
         Cell(text=printable(run.operation), key=run.operation),
-        Cell(text=str(run.num_ranks), key=run.num_ranks),
+        number(run.num_ranks),
         Cell(text=_span(curve.regimes[0].from_bytes, curve.regimes[-1].to_bytes)),
         _ranged(curve.latency_s, MICROSECOND_S),
         _ranged(curve.byte_per_s, unit),
-        Cell(text=ABSENT) if bus is None else Cell(text=_short(bus / unit), key=bus),
+        number(fit.bus_byte_per_s, lambda value: _short(value / unit)),
     )
     factor = bus_fraction(run.operation, run.num_ranks)
     for each in curve.regimes if len(curve.regimes) > 1 else ():
@@ -189,16 +188,12 @@ def _verdicts_blocks(found: Links) -> tuple[Block, ...]:
     """Every verdict with its reason, what is not normal first."""
     sources = dict.fromkeys(source for each in found.verdicts for source in each.evidence)
     evidence = (note(sentence(f"Evidence: {'; '.join(sources)}.")),) if sources else ()
-    return (_bullets(tuple(_verdicts(found))), *evidence)
+    return (bullets(_verdicts(found)), *evidence)
 
 
 def _problems_blocks(found: Links) -> tuple[Block, ...]:
     problems = _problems(found)
-    return (_bullets(problems),) if problems else (note("Every row was used."),)
-
-
-def _bullets(items: Sequence[str]) -> Bullets:
-    return Bullets(items=tuple((each,) for each in items))
+    return (bullets(problems),) if problems else (note("Every row was used."),)
 
 
 def _brief(found: Links) -> tuple[Block, ...]:
@@ -208,9 +203,9 @@ def _brief(found: Links) -> tuple[Block, ...]:
     shown = Table(name=table.name, caption="", columns=table.columns, rows=table.rows[:_MOST_ROWS])
     left_out = len(verdicts[_MOST_VERDICTS:]) + len(table.rows[_MOST_ROWS:])
     return (
-        _bullets(verdicts[:_MOST_VERDICTS]),
+        bullets(verdicts[:_MOST_VERDICTS]),
         *((shown, legend) if found.fits else ()),
-        *((_bullets(problems[:2]),) if problems else ()),
+        *((bullets(problems[:2]),) if problems else ()),
         note(f"More with --full: {plural(left_out, 'line')}, evidence."),
     )
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from equipoise.advice.measured.tune import Candidate, Found
 from equipoise.advice.measured.ways import EVIDENCE, EXACT, LOSSY, OTHER
-from equipoise.report.blocks import Block, Bullets, Cell, Column, Table, note
+from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
 from equipoise.report.page import Page
 from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, TIMES, capital, count, plural, printable, ratio, sentence
+from equipoise.report.words import TIMES, capital, plural, printable, ratio, sentence
 from equipoise.stats import Interval
 from equipoise.units import format_percent
 
@@ -96,20 +96,14 @@ def _row(each: Candidate) -> tuple[Cell, ...]:
     error = None if each.error_log is None else exp(-each.error_log) - 1.0
     return (
         Cell(text=printable(cell.method), key=cell.method),
-        Cell(text=count(cell.num_ranks), key=cell.num_ranks),
-        Cell(text=count(cell.batch_samples), key=cell.batch_samples),
-        Cell(text="failed") if each.failed else _rate(each.samples_per_s),
-        Cell(text=count(len(each.runs)), key=len(each.runs)) if each.runs else Cell(text=ABSENT),
-        _rate(None if step is None else step.samples_per_s),
-        Cell(text=ABSENT) if error is None else Cell(text=f"{100 * error:+.0f} %", key=error),
+        number(cell.num_ranks),
+        number(cell.batch_samples),
+        Cell(text="failed") if each.failed else number(each.samples_per_s, ratio),
+        number(len(each.runs) or None),
+        number(None if step is None else step.samples_per_s, ratio),
+        number(error, lambda value: f"{100 * value:+.0f} %"),
         Cell(text=each.effect, key=each.effect),
     )
-
-
-def _rate(samples_per_s: float | None) -> Cell:
-    if samples_per_s is None:
-        return Cell(text=ABSENT)
-    return Cell(text=ratio(samples_per_s), key=samples_per_s)
 
 
 def _measured_blocks(found: Found) -> tuple[Block, ...]:
@@ -135,8 +129,8 @@ def _reasons(found: Found) -> Iterator[str]:
 
 
 def _reasons_blocks(found: Found) -> tuple[Block, ...]:
-    reasons = tuple((each,) for each in _reasons(found))
-    return (Bullets(items=reasons),) if reasons else (note("Every combination was run or predicted."),)
+    reasons = tuple(_reasons(found))
+    return (bullets(reasons),) if reasons else (note("Every combination was run or predicted."),)
 
 
 def _brief(found: Found) -> tuple[Block, ...]:
@@ -145,7 +139,7 @@ def _brief(found: Found) -> tuple[Block, ...]:
     left_out = len(measured) + len(predicted) - len(shown)
     return (
         _table("candidates", "", shown),
-        *((Bullets(items=tuple((each,) for each in reasons[:_MOST_REASONS])),) if reasons else ()),
+        *((bullets(reasons[:_MOST_REASONS]),) if reasons else ()),
         *map(note, _closing(found)),
         *((note(f"More with --full: {plural(left_out, 'combination')}."),) if left_out else ()),
     )

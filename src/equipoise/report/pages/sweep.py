@@ -27,6 +27,7 @@ from equipoise.report.blocks import (
     Panels,
     Table,
     note,
+    number,
     prose,
     strong,
 )
@@ -173,19 +174,15 @@ def _row(each: Judgement) -> tuple[Cell, ...]:
     rate = summary.samples_per_s
     return (
         Cell(text=printable(cell.method), key=cell.method, badge=_badge(each)),
-        Cell(text=count(cell.num_ranks), key=cell.num_ranks),
-        Cell(text=count(cell.batch_samples), key=cell.batch_samples),
+        number(cell.num_ranks),
+        number(cell.batch_samples),
         milliseconds(summary.step_s),
-        _plain(None if rate is None else rate.value, ratio),
+        number(None if rate is None else rate.value, ratio),
         _factor(None if each.is_alone else each.speedup),
-        _plain(None if each.is_alone else each.efficiency, amounts.share),
+        number(None if each.is_alone else each.efficiency, amounts.share),
         _factor(None if cell.method == PLAIN else each.over_plain),
-        Cell(text=count(len(summary.timed)), key=len(summary.timed)),
+        number(len(summary.timed)),
     )
-
-
-def _plain(value: float | None, form: Callable[[float], str]) -> Cell:
-    return Cell(text=ABSENT) if value is None else Cell(text=form(value), key=value)
 
 
 def _badge(each: Judgement) -> Badge | None:
@@ -402,8 +399,8 @@ def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
             (
                 replace(_row(row)[0], badge=None),
                 *_row(row)[1:3],
-                _plain(_overlapped(row), amounts.share),
-                *(_plain(row.summary.median_of(of), form) for _, of, form in measured),
+                number(_overlapped(row), amounts.share),
+                *(number(row.summary.median_of(of), form) for _, of, form in measured),
             )
             for row in rows
         ),
@@ -442,13 +439,13 @@ def _training(each: Trained) -> tuple[Cell, ...]:
     return (
         Cell(text=printable(cell.workload), key=cell.workload),
         Cell(text=printable(cell.method), key=cell.method),
-        Cell(text=count(cell.num_ranks), key=cell.num_ranks),
-        Cell(text=count(cell.batch_samples), key=cell.batch_samples),
+        number(cell.num_ranks),
+        number(cell.batch_samples),
         _spread_cell(each.loss),
         _spread_cell(each.accuracy),
         Cell(text=format_duration(each.seconds.value), key=each.seconds.value),
-        Cell(text=count(each.num_samples), key=each.num_samples),
-        Cell(text=count(each.num_seeds), key=each.num_seeds),
+        number(each.num_samples),
+        number(each.num_seeds),
     )
 
 
@@ -466,7 +463,7 @@ def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
             (
                 Cell(text=printable(each.cell.workload), key=each.cell.workload),
                 Cell(text=_way(each.cell), key=_way(each.cell)),
-                Cell(text=count(each.num_cells), key=each.num_cells),
+                number(each.num_cells),
                 Cell(text=sentence(each.reason), key=each.reason),
             )
             for each in found.failures
@@ -544,7 +541,7 @@ def _brief_row(each: Judgement, *, has_batch: bool) -> tuple[Cell, ...]:
         _on_one_line(step),
         rate,
         _on_one_line(speedup),
-        _plain(share, amounts.share),
+        number(share, amounts.share),
     )
 
 

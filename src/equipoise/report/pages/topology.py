@@ -11,14 +11,15 @@ from equipoise.bench.topology.topology import Link, Topology
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     Column,
     Heading,
     Matrix,
     Table,
     Tone,
+    bullets,
     note,
+    number,
     prose,
 )
 from equipoise.report.page import Page
@@ -81,7 +82,7 @@ def _links_blocks(found: Meaning) -> tuple[Block, ...]:
 def _bullets(name: str, title: str, items: Sequence[str]) -> tuple[Block, ...]:
     if not items:
         return ()
-    return (Heading(name=name, text=title), Bullets(items=tuple((sentence(each),) for each in items)))
+    return (Heading(name=name, text=title), bullets(map(sentence, items)))
 
 
 def _processors(topology: Topology) -> Iterator[Block]:
@@ -100,9 +101,7 @@ def _processors(topology: Topology) -> Iterator[Block]:
         rows=tuple(
             (
                 Cell(text=printable(each.name), key=each.name),
-                Cell(text=ABSENT)
-                if each.num_cores is None
-                else Cell(text=str(each.num_cores), key=each.num_cores),
+                number(each.num_cores),
                 Cell(text=printable(each.cpu_affinity or ABSENT)),
                 Cell(text=printable(each.numa_affinity or ABSENT)),
             )
@@ -186,7 +185,7 @@ def _rates_blocks(found: Meaning) -> tuple[Block, ...]:
                 Cell(text=each.link_class, key=place),
                 Cell(text=what_lies_between(each.link_class)),
                 Cell(text=_PATHS[each.reach.path]),
-                Cell(text=str(each.num_pairs), key=each.num_pairs),
+                number(each.num_pairs),
                 Cell(
                     text=_rate(each.reach.byte_per_s),
                     key=each.reach.byte_per_s,
@@ -244,7 +243,7 @@ def _gains_table(found: Meaning) -> Table:
         rows=tuple(
             (
                 Cell(text=title, key=title),
-                Cell(text=format_rough(params), key=params),
+                number(params, format_rough),
                 *(_gain(of[slug, name]) for name in classes),
             )
             for slug, title, params in models
@@ -294,7 +293,7 @@ def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
         ),
         rows=tuple(
             (
-                Cell(text=str(group.num_devices), key=group.num_devices),
+                number(group.num_devices),
                 Cell(text=named([printable(name) for name in group.devices])),
                 Cell(text=group.link_class),
                 Cell(text=group.worst_class or ABSENT),
@@ -320,7 +319,7 @@ def _brief(found: Meaning) -> tuple[Block, ...]:
         *_processors(topology),
         *((_matrix(found),) if is_drawn else ()),
         *(_brief_gains(found) if found.gains else ()),
-        *((Bullets(items=tuple((sentence(each),) for each in unknown)),) if unknown else ()),
+        *((bullets(map(sentence, unknown)),) if unknown else ()),
         note("More with --full: rates of links, crossovers, which devices to take."),
     )
 
@@ -341,7 +340,7 @@ def _brief_gains(found: Meaning) -> Iterator[Block]:
         rows.append(
             (
                 Cell(text=gain.title, key=gain.title),
-                Cell(text=format_rough(gain.params), key=gain.params),
+                number(gain.params, format_rough),
                 Cell(text=cell.text.strip(), key=cell.key),
                 Cell(text=cell.detail or ABSENT, key=gain.low),
                 Cell(text="", badge=cell.badge),

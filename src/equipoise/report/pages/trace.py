@@ -6,7 +6,7 @@ from typing import Final
 
 from equipoise.advice.measured.stragglers import Lateness, TraceSteps
 from equipoise.bench.trace.rank import RankTrace, Step
-from equipoise.report.blocks import Block, Bullets, Cell, Column, Table, note
+from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
 from equipoise.report.measured_json import median_step_s, stragglers, total_s, trace_notes
 from equipoise.report.page import Page
 from equipoise.report.section import Section
@@ -99,11 +99,9 @@ def _rank_row(trace: RankTrace, ranks: Sequence[RankTrace], late: Lateness | Non
     parts = tuple(_cells(_mean(trace)))
     return (
         Cell(text=f"{name} device {trace.device}" if several else name, key=trace.rank),
-        Cell(text=str(len(trace.steps)), key=len(trace.steps)),
+        number(len(trace.steps)),
         *parts[:-2],
-        Cell(text=ABSENT)
-        if late is None
-        else Cell(text=f"{late.late_s / MILLISECOND_S:.3g}", key=late.late_s),
+        number(None if late is None else late.late_s, lambda value: f"{value / MILLISECOND_S:.3g}"),
         *parts[-2:],
     )
 
@@ -130,19 +128,16 @@ def _mean(trace: RankTrace) -> Step:
 def _cells(step: Step) -> Iterator[Cell]:
     """Its length, shares, communication, and how much of that computation hides."""
     communication, exposed = step.communication_s, step.exposed_s
-    yield Cell(text=f"{step.step_s / MILLISECOND_S:.4g}", key=step.step_s)
+    yield number(step.step_s, _ms)
     for part in (step.compute_s, exposed, step.idle_s):
-        share = None if part is None or step.step_s == 0 else part / step.step_s
-        yield Cell(text=ABSENT) if share is None else Cell(text=_percent(share), key=share)
-    if communication is None:
-        yield Cell(text=ABSENT)
-    else:
-        yield Cell(text=f"{communication / MILLISECOND_S:.4g}", key=communication)
-    if not communication or exposed is None:
-        yield Cell(text=ABSENT)
-    else:
-        hidden = (communication - exposed) / communication
-        yield Cell(text=_percent(hidden), key=hidden)
+        yield number(None if part is None or step.step_s == 0 else part / step.step_s, _percent)
+    yield number(communication, _ms)
+    hidden = None if not communication or exposed is None else (communication - exposed) / communication
+    yield number(hidden, _percent)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds / MILLISECOND_S:.4g}"
 
 
 def _percent(fraction: float) -> str:
@@ -178,16 +173,16 @@ def _problems(found: TraceSteps) -> Iterator[str]:
 
 
 def _problems_blocks(found: TraceSteps) -> tuple[Block, ...]:
-    problems = tuple((each,) for each in _problems(found))
-    return (Bullets(items=problems),) if problems else (note("Every file was read."),)
+    problems = tuple(_problems(found))
+    return (bullets(problems),) if problems else (note("Every file was read."),)
 
 
 def _brief(found: TraceSteps) -> tuple[Block, ...]:
-    problems = tuple((each,) for each in _problems(found))
+    problems = tuple(_problems(found))
     return (
         *_tables(found, _MOST_LINES),
         note("Means over steps; step = compute + exposed + idle. Late: what the others wait for a rank."),
-        *((Bullets(items=problems[:_MOST_SENTENCES]),) if problems else ()),
+        *((bullets(problems[:_MOST_SENTENCES]),) if problems else ()),
     )
 
 

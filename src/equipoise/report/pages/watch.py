@@ -10,14 +10,15 @@ from equipoise.bench.summary import LEVEL
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     Column,
     Fact,
     Facts,
     Panels,
     Table,
+    bullets,
     note,
+    number,
     prose,
 )
 from equipoise.report.charts import Axis, Chart, Series, series_mark
@@ -148,13 +149,13 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
     reasons = _reasons(found)
     return (
         *((table,) if found.runs else ()),
-        *((Bullets(items=reasons),) if reasons else ()),
+        *((bullets(reasons),) if reasons else ()),
         *((note(f"{plural(found.num_older, 'older run')} not shown."),) if found.num_older else ()),
         *(() if found.runs or found.unread else (prose("Nothing has been written yet."),)),
     )
 
 
-def _reasons(found: WatchedNow) -> tuple[tuple[str], ...]:
+def _reasons(found: WatchedNow) -> tuple[str, ...]:
     """Why runs were cut short or cannot be read."""
     failed = [run for run in found.runs if not run.is_running and run.status != _SUCCESS]
     why = [
@@ -162,7 +163,7 @@ def _reasons(found: WatchedNow) -> tuple[tuple[str], ...]:
         for run in failed[:_MOST_WHY]
     ]
     unread = [f"{printable(each.name)} is not read: {each.reason}." for each in found.unread[:_MOST_WHY]]
-    return tuple((sentence(each),) for each in (*why, *unread))
+    return tuple(map(sentence, (*why, *unread)))
 
 
 def _row(run: WatchedRun) -> tuple[Cell, ...]:
@@ -172,15 +173,15 @@ def _row(run: WatchedRun) -> tuple[Cell, ...]:
     return (
         Cell(text=_begun(run), key=run.name, badge=_badge(run)),
         Cell(text=printable(run.workload or "unknown"), key=run.workload or "", detail=how or None),
-        Cell(text=count(run.num_ranks), key=run.num_ranks),
-        Cell(text=ABSENT) if batch is None else Cell(text=count(batch), key=batch),
+        number(run.num_ranks),
+        number(batch),
         milliseconds(run.step_s),
         Cell(text=ABSENT)
         if rate is None
         else Cell(text=ratio(rate.value), key=rate.value, detail=within(rate)),
-        Cell(text=count(run.num_steps), key=run.num_steps),
-        Cell(text=count(run.num_warm_up), key=run.num_warm_up),
-        Cell(text=count(run.num_unlike), key=run.num_unlike),
+        number(run.num_steps),
+        number(run.num_warm_up),
+        number(run.num_unlike),
     )
 
 
@@ -284,19 +285,17 @@ def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
 def _rank_row(each: RankSeen, run: WatchedRun) -> tuple[Cell, ...]:
     memory = each.memory_bytes
     return (
-        Cell(text=count(each.rank), key=each.rank),
+        number(each.rank),
         Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run)),
-        Cell(text=count(each.num_steps), key=each.num_steps),
-        _mean(each.step_s),
-        *(_mean(each.phases.get(name)) for name in _RANK_PHASES),
-        Cell(text=ABSENT) if memory is None else Cell(text=count(round(memory / MIB)), key=memory),
+        number(each.num_steps),
+        number(each.step_s, _ms),
+        *(number(each.phases.get(name), _ms) for name in _RANK_PHASES),
+        number(memory, lambda value: count(round(value / MIB))),
     )
 
 
-def _mean(seconds: float | None) -> Cell:
-    if seconds is None:
-        return Cell(text=ABSENT)
-    return Cell(text=f"{seconds / MILLISECOND_S:.3g}", key=seconds)
+def _ms(seconds: float) -> str:
+    return f"{seconds / MILLISECOND_S:.3g}"
 
 
 def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
@@ -333,7 +332,7 @@ def _brief(found: WatchedNow) -> tuple[Block, ...]:
     return (
         *((table,) if found.runs else ()),
         *((Facts(items=tuple(facts)),) if facts else ()),
-        *((Bullets(items=reasons[:2]),) if reasons else ()),
+        *((bullets(reasons[:2]),) if reasons else ()),
         note(f"More with --full: {plural(left_out, 'run')}, phases, step times and ranks."),
     )
 
