@@ -189,7 +189,7 @@ def _name(cells: "Sequence[Cell]") -> str:
 
 
 def _options(slurm: "Sequence[str]", address: str | None) -> dict[str, str]:
-    """What a launcher is told besides its name."""
+    """Options of a launcher, besides its name."""
     options = {} if address is None else {"address": address}
     for item in slurm:
         key, equals, value = item.partition("=")

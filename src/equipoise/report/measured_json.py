@@ -251,7 +251,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def total_s(trace: RankTrace, part: str) -> float | None:
-    """A part's sum over the steps; None where the trace does not tell it."""
+    """A part's sum over the steps; None where the trace lacks it."""
     values = [getattr(step, part) for step in trace.steps]
     return None if any(value is None for value in values) else _nanoseconds(math.fsum(values))
 
