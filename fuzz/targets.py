@@ -29,7 +29,7 @@ from equipoise.decide.ledger import read_ledger, running_of
 from equipoise.decide.query import query
 from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment
-from equipoise.report.pages.watched import WATCHED
+from equipoise.report.pages.watch import WATCH
 from equipoise.runs.imported import import_runs
 from equipoise.runs.ingest import ingest
 from equipoise.runs.reader import Blob, SourceFacts
@@ -116,7 +116,7 @@ def _loop(data: bytes) -> Path:
 
 def _watched_page(data: bytes) -> object:
     try:
-        return fragment(WATCHED, watched_now(_loop(data)))
+        return fragment(WATCH, watched_now(_loop(data)))
     finally:
         shutil.rmtree(_SCRATCH / "loop")
 

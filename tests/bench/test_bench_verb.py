@@ -93,7 +93,7 @@ def test_the_document_holds_what_scripts_rely_on(here):
     asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "2", "--out", "s")
     found = document(bench(*asked, "--json", "--json-out", "a.json", cwd=here))
     assert json.loads((here / "a.json").read_bytes()) == found
-    assert (found["schema"], found["sweep"]) == ("equipoise.bench/1", "s")
+    assert (found["schema"], found["sweep"]) == ("equipoise.bench/2", "s")
     reasons = [each["reason"] for cell in found["cells"] for each in cell["repetitions"]]
     assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (4, 4, 0), reasons
     promised = {
@@ -122,8 +122,15 @@ def test_the_document_holds_what_scripts_rely_on(here):
     assert (text.returncode, text.stderr) == (0, "")
     lines = text.stdout.splitlines()
     assert max(map(len, lines)) <= 80
+    assert len(lines) <= 30
     assert not any("…" in line for line in lines)
-    assert "Where a step goes" in text.stdout
+    assert re.findall(r"^(single|ddp)\b.*? (\d) ", text.stdout, re.MULTILINE) == [
+        ("single", "1"),
+        ("ddp", "2"),
+    ]
+    full = bench("--out", "s", "--resume", "--full", "--html", "s.html", cwd=here)
+    assert max(map(len, full.stdout.splitlines())) <= 80
+    assert 'id="resources"' in (here / "s.html").read_text()
 
 
 @pytest.mark.usefixtures("one_core")
@@ -136,7 +143,9 @@ def test_training_is_told_by_seed(here):
     assert 0 < cell["training"]["loss"]["mean"] < 10
     assert cell["training"]["loss"]["standard_error"] > 0
     assert cell["step_s"] is None
-    assert "held-out loss" in bench("--out", "s", "--resume", cwd=here).stdout
+    text = bench("--out", "s", "--resume", cwd=here).stdout
+    (loss,) = re.findall(r"^mlp +single +1 +16 +([\d.]+)", text, re.MULTILINE)
+    assert float(loss) == pytest.approx(cell["training"]["loss"]["mean"], rel=0.05)
 
 
 def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):

@@ -45,6 +45,7 @@ def test_text_fits_the_terminal(arguments):
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
     assert max(map(len, lines)) <= 80
+    assert len(lines) <= 30
     assert not any("…" in line for line in lines)
 
 
@@ -59,7 +60,8 @@ def test_many_ranks_and_steps_fit_the_terminal(tmp_path):
     for files in (tmp_path, tmp_path / "rank0.json"):
         lines = equipoise("trace", files).stdout.splitlines()
         assert max(map(len, lines)) <= 80
-        assert any("more; --json has all" in line for line in lines)
+        assert any("not shown; --json has all" in line for line in lines)
+        assert len(lines) <= 30
 
 
 @pytest.mark.parametrize(

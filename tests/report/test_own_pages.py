@@ -1,6 +1,7 @@
 """The pages of entries side by side, of a sweep, and of records: what they say, in HTML and in a terminal."""
 
 import os
+import re
 from dataclasses import replace
 from io import StringIO
 
@@ -21,17 +22,17 @@ from equipoise.report import html, terminal
 from equipoise.report.pages.accuracy import ACCURACY
 from equipoise.report.pages.compared import COMPARED
 from equipoise.report.pages.sweep import SWEEP
-from equipoise.report.pages.watched import WATCHED
+from equipoise.report.pages.watch import WATCH
 from equipoise.report.words import TIMES
 from equipoise.runs.chosen import tables
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def text(page, findings, columns=80):
+def text(page, findings, columns=80, *, full=True):
     """The page in a terminal."""
     console = Console(file=StringIO(), width=columns, legacy_windows=False)
-    terminal.render(page, findings, console)
+    terminal.render(page, findings, console, full=full)
     return console.file.getvalue()
 
 
@@ -127,7 +128,7 @@ def sweep(tmp_path):
 def test_a_sweep_tells_speedups_phases_and_failures(sweep):
     found = sweep_now(sweep)
     told = text(SWEEP, found, columns=160)
-    assert "mine: 6 of 6 runs, 1 failed; all have ended" in told
+    assert "mine: 6 of 6 runs, 1 failed; complete" in told
     rows = [line.split() for line in told.splitlines() if line.strip().startswith("ddp")]
     assert rows[0][:4] == ["ddp", "2", "64", "2.5"]
     assert rows[1][:6] == ["ddp", "1", "failed", "4", "64", "2"]
@@ -136,7 +137,13 @@ def test_a_sweep_tells_speedups_phases_and_failures(sweep):
     assert HOSTILE in told
     page = html.render(SWEEP, found)
     assert "<img src=x" not in page
-    assert "forward pass 25 %, optimizer 25 %" in page
+    brief = text(SWEEP, found, full=False).splitlines()
+    assert len(brief) <= 30
+    assert max(map(len, brief)) <= 80
+    assert [line.split()[-2] for line in brief if line.startswith("ddp")] == ["1.60", "2.00"]
+    assert {"forward pass 25 %", "optimizer 25 %"} <= set(
+        re.findall(r"(?:forward pass|optimizer) 25 %", page)
+    )
 
 
 def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
@@ -192,11 +199,15 @@ def test_watched_loops_tell_rates_phases_and_ranks(tmp_path):
     assert [each.step_s for each in newest.ranks] == [0.03, 0.04]
     assert [each.name for each in found.unread] == ["20250103T000000-abcdef"]
     assert newest.gains[0].startswith("without input a step is at most 1.33 times as fast")
-    told = text(WATCHED, found)
-    assert f"{tmp_path.name}: net on 2 ranks, 40 ms a step; it has ended" in " ".join(told.split())
+    told = text(WATCH, found)
+    assert f"{tmp_path.name}: net on 2 ranks, 40 ms per step; ended" in " ".join(told.split())
     assert "50 % of a step is forward pass" in told
     assert max(map(len, told.splitlines())) <= 80
-    page = html.render(WATCHED, found)
+    brief = text(WATCH, found, full=False).splitlines()
+    assert len(brief) <= 30
+    rows = [line.split() for line in brief if line.startswith("2025")]
+    assert [row[-3:-1] for row in rows] == [["40", "400"], ["10", "800"]]
+    page = html.render(WATCH, found)
     assert "<img src=x" not in page
     assert "2025-01-02 00:00:00" in page
 
@@ -211,8 +222,8 @@ def test_steps_without_phases_are_told_without_them(tmp_path):
         ]
     )
     file.close()
-    told = text(WATCHED, watched_now(tmp_path))
-    assert "a model on 1 rank, 500 ms a step" in told
+    told = text(WATCH, watched_now(tmp_path))
+    assert "a model on 1 rank, 500 ms per step" in told
     assert "Where a step goes ─" not in told
 
 

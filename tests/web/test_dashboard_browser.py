@@ -179,7 +179,7 @@ def test_a_running_sweep_is_live(browser, start, tmp_path, running_sweep):
         page.goto(f"{started.url}/runs")
         assert page.get_by_role("progressbar").get_attribute("value") == "1"
         add()
-        page.locator("h1", has_text="2 of 6 runs; it is running").wait_for(timeout=60_000)
+        page.locator("h1", has_text="2 of 6 runs; running").wait_for(timeout=60_000)
         page.close()
 
 

@@ -189,17 +189,17 @@ def test_a_sweep_is_told_as_it_runs_grows_and_stands_still(start, tmp_path, runn
     started = start("--runs", tmp_path)
     with running_sweep(tmp_path / "mine", num_finished=2) as add:
         _, page = started.page("/runs")
-        assert "mine: 2 of 6 runs; it is running" in page.text
+        assert "mine: 2 of 6 runs; running" in page.text
         (again,) = [each["hx-get"] for _, each in page.elements if each.get("id") == "live"]
         status, headers, told = started.asked(again)
         assert (status, "hx-trigger" in headers, "2 of 6 runs" in told) == (200, False, True)
         add()
         assert started.asked(again)[1]["hx-trigger"] == "answer-changed"
-        assert "mine: 3 of 6 runs; it is running" in started.page("/runs")[1].text
+        assert "mine: 3 of 6 runs; running" in started.page("/runs")[1].text
     # Killed: nobody holds it, but the folder of its last run is still there.
     (tmp_path / "mine" / "running-1").mkdir()
     _, page = started.page("/runs")
-    assert "mine: 3 of 6 runs; it stands still" in page.text
+    assert "mine: 3 of 6 runs; stopped" in page.text
     assert page.all("progress") == []
 
 

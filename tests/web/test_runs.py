@@ -63,11 +63,11 @@ def test_a_loop_that_trains_appears_and_grows_and_ends(browser, start, tmp_path)
         assert until(lambda: update(started) > first)
         # The page that was open has found it by itself.
         page.locator("h1", has_text="<b>loop on 1 rank").wait_for(timeout=60_000)
-        page.locator("h1", has_text="it is training").wait_for(timeout=60_000)
+        page.locator("h1", has_text="; training").wait_for(timeout=60_000)
         page.locator("#phases").wait_for(timeout=60_000)
         (tmp_path / "stop").touch()
         assert loop.wait(60) == 0
-    page.locator("h1", has_text="it has ended").wait_for(timeout=60_000)
+    page.locator("h1", has_text="; ended").wait_for(timeout=60_000)
     assert page.locator("main b").count() == 0
     page.close()
     assert not update(started)

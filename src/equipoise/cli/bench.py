@@ -1,4 +1,4 @@
-"""The verb `bench`: what is asked for becomes a plan of cells; they are run, kept, and told."""
+"""The verb `bench`: its options become a plan of runs, which are executed, kept and shown."""
 
 from functools import partial
 from hashlib import sha256
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import AsJson, Hardware, JsonOut, catalogue_of
+from equipoise.cli.options import AsHtml, AsJson, Full, Hardware, JsonOut, catalogue_of
 from equipoise.cli.output import answering
 from equipoise.errors import EvidenceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from equipoise.advice.measured.sweep_words import Swept
+    from equipoise.advice.measured.sweep_now import SweepNow
     from equipoise.bench.cell import Cell
     from equipoise.bench.launchers import Launcher
     from equipoise.spec.catalogue import Catalogue
@@ -87,17 +87,17 @@ def bench(
     train: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="SAMPLES", help="Train on so many; repetitions are seeds; tell the held-out loss."
+            min=1, metavar="SAMPLES", help="Train on so many; repetitions are seeds; show held-out loss."
         ),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The workload's own unless given.")] = None,
     aa: Annotated[
-        bool, typer.Option("--aa", help="Run everything twice over; tell how often equal runs differ.")
+        bool, typer.Option("--aa", help="Run everything twice over; show how often equal runs differ.")
     ] = False,
     find: Annotated[
         bool,
         typer.Option(
-            "--find", help="Look for the fastest strategy, batch and size in few runs: foretell all."
+            "--find", help="Search the fastest strategy, batch and size in few runs, the rest predicted."
         ),
     ] = False,
     trials: Annotated[int, typer.Option(min=1, help="With --find: runs on several ranks at most.")] = 12,
@@ -111,6 +111,8 @@ def bench(
         bool, typer.Option("--resume", help="Go on with a sweep; alone with --out: with its own plan.")
     ] = False,
     hardware: Hardware = None,
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
@@ -122,10 +124,10 @@ def bench(
         return
     if isnan(limit):
         raise UsageError("--limit nan: expected seconds")
-    with answering("bench", as_json=as_json, json_out=json_out) as answer:
+    with answering("bench", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.cli.asked_sweep import Asked, cells_of, planned_before
-        from equipoise.cli.swept import text
-        from equipoise.cli.swept_fields import fields
+        from equipoise.report.bench_json import sweep_fields
+        from equipoise.report.pages.sweep import SWEEP
 
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
@@ -150,21 +152,22 @@ def bench(
             )
             cells = cells_of(asked)
         if find:
-            from equipoise.cli import found as words
             from equipoise.cli.finding import Looked
             from equipoise.cli.finding import found as search
+            from equipoise.report.bench_json import find_fields
+            from equipoise.report.pages.find import FIND
 
             looked = Looked(num_trials=trials, num_repetitions=repeat, exact_only=exact)
             folder = out or Path(f"find-{_name(cells)}")
             best = search(cells, folder, _launcher(launcher, options), looked, limit_s=limit, resume=resume)
-            answer.give(lambda: words.fields(best, folder), lambda: words.text(best, folder))
+            answer.give_page(FIND, best, find_fields, full=full)
             return
         folder = out or Path(_name(cells))
         start = partial(_launcher, settings["launcher"], options)
         found = _swept(cells, folder, settings, start=start, limits=(limit, resume), catalogue=catalogue)
-        answer.give(lambda: fields(found), lambda: text(found))
-    if found.refusal:
-        raise EvidenceError(found.refusal)
+        answer.give_page(SWEEP, found, lambda now: sweep_fields(now.swept), full=full)
+    if found.swept.refusal:
+        raise EvidenceError(found.swept.refusal)
 
 
 def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
@@ -186,7 +189,7 @@ def _name(cells: "Sequence[Cell]") -> str:
 
 
 def _options(slurm: "Sequence[str]", address: str | None) -> dict[str, str]:
-    """What a launcher is told besides its name."""
+    """Options of a launcher, besides its name."""
     options = {} if address is None else {"address": address}
     for item in slurm:
         key, equals, value = item.partition("=")
@@ -210,25 +213,23 @@ def _swept(
     start: "Callable[[], Launcher]",
     limits: tuple[float, bool],
     catalogue: "Catalogue",
-) -> "Swept":
+) -> "SweepNow":
     """The sweep, run to its end; interrupted or stopped by an error, it says what is kept.
 
     limits: seconds of a run, and whether to go on with a sweep.
     """
-    from equipoise.advice.measured.sweep_words import swept
+    from equipoise.advice.measured.sweep_now import sweep_now
     from equipoise.bench.store import Store
     from equipoise.bench.sweep import run_sweep
     from equipoise.bench.tables import write_sweep_tables
     from equipoise.cli.sweep_progress import kept, shown
 
     store, (limit_s, resume) = Store(folder), limits
-    if resume and store.holds_all(cells):
-        # Nothing is left to run: it is told again, on machines that cannot train too.
-        finished = store.finished()
-    else:
+    # Where nothing is left to run it is shown again, on machines that cannot train too.
+    if not (resume and store.holds_all(cells)):
         launch_with = start()
         with kept(store, num_cells=len(cells), catalogue=catalogue), shown(cells, store) as progress:
-            finished = run_sweep(
+            run_sweep(
                 cells,
                 folder,
                 launch_with,
@@ -238,4 +239,4 @@ def _swept(
                 settings=settings,
             )
     write_sweep_tables(folder, catalogue)
-    return swept(folder, finished, num_planned=len(cells), settings=settings)
+    return sweep_now(folder)

@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING
 from equipoise.cli.output import printable, width_columns
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from equipoise.study.findings import Findings
-
-
-def drawn(draw: Callable[["Console"], None]) -> str:
-    """What is drawn, as text: with colour only on a terminal that wants it, at 80 columns when piped."""
-    from rich.console import Console
-
-    console = Console(width=width_columns(), highlight=False, markup=False)
-    with console.capture() as capture:
-        draw(console)
-    lines = capture.get().rstrip("\n").split("\n")
-    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def headline(findings: "Findings", path: Path) -> str:

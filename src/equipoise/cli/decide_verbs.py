@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from equipoise.cli.output import answering, answers_only, written_aside
+from equipoise.cli.output import answering, answers_only
 from equipoise.cli.questions import Asked, Output, asks
 from equipoise.errors import UsageError
 
@@ -32,7 +32,7 @@ def predict(asked: Asked, output: Output) -> None:
 
 def _answer(verb: "DecisionVerb", asked: Asked, output: Output) -> None:
     """Answer a question and show it as the options ask."""
-    with answering(verb, as_json=output.as_json, json_out=output.json_out) as answer:
+    with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.decide.question_file import read_question
         from equipoise.library.decisions import result_of
 
@@ -41,18 +41,8 @@ def _answer(verb: "DecisionVerb", asked: Asked, output: Output) -> None:
             found = result_of(verb, question)
         if output.recorded:
             _record(verb, question, found)
-        if output.html is not None:
-            with written_aside(output.html) as file:
-                file.write(found.to_html().encode())
-        answer.give(found.fields, lambda: text_of(found, full=output.full))
-
-
-def text_of(found: "Result[Any]", *, full: bool) -> str:
-    """The page of a result in the columns there are."""
-    from equipoise.cli.console import drawn
-    from equipoise.report.terminal import render
-
-    return drawn(lambda console: render(found.presentation.page, found.record, console, full=full))
+        shown = found.presentation
+        answer.give_page(shown.page, found.record, shown.fields, full=output.full)
 
 
 def _record(verb: "DecisionVerb", asked: "TrainingQuery", found: "Result[Any]") -> None:

@@ -19,7 +19,7 @@ from equipoise.cli.options import (
     Workloads,
     catalogue_of,
 )
-from equipoise.cli.output import answering, expect_place, written_aside
+from equipoise.cli.output import answering, expect_place, page_text, written_aside
 from equipoise.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -160,14 +160,13 @@ def report(
                 file.write(html(STUDY, findings).encode())
 
         def show() -> str:
-            from equipoise.cli.console import drawn, headline
+            from equipoise.cli.console import headline
 
             if out:
                 return headline(findings, out)
             from equipoise.report.pages.study import STUDY
-            from equipoise.report.terminal import render
 
-            return drawn(lambda console: render(STUDY, findings, console))
+            return page_text(STUDY, findings)
 
         answer.give(lambda: report_fields(findings), show)
 

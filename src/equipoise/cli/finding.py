@@ -72,7 +72,7 @@ def found(
         launch_with=launch_with,
         limit_s=limit_s,
         most_ranks=max(space.sizes),
-        progress=_told if sys.stderr.isatty() else None,
+        progress=_show if sys.stderr.isatty() else None,
     )
     return tuned(
         space,
@@ -83,7 +83,7 @@ def found(
     )
 
 
-def _told(what: str, done: int, total: int) -> None:
+def _show(what: str, done: int, total: int) -> None:
     """Say on standard error what is being run."""
     if what and done < total:
         sys.stderr.write(f"{printable(what)}\n")

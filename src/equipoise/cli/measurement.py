@@ -9,12 +9,13 @@ import typer
 from equipoise.cli.options import (
     AsHtml,
     AsJson,
+    Full,
     Hardware,
     JsonOut,
     catalogue_of,
     clusters_from,
 )
-from equipoise.cli.output import answering, written_aside
+from equipoise.cli.output import answering
 
 _STANDARD_INPUT = "-"
 
@@ -29,41 +30,36 @@ def topology(
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(autocompletion=clusters_from, help="What the devices are, where not told."),
+        typer.Option(autocompletion=clusters_from, help="What the devices are, where the file does not say."),
     ] = None,
     batch: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="Samples of a step, shared by two accelerators.")
     ] = 32,
     fp32: Annotated[
         bool,
-        typer.Option("--fp32", help="Predict for fp32, as torch trains unless told, not autocast."),
+        typer.Option("--fp32", help="Predict for fp32, as torch trains by default, not autocast."),
     ] = False,
-    html: AsHtml = None,
     hardware: Hardware = None,
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
     """Show how accelerators are joined, and what it means for training."""
     catalogue = catalogue_of(hardware)
-    with answering("topology", as_json=as_json, json_out=json_out) as answer:
+    with answering("topology", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.advice.links.links import meaning
         from equipoise.bench.topology import here, read
-        from equipoise.cli.topology import text
         from equipoise.report.measured_json import topology_fields
+        from equipoise.report.pages.topology import TOPOLOGY
 
         chip = None if accelerator is None else catalogue.cluster(accelerator).accelerator
         # The parser of options takes `--` for itself: only the arguments as given still have it.
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
-        told = here() if file is None else read(_content(file), where=_name(file))
-        found = meaning(told, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
-        if html:
-            from equipoise.report.html import render
-            from equipoise.report.pages.topology import TOPOLOGY
-
-            with written_aside(html) as page:
-                page.write(render(TOPOLOGY, found).encode())
-        answer.give(lambda: topology_fields(found), lambda: text(found))
+        links = here() if file is None else read(_content(file), where=_name(file))
+        found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
+        answer.give_page(TOPOLOGY, found, topology_fields, full=full)
 
 
 def collectives(
@@ -118,6 +114,8 @@ def collectives(
         ),
     ] = None,
     hardware: Hardware = None,
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
@@ -128,11 +126,12 @@ def collectives(
 
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return
-    with answering("collectives", as_json=as_json, json_out=json_out) as answer:
+    with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.advice.links.collectives import judged
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.measured_links import fields, text
         from equipoise.cli.timed_links import Wanted, reading_of
+        from equipoise.report.measured_json import collectives_fields
+        from equipoise.report.pages.collectives import COLLECTIVES
 
         wanted = Wanted(
             files=tuple(files or ()),
@@ -149,7 +148,7 @@ def collectives(
         with progress_bar() as progress:
             reading = reading_of(wanted, progress=progress)
         found = judged(reading, accelerator=accelerator, link=link, catalogue=catalogue)
-        answer.give(lambda: fields(found), lambda: text(found))
+        answer.give_page(COLLECTIVES, found, collectives_fields, full=full)
 
 
 def _name(file: Path) -> str:
@@ -175,17 +174,19 @@ def trace(
             help="Traces of torch.profiler: .json, .json.gz, or folders and archives of them.",
         ),
     ],
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
-    with answering("trace", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.advice.measured.stragglers import lateness
+    with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
+        from equipoise.advice.measured.stragglers import trace_steps
         from equipoise.bench.trace.files import read_traces
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.traced import fields, text
+        from equipoise.report.measured_json import trace_fields
+        from equipoise.report.pages.trace import TRACE
 
         with progress_bar() as progress:
-            found = read_traces(files, progress=progress)
-        late = lateness(found.ranks)
-        answer.give(lambda: fields(found, late), lambda: text(found, late))
+            found = trace_steps(read_traces(files, progress=progress))
+        answer.give_page(TRACE, found, trace_fields, full=full)

@@ -9,11 +9,15 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
 from equipoise import errors
+
+if TYPE_CHECKING:
+    from equipoise.report.page import Page
+    from equipoise.report.section import Shown
 
 _COLUMN_GAP = "  "
 _STDOUT, _STDERR = 1, 2
@@ -24,11 +28,32 @@ class Answer:
     """Where the answer of one verb goes.
 
     as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.
+    html: the file of the page, where there is one.
     """
 
     verb: str
     as_json: bool
     json_out: Path | None
+    html: Path | None = None
+
+    def give_page(
+        self,
+        page: "Page[Shown]",
+        record: "Shown",
+        fields: Callable[["Shown"], Mapping[str, Any]],
+        *,
+        full: bool = True,
+    ) -> None:
+        """Write a record in the forms asked for: its page as HTML and as text, and its document.
+
+        fields: of the document. full: the whole page as text; else one screen, where it has a short form.
+        """
+        if self.html is not None:
+            from equipoise.report.html import render
+
+            with written_aside(self.html) as file:
+                file.write(render(page, record).encode())
+        self.give(lambda: fields(record), lambda: page_text(page, record, full=full))
 
     def give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
         """Write the answer; `fields` and `show` are only called where their form is wanted.
@@ -52,12 +77,30 @@ class Answer:
             write(encoded)
 
 
+def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str:
+    """A page as text: with colour only on a terminal that wants it, at 80 columns when piped.
+
+    full: all of it; else one screen, where the page has a short form.
+    """
+    from rich.console import Console
+
+    from equipoise.report.terminal import render
+
+    console = Console(width=width_columns(), highlight=False, markup=False)
+    with console.capture() as capture:
+        render(page, record, console, full=full)
+    lines = capture.get().rstrip("\n").split("\n")
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
 @contextmanager
-def answering(verb: str, *, as_json: bool, json_out: Path | None) -> Iterator[Answer]:
+def answering(
+    verb: str, *, as_json: bool, json_out: Path | None, html: Path | None = None
+) -> Iterator[Answer]:
     """The answer of a verb; too little evidence is written to its document too, with what is missing."""
-    answer = Answer(verb=verb, as_json=as_json, json_out=json_out)
-    if json_out:
-        expect_place(json_out)
+    answer = Answer(verb=verb, as_json=as_json, json_out=json_out, html=html)
+    for path in filter(None, (json_out, html)):
+        expect_place(path)
     try:
         yield answer
     except errors.EvidenceError as err:

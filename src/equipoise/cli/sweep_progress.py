@@ -109,7 +109,7 @@ def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) ->
 def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None) -> None:
     from equipoise.bench.tables import write_sweep_tables
 
-    # The reason why the sweep stopped is told; a second one of the same kind would hide it.
+    # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
     with suppress(EquipoiseError, OSError):
         if store.finished():
             write_sweep_tables(store.folder, catalogue)

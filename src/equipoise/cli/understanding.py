@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.options import Also, AsJson, Data, Hardware, JsonOut, Workloads, catalogue_of
+from equipoise.cli.options import Also, AsHtml, AsJson, Data, Full, Hardware, JsonOut, Workloads, catalogue_of
 from equipoise.cli.output import answering
 from equipoise.errors import SpecError, UsageError
 
@@ -27,6 +27,8 @@ def backtest(
     also: Also = None,
     hardware: Hardware = None,
     workloads: Workloads = None,
+    html: AsHtml = None,
+    full: Full = False,
     as_json: AsJson = False,
     json_out: JsonOut = None,
 ) -> None:
@@ -37,12 +39,13 @@ def backtest(
             "sizes in its own ways; leave one of the two away"
         )
     catalogue_of(hardware, workloads)  # whether the files can be read: held-out results name no user's chip
-    with answering("backtest", as_json=as_json, json_out=json_out) as answer:
+    with answering("backtest", as_json=as_json, json_out=json_out, html=html) as answer:
         from threadpoolctl import threadpool_limits
 
         from equipoise.advice.forecast.held_out_advice import held_out_advice
-        from equipoise.cli import backtested, backtested_advice
         from equipoise.cli.console import progress_bar
+        from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
+        from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
         from equipoise.runs.chosen import tables
         from equipoise.runs.queries import best_per_size
         from equipoise.scaling.backtest import backtest as hold_out
@@ -61,9 +64,7 @@ def backtest(
 
             if advice:
                 advised = held_out_advice(scores, rounds=chosen, progress=show)
-                answer.give(
-                    lambda: backtested_advice.fields(advised), lambda: backtested_advice.text(advised)
-                )
+                answer.give_page(ADVICE_BACKTEST, advised, advice_backtest_fields, full=full)
                 return
             result = hold_out(
                 best_per_size(scores),
@@ -72,7 +73,7 @@ def backtest(
                 given_batch=given == "batch",
                 progress=show,
             )
-        answer.give(lambda: backtested.fields(result), lambda: backtested.text(result))
+        answer.give_page(BACKTEST, result, backtest_fields, full=full)
 
 
 def _rounds(listed: str | None, held: list[str]) -> list[str] | None:

@@ -1,9 +1,11 @@
 """What a section is made of: prose, tables, tiles, figures. html.py and terminal.py render every block."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from equipoise.report.charts import BarChart, Chart
+from equipoise.report.words import ABSENT, count
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
@@ -69,6 +71,11 @@ class Bullets:
     items: tuple[tuple[Span, ...], ...]
 
 
+def bullets(items: Iterable[str]) -> Bullets:
+    """A list of plain sentences."""
+    return Bullets(items=tuple((each,) for each in items))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Badge:
     """A word that judges, in a tone that shows it: never by colour alone."""
@@ -132,6 +139,11 @@ class Cell:
     detail: str | None = None
     badge: Badge | None = None
     is_code: bool = False
+
+
+def number(value: float | None, form: Callable[[float], str] = count) -> Cell:
+    """A cell with a number; a dash where it is unknown."""
+    return Cell(text=ABSENT) if value is None else Cell(text=form(value), key=value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

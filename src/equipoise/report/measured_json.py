@@ -1,14 +1,27 @@
-"""Records of measurement as plain values for JSON: a topology and its meaning, rows that a model predicts."""
+"""Documents of measurement: topologies, collectives, traces, rows that a model predicts, and backtests."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from equipoise.advice.forecast.advice_record import advice_errors
+from equipoise.advice.forecast.held_out_advice import HeldOutAdvice
+from equipoise.advice.links.collectives import LEVEL as CURVE_LEVEL
+from equipoise.advice.links.collectives import Fit, Links
+from equipoise.advice.links.collectives import Verdict as LinkVerdict
 from equipoise.advice.links.gain_words import basis
 from equipoise.advice.links.link_words import gaps, sentences
 from equipoise.advice.links.links import FAMILY, Meaning
 from equipoise.advice.links.pair import LEVEL
+from equipoise.advice.measured.stragglers import Lateness, TraceSteps
 from equipoise.advice.validation.validate import Validation, Verdict
+from equipoise.bench.collectives.timing import Run
 from equipoise.bench.topology.topology import Device, Nic, Topology
+from equipoise.bench.trace.files import Traces
+from equipoise.bench.trace.rank import RankTrace, Step
+from equipoise.scaling.backtest import Backtest
+from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.link_class import rank
 from equipoise.units import significant
 
@@ -140,6 +153,191 @@ def _predictions(found: Meaning) -> dict[str, Any]:
             }
             for each in found.parts
         ],
+    }
+
+
+def collectives_fields(found: Links) -> dict[str, Any]:
+    """The document of `collectives`."""
+    return {
+        "level": CURVE_LEVEL,
+        "num_rows": found.reading.num_rows,
+        "fits": [significant(_fit(each)) for each in found.fits],
+        "verdicts": [significant(_link_verdict(each)) for each in found.verdicts],
+        "unfitted": [{**_named(run), "reason": reason} for run, reason in found.unfitted],
+        "rejected": found.reading.rejected.rows(),
+        "notes": list(found.reading.notes),
+    }
+
+
+def _named(run: Run) -> dict[str, Any]:
+    """What identifies a run."""
+    return {
+        "operation": run.operation,
+        "num_ranks": run.num_ranks,
+        "num_nodes": run.num_nodes,
+        "device": run.device,
+        "backend": run.backend,
+        "file": run.file,
+        "run": run.number,
+    }
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    latency, rate = fit.curve.latency_s, fit.curve.byte_per_s
+    return {
+        **_named(fit.run),
+        "latency_s": latency and latency.value,
+        "latency_low_s": latency and latency.low,
+        "latency_high_s": latency and latency.high,
+        "byte_per_s": rate and rate.value,
+        "low": rate and rate.low,
+        "high": rate and rate.high,
+        "bus_byte_per_s": fit.bus_byte_per_s,
+        "num_points": fit.curve.num_points,
+        "log_sd": fit.curve.log_sd,
+        "regimes": [asdict(each) for each in fit.curve.regimes],
+        "cpu_fractions": [
+            {"payload_bytes": size, "cpu_fraction": share} for size, share in fit.cpu_fractions
+        ],
+    }
+
+
+def _link_verdict(verdict: LinkVerdict) -> dict[str, Any]:
+    plain: Mapping[str, Any] = {
+        name: getattr(verdict, name)
+        for name in ("quantity", "payload_bytes", "measured", "low", "expected", "high", "verdict", "because")
+    }
+    return {
+        **_named(verdict.run),
+        **plain,
+        "link": verdict.link,
+        "link_byte_per_s": verdict.link_byte_per_s,
+        "evidence": list(verdict.evidence),
+    }
+
+
+def trace_fields(found: TraceSteps) -> dict[str, Any]:
+    """The document of `trace`. Seconds are exact to the nanosecond, so that parts sum to steps."""
+    late = {id(each.trace): each for each in found.lateness}
+    return {
+        "ranks": [_traced_rank(each, late.get(id(each))) for each in found.traces.ranks],
+        "stragglers": [_straggler(each) for each in stragglers(found.lateness)],
+        "rejected": found.traces.rejected.rows(),
+        "notes": [{"note": note, "files": files} for note, files in trace_notes(found.traces).items()],
+    }
+
+
+def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
+    return {
+        "rank": trace.rank,
+        "device": trace.device,
+        "world_size": trace.world_size,
+        "file": trace.where,
+        "num_steps": len(trace.steps),
+        "total_s": total_s(trace, "step_s"),
+        "compute_s": total_s(trace, "compute_s"),
+        "communication_s": total_s(trace, "communication_s"),
+        "exposed_s": total_s(trace, "exposed_s"),
+        "idle_s": total_s(trace, "idle_s"),
+        "copy_s": total_s(trace, "copy_s"),
+        "late_s": None if late is None else _nanoseconds(late.late_s),
+        "steps": [_step(each) for each in trace.steps],
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    whole = asdict(step)
+    return {"step": whole.pop("number"), **whole}
+
+
+def total_s(trace: RankTrace, part: str) -> float | None:
+    """A part's sum over the steps; None where the trace lacks it."""
+    values = [getattr(step, part) for step in trace.steps]
+    return None if any(value is None for value in values) else _nanoseconds(math.fsum(values))
+
+
+def _nanoseconds(seconds: float) -> float:
+    """Seconds to the nanosecond, which is what traces resolve."""
+    return round(seconds, 9)
+
+
+def stragglers(lateness: Sequence[Lateness]) -> list[Lateness]:
+    """The ranks that are late, the latest first."""
+    return sorted((each for each in lateness if each.is_late), key=lambda each: -each.late_s)
+
+
+def _straggler(each: Lateness) -> dict[str, Any]:
+    step_s = median_step_s(each.trace)
+    return {
+        "rank": each.trace.rank,
+        "device": each.trace.device,
+        "file": each.trace.where,
+        "late_s": _nanoseconds(each.late_s),
+        "late_fraction": each.late_s / step_s if step_s else None,
+        "share_of_steps": each.share_of_steps,
+        "cause": each.cause,
+        "by": each.by,
+    }
+
+
+def median_step_s(trace: RankTrace) -> float:
+    """The median step of a rank."""
+    ordered = sorted(step.step_s for step in trace.steps)
+    return ordered[len(ordered) // 2]
+
+
+def trace_notes(found: Traces) -> dict[str, list[str]]:
+    """Each note once, with the files it is of."""
+    notes: dict[str, list[str]] = {}
+    for trace in found.ranks:
+        for note in trace.notes:
+            if trace.where not in notes.setdefault(note, []):
+                notes[note].append(trace.where)
+    return notes
+
+
+def backtest_fields(result: Backtest) -> dict[str, Any]:
+    """The document of `backtest`."""
+    return {
+        "protocol": result.protocol,
+        "given_batch": result.given_batch,
+        "ours": significant(asdict(result.ours)),
+        "baselines": {name: significant(asdict(record)) for name, record in result.baselines.items()},
+        "groups": [significant(asdict(one)) for one in result.groups],
+    }
+
+
+def advice_backtest_fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The document of `backtest --advice`."""
+    return {
+        "protocol": "advice",
+        "errors": [significant(asdict(each)) for each in advice_errors(results)],
+        "groups": [_held_out(one) for one in results],
+    }
+
+
+def _held_out(one: HeldOutAdvice) -> dict[str, Any]:
+    return {
+        "round": one.round,
+        "workload": one.workload,
+        "accelerator": one.accelerator,
+        "held_out": one.held_out,
+        "objective": one.objective,
+        "largest_known": one.largest_known,
+        "largest": one.largest,
+        "advised": _advised(one.advised),
+        "found": _advised(one.found),
+        "losses": {name: significant(asdict(each)) for name, each in one.losses.items()},
+    }
+
+
+def _advised(point: Equilibrium) -> dict[str, Any]:
+    return {
+        "num_accelerators": point.num_accelerators,
+        "limited_by": point.limited_by,
+        "is_smallest": point.is_smallest,
+        "low": point.low,
+        "high": point.high,
     }
 
 

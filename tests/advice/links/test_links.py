@@ -73,7 +73,7 @@ def test_why_is_said_by_the_parts_of_a_step():
     assert fast.launching_s == pytest.approx(slow.launching_s)
     assert slow.share_s > slow.one_s / 2
     said = "\n".join(sentences(meaning(two("NV2"), chip=chip)))
-    assert "Why: ResNet-50 takes" in said
+    assert "Why: a step of ResNet-50 takes" in said
     assert "field report" not in said
 
 
@@ -146,7 +146,7 @@ def test_crossovers_are_ordered_or_unknown(behind_a_host_bridge):
 def test_contradictions_and_gaps_are_said():
     torn = read(b"\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tPHB\t X \tSYS\n", where="pasted")
     said = "\n".join(gaps(torn))
-    assert "GPU0 and GPU1: the row of GPU0 says NV2, that of GPU1 PHB; neither is believed." in said
+    assert "GPU0 and GPU1: the row of GPU0 says NV2, that of GPU1 PHB; neither is used." in said
     assert "Missing rows: GPU2" in said
 
 
@@ -155,7 +155,7 @@ def test_a_cut_table_still_says_which_group_to_take():
         b"\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tPIX\tSYS\tSYS\nGPU1\tPIX\t X \tSYS\tSYS\n", where="pasted"
     )
     said = "\n".join(sentences(meaning(cut)))
-    assert "For 2, take GPU0 and GPU1: weakest link PIX; others may meet SYS or what is not known." in said
+    assert "For 2, take GPU0 and GPU1: weakest link PIX; others may have SYS or what is not known." in said
 
 
 def test_runs_of_names_are_joined():

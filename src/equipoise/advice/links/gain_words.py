@@ -19,8 +19,8 @@ def basis(found: Meaning) -> str:
     return (
         f"Predicted, not measured, for {who} under torch's DistributedDataParallel "
         f"{'with autocast' if found.with_autocast else 'in fp32'}: "
-        f"{format_percent(LEVEL)} ranges hold what the model's priors and the rates of the links leave "
-        f"open{'' if count == 1 else ', and which it is'}."
+        f"{format_percent(LEVEL)} ranges from the model's priors and the rates of the links"
+        f"{'' if count == 1 else ', over all of them'}."
     )
 
 
@@ -50,12 +50,12 @@ def _why(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
     shown = [of[name] for name in reversed(classes) if name in of]
     if not shown:
         return
-    told = "; ".join(
-        f"over {each.link_class} on two {_ms(each.share_s)} of its half, {_ms(each.launching_s)} of launches "
-        f"and copies that halving does not halve, {_ms(each.exchange_s)} of exchange that nothing hides"
+    parts = "; ".join(
+        f"on two over {each.link_class}, {_ms(each.share_s)} for half the batch, {_ms(each.launching_s)} of "
+        f"launches and copies that do not shrink with it, {_ms(each.exchange_s)} of exposed communication"
         for each in shown
     )
-    yield f"Why: {shown[0].title} takes {_ms(shown[0].one_s)} on one; {told}."
+    yield f"Why: a step of {shown[0].title} takes {_ms(shown[0].one_s)} on one; {parts}."
 
 
 def _ms(seconds: float) -> str:
@@ -64,13 +64,13 @@ def _ms(seconds: float) -> str:
 
 def _elsewhere() -> str:
     """What others measured on a pair without peer access."""
-    told = ", ".join(
+    measured = ", ".join(
         f"{speedup:.2f}x with {model.title} ({format_rough(float(model.params or 0))})"
         for model, speedup in ((workload(name), speedup) for name, speedup in _REPORTED_SPEEDUPS)
     )
     return (
-        f"A field report measured two cards without peer access: {told}; a rule by parameters alone holds "
-        "for its link and batch."
+        f"A field report measured two cards without peer access: {measured}; a rule by parameters alone "
+        "holds for its link and batch."
     )
 
 

@@ -27,7 +27,7 @@ def sentences(found: Meaning) -> tuple[str, ...]:
 
 
 def gaps(topology: Topology) -> tuple[str, ...]:
-    """What the text does not tell, or tells twice and differently, a sentence each."""
+    """What the text leaves out, or states twice and differently, a sentence each."""
     return (*_missing(topology), *_contradictions(topology), *topology.notes)
 
 
@@ -117,10 +117,10 @@ def _rates(found: Meaning) -> Iterator[str]:
         stated, shared = rate.stated_byte_per_s, (rate.byte_per_s, rate.low, rate.high)
         low, high = (format_rough(each, "B/s") for each in stated)
         middle, least, most = (format_rough(each, "B/s") for each in shared)
-        told = low if low == high else f"{low} to {high}"
+        figures = low if low == high else f"{low} to {high}"
         yield (
-            f"{', '.join(classes)}: 2 accelerators share about {middle} each way ({least} to {most}), of "
-            f"{told} stated."
+            f"{', '.join(classes)}: 2 accelerators share about {middle} per direction ({least} to {most}), "
+            f"of {figures} stated."
         )
     denied = any(link.peers not in (None, "OK", "U") for link in found.topology.between_devices)
     if denied or any(each.reach.path == "staged" for each in found.reached):
@@ -153,8 +153,8 @@ def _unknowns(found: Meaning) -> Iterator[str]:
     asked = any(link.peers for link in found.topology.between_devices)
     peers = ""
     if over_pcie and not asked and "nvidia" in found.topology.origin:
-        peers = ", nor whether peers reach each other's memory (`nvidia-smi topo -p2p r` tells)"
-    yield f"{who} (--accelerator NAME does){peers}: ranges hold all {len(found.candidates)} it may be."
+        peers = ", nor whether peers reach each other's memory (`nvidia-smi topo -p2p r` shows it)"
+    yield f"{who} (--accelerator NAME names it){peers}: ranges cover all {len(found.candidates)} candidates."
 
 
 def _parts(found: Meaning) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _parts(found: Meaning) -> Iterator[str]:
         if worst is not None and worst.split()[0] != group.link_class:
             yield (
                 f"For {group.num_devices}, take {named(group.devices)}: weakest link {group.link_class}; "
-                f"others may meet {worst}."
+                f"others may have {worst}."
             )
 
 
@@ -225,7 +225,7 @@ def _contradictions(topology: Topology) -> Iterator[str]:
         assert link.said is not None
         yield (
             f"{link.a} and {link.b}: the row of {link.a} says {link.said[0]}, that of {link.b} "
-            f"{link.said[1]}; neither is believed."
+            f"{link.said[1]}; neither is used."
         )
     if len(torn) > _MOST_NAMED:
-        yield f"So it is with {len(torn) - _MOST_NAMED} more pairs."
+        yield f"The same holds for {len(torn) - _MOST_NAMED} more pairs."

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.bench.trace.files import Traces
 from equipoise.bench.trace.rank import RankTrace, Step
 
 Numbers: TypeAlias = NDArray[np.float64]
@@ -45,6 +46,19 @@ class Lateness:
     is_late: bool
     cause: str | None
     by: Literal["collectives", "own time"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSteps:
+    """Traces of ranks, and how late each rank is; without lateness where the traces do not show it."""
+
+    traces: Traces
+    lateness: tuple[Lateness, ...]
+
+
+def trace_steps(traces: Traces) -> TraceSteps:
+    """Traces with the lateness of their ranks."""
+    return TraceSteps(traces=traces, lateness=lateness(traces.ranks))
 
 
 def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:

@@ -80,7 +80,7 @@ def _failures(failed: Sequence[Finished]) -> tuple[Failure, ...]:
     first: dict[tuple[str, int, int, str], Finished] = {}
     counts = Counter[tuple[str, int, int, str]]()
     for one in failed:
-        key = (one.cell.method, one.cell.num_ranks, one.cell.batch_samples, one.reason or "no reason told")
+        key = (one.cell.method, one.cell.num_ranks, one.cell.batch_samples, one.reason or "no reason given")
         first.setdefault(key, one)
         counts[key] += 1
     return tuple(Failure(cell=one.cell, reason=key[-1], num_cells=counts[key]) for key, one in first.items())

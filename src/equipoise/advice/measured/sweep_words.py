@@ -13,12 +13,12 @@ from equipoise.bench.summary import LEVEL, Spread, summaries
 from equipoise.units import format_count, format_percent
 
 _CAUSES = {
-    "input": "waiting for input",
+    "input": "input",
     "forward": "the forward pass",
     "backward": "the backward pass",
     EXPOSED: "exposed communication",
     "optimizer": "the optimizer",
-    "rest": "what is between the phases",
+    "rest": "the time between phases",
 }
 
 
@@ -52,7 +52,7 @@ class Swept:
         """Why the sweep is too little evidence for anything; None where a run succeeded."""
         if len(self.failed) < len(self.finished):
             return None
-        return f"every run failed, the first: {self.failed[0].reason or 'no reason told'}"
+        return f"every run failed, the first: {self.failed[0].reason or 'no reason given'}"
 
 
 def swept(
@@ -102,7 +102,7 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
         return
     compared = [each for each in several if each.speedup is not None]
     if not compared:
-        yield "no run of the same work on one device succeeded, so there is no speedup to tell."
+        yield "no run of the same work on one device succeeded, so there is no speedup."
         return
     best = max(compared, key=_speedup)
     worst = min(compared, key=_speedup)
@@ -112,26 +112,26 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
     most = max(each.summary.cell.num_ranks for each in compared)
     if best.summary.cell.num_ranks < most:
         at_most = max((each for each in compared if each.summary.cell.num_ranks == most), key=_speedup)
-        yield f"{most} ranks do not pay more: {ranged(at_most.speedup)} of one at best."
+        yield f"{most} ranks are no faster: at best {ranged(at_most.speedup)} of one device."
     if _is_slower(worst) and not _is_slower(best):
-        yield f"Not every way pays: {_way(worst)} trains at {ranged(worst.speedup)} of one device."
+        yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
     fastest = max(group, key=_rate)
     if _rate(fastest) > _rate(best):
         rate = format_count(float(f"{_rate(fastest):.4g}"))
-        yield f"Most samples a second: {rate} by {_way(fastest)}."
+        yield f"Highest throughput: {rate} samples/s with {_way(fastest)}."
 
 
 def _best(best: Judgement) -> str:
     """The best use of several devices, and whether it beats one."""
     speedup = best.speedup
-    said = f"{_way(best)} trains at {ranged(speedup)} of one device"
+    reached = f"{_way(best)} reaches {ranged(speedup)} of one device's throughput"
     if speedup is None or speedup.low is None or speedup.high is None:
-        return f"{said}, measured once: repeat it before trusting it (--repeat)."
+        return f"{reached}, measured once: repeat it before relying on it (--repeat)."
     if speedup.low > 1.0:
-        return f"more devices pay: {said}."
+        return f"several devices are faster than one: {reached}."
     if speedup.high < 1.0:
-        return f"more devices do not pay: at best, {said}."
-    return f"no gain over one device can be told: at best, {said}; more repetitions narrow it."
+        return f"several devices are slower than one: at best {reached}."
+    return f"no significant gain over one device: at best {reached}; --repeat narrows the interval."
 
 
 def _blame(best: Judgement) -> str:
@@ -139,7 +139,7 @@ def _blame(best: Judgement) -> str:
     lost = sum(best.lost.values())
     phase = max(best.lost, key=lambda name: best.lost[name])
     if lost <= 0:
-        return "Nothing is lost to perfect scaling there."
+        return "That is perfect scaling."
     step_s = best.summary.step_s
     share = lost / step_s.value if step_s else 0.0
     return (
@@ -150,7 +150,7 @@ def _blame(best: Judgement) -> str:
 
 def _way(each: Judgement) -> str:
     cell = each.summary.cell
-    where = "one" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
+    where = "one device" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
     return f"{cell.method} on {where} at batch {cell.batch_samples}"
 
 
@@ -183,11 +183,11 @@ def ranged(spread: Spread | None) -> str:
     return f"{spread.value:.2f}x{within}"
 
 
-def told_apart(found: FalseDifferences) -> str:
+def false_difference_words(found: FalseDifferences) -> str:
     """What an A/A run found, in a sentence."""
-    arms = "equal arms" if found.are_own else "halves of equal runs, odd and even,"
+    arms = "identical arms" if found.are_own else "halves (odd, even) of identical runs"
     return (
-        f"A/A: {found.num_different} of {found.num_compared} pairs of {arms} were called different: "
+        f"A/A test: {found.num_different} of {found.num_compared} pairs of {arms} differed significantly: "
         f"{format_percent(found.rate.value)} ({format_percent(found.rate.low)} to "
-        f"{format_percent(found.rate.high)}), where {format_percent(1 - LEVEL)} is meant."
+        f"{format_percent(found.rate.high)}); {format_percent(1 - LEVEL)} is expected."
     )

@@ -1,8 +1,9 @@
-"""The fastest way to train a model on this machine, in few trials: foretold for all, measured for few."""
+"""The fastest way to train a model on this machine, in few trials: predicted for all, measured for few."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from pathlib import Path
 from statistics import median
 
 from equipoise.advice.measured.exchange_costs import ExchangeCosts
@@ -15,7 +16,7 @@ from equipoise.errors import EvidenceError, UsageError
 from equipoise.stats import Interval, ratio_interval
 
 LEVEL = 0.9
-# Once a method was measured at one batch, others of it are foretold by that error, within this factor.
+# Once a method was measured at one batch, others of it are predicted by that error, within this factor.
 _SEEN_HALF_LOG = 0.12
 # Measured speeds that lie closer than this are measured again.
 _NEAR = 0.93
@@ -26,16 +27,16 @@ Measure = Callable[[Sequence[Cell]], Sequence[Finished]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to train: what it does to learning, what was foretold of it, and what was measured.
+    """One way to train: what it does to learning, what was predicted of it, and what was measured.
 
-    foretold_step: None where the evidence was too thin, `not_foretold` says why. runs: samples per second of
-    each repetition.
+    predicted_step: None where the evidence was too thin, `not_predicted` says why. runs: samples per
+    second of each repetition.
     """
 
     cell: Cell
     effect: str
-    foretold_step: ForetoldStep | None
-    not_foretold: str | None = None
+    predicted_step: ForetoldStep | None
+    not_predicted: str | None = None
     runs: tuple[float, ...] = ()
     failed: str | None = None
 
@@ -46,20 +47,21 @@ class Candidate:
 
     @property
     def error_log(self) -> float | None:
-        """Logarithm of measured over foretold samples per second; None without both."""
+        """Logarithm of measured over predicted samples per second; None without both."""
         speed = self.samples_per_s
-        if speed is None or self.foretold_step is None:
+        if speed is None or self.predicted_step is None:
             return None
-        return log(speed / self.foretold_step.samples_per_s)
+        return log(speed / self.predicted_step.samples_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search found. tried: every candidate, fastest first, those measured before those foretold.
+    """What a search found. tried: every candidate, fastest first, those measured before those predicted.
 
     best: the fastest measured, one device alone among them. alone, plain: the fastest of one device and of
     plain ddp; None where none ran. over_alone, over_plain: the best's samples per second over theirs; None
     where nothing was repeated. num_trials: runs on several ranks. stopped: why no more were tried.
+    folder: where runs are kept.
     """
 
     space: Space
@@ -72,10 +74,11 @@ class Found:
     over_plain: Interval | None
     num_trials: int
     stopped: str
+    folder: Path | None = None
 
     @property
     def median_error_fraction(self) -> float | None:
-        """Median error of the foretold speeds of what was tried on several ranks; None without any."""
+        """Median error of the predicted speeds of what was tried on several ranks; None without any."""
         errors = [
             abs(exp(-each.error_log) - 1.0)
             for each in self.tried
@@ -96,7 +99,7 @@ def search(
 
     measure: runs cells, or remembers what they gave. costs: of messages, by number of ranks.
     Foretells every candidate, measures the most promising, learns from each how wrong it was, and stops when
-    no other can be faster by the interval foretold; then repeats the best few, plain ddp and one device.
+    no other can be faster by its predicted interval; then repeats the best few, plain ddp and one device.
     Raises EvidenceError where not even one device could be measured.
     """
     if num_trials < 1:
@@ -125,7 +128,7 @@ def _foretold_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, Exchange
         )
     except EvidenceError as err:
         reason = str(err)
-    return Candidate(cell=cell, effect=effect(cell.method), foretold_step=step, not_foretold=reason)
+    return Candidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
 
 
 def _learn(known: dict[str, Candidate], finished: Finished) -> None:
@@ -172,13 +175,13 @@ def _untried(known: Mapping[str, Candidate], only: str | None = None) -> list[Ca
 
 
 def _most_promising(known: Mapping[str, Candidate], left: Sequence[Candidate]) -> Candidate | None:
-    """The one with the highest speed foretold; those of which nothing could be foretold come first."""
+    """The one with the highest predicted speed; those of which nothing could be predicted come first."""
     return max(left, key=lambda each: _bounds(known, each)[0], default=None)
 
 
 def _bounds(known: Mapping[str, Candidate], of: Candidate) -> tuple[float, float]:
-    """Samples per second foretold, corrected by what was learned of the method, and the most they may be."""
-    if of.foretold_step is None:
+    """Samples per second predicted, corrected by what was learned of the method, and the most they may be."""
+    if of.predicted_step is None:
         return float("inf"), float("inf")
     alike = [
         each.error_log
@@ -187,7 +190,7 @@ def _bounds(known: Mapping[str, Candidate], of: Candidate) -> tuple[float, float
         and each.cell.method == of.cell.method
         and each.cell.num_ranks == of.cell.num_ranks
     ]
-    step = of.foretold_step
+    step = of.predicted_step
     half = _SEEN_HALF_LOG if alike else log(step.step_s.value / step.step_s.low)
     expected = step.samples_per_s * exp(median(alike) if alike else 0.0)
     return expected, expected * exp(half)

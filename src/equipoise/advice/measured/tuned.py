@@ -1,6 +1,6 @@
 """The search of `tune.py` on this machine: costs of messages first, then runs as they are chosen."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from equipoise.advice.measured.exchange_costs import exchange_costs, needed
 from equipoise.advice.measured.foretold_steps import one_device
@@ -28,4 +28,5 @@ def tuned(
     for size in sizes:
         rivals = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
         costs[size] = exchange_costs(trials.costs(rivals), str(trials.folder))
-    return search(space, trials.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions)
+    found = search(space, trials.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions)
+    return replace(found, folder=trials.folder)

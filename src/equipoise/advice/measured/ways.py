@@ -98,7 +98,7 @@ def _cell(space: Space, text: str, size: int, batch: int) -> Cell:
 
 
 def alone_cells(space: Space) -> tuple[Cell, ...]:
-    """Runs of one device that the foretelling needs: its smallest and largest share, and all own batches."""
+    """Runs of one device that predictions need: its smallest and largest share, and all own batches."""
     shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
     wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
     return tuple(_cell(space, "single", 1, batch) for batch in sorted(wanted))

@@ -41,7 +41,7 @@ def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path
         if silent
         else "no nvidia-smi, rocm-smi or amd-smi is installed"
     )
-    said = f"No accelerator is told of here ({why}): processor sockets are shown in their place."
+    said = f"No accelerator was found here ({why}): processor sockets are shown in their place."
     return replace(found, notes=(*found.notes, said))
 
 

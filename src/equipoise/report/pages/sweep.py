@@ -1,18 +1,570 @@
-"""The page: a sweep of one's own."""
+"""The page of a sweep: steps and speedups, where a step goes, resources, trainings, and what failed."""
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
-from equipoise.advice.measured.sweep_now import SweepNow
+from equipoise.advice.measured.sweep_now import SweepNow, Trained
+from equipoise.advice.measured.sweep_words import false_difference_words
+from equipoise.advice.measured.swept import PLAIN, Judgement
+from equipoise.bench.cell import Cell as Trial
+from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
+from equipoise.bench.summary import LEVEL, Spread, interval_method
+from equipoise.report import format as amounts
+from equipoise.report.bench_json import RESOURCES, Resource, energy_reason
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Heading,
+    Panels,
+    Table,
+    note,
+    number,
+    prose,
+    strong,
+)
+from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Series, series_mark
 from equipoise.report.page import Page
-from equipoise.report.sections.sweep import SECTIONS
-from equipoise.report.sections.sweep import head as sweep
-from equipoise.report.words import printable
+from equipoise.report.section import Section
+from equipoise.report.stacked import Stack
+from equipoise.report.words import ABSENT, DASH, TIMES, count, plural, printable, ratio, sentence
+from equipoise.units import MIB, MILLISECOND_S, format_duration, format_percent, format_si
+
+PHASES: Final[Mapping[str, str]] = {
+    "input": "waiting for input",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    EXPOSED: "exposed communication",
+    "optimizer": "optimizer",
+    "rest": "rest",
+}
+PHASES_INTRO: Final = (
+    "A bar is the median step, by phase. Exposed communication is what the step waits for; overlapped "
+    "communication is not in it."
+)
+_Subject = tuple[str, str, str]
+_FEWEST_SIZES: Final = 2
+_MOST_BARS: Final = 16
+# Of one screen.
+_MOST_ROWS: Final = 12
+_MOST_SUBJECTS: Final = 3
+_MOST_FAILURES: Final = 3
+
+
+# --- head
+
+
+def _about(found: SweepNow) -> str:
+    return f"Your sweep {printable(found.swept.name)}"
+
+
+def _headline(found: SweepNow) -> str:
+    """How far it is, in one sentence."""
+    now, failed = found.under_way, len(found.swept.failed)
+    done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
+    state = "complete" if now.is_whole else "running" if now.is_running else "stopped"
+    lost = f", {failed} failed" if failed else ""
+    return f"{printable(found.swept.name)}: {done}{lost}; {state}"
+
+
+def _summary(found: SweepNow) -> tuple[str, ...]:
+    """What it shows so far, and how to go on with it."""
+    now, swept = found.under_way, found.swept
+    left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at its pace.",)
+    stopped = not now.is_whole and not now.is_running
+    resume = ("The same command with --resume continues it.",) if stopped else ()
+    every = ("Every run has failed so far.",) if swept.finished and swept.refusal else ()
+    return (*left, *resume, *every, *map(sentence, swept.meanings))
+
+
+def _closing(found: SweepNow) -> tuple[str, ...]:
+    return (
+        "Measured on the machines of this sweep, under the conditions stated in its files.",
+        *(f"{each.label}: {each.spans[0]}" for each in _facts(found)),
+    )
+
+
+def _facts(found: SweepNow) -> Iterator[Fact]:
+    """Settings, files and the A/A test."""
+    settings = ", ".join(f"{name} {value}" for name, value in found.swept.settings.items())
+    if settings:
+        yield Fact(label="Settings", spans=(sentence(f"{settings}."),))
+    if found.swept.false_differences is not None:
+        yield Fact(label="A/A test", spans=(false_difference_words(found.swept.false_differences),))
+    yield Fact(label="Files", spans=(sentence(f"{found.swept.folder}: runs, steps and scores as Parquet."),))
+
+
+# --- steps
+
+
+def _by_subject(
+    rows: Sequence[Judgement], wanted: Callable[[Judgement], object]
+) -> list[tuple[_Subject, list[Judgement]]]:
+    """The configurations wanted of each workload, precision and device, in their order."""
+    return [(each, list(group)) for each, group in groupby(filter(wanted, rows), attrgetter("subject"))]
+
+
+def _timed(found: SweepNow) -> list[tuple[_Subject, list[Judgement]]]:
+    return _by_subject(found.swept.judgements, lambda each: each.summary.timed)
+
+
+def _subject_name(subject: _Subject) -> str:
+    return ", ".join(map(printable, subject))
+
+
+def _way(trial: Trial) -> str:
+    """How and on how many ranks a configuration is trained."""
+    return f"{printable(trial.method)} on {plural(trial.num_ranks, 'rank')}, batch {trial.batch_samples}"
+
+
+def _steps_blocks(found: SweepNow) -> tuple[Block, ...]:
+    blocks = [block for subject, rows in _timed(found) for block in _of_subject(subject, rows)]
+    if not blocks:
+        return (prose("No run that timed its steps has ended yet."),)
+    return (*blocks, note(_method(found)))
+
+
+def _method(found: SweepNow) -> str:
+    """How intervals were made, and how many outliers there are."""
+    timed = [each.summary for each in found.swept.judgements if each.summary.timed]
+    methods = Counter(interval_method(len(each.timed)) for each in timed)
+    by = " or ".join(method for method in methods if method)
+    intervals = f"ranges at {format_percent(LEVEL)} by {by}" if by else "without ranges: one repetition each"
+    num_outliers = sum(run.num_outliers for each in timed for run in each.timed)
+    num_steps = sum(run.num_steps for each in timed for run in each.timed)
+    return (
+        f"Medians over repetitions in fresh processes; {intervals}. "
+        f"{plural(num_outliers, 'outlier')} among {count(num_steps)} steps, kept."
+    )
+
+
+def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ...]:
+    name, identifier = _subject_name(subject), f"steps-{'-'.join(subject)}"
+    charts = _charts(identifier, name, rows)
+    table = Table(
+        name=identifier,
+        caption=plural(len(rows), "configuration"),
+        columns=(
+            Column(title="Strategy", is_header=True),
+            Column(title="N", is_number=True, meaning="number of ranks"),
+            Column(title="Batch", is_number=True, meaning="samples of a step over all ranks"),
+            Column(title="Step, ms", is_number=True, meaning="median over repetitions; its range below"),
+            Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
+            Column(title="Speedup", is_number=True, meaning="samples per second over those of one device"),
+            Column(title="Efficiency", is_number=True, meaning="speedup over the number of ranks"),
+            Column(title="Over ddp", is_number=True, meaning="samples per second over those of plain ddp"),
+            Column(title="Repetitions", is_number=True),
+        ),
+        rows=tuple(map(_row, rows)),
+    )
+    panels = (Panels(charts=charts, legend="Strategy"),) if charts else ()
+    return (Heading(name=f"of-{identifier}", text=name), *panels, table)
+
+
+def _row(each: Judgement) -> tuple[Cell, ...]:
+    cell, summary = each.summary.cell, each.summary
+    rate = summary.samples_per_s
+    return (
+        Cell(text=printable(cell.method), key=cell.method, badge=_badge(each)),
+        number(cell.num_ranks),
+        number(cell.batch_samples),
+        milliseconds(summary.step_s),
+        number(None if rate is None else rate.value, ratio),
+        _factor(None if each.is_alone else each.speedup),
+        number(None if each.is_alone else each.efficiency, amounts.share),
+        _factor(None if cell.method == PLAIN else each.over_plain),
+        number(len(summary.timed)),
+    )
+
+
+def _badge(each: Judgement) -> Badge | None:
+    """What to know before relying on a row."""
+    summary = each.summary
+    if summary.failed:
+        return Badge(text=f"{len(summary.failed)} failed", tone="bad")
+    if not summary.is_steady:
+        return Badge(text="not steady", tone="quiet")
+    if any(summary.outlying):
+        return Badge(text="outlier", tone="quiet")
+    if not summary.parts_sum:
+        return Badge(text="phases off by over 5 %", tone="quiet")
+    if each.speedup is None or each.is_alone:
+        return None
+    most = each.speedup.value if each.speedup.high is None else each.speedup.high
+    return Badge(text="slower", tone="bad") if most < 1.0 else None
+
+
+def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Chart, ...]:
+    """Speedup against ranks, where several sizes were run against one device."""
+    several = [each for each in rows if each.speedup is not None and not each.is_alone]
+    if len({each.summary.cell.num_ranks for each in several}) < _FEWEST_SIZES:
+        return ()
+    words = "; ".join(f"{_way(each.summary.cell)}: {_speedup(each)}" for each in several)
+    methods = sorted({each.summary.cell.method for each in several})
+    return (
+        Chart(
+            name=identifier,
+            title="Speedup over one device",
+            subtitle="samples per second of all ranks over those of one",
+            alternative=sentence(f"{name}. {words}."),
+            x=Axis(title="ranks", is_log=True),
+            y=Axis(title="speedup", starts_at_zero=True),
+            series=tuple(
+                _series([each for each in several if each.summary.cell.method == method], series_mark(place))
+                for place, method in enumerate(methods)
+            ),
+            level=Level(y=1.0, text="one device"),
+        ),
+    )
+
+
+def _series(rows: Sequence[Judgement], mark: Mark) -> Series:
+    ordered = sorted(rows, key=lambda each: each.summary.cell.num_ranks)
+    return Series(
+        name=printable(ordered[0].summary.cell.method),
+        mark=mark,
+        x=tuple(float(each.summary.cell.num_ranks) for each in ordered),
+        y=tuple(each.speedup.value for each in ordered if each.speedup is not None),
+        hovers=tuple(_hover(each) for each in ordered),
+        is_line=len({each.summary.cell.num_ranks for each in ordered}) == len(ordered) >= _FEWEST_SIZES,
+    )
+
+
+def _hover(each: Judgement) -> tuple[str, ...]:
+    step_s = each.summary.step_s
+    step = () if step_s is None else (f"{step_s.value / MILLISECOND_S:.3g} ms per step",)
+    return (_way(each.summary.cell), f"{_speedup(each)} times one device", *step)
+
+
+def _speedup(each: Judgement) -> str:
+    return _on_one_line(_factor(each.speedup)).text
+
+
+# --- values with their ranges, which pages of watched loops show too
+
+
+def step_words(found: Spread) -> str:
+    """The seconds of a step with their range, in milliseconds."""
+    text, ends = _milliseconds(found)
+    return f"{text} ms ({ends})" if ends else f"{text} ms"
+
+
+def _milliseconds(found: Spread) -> tuple[str, str | None]:
+    """Milliseconds and the ends of their range, with as many digits as distinguish these."""
+    low, high = found.low, found.high
+    if low is None or high is None or low == high:
+        return f"{found.value / MILLISECOND_S:.3g}", None
+    for digits in (3, 4, 5):
+        ends = [f"{each / MILLISECOND_S:.{digits}g}" for each in (low, high)]
+        if ends[0] != ends[1]:
+            break
+    return f"{found.value / MILLISECOND_S:.{digits}g}", DASH.join(ends)
+
+
+def milliseconds(found: Spread | None) -> Cell:
+    """Seconds in milliseconds, their range below."""
+    if found is None:
+        return Cell(text=ABSENT)
+    text, ends = _milliseconds(found)
+    return Cell(text=text, key=found.value, detail=ends)
+
+
+def _spread_cell(found: Spread | None) -> Cell:
+    """A number with its range below."""
+    if found is None:
+        return Cell(text=ABSENT)
+    return Cell(text=ratio(found.value), key=found.value, detail=within(found))
+
+
+def _factor(found: Spread | None) -> Cell:
+    """A ratio of throughputs with its range below."""
+    if found is None:
+        return Cell(text=ABSENT)
+    return Cell(text=_decimals(found.value), key=found.value, detail=within(found, _decimals))
+
+
+def _decimals(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+def within(found: Spread, form: Callable[[float], str] = ratio) -> str | None:
+    """The ends of a range; None where there is none, or where its digits do not distinguish them."""
+    if found.low is None or found.high is None:
+        return None
+    ends = (form(found.low), form(found.high))
+    return None if ends[0] == ends[1] else DASH.join(ends)
+
+
+# --- where a step goes
+
+
+def step_chart(
+    name: str,
+    title: str,
+    x_title: str,
+    bars: Sequence[tuple[str, Mapping[str, float]]],
+    *,
+    names: Sequence[str],
+) -> BarChart:
+    """Steps by phase. bars: the label below each, and its seconds by phase. names: their full names."""
+    parts = [{phase: spent.get(phase, 0.0) for phase in PHASES} for _, spent in bars]
+    whole = [sum(each.values()) for each in parts]
+    stack = Stack(bars=tuple(zip(names, parts, strict=True)), titles=PHASES)
+    return BarChart(
+        name=name,
+        title=title,
+        subtitle="milliseconds above each bar",
+        alternative=sentence(stack.words()),
+        x_title=x_title,
+        y_title="ms per step",
+        categories=tuple(category for category, _ in bars),
+        labels=tuple(f"{each / MILLISECOND_S:.3g}" for each in whole),
+        limits=(0.0, max(whole) / MILLISECOND_S),
+        series=stack.series(MILLISECOND_S),
+    )
+
+
+def _phases_blocks(found: SweepNow) -> tuple[Block, ...]:
+    split = _by_subject(
+        found.swept.judgements, lambda each: any(each.summary.phases.get(phase) for phase in PHASES)
+    )
+    if not split:
+        return (prose("No run has reported phases yet."),)
+    cut = any(len(rows) > _MOST_BARS for _, rows in split)
+    return (
+        prose(PHASES_INTRO),
+        *(_phases_panel(subject, rows[:_MOST_BARS]) for subject, rows in split),
+        *((note(f"The first {_MOST_BARS} configurations are shown."),) if cut else ()),
+    )
+
+
+def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
+    several = len({each.summary.cell.batch_samples for each in rows}) > 1
+    cells = [each.summary.cell for each in rows]
+    below = [
+        f"{cell.num_ranks} {printable(cell.method)}{f' {cell.batch_samples}' if several else ''}"
+        for cell in cells
+    ]
+    chart = step_chart(
+        f"phases-{'-'.join(subject)}",
+        f"A step of {_subject_name(subject)}",
+        f"ranks, strategy{', batch' if several else ''}",
+        [(category, each.summary.phases) for category, each in zip(below, rows, strict=True)],
+        names=tuple(map(_way, cells)),
+    )
+    return Panels(charts=(chart,), legend="Phase")
+
+
+# --- resources, trainings, failures
+
+
+def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
+    """Memory, utilisation and energy of a step; what was not measured is said in words."""
+    rows = [each for _, group in _timed(found) for each in group]
+    quantities: list[tuple[str, Resource, Callable[[float], str]]] = [
+        ("MiB per rank", lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),
+        ("CPU use", RESOURCES["cpu_fraction"], amounts.share),
+        ("Accelerator use", RESOURCES["accelerator_fraction"], amounts.share),
+        ("Network", RESOURCES["network_byte_per_s"], lambda value: format_si(value, "B/s")),
+        ("J per step", lambda run: run.energy_j, lambda value: f"{value:.3g}"),
+    ]
+    measured = [
+        each for each in quantities if any(row.summary.median_of(each[1]) is not None for row in rows)
+    ]
+    missing = [title for title, _, _ in quantities if title not in {each[0] for each in measured}]
+    reasons = (energy_reason(row.summary) for row in rows)
+    why = next((reason for reason in reasons if reason), None) if "J per step" in missing else None
+    absent = f"Not measured: {', '.join(missing)}{f' (energy: {why})' if why else ''}."
+    table = Table(
+        name="resources",
+        caption="What a step uses: medians over repetitions",
+        columns=(
+            Column(title="Strategy", is_header=True),
+            Column(title="N", is_number=True),
+            Column(title="Batch", is_number=True),
+            Column(
+                title="Overlapped", is_number=True, meaning="share of communication hidden by computation"
+            ),
+            *(Column(title=title, is_number=True) for title, _, _ in measured),
+        ),
+        rows=tuple(
+            (
+                replace(_row(row)[0], badge=None),
+                *_row(row)[1:3],
+                number(_overlapped(row), amounts.share),
+                *(number(row.summary.median_of(of), form) for _, of, form in measured),
+            )
+            for row in rows
+        ),
+    )
+    return (*((table,) if rows else ()), *((note(sentence(absent)),) if missing else ()))
+
+
+def _overlapped(each: Judgement) -> float | None:
+    """The share of communication that computation hides."""
+    phases = each.summary.phases
+    return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
+
+
+def _trainings_blocks(found: SweepNow) -> tuple[Block, ...]:
+    table = Table(
+        name="trainings",
+        caption="Results of the trainings: medians over seeds, ranges below",
+        columns=(
+            Column(title="Workload", is_header=True),
+            Column(title="Strategy"),
+            Column(title="N", is_number=True),
+            Column(title="Batch", is_number=True),
+            Column(title="Held-out loss", is_number=True),
+            Column(title="Accuracy", is_number=True),
+            Column(title="Time", is_number=True),
+            Column(title="Samples", is_number=True, meaning="trained on"),
+            Column(title="Seeds", is_number=True),
+        ),
+        rows=tuple(map(_training, found.trained)),
+    )
+    return (table,)
+
+
+def _training(each: Trained) -> tuple[Cell, ...]:
+    cell = each.cell
+    return (
+        Cell(text=printable(cell.workload), key=cell.workload),
+        Cell(text=printable(cell.method), key=cell.method),
+        number(cell.num_ranks),
+        number(cell.batch_samples),
+        _spread_cell(each.loss),
+        _spread_cell(each.accuracy),
+        Cell(text=format_duration(each.seconds.value), key=each.seconds.value),
+        number(each.num_samples),
+        number(each.num_seeds),
+    )
+
+
+def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
+    table = Table(
+        name="failures",
+        caption="Runs that failed, by reason",
+        columns=(
+            Column(title="Workload", is_header=True),
+            Column(title="Strategy"),
+            Column(title="Runs", is_number=True),
+            Column(title="Reason"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=printable(each.cell.workload), key=each.cell.workload),
+                Cell(text=_way(each.cell), key=_way(each.cell)),
+                number(each.num_cells),
+                Cell(text=sentence(each.reason), key=each.reason),
+            )
+            for each in found.failures
+        ),
+    )
+    return (table,)
+
+
+# --- one screen
+
+
+def _brief(found: SweepNow) -> tuple[Block, ...]:
+    """Steps and speedups, trainings, failures and settings, on one screen."""
+    timed = _timed(found)
+    most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
+    blocks: list[Block] = []
+    for subject, rows in timed[:_MOST_SUBJECTS]:
+        blocks += _brief_steps(subject, rows[:most])
+    if found.trained:
+        (table,) = _trainings_blocks(found)
+        assert isinstance(table, Table)
+        blocks.append(Table(name=table.name, caption="", columns=table.columns[:-2], rows=_cut(table.rows)))
+    failures = [
+        (
+            strong(f"Failed {each.num_cells}{TIMES}: "),
+            sentence(f"{each.cell.workload}, {_way(each.cell)}: {each.reason}."),
+        )
+        for each in found.failures[:_MOST_FAILURES]
+    ]
+    if failures:
+        blocks.append(Bullets(items=tuple(failures)))
+    blocks.append(Facts(items=tuple(_facts(found))))
+    if timed:
+        blocks.append(note(_method(found)))
+    configurations = plural(sum(len(rows) for _, rows in timed) + len(found.trained), "configuration")
+    blocks.append(note(f"More with --full: {configurations}, phases, resources."))
+    return tuple(blocks)
+
+
+def _cut(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(row[:-2] for row in rows[: _MOST_ROWS // 2])
+
+
+def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
+    """One line a configuration: ranges stand in the line."""
+    batches = {each.summary.cell.batch_samples for each in rows}
+    shared = f", batch {count(batches.pop())}" if len(batches) == 1 else ""
+    name = f"brief-{'-'.join(subject)}"
+    yield Heading(name=name, text=f"{_subject_name(subject)}{shared}", is_minor=True)
+    columns = (
+        Column(title="Strategy", is_header=True),
+        Column(title="N", is_number=True),
+        *(() if shared else (Column(title="Batch", is_number=True),)),
+        Column(title="Step, ms", is_number=True),
+        Column(title="Samples/s", is_number=True),
+        Column(title="Speedup", is_number=True),
+        Column(title="Exposed", is_number=True),
+    )
+    yield Table(
+        name=f"{name}-steps",
+        caption="",
+        columns=columns,
+        rows=tuple(_brief_row(each, has_batch=not shared) for each in rows),
+    )
+
+
+def _brief_row(each: Judgement, *, has_batch: bool) -> tuple[Cell, ...]:
+    strategy, ranks, batch, step, rate, speedup, *_ = _row(each)
+    exposed, step_s = each.summary.phases.get(EXPOSED), each.summary.step_s
+    share = None if each.is_alone or exposed is None or step_s is None else exposed / step_s.value
+    return (
+        strategy,
+        ranks,
+        *((batch,) if has_batch else ()),
+        _on_one_line(step),
+        rate,
+        _on_one_line(speedup),
+        number(share, amounts.share),
+    )
+
+
+def _on_one_line(cell: Cell) -> Cell:
+    return Cell(text=f"{cell.text} ({cell.detail})" if cell.detail else cell.text, key=cell.key)
+
 
 SWEEP: Final[Page[SweepNow]] = Page(
-    title=lambda now: f"Sweep: {printable(now.swept.name)}",
-    about=sweep.about,
-    headline=sweep.headline,
-    summary=sweep.summary,
-    sections=SECTIONS,
-    closing=sweep.closing,
+    title=lambda found: f"Sweep: {printable(found.swept.name)}",
+    about=_about,
+    headline=_headline,
+    summary=_summary,
+    sections=(
+        Section(name="steps", title="Steps", needs=("swept",), blocks=_steps_blocks),
+        Section(name="phases", title="Where a step goes", needs=("swept",), blocks=_phases_blocks),
+        Section(name="resources", title="Resources", needs=("swept",), blocks=_resources_blocks),
+        Section(
+            name="trainings", title="Trainings", needs=("trained",), blocks=_trainings_blocks, is_extra=True
+        ),
+        Section(
+            name="failures", title="What failed", needs=("failures",), blocks=_failures_blocks, is_extra=True
+        ),
+    ),
+    closing=_closing,
+    brief=_brief,
 )

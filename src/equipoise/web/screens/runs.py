@@ -11,7 +11,7 @@ from equipoise.bench.watching.now import RunFiles, latest_step, runs_files
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report.markup import Html, element
 from equipoise.report.pages.sweep import SWEEP
-from equipoise.report.pages.watched import WATCHED
+from equipoise.report.pages.watch import WATCH
 from equipoise.report.words import count, plural, printable
 from equipoise.units import format_duration
 from equipoise.web.answer import Answer, shown
@@ -127,7 +127,7 @@ def _written(files: RunFiles) -> str:
 
 def _answer(asked: AskedRuns, sources: Sources) -> Answer:
     folder = chosen(asked, sources)
-    return shown(WATCHED, watched_now(folder)) if is_watched(folder) else shown(SWEEP, sweep_now(folder))
+    return shown(WATCH, watched_now(folder)) if is_watched(folder) else shown(SWEEP, sweep_now(folder))
 
 
 def _live(asked: AskedRuns, sources: Sources) -> Live | None:

@@ -1,24 +1,30 @@
-"""The fields of what `equipoise bench` prints as JSON: one record a configuration, with its repetitions."""
+"""The document of `bench`: a record per configuration with its repetitions; of `--find`, what was tried."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import sqrt
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+from equipoise.advice.measured.foretold_steps import LEVEL as PREDICTED_LEVEL
 from equipoise.advice.measured.sweep_words import Swept
 from equipoise.advice.measured.swept import FalseDifferences, Judgement
+from equipoise.advice.measured.tune import LEVEL as FIND_LEVEL
+from equipoise.advice.measured.tune import Candidate, Found
 from equipoise.bench.phases import PARTS
 from equipoise.bench.store import FAILED, SUCCESS, Finished
 from equipoise.bench.summary import LEVEL, Spread, Summary, interval_method
 from equipoise.bench.tables import run_id
 from equipoise.bench.timed_run import TimedRun, timed_run
+from equipoise.stats import Interval
 from equipoise.units import significant
 
+Resource: TypeAlias = Callable[[TimedRun], float | None]
 PARTLY = "partly_failed"
 
 
-def fields(found: Swept) -> dict[str, Any]:
-    """The fields of the document."""
+def sweep_fields(found: Swept) -> dict[str, Any]:
+    """The document of a sweep."""
     refusal = {}
     if found.refusal:
         refusal = {
@@ -71,7 +77,7 @@ def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
         "num_outlying_repetitions": sum(summary.outlying),
         "memory_bytes": summary.median_of(lambda run: run.memory_bytes),
-        "utilisation": {name: summary.median_of(of) for name, of in USES.items()},
+        "utilisation": {name: summary.median_of(of) for name, of in RESOURCES.items()},
         "energy_j": summary.median_of(lambda run: run.energy_j),
         "energy_reason": energy_reason(summary),
         "training": training(summary),
@@ -79,7 +85,7 @@ def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
     }
 
 
-USES = {
+RESOURCES: Final[Mapping[str, Resource]] = {
     "cpu_fraction": lambda run: run.cpu_fraction,
     "accelerator_fraction": lambda run: run.accelerator_fraction,
     "network_byte_per_s": lambda run: run.network_byte_per_s,
@@ -170,4 +176,79 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
         "rate": found.rate.value,
         "low": found.rate.low,
         "high": found.rate.high,
+    }
+
+
+def find_fields(found: Found) -> dict[str, Any]:
+    """The document of a search."""
+    space = found.space
+    found_fields: dict[str, Any] = significant(
+        {
+            "find": {
+                "folder": str(found.folder),
+                "workload": space.workload,
+                "precision": space.precision,
+                "device": space.device,
+                "best": _candidate(found.best),
+                "one_device": _candidate(found.alone),
+                "plain_ddp": None if found.plain is None else _candidate(found.plain),
+                "gain_over_one_device": _gain(found, found.alone, found.over_alone),
+                "gain_over_plain_ddp": _gain(found, found.plain, found.over_plain),
+                "num_candidates": len(found.tried),
+                "num_trials": found.num_trials,
+                "stopped": found.stopped,
+                "predicted_median_error_fraction": found.median_error_fraction,
+                "candidates": [_candidate(each) for each in found.tried],
+                "refused": [
+                    {
+                        "strategy": each.method,
+                        "num_accelerators": each.num_ranks,
+                        "batch": each.batch_samples,
+                        "reason": each.reason,
+                    }
+                    for each in found.refused
+                ],
+            }
+        }
+    )
+    return found_fields
+
+
+def _candidate(each: Candidate) -> dict[str, Any]:
+    step = each.predicted_step
+    return {
+        "strategy": each.cell.method,
+        "num_accelerators": each.cell.num_ranks,
+        "batch": each.cell.batch_samples,
+        "effect": each.effect,
+        "samples_per_s": each.samples_per_s,
+        "num_runs": len(each.runs),
+        "failed": each.failed,
+        "predicted": None
+        if step is None
+        else {
+            "samples_per_s": step.samples_per_s,
+            "step_s": {"value": step.step_s.value, "low": step.step_s.low, "high": step.step_s.high},
+            "level": PREDICTED_LEVEL,
+            "own_s": step.own_s,
+            "slowed_s": step.slowed_s,
+            "waiting_s": step.waiting_s,
+            "added_s": step.added_s,
+            "exposed_s": step.exposed_s,
+            "sent_bytes": step.sent_bytes,
+            "num_messages": step.num_messages,
+        },
+        "not_predicted": each.not_predicted,
+    }
+
+
+def _gain(found: Found, other: Candidate | None, interval: Interval | None) -> dict[str, Any] | None:
+    best = found.best.samples_per_s
+    if other is None or other.samples_per_s is None or best is None:
+        return None
+    return {
+        "value": best / other.samples_per_s,
+        "low": interval and interval.low,
+        "high": interval and interval.high,
+        "level": FIND_LEVEL,
     }

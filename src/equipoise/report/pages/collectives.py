@@ -1,0 +1,227 @@
+"""The page of timed collectives: latency and rate by operation and size, and whether they are normal."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from equipoise.advice.links.collectives import LEVEL, Fit, Links, Verdict
+from equipoise.bench.collectives.timing import Run, bus_fraction
+from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
+from equipoise.report.page import Page
+from equipoise.report.section import Section
+from equipoise.report.words import ABSENT, DASH, listed, plural, printable, sentence
+from equipoise.stats import Interval
+from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent
+
+_GB: Final = SI_PREFIXES["G"]
+_KIB: Final = 1024
+_EXPONENT_FROM: Final = 999.5
+# Of one screen.
+_MOST_ROWS: Final = 12
+_MOST_VERDICTS: Final = 4
+
+
+# --- words
+
+
+def _title(run: Run) -> str:
+    nodes = "" if run.num_nodes in {None, 1} else f" on {run.num_nodes} nodes"
+    return f"{run.operation} over {plural(run.num_ranks, 'rank')}{nodes}"
+
+
+def _size(num_bytes: int) -> str:
+    """A size as nccl-tests is asked for it: powers of 1024.
+
+    >>> _size(8), _size(1536), _size(8 * 2**30)
+    ('8 B', '1.5 KiB', '8 GiB')
+    """
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (_KIB, "KiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.3g} {name}"
+    return f"{num_bytes} B"
+
+
+def _short(value: float) -> str:
+    """Three digits, and more rather than an exponent.
+
+    >>> _short(0.11684), _short(35.44), _short(4571.0)
+    ('0.117', '35.4', '4571')
+    """
+    return f"{value:.3g}" if value < _EXPONENT_FROM else f"{value:.0f}"
+
+
+def _measured(verdict: Verdict) -> tuple[float, str]:
+    """The unit of a measured figure, and what it measures."""
+    if verdict.quantity != "bus_byte_per_s":
+        return MICROSECOND_S, "µs latency"
+    return (_GB, "GB/s bus rate") if verdict.measured >= _GB else (SI_PREFIXES["M"], "MB/s bus rate")
+
+
+def _verdict_words(verdict: Verdict) -> str:
+    """A verdict in one or two sentences."""
+    unit, name = _measured(verdict)
+    found = f"{_title(verdict.run)}, {_size(verdict.payload_bytes)}: {verdict.measured / unit:.4g} {name}"
+    if verdict.low is not None and verdict.high is not None:
+        expected = f"{verdict.low / unit:.3g} to {verdict.high / unit:.3g}"
+        found += f" is {verdict.verdict}, expected {expected}"
+    else:
+        found += f", {verdict.verdict}"
+    return sentence(f"{found}: {verdict.because}" + ("" if verdict.because.endswith("?") else "."))
+
+
+def _verdicts(found: Links) -> Iterator[str]:
+    """A sentence per verdict; those without evidence together, by the reason."""
+    unknown = [each for each in found.verdicts if each.verdict == "unknown"]
+    known = [each for each in found.verdicts if each.verdict != "unknown"]
+    yield from map(_verdict_words, sorted(known, key=lambda each: each.verdict == "normal"))
+    for reason in dict.fromkeys(each.because for each in unknown):
+        alike = [each for each in unknown if each.because == reason]
+        if len(alike) == 1:
+            yield _verdict_words(alike[0])
+        else:
+            names = ", ".join(dict.fromkeys(each.run.operation for each in alike))
+            yield sentence(f"No verdict on {len(alike)} figures ({names}): {reason}.")
+
+
+def _problems(found: Links) -> tuple[str, ...]:
+    """Runs without a fit, rows that were not used, and notes."""
+    return (
+        *(sentence(f"{_title(run)}: no fit: {reason}.") for run, reason in found.unfitted),
+        *(
+            sentence(f"{each.count} not used: {each.first.detail} (first: {each.first.where}).")
+            for _, each in sorted(found.reading.rejected.kinds.items())
+        ),
+        *(sentence(f"Note: {each}.") for each in found.reading.notes),
+    )
+
+
+def _about(found: Links) -> str:
+    reading = found.reading
+    refused = sum(each.count for each in reading.rejected.kinds.values())
+    rest = f"; {refused} not used" if refused else ""
+    return f"{plural(reading.num_rows, 'row')} of {plural(len(reading.runs), 'run')} of collectives{rest}"
+
+
+def _headline(found: Links) -> str:
+    """How many of the figures are normal."""
+    known = [each.verdict for each in found.verdicts if each.verdict != "unknown"]
+    if not known:
+        return "No verdict: nothing comparable is known"
+    counts = [f"{known.count(name)} {name}" for name in ("normal", "slow", "fast") if name in known]
+    return f"{plural(len(known), 'figure')} compared: {listed(counts)}"
+
+
+# --- fits
+
+
+def _fits_blocks(found: Links) -> tuple[Block, ...]:
+    legend = (
+        f"Time is latency + payload / rate in each range of sizes; ranges at {format_percent(LEVEL)}. "
+        f"{DASH}: not determined by the sizes measured. Bus: as busbw counts."
+    )
+    return (_fits_table(found.fits), note(legend))
+
+
+def _fits_table(fits: Sequence[Fit]) -> Table:
+    """A row per fit, and under it one per range of sizes."""
+    unit, name = _rate_unit(fits)
+    return Table(
+        name="fits",
+        caption="Latency and rate by operation",
+        columns=(
+            Column(title="Operation", is_header=True),
+            Column(title="N", is_number=True, meaning="number of ranks"),
+            Column(title="Sizes"),
+            Column(title="Latency, µs", is_number=True),
+            Column(title=f"Payload, {name}", is_number=True),
+            Column(title=f"Bus, {name}", is_number=True),
+        ),
+        rows=tuple(row for fit in fits for row in _fit_rows(fit, unit)),
+    )
+
+
+def _rate_unit(fits: Sequence[Fit]) -> tuple[float, str]:
+    """The unit of rates in which the fastest has digits before its point, and its name."""
+    fastest = max((fit.curve.byte_per_s.value for fit in fits if fit.curve.byte_per_s), default=_GB)
+    return (_GB, "GB/s") if fastest >= _GB else (SI_PREFIXES["M"], "MB/s")
+
+
+def _fit_rows(fit: Fit, unit: float) -> Iterator[tuple[Cell, ...]]:
+    run, curve = fit.run, fit.curve
+    yield (
+        Cell(text=printable(run.operation), key=run.operation),
+        number(run.num_ranks),
+        Cell(text=_span(curve.regimes[0].from_bytes, curve.regimes[-1].to_bytes)),
+        _ranged(curve.latency_s, MICROSECOND_S),
+        _ranged(curve.byte_per_s, unit),
+        number(fit.bus_byte_per_s, lambda value: _short(value / unit)),
+    )
+    factor = bus_fraction(run.operation, run.num_ranks)
+    for each in curve.regimes if len(curve.regimes) > 1 else ():
+        is_known = not math.isinf(each.byte_per_s)
+        yield (
+            Cell(text=""),
+            Cell(text=""),
+            Cell(text=_span(each.from_bytes, each.to_bytes)),
+            Cell(text=_short(each.latency_s / MICROSECOND_S), key=each.latency_s),
+            Cell(text=_short(each.byte_per_s / unit) if is_known else ABSENT),
+            Cell(text=_short(each.byte_per_s * factor / unit) if is_known else ABSENT),
+        )
+
+
+def _span(first: int, last: int) -> str:
+    return f"{_size(first)} to {_size(last)}"
+
+
+def _ranged(interval: Interval | None, unit: float) -> Cell:
+    if interval is None:
+        return Cell(text=ABSENT)
+    high = "?" if math.isinf(interval.high) else _short(interval.high / unit)
+    ends = f"{_short(interval.low / unit)}{DASH}{high}"
+    return Cell(text=f"{_short(interval.value / unit)} ({ends})", key=interval.value)
+
+
+# --- verdicts
+
+
+def _verdicts_blocks(found: Links) -> tuple[Block, ...]:
+    """Every verdict with its reason, what is not normal first."""
+    sources = dict.fromkeys(source for each in found.verdicts for source in each.evidence)
+    evidence = (note(sentence(f"Evidence: {'; '.join(sources)}.")),) if sources else ()
+    return (bullets(_verdicts(found)), *evidence)
+
+
+def _problems_blocks(found: Links) -> tuple[Block, ...]:
+    problems = _problems(found)
+    return (bullets(problems),) if problems else (note("Every row was used."),)
+
+
+def _brief(found: Links) -> tuple[Block, ...]:
+    verdicts, problems = list(_verdicts(found)), _problems(found)
+    table, legend = _fits_blocks(found)
+    assert isinstance(table, Table)
+    shown = Table(name=table.name, caption="", columns=table.columns, rows=table.rows[:_MOST_ROWS])
+    left_out = len(verdicts[_MOST_VERDICTS:]) + len(table.rows[_MOST_ROWS:])
+    return (
+        bullets(verdicts[:_MOST_VERDICTS]),
+        *((shown, legend) if found.fits else ()),
+        *((bullets(problems[:2]),) if problems else ()),
+        note(f"More with --full: {plural(left_out, 'line')}, evidence."),
+    )
+
+
+COLLECTIVES: Final[Page[Links]] = Page(
+    title=_about,
+    about=_about,
+    headline=_headline,
+    summary=lambda _: (),
+    sections=(
+        Section(name="fits", title="Latency and rate", needs=("fits",), blocks=_fits_blocks),
+        Section(name="verdicts", title="Are they normal", needs=("verdicts",), blocks=_verdicts_blocks),
+        Section(name="problems", title="What was not used", needs=(), blocks=_problems_blocks),
+    ),
+    closing=lambda _: (
+        "Expected values come from the performance model and published measurements of like machines.",
+    ),
+    brief=_brief,
+)

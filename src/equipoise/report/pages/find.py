@@ -1,0 +1,164 @@
+"""The page of a search for the fastest way to train: measured, predicted, and what cannot run."""
+
+from collections.abc import Iterator, Sequence
+from math import exp
+from typing import Final
+
+from equipoise.advice.measured.tune import Candidate, Found
+from equipoise.advice.measured.ways import EVIDENCE, EXACT, LOSSY, OTHER
+from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
+from equipoise.report.page import Page
+from equipoise.report.section import Section
+from equipoise.report.words import TIMES, capital, plural, printable, ratio, sentence
+from equipoise.stats import Interval
+from equipoise.units import format_percent
+
+# Of one screen.
+_MOST_TRIED: Final = 10
+_MOST_PREDICTED: Final = 4
+_MOST_REASONS: Final = 3
+
+
+def _about(found: Found) -> str:
+    space = found.space
+    return (
+        f"Search for the fastest way to train {printable(space.workload)}, {space.precision}, {space.device}"
+    )
+
+
+def _headline(found: Found) -> str:
+    """The fastest, and its gains."""
+    best = found.best
+    what = "one device" if best.cell.num_ranks == 1 else f"{best.cell.method} on {best.cell.num_ranks}"
+    speed = best.samples_per_s or 0.0
+    gains = [
+        f"{_ratio(found, other, interval)} of {name}"
+        for name, other, interval in (
+            ("one device", found.alone, found.over_alone),
+            ("plain ddp", found.plain, found.over_plain),
+        )
+        if other is not None and other is not best
+    ]
+    text = f"Fastest: {what} at batch {best.cell.batch_samples}, {ratio(speed)} samples/s"
+    return sentence(f"{text}; {', '.join(gains)}" if gains else text)
+
+
+def _ratio(found: Found, other: Candidate, interval: Interval | None) -> str:
+    value = (found.best.samples_per_s or 0.0) / (other.samples_per_s or 1.0)
+    if interval is None:
+        return f"{value:.2f}{TIMES} (one run each, no range)"
+    return f"{value:.2f}{TIMES} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def _summary(found: Found) -> tuple[str, ...]:
+    """How many runs it took, how accurate predictions were, and what throughput does not mean."""
+    effort = capital(f"{plural(found.num_trials, 'run')} on several devices; {found.stopped}.")
+    error = found.median_error_fraction
+    accuracy = (
+        () if error is None else (f"Predicted throughput was off by {format_percent(error)} (median).",)
+    )
+    inexact = {each.effect for each in found.tried} & {LOSSY, OTHER}
+    warning = (
+        f"Throughput is not learning: only what is {EXACT} learns the same from a sample; of the others see "
+        f"{EVIDENCE}, or leave them out with --exact."
+    )
+    return (sentence(effort), *accuracy, *((warning,) if inexact else ()))
+
+
+def _measured(found: Found) -> list[Candidate]:
+    return [each for each in found.tried if each.runs or each.failed]
+
+
+def _predicted(found: Found) -> list[Candidate]:
+    return [each for each in found.tried if not each.runs and not each.failed]
+
+
+def _table(name: str, caption: str, candidates: Sequence[Candidate]) -> Table:
+    return Table(
+        name=name,
+        caption=caption,
+        columns=(
+            Column(title="Strategy", is_header=True),
+            Column(title="N", is_number=True),
+            Column(title="Batch", is_number=True, meaning="samples of a step over all devices"),
+            Column(title="Samples/s", is_number=True, meaning="median over runs"),
+            Column(title="Runs", is_number=True),
+            Column(title="Predicted", is_number=True, meaning="samples per second"),
+            Column(title="Error", is_number=True, meaning="of predicted over measured"),
+            Column(title="Learning", meaning="what it does to what is learned from a sample"),
+        ),
+        rows=tuple(map(_row, candidates)),
+    )
+
+
+def _row(each: Candidate) -> tuple[Cell, ...]:
+    cell, step = each.cell, each.predicted_step
+    error = None if each.error_log is None else exp(-each.error_log) - 1.0
+    return (
+        Cell(text=printable(cell.method), key=cell.method),
+        number(cell.num_ranks),
+        number(cell.batch_samples),
+        Cell(text="failed") if each.failed else number(each.samples_per_s, ratio),
+        number(len(each.runs) or None),
+        number(None if step is None else step.samples_per_s, ratio),
+        number(error, lambda value: f"{100 * value:+.0f} %"),
+        Cell(text=each.effect, key=each.effect),
+    )
+
+
+def _measured_blocks(found: Found) -> tuple[Block, ...]:
+    return (_table("measured", "Measured, fastest first", _measured(found)),)
+
+
+def _predicted_blocks(found: Found) -> tuple[Block, ...]:
+    left = _predicted(found)
+    return (_table("predicted", "Predicted, not run", left),) if left else (note("All were run."),)
+
+
+def _reasons(found: Found) -> Iterator[str]:
+    """What failed, cannot run here, or could not be predicted."""
+    for each in found.tried:
+        if each.failed:
+            yield sentence(f"Failed: {each.cell.method}: {each.failed}.")
+    for refused in found.refused:
+        yield sentence(f"Not possible here: {refused.method} on {refused.num_ranks}: {refused.reason}.")
+    for each in found.tried:
+        if each.not_predicted:
+            batch = each.cell.batch_samples
+            yield sentence(f"Not predicted: {each.cell.method} at batch {batch}: {each.not_predicted}.")
+
+
+def _reasons_blocks(found: Found) -> tuple[Block, ...]:
+    reasons = tuple(_reasons(found))
+    return (bullets(reasons),) if reasons else (note("Every combination was run or predicted."),)
+
+
+def _brief(found: Found) -> tuple[Block, ...]:
+    measured, predicted, reasons = _measured(found), _predicted(found), list(_reasons(found))
+    shown = [*measured[:_MOST_TRIED], *predicted[:_MOST_PREDICTED]]
+    left_out = len(measured) + len(predicted) - len(shown)
+    return (
+        _table("candidates", "", shown),
+        *((bullets(reasons[:_MOST_REASONS]),) if reasons else ()),
+        *map(note, _closing(found)),
+        *((note(f"More with --full: {plural(left_out, 'combination')}."),) if left_out else ()),
+    )
+
+
+def _closing(found: Found) -> tuple[str, ...]:
+    return (sentence(f"Runs are kept in {found.folder}; --resume continues from there."),)
+
+
+FIND: Final[Page[Found]] = Page(
+    title=_about,
+    about=_about,
+    headline=_headline,
+    summary=_summary,
+    sections=(
+        Section(name="measured", title="Measured", needs=(), blocks=_measured_blocks),
+        Section(name="predicted", title="Predicted, not run", needs=(), blocks=_predicted_blocks),
+        Section(name="reasons", title="Not run", needs=(), blocks=_reasons_blocks),
+    ),
+    closing=_closing,
+    brief=_brief,
+)

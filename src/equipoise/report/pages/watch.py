@@ -1,0 +1,358 @@
+"""The page of watched training loops: runs, where their steps go, how steps change, and their ranks."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from equipoise.advice.measured.watched_now import RankSeen, WatchedNow, WatchedRun
+from equipoise.bench.summary import LEVEL
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Panels,
+    Table,
+    bullets,
+    note,
+    number,
+    prose,
+)
+from equipoise.report.charts import Axis, Chart, Series, series_mark
+from equipoise.report.page import Page
+from equipoise.report.pages.sweep import PHASES, PHASES_INTRO, milliseconds, step_chart, step_words, within
+from equipoise.report.section import Section
+from equipoise.report.stacked import Stack
+from equipoise.report.words import (
+    ABSENT,
+    accelerator_name,
+    capital,
+    count,
+    plural,
+    printable,
+    ratio,
+    sentence,
+)
+from equipoise.units import MIB, MILLISECOND_S, format_percent
+
+_SUCCESS: Final = "success"
+_NAME: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+", re.ASCII)
+_RANK_PHASES: Final = {name: title for name, title in PHASES.items() if name != "rest"}
+_MOST_GAINS: Final = 2
+_MOST_BARS: Final = 12
+_MOST_LINES: Final = 4
+_MOST_WHY: Final = 10
+# Of one screen.
+_MOST_RUNS: Final = 8
+
+
+# --- words
+
+
+def _begun(run: WatchedRun) -> str:
+    """When a run began, from its folder's name; that name where it is another."""
+    found = _NAME.fullmatch(run.name)
+    if found is None:
+        return printable(run.name)
+    year, month, day, hour, minute, second = found.groups()
+    return f"{year}-{month}-{day} {hour}:{minute}:{second}"
+
+
+def _clock(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
+    """The same without what all of them share."""
+    begun = _begun(run)
+    if any(_NAME.fullmatch(each.name) is None for each in among):
+        return begun
+    days = {_begun(each)[:10] for each in among}
+    if len(days) == 1:
+        return begun[11:]
+    return begun[5:16] if len({_begun(each)[5:16] for each in among}) == len(among) else begun
+
+
+def _headline(found: WatchedNow) -> str:
+    """The newest run in one sentence."""
+    name = printable(found.name)
+    if not found.runs:
+        what = "can be read" if found.unread else "has written yet"
+        return f"{name}: no watched run {what}"
+    run = found.runs[0]
+    what = f"{printable(run.workload or 'a model')} on {plural(run.num_ranks, 'rank')}"
+    step = "" if run.step_s is None else f", {step_words(run.step_s)} per step"
+    state = "training" if run.is_running else "ended" if run.status == _SUCCESS else "cut short"
+    return f"{name}: {what}{step}; {state}"
+
+
+def _summary(found: WatchedNow) -> tuple[str, ...]:
+    """What its steps show, and what else there is."""
+    newest = _of_run(found.runs[0]) if found.runs else ()
+    others = len(found.runs) - 1 + found.num_older
+    more = (f"{plural(others, 'earlier run')} in this folder.",) if others > 0 else ()
+    unread = len(found.unread)
+    lost = (f"{plural(unread, 'run')} cannot be read: see below.",) if unread else ()
+    return (*newest, *more, *lost)
+
+
+def _of_run(run: WatchedRun) -> tuple[str, ...]:
+    if run.step_s is None:
+        waiting = ("Phases are shown once steps are steady: after a few dozen.",)
+        return waiting if run.is_running else ()
+    rate = "" if run.samples_per_s is None else f", {ratio(run.samples_per_s.value)} samples/s"
+    steady = () if run.is_steady else ("Step times still had a trend: they are not steady.",)
+    return (
+        f"{plural(run.num_steps, 'step')} measured{rate}{_largest(run)}.",
+        *(capital(sentence(f"{each}.")) for each in run.gains[:_MOST_GAINS]),
+        *steady,
+    )
+
+
+def _largest(run: WatchedRun) -> str:
+    """The phase that takes most of a step; nothing where no phases were measured."""
+    known = {name: run.phases[name] for name in PHASES if name in run.phases}
+    if not known:
+        return ""
+    most = max(known, key=lambda name: known[name])
+    return f"; {format_percent(round(known[most] / sum(known.values()), 3))} of a step is {PHASES[most]}"
+
+
+def _closing(found: WatchedNow) -> tuple[str, ...]:
+    cut = any(not run.is_whole for run in found.runs)
+    return (
+        "Measured in the training itself by equipoise.watch.",
+        f"Ranges: of the median at {format_percent(LEVEL)} over one run's steps, not over several runs.",
+        *(("Of long runs the latest steps of at most 64 ranks are read.",) if cut else ()),
+    )
+
+
+# --- runs
+
+
+def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
+    table = Table(
+        name="runs",
+        caption=f"{plural(len(found.runs), 'run')}, the newest first",
+        columns=(
+            Column(title="Begun, UTC", is_header=True),
+            Column(title="Workload"),
+            Column(title="N", is_number=True, meaning="number of ranks"),
+            Column(title="Batch", is_number=True, meaning="samples of an update over all ranks"),
+            Column(title="Step, ms", is_number=True, meaning="median over measured steps; its range below"),
+            Column(title="Samples/s", is_number=True, meaning="of all ranks together"),
+            Column(title="Steps", is_number=True, meaning="measured: after warm-up, of the usual size"),
+            Column(title="Warm-up", is_number=True, is_wide=True, meaning="first steps, which are left out"),
+            Column(title="Left out", is_number=True, is_wide=True, meaning="steps of another size than most"),
+        ),
+        rows=tuple(map(_row, found.runs)),
+    )
+    reasons = _reasons(found)
+    return (
+        *((table,) if found.runs else ()),
+        *((bullets(reasons),) if reasons else ()),
+        *((note(f"{plural(found.num_older, 'older run')} not shown."),) if found.num_older else ()),
+        *(() if found.runs or found.unread else (prose("Nothing has been written yet."),)),
+    )
+
+
+def _reasons(found: WatchedNow) -> tuple[str, ...]:
+    """Why runs were cut short or cannot be read."""
+    failed = [run for run in found.runs if not run.is_running and run.status != _SUCCESS]
+    why = [
+        f"{_begun(run)}: {run.status.removeprefix('failed: ')}; the steps before it stand."
+        for run in failed[:_MOST_WHY]
+    ]
+    unread = [f"{printable(each.name)} is not read: {each.reason}." for each in found.unread[:_MOST_WHY]]
+    return tuple(map(sentence, (*why, *unread)))
+
+
+def _row(run: WatchedRun) -> tuple[Cell, ...]:
+    rate, batch = run.samples_per_s, run.batch_samples
+    machine = accelerator_name(run.accelerator) if run.accelerator else ""
+    how = ", ".join(printable(each) for each in (run.strategy, run.precision, machine) if each)
+    return (
+        Cell(text=_begun(run), key=run.name, badge=_badge(run)),
+        Cell(text=printable(run.workload or "unknown"), key=run.workload or "", detail=how or None),
+        number(run.num_ranks),
+        number(batch),
+        milliseconds(run.step_s),
+        Cell(text=ABSENT)
+        if rate is None
+        else Cell(text=ratio(rate.value), key=rate.value, detail=within(rate)),
+        number(run.num_steps),
+        number(run.num_warm_up),
+        number(run.num_unlike),
+    )
+
+
+def _badge(run: WatchedRun) -> Badge | None:
+    """What to know before relying on a row."""
+    if run.is_running:
+        return Badge(text="training", tone="good")
+    if run.status != _SUCCESS:
+        return Badge(text="cut short", tone="bad")
+    if run.missing_ranks:
+        return Badge(text=f"{len(run.missing_ranks)} ranks missing", tone="bad")
+    return None if run.is_steady or run.step_s is None else Badge(text="not steady", tone="quiet")
+
+
+# --- phases and step times
+
+
+def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
+    runs = found.split[:_MOST_BARS]
+    is_alike = len({run.num_ranks for run in runs}) == 1
+    names = tuple(f"{_begun(run)}, {plural(run.num_ranks, 'rank')}" for run in runs)
+    below = [
+        _clock(run, runs) if is_alike else f"{_clock(run, runs)}, {plural(run.num_ranks, 'rank')}"
+        for run in runs
+    ]
+    chart = step_chart(
+        "watched-phases",
+        "A step of each run",
+        "begun, UTC" if is_alike else "begun, UTC; ranks",
+        [(category, run.phases) for category, run in zip(below, runs, strict=True)],
+        names=names,
+    )
+    cut = len(found.split) > _MOST_BARS
+    more = (note(f"The newest {_MOST_BARS} runs are shown."),) if cut else ()
+    return (prose(PHASES_INTRO), Panels(charts=(chart,), legend="Phase"), *more)
+
+
+def _course_blocks(found: WatchedNow) -> tuple[Block, ...]:
+    runs = found.drawn[:_MOST_LINES]
+    chart = Chart(
+        name="watched-course",
+        title="Step time during training",
+        subtitle="of the slowest rank, warm-up included; a point is a median of neighbours in long runs",
+        alternative=sentence(f"{'; '.join(map(_course_words, runs))}."),
+        x=Axis(title="update"),
+        y=Axis(title="ms per step", starts_at_zero=True),
+        series=tuple(_series(run, place, runs) for place, run in enumerate(runs)),
+    )
+    return (Panels(charts=(chart,), legend="Begun, UTC"),)
+
+
+def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series:
+    assert run.course is not None
+    heights = tuple(each / MILLISECOND_S for each in run.course.step_s)
+    return Series(
+        name=_clock(run, runs),
+        mark=series_mark(place),
+        x=run.course.steps,
+        y=heights,
+        hovers=tuple(
+            (_begun(run), f"update {count(step)}: {height:.3g} ms")
+            for step, height in zip(run.course.steps, heights, strict=True)
+        ),
+        is_line=True,
+    )
+
+
+def _course_words(run: WatchedRun) -> str:
+    assert run.course is not None
+    first, last = run.course.step_s[0] / MILLISECOND_S, run.course.step_s[-1] / MILLISECOND_S
+    return f"{_begun(run)}: {first:.3g} ms at first, {last:.3g} ms at update {count(run.course.steps[-1])}"
+
+
+# --- ranks
+
+
+def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
+    """The ranks of the newest run that has several: which is slow, and where."""
+    run = found.several[0]
+    table = Table(
+        name="ranks",
+        caption=sentence(f"Ranks of the run begun at {_begun(run)} UTC"),
+        columns=(
+            Column(title="Rank", is_number=True),
+            Column(title="Host", is_header=True),
+            Column(title="Last step", is_number=True, meaning="the latest that it has written"),
+            Column(title="Step, ms", is_number=True, meaning="median over measured steps"),
+            *(
+                Column(title=f"{capital(title)}, ms", is_number=True, is_wide=True, meaning="mean")
+                for title in _RANK_PHASES.values()
+            ),
+            Column(title="Memory, MiB", is_number=True, is_wide=True, meaning="its peak, written at its end"),
+        ),
+        rows=tuple(_rank_row(each, run) for each in run.ranks),
+    )
+    absent = len(run.missing_ranks)
+    missing = f"{count(absent)} of {count(run.num_ranks)} ranks are not in this folder, or not read."
+    return (table, *((note(missing),) if absent else ()))
+
+
+def _rank_row(each: RankSeen, run: WatchedRun) -> tuple[Cell, ...]:
+    memory = each.memory_bytes
+    return (
+        number(each.rank),
+        Cell(text=printable(each.host), key=each.host, badge=_rank_badge(each, run)),
+        number(each.num_steps),
+        number(each.step_s, _ms),
+        *(number(each.phases.get(name), _ms) for name in _RANK_PHASES),
+        number(memory, lambda value: count(round(value / MIB))),
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds / MILLISECOND_S:.3g}"
+
+
+def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
+    if each.end is None:
+        return None if run.is_running else Badge(text="no end", tone="bad")
+    return None if each.end == "ended" else Badge(text="failed", tone="bad")
+
+
+# --- one screen
+
+
+def _brief(found: WatchedNow) -> tuple[Block, ...]:
+    """The newest runs on a line each, and where the newest spends its steps."""
+    facts = []
+    for run in found.split[:1]:
+        parts = {phase: run.phases.get(phase, 0.0) for phase in PHASES}
+        shares = Stack(bars=(("", parts),), titles=PHASES).shares(0)
+        facts.append(Fact(label="Step", spans=(f"{', '.join(shares)}.",)))
+    table = Table(
+        name="runs",
+        caption="",
+        columns=(
+            Column(title="Begun, UTC", is_header=True),
+            Column(title="Workload"),
+            Column(title="N", is_number=True),
+            Column(title="Step, ms", is_number=True),
+            Column(title="Samples/s", is_number=True),
+            Column(title="Steps", is_number=True),
+        ),
+        rows=tuple(map(_brief_row, found.runs[:_MOST_RUNS])),
+    )
+    reasons = _reasons(found)
+    left_out = max(0, len(found.runs) - _MOST_RUNS)
+    return (
+        *((table,) if found.runs else ()),
+        *((Facts(items=tuple(facts)),) if facts else ()),
+        *((bullets(reasons[:2]),) if reasons else ()),
+        note(f"More with --full: {plural(left_out, 'run')}, phases, step times and ranks."),
+    )
+
+
+def _brief_row(run: WatchedRun) -> tuple[Cell, ...]:
+    begun, workload, ranks, _, step, rate, steps, *_ = _row(run)
+    return (begun, *(replace(each, detail=None) for each in (workload, ranks, step, rate, steps)))
+
+
+WATCH: Final[Page[WatchedNow]] = Page(
+    title=lambda found: f"Watched: {printable(found.name)}",
+    about=lambda found: f"Your training loops in {printable(found.name)}",
+    headline=_headline,
+    summary=_summary,
+    sections=(
+        Section(name="runs", title="Runs", needs=(), blocks=_runs_blocks),
+        Section(name="phases", title="Where a step goes", needs=("split",), blocks=_phases_blocks),
+        Section(name="course", title="Step time during training", needs=("drawn",), blocks=_course_blocks),
+        Section(name="ranks", title="Ranks", needs=("several",), blocks=_ranks_blocks),
+    ),
+    closing=_closing,
+    brief=_brief,
+)

@@ -1,0 +1,110 @@
+"""Pages of collectives, traces and backtests: the numbers of their blocks, and that both renderings hold."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from equipoise.advice.forecast.held_out_advice import held_out_advice
+from equipoise.advice.links.collectives import judged
+from equipoise.advice.measured.stragglers import trace_steps
+from equipoise.bench.collectives.files import read_files
+from equipoise.bench.trace.files import read_traces
+from equipoise.report import html, terminal
+from equipoise.report.blocks import Table
+from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
+from equipoise.report.pages.collectives import COLLECTIVES
+from equipoise.report.pages.trace import TRACE
+from equipoise.runs.chosen import tables
+from equipoise.runs.queries import best_per_size
+from equipoise.scaling.backtest import backtest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+
+
+@pytest.fixture(scope="module")
+def collectives():
+    return judged(read_files((EXAMPLES / "nccl-a100.txt",), operation=None))
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return trace_steps(read_traces([EXAMPLES / "dlrm-traces.tar.gz"]))
+
+
+@pytest.fixture(scope="module")
+def errors():
+    return backtest(best_per_size(tables().scores), rounds=["v0.5"])
+
+
+@pytest.fixture(scope="module")
+def advised():
+    return held_out_advice(tables().scores, rounds=["v0.5"])
+
+
+def keys(page, findings, name):
+    """What each row of a table of the page sorts by, by title of its column."""
+    found = [
+        block
+        for _, blocks in page.content(findings)
+        for block in blocks
+        if isinstance(block, Table) and block.name == name
+    ]
+    (table,) = found
+    titles = [column.title for column in table.columns]
+    return [dict(zip(titles, (cell.key for cell in row), strict=True)) for row in table.rows]
+
+
+def text(page, findings, *, full):
+    console = Console(file=StringIO(), width=80, legacy_windows=False)
+    terminal.render(page, findings, console, full=full)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [(COLLECTIVES, "collectives"), (TRACE, "trace"), (BACKTEST, "errors"), (ADVICE_BACKTEST, "advised")],
+)
+def test_both_renderings_fit_and_the_short_one_is_a_screen(page, name, request, parsed):
+    findings = request.getfixturevalue(name)
+    brief, full = (text(page, findings, full=each).splitlines() for each in (False, True))
+    assert max(map(len, (*brief, *full))) <= 80
+    assert len(brief) <= 32
+    shown = parsed(html.render(page, findings))
+    assert shown.unbalanced == []
+    anchors = [each["attributes"]["id"] for each in shown.elements if "id" in each["attributes"]]
+    assert len(anchors) == len(set(anchors))
+    assert [each["attributes"]["id"] for each in shown.all("section")] == [
+        section.name for section in page.sections
+    ]
+
+
+def test_the_rates_of_collectives_are_those_of_the_fit(collectives):
+    first, *ranges = keys(COLLECTIVES, collectives, "fits")
+    (fit,) = collectives.fits
+    assert first["Bus, GB/s"] == fit.bus_byte_per_s
+    assert first["N"] == 8
+    assert len(ranges) == len(fit.curve.regimes)
+
+
+def test_the_parts_of_a_traced_step_sum_to_it(trace):
+    rows = keys(TRACE, trace, "ranks")
+    assert [row["Rank"] for row in rows] == [0, 3, 6, 7]
+    for row in rows:
+        assert row["Compute"] + row["Exposed"] + row["Idle"] == pytest.approx(1.0)
+    assert "Late: rank 7" in text(TRACE, trace, full=False)
+
+
+def test_the_errors_of_a_backtest_are_beside_those_of_baselines(errors):
+    rows = keys(BACKTEST, errors, "methods")
+    assert rows[0]["Median"] == errors.ours.median_abs_error
+    assert len(rows) == 1 + len(errors.baselines)
+    assert keys(BACKTEST, errors, "worst")[0]["N"] == 256
+
+
+def test_objectives_of_advice_are_compared_with_what_was_found(advised):
+    rows = keys(ADVICE_BACKTEST, advised, "objectives")
+    assert {row["Groups"] for row in rows} == {1}
+    (worst,) = keys(ADVICE_BACKTEST, advised, "advice-worst")
+    assert (worst["Known to"], worst["Found"]) == (16, 256)
