@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from equipoise.cli.output import answering, answers_only
+from equipoise.cli.output import answering, answers_only, written_aside
 from equipoise.cli.questions import Asked, Output, asks
 
 
-@asks("allocate", outputs=("as_json", "json_out"))
+@asks("allocate", outputs=("html", "full", "as_json", "json_out"))
 def allocate(
     asked: Asked,
     output: Output,
@@ -31,11 +31,14 @@ def allocate(
 ) -> None:
     """Share a pool of accelerators between trainings."""
     with answering("allocate", as_json=output.as_json, json_out=output.json_out) as answer:
-        from equipoise.cli.allocated import text
+        from equipoise.cli.decide_verbs import text_of
         from equipoise.library.decisions import allocation_of
 
         with answers_only():
             found = allocation_of(
                 jobs, asked, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
             )
-        answer.give(found.fields, lambda: text(found.record))
+        if output.html is not None:
+            with written_aside(output.html) as file:
+                file.write(found.to_html().encode())
+        answer.give(found.fields, lambda: text_of(found, full=output.full))

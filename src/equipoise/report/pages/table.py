@@ -32,7 +32,7 @@ def table_page(
         summary=lambda _: (),
         sections=(Section(name=name, title=capital(name), needs=(), blocks=blocks),),
         closing=lambda _: (),
-        brief=blocks,
+        brief=lambda found, num_rows: (_table(name, about(found), frame(found).head(num_rows)),),
     )
 
 

@@ -33,7 +33,6 @@ ESTIMATORS: Final[dict[EstimatorName, str]] = {
     "measured": "Your runs",
     "model": "Model",
 }
-MOST_BRIEF: Final = 5
 _HOVER_CHARACTERS: Final = 52
 _UNITS: Final = (("days", DAY_S), ("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1.0))
 _TAKEN_MARK: Final = Mark(colour=5, symbol="star")
@@ -344,8 +343,8 @@ def _equilibria(answer: Answer) -> Iterator[Block]:
         )
 
 
-def around_choice(answer: Answer) -> tuple[Candidate, ...]:
-    """At most MOST_BRIEF candidates: the recommended one, the best of other systems, sizes next to it."""
+def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
+    """At most so many candidates: the recommended one, the best of other systems, sizes next to it."""
     best = answer.recommended
     if best is None:
         refusal = answer.refusal
@@ -355,17 +354,17 @@ def around_choice(answer: Answer) -> tuple[Candidate, ...]:
             each.candidate for each in (() if refusal is None else refusal.relaxations) if each.candidate
         }
     else:
-        chosen = {best.id}
-        for each in answer.alternatives:
-            if (each.candidate.system, each.candidate.terms) != (best.system, best.terms):
-                chosen.add(each.candidate.id)
-        chosen = {each.id for each in answer.candidates if each.id in chosen}
+        others = [
+            each.candidate.id
+            for each in answer.alternatives
+            if (each.candidate.system, each.candidate.terms) != (best.system, best.terms)
+        ]
         near = sorted(
             (each for each in answer.candidates if (each.system, each.terms) == (best.system, best.terms)),
             key=lambda each: _distance(each, best),
         )
-        chosen |= {each.id for each in near[: max(1, MOST_BRIEF - len(chosen) + 1)]}
-    return tuple(each for each in answer.candidates if each.id in chosen)[:MOST_BRIEF]
+        chosen = set(list(dict.fromkeys((best.id, *others, *(each.id for each in near))))[:num_rows])
+    return tuple(each for each in answer.candidates if each.id in chosen)[:num_rows]
 
 
 def _distance(each: Candidate, best: Candidate) -> float:
@@ -402,6 +401,7 @@ def flip_words(answer: Answer, each: Flip) -> str:
     side = "below" if each.flips_at < each.value else "above"
     to = title_of(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    now = now.removesuffix(f" {each.unit}")
     return sentence(f"{each.quantity} {side} {then} (now {now}): {to}")
 
 
