@@ -1,13 +1,16 @@
-"""What is printed for a question of the bank fits one screen: 25 lines of 80 columns."""
+"""Answers to questions of the bank, asked anew: the text fits one screen, the document obeys its schema."""
 
 import importlib.util
+import json
 
+import jsonschema
 import pytest
 from questions import asking_folder, questions, write_sweep_tables
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from equipoise.cli.app import _app
+from equipoise.report.schema import VERSIONS, shipped
 
 NUM_LINES, NUM_COLUMNS = 25, 80
 # The longest answers known, beside every sixth question.
@@ -36,17 +39,40 @@ def shown():
     ]
 
 
-def test_answers_fit_a_screen(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", str(NUM_COLUMNS))
-    monkeypatch.setenv("EQUIPOISE_LEDGER", str(folder / "ledger.jsonl"))
-    runner, app = CliRunner(), _app()
-    sizes = {}
-    for each in shown():
-        ended = runner.invoke(app, [each.verb, *each.arguments])
-        if ended.exit_code == 0:
-            lines = ended.stdout.splitlines()
-            sizes[each.name] = (len(lines), max(map(cell_len, lines)))
-    assert set(LONGEST) <= sizes.keys()
-    assert len(sizes) >= 35
+@pytest.fixture(scope="module")
+def answers(folder):
+    """What the command line prints, and the document, of each question with an answer."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", str(NUM_COLUMNS))
+        patch.setenv("EQUIPOISE_LEDGER", str(folder / "ledger.jsonl"))
+        runner, app = CliRunner(), _app()
+        for each in shown():
+            ended = runner.invoke(app, [each.verb, *each.arguments, "--json-out", "answer.json"])
+            if ended.exit_code == 0:
+                document = json.loads((folder / "answer.json").read_bytes())
+                found[each.name] = (ended.stdout.splitlines(), document)
+    assert set(LONGEST) <= found.keys()
+    assert len(found) >= 35
+    return found
+
+
+def test_answers_fit_a_screen(answers):
+    sizes = {name: (len(lines), max(map(cell_len, lines))) for name, (lines, _) in answers.items()}
     assert {name: size for name, size in sizes.items() if size[0] > NUM_LINES or size[1] > NUM_COLUMNS} == {}
+
+
+def test_documents_obey_the_schemas_that_ship(answers):
+    validators = {
+        each["$id"]: jsonschema.Draft202012Validator(each) for each in map(shipped, sorted(VERSIONS))
+    }
+    documents = {name: document for name, (_, document) in answers.items()}
+    assert {each["schema"] for each in documents.values()} == validators.keys()
+    errors = {
+        name: jsonschema.exceptions.best_match(validators[each["schema"]].iter_errors(each))
+        for name, each in documents.items()
+    }
+    assert {
+        name: f"{error.json_path}: {error.message}"[:300] for name, error in errors.items() if error
+    } == {}
