@@ -44,9 +44,10 @@ def validate(
 
         from equipoise.advice.validation.shipped import basis_of
         from equipoise.advice.validation.validate import validate as hold_against
-        from equipoise.cli.console import progress_bar
-        from equipoise.cli.validated import text
+        from equipoise.cli.console import drawn, progress_bar
         from equipoise.report.measured_json import validation_fields
+        from equipoise.report.pages.validation import validation_page
+        from equipoise.report.terminal import render
 
         # The matrices are small: threads would only wait for each other.
         with progress_bar() as progress, threadpool_limits(limits=1):
@@ -58,4 +59,7 @@ def validate(
                 progress=progress,
                 catalogue=catalogue,
             )
-        answer.give(lambda: validation_fields(found, num_worst=worst), lambda: text(found, num_worst=worst))
+        answer.give(
+            lambda: validation_fields(found, num_worst=worst),
+            lambda: drawn(lambda console: render(validation_page(worst), found, console)),
+        )
