@@ -149,6 +149,14 @@ def test_flips_and_alternatives_are_named():
     assert "wins if its price falls below 4 USD" in " ".join(printed(made_answer(), full=True).split())
 
 
+def test_a_change_too_small_for_the_digits_shown_is_called_that():
+    answer = made_answer()
+    near = replace(answer.flips[0], flips_at=4.9999)
+    text = " ".join(printed(replace(answer, flips=(near,))).split())
+    assert "price of b200 slightly below 5 USD per accelerator-hour: 16" in text
+    assert "price of b200 below 4 USD per accelerator-hour (now 5): 16" in " ".join(printed(answer).split())
+
+
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     text = " ".join(printed(made_answer(is_refused=True)).split())
     assert "No configuration meets your limits" in text

@@ -401,8 +401,9 @@ def flip_words(answer: Answer, each: Flip) -> str:
     side = "below" if each.flips_at < each.value else "above"
     to = title_of(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
-    now = now.removesuffix(f" {each.unit}")
-    return sentence(f"{each.quantity} {side} {then} (now {now}): {to}")
+    if then == now:
+        return sentence(f"{each.quantity} slightly {side} {now}: {to}")
+    return sentence(f"{each.quantity} {side} {then} (now {now.removesuffix(f' {each.unit}')}): {to}")
 
 
 def _flips_table(answer: Answer) -> Table:

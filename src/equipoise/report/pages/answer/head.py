@@ -120,8 +120,8 @@ def _buying(found: Ownership) -> str:
     ahead = "cheaper" if value.value >= 0.0 else "dearer"
     return (
         f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
-        f"({amounts.money_range(value)}); pays within its lifetime with a probability of "
-        f"{amounts.probability(found.chance_in_lifetime)}"
+        f"({amounts.money(value.low).removesuffix(' USD')} to {amounts.money(value.high)}); "
+        f"pays within its lifetime: {amounts.probability(found.chance_in_lifetime)} chance"
     )
 
 
