@@ -58,7 +58,17 @@ def _headline(found: Prediction) -> str:
     known = [each for each in found.candidates if each.time_s is not None]
     if not known:
         return "No time can be estimated"
-    return " to ".join(map(_said, known if len(known) == 1 else (known[0], known[-1])))
+    first, last = known[0], known[-1]
+    if first is last:
+        return _said(first)
+    assert first.time_s is not None
+    assert last.time_s is not None
+    times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
+    money = ""
+    if first.usd is not None and last.usd is not None:
+        low, high = amounts.money(first.usd.value), amounts.money(last.usd.value)
+        money = f", {low.removesuffix(' USD')} to {high}"
+    return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
 def _said(each: Candidate) -> str:
@@ -247,9 +257,9 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     """The times, the first reason to stop, the law and its accuracy, on one screen."""
     facts = []
     if found.equilibria:
-        facts.append(Fact(label="Returns", spans=(point_words(default_answer(found.equilibria)),)))
+        facts.append(Fact(label="Returns", spans=(capital(point_words(default_answer(found.equilibria))),)))
     else:
-        facts.append(Fact(label="Returns", spans=(sentence(f"not known: {found.no_equilibria}"),)))
+        facts.append(Fact(label="Returns", spans=(sentence(f"Not known: {found.no_equilibria}"),)))
     accuracy = next(_accuracy(found), None)
     if accuracy is not None:
         facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
