@@ -16,6 +16,7 @@ NUM_LINES, NUM_COLUMNS = 25, 80
 # The longest answers known, beside every sixth question.
 LONGEST = (
     *("four-systems-spot", "three-systems", "config-file", "deadline-hours", "buy", "two-systems-budget"),
+    "terms-of-one-of-two",
     *("ask-tokens-two-systems", "ask-model-experts", "predict-lora-h200-default", "allocate-mixed"),
 )
 
@@ -61,6 +62,16 @@ def answers(folder):
 def test_answers_fit_a_screen(answers):
     sizes = {name: (len(lines), max(map(cell_len, lines))) for name, (lines, _) in answers.items()}
     assert {name: size for name, size in sizes.items() if size[0] > NUM_LINES or size[1] > NUM_COLUMNS} == {}
+
+
+def test_the_recommended_row_is_marked(answers):
+    marked = {
+        name: sum(line.rstrip().endswith("recommended") for line in lines)
+        for name, (lines, document) in answers.items()
+        if document.get("recommended") and len(document["candidates"]) > 1
+    }
+    assert "terms-of-one-of-two" in marked
+    assert {name: number for name, number in marked.items() if number != 1} == {}
 
 
 def test_documents_obey_the_schemas_that_ship(answers):

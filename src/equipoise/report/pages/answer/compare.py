@@ -200,7 +200,7 @@ def _hover(each: Candidate) -> tuple[str, ...]:
 
 def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
-    columns, leads = _leads(answer, candidates)
+    columns, leads = _leads(answer, candidates, is_brief=is_brief)
     with_speedup = not is_brief or not _several(answer)
     known = [each for each in candidates if each.time_s is not None]
     smallest = {group: members[0] for group, members in _groups(known).items()}
@@ -239,16 +239,21 @@ def _several(answer: Answer) -> bool:
     return len({each.system for each in answer.candidates}) > 1
 
 
-def _leads(answer: Answer, candidates: Sequence[Candidate]) -> tuple[list[Column], list[list[Cell]]]:
-    """The columns that name a candidate: system and terms only where they differ."""
+def _leads(
+    answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False
+) -> tuple[list[Column], list[list[Cell]]]:
+    """The columns that name a candidate: system and terms only where they differ, in one if brief."""
     several = _several(answer)
     with_terms = len({each.terms for each in answer.candidates}) > 1
+    in_one = is_brief and several and with_terms
+    with_terms = with_terms and not in_one
     columns = [Column(title="System", is_header=True)] if several else []
     columns.append(Column(title="N", is_number=True, is_header=not several, meaning="number of accelerators"))
     columns += [Column(title="Terms")] if with_terms else []
     leads = []
     for each in candidates:
-        lead = [Cell(text=chip_of(each.title), key=each.system)] if several else []
+        terms = f", {WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
+        lead = [Cell(text=f"{chip_of(each.title)}{terms}", key=each.system)] if several else []
         lead.append(Cell(text=count(each.num_accelerators), key=each.num_accelerators))
         leads.append(lead + ([Cell(text=WORDS[each.terms], key=each.terms)] if with_terms else []))
     return columns, leads
