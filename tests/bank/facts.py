@@ -270,6 +270,7 @@ _READERS = {
     ("predict", "1"): _predict_1,
     ("allocate", "1"): _allocate_1,
     ("advise", "2"): _answer_2,
+    ("advise-ask", "1"): _answer_2,
     ("plan", "2"): _answer_2,
     ("predict", "2"): _answer_2,
     ("allocate", "2"): _allocate_2,

@@ -100,7 +100,7 @@ def test_what_money_is_enough_for_has_its_page_too(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "a.json").read_text())
-    assert found["schema"] == "equipoise.advise/2"
+    assert found["schema"] == "equipoise.advise-ask/1"
     page = unescape((tmp_path / "a.html").read_text()).replace("\xa0", " ")
     best = found["best"]
     for shown in (done.stdout, page):

@@ -77,7 +77,7 @@ def test_a_result_says_in_two_lines_what_to_take(advice):
     best = advice.record.recommended
     lines = repr(advice).splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("advise: Llama 2 70B LoRA on H200")
+    assert lines[0].startswith("advise: Llama 2 70B LoRA")
     assert f"Take {best.num_accelerators} " in lines[1]
     assert isinstance(advice.record, Answer)
 
@@ -155,7 +155,7 @@ def test_what_a_budget_is_enough_for_is_another_record():
     found = equipoise.advise("llama2_7b", accelerator="h100", max_accelerators=8, ask="tokens", budget=20)
     assert isinstance(found.record, Reaches)
     document = found.to_dict()
-    assert document["schema"] == "equipoise.advise/2"
+    assert document["schema"] == "equipoise.advise-ask/1"
     assert document["best"]["training_budget"]["value"] == pytest.approx(
         found.record.best.training_budget.value, rel=1e-5
     )

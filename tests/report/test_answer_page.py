@@ -15,6 +15,7 @@ from equipoise.report.blocks import Facts, Table
 from equipoise.report.frames import candidate_frame
 from equipoise.report.notebook import charts, figure_json, notebook_html
 from equipoise.report.pages.answer import ANSWER
+from equipoise.report.terminal import SCREEN_LINES
 
 # 32 H100: 600 s + 64 h / 32 = 7,800 s; 69.33 accelerator-hours at 2.50 USD; 800 W each.
 TIME, MONEY, ENERGY = "2.2 h", "173 USD", "55.5 kWh"
@@ -27,7 +28,7 @@ def printed(answer, *, full=False, width=80):
 
 
 def facts(answer):
-    found = next(each for each in ANSWER.brief(answer) if isinstance(each, Facts))
+    found = next(each for each in ANSWER.brief(answer, 5) if isinstance(each, Facts))
     return {
         each.label: "".join(span if isinstance(span, str) else span.text for span in each.spans)
         for each in found.items
@@ -76,9 +77,17 @@ def test_the_first_lines_say_probability_batch_memory_choice_and_grade():
     assert "60 GB of 80 GB" in found["Batch"]
     assert "compiled" in found["Strategy"]
     assert "bf16" in found["Strategy"]
-    assert "bf16" in found["Chosen"]
-    assert "--precision" not in found["Chosen"]
     assert "published" in found["Evidence"].lower()
+
+
+def test_what_was_chosen_is_said_once_and_without_its_option():
+    answer = made_answer(
+        chosen_for_you=("precision bf16 (--precision for others)", "rented on demand (--terms)")
+    )
+    found = facts(answer)
+    assert found["Chosen"] == "Rented on demand"
+    assert "Chosen" not in facts(made_answer())
+    assert "precision bf16 (--precision for others)" in " ".join(printed(answer, full=True).split()).lower()
 
 
 def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
@@ -115,8 +124,16 @@ def test_a_point_that_was_found_has_its_range():
 
 
 def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():
-    found = facts(made_answer())["Time value"]
-    assert re.search(r"8 .*below 40 USD.*32 up to 330.*64 above", found)
+    answer = made_answer()
+    eight, sixteen, thirty_two, sixty_four = answer.candidates[:4]
+    for best, values in (
+        (eight, "less than 40 USD: 8; more: 32"),
+        (sixteen, "less than 40 USD: 8; more: 32"),  # costs least at no value
+        (thirty_two, "40 to 330 USD: 32; less: 8; more: 64"),
+        (sixty_four, "more than 330 USD: 64; less: 32"),
+    ):
+        assert facts(replace(answer, recommended=best))["An hour"] == f"worth {values}"
+    assert "less than 40 USD: 8; up to 330: 32; more: 64" in " ".join(printed(answer, full=True).split())
 
 
 def test_every_candidate_has_its_row_with_what_it_breaks():
@@ -130,6 +147,14 @@ def test_flips_and_alternatives_are_named():
     assert row["Changes at"].key == 4.0
     assert "B200" in row["To"].text
     assert "wins if its price falls below 4 USD" in " ".join(printed(made_answer(), full=True).split())
+
+
+def test_a_change_too_small_for_the_digits_shown_is_called_that():
+    answer = made_answer()
+    near = replace(answer.flips[0], flips_at=4.9999)
+    text = " ".join(printed(replace(answer, flips=(near,))).split())
+    assert "price of b200 slightly below 5 USD per accelerator-hour: 16" in text
+    assert "price of b200 below 4 USD per accelerator-hour (now 5): 16" in " ".join(printed(answer).split())
 
 
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
@@ -159,7 +184,7 @@ def test_no_line_is_longer_than_the_terminal(full, width, is_refused):
 
 def test_the_short_form_fits_a_screen_and_names_the_long_one():
     lines = printed(made_answer()).splitlines()
-    assert len(lines) <= 35
+    assert len(lines) <= SCREEN_LINES == 25
     assert "--full" in lines[-1]
 
 
@@ -168,7 +193,7 @@ def test_the_short_form_shows_the_sizes_around_the_choice():
     many = tuple(candidate(8 * count, strategy=None) for count in range(1, 40))
     best = many[20]
     answer = replace(answer, candidates=many, recommended=best, alternatives=(), flips=(), time_values=())
-    table = next(each for each in ANSWER.brief(answer) if isinstance(each, Table))
+    table = next(each for each in ANSWER.brief(answer, 5) if isinstance(each, Table))
     assert 2 <= len(table.rows) <= 8
     assert any(cell.badge is not None for row in table.rows for cell in row)
 

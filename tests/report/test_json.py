@@ -89,16 +89,16 @@ def test_a_refusal_has_no_recommendation(told):
     assert refused["refusal"]["relaxations"][0]["needed"] == 4200.0
 
 
-@pytest.mark.parametrize("verb", sorted(VERSIONS))
+@pytest.mark.parametrize("verb", ["advise", "plan"])
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_documents_obey_the_schema(verb, is_refused):
     jsonschema.validate(whole(made_answer(is_refused=is_refused), verb), shipped(verb))
 
 
-@pytest.mark.parametrize("verb", sorted(VERSIONS))
-def test_the_schema_that_ships_is_that_of_the_records(verb):
-    assert shipped(verb) == schema(verb), "renew it: python -m equipoise.report.schema --write"
-    jsonschema.Draft202012Validator.check_schema(shipped(verb))
+@pytest.mark.parametrize("name", sorted(VERSIONS))
+def test_the_schema_that_ships_is_that_of_the_records(name):
+    assert shipped(name) == schema(name), "renew it: python -m equipoise.report.schema --write"
+    jsonschema.Draft202012Validator.check_schema(shipped(name))
 
 
 def test_the_schema_refuses_a_candidate_without_its_time(told):

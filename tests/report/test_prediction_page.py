@@ -11,7 +11,7 @@ from equipoise.report.format import duration, money
 from equipoise.report.html import render as html
 from equipoise.report.json import prediction_fields
 from equipoise.report.pages.prediction import PREDICTION
-from equipoise.report.terminal import render
+from equipoise.report.terminal import SCREEN_LINES, render
 from equipoise.runs import embedded
 
 ASKED = {
@@ -66,3 +66,13 @@ def test_what_a_prediction_rests_on_is_listed(found):
     assert "Evidence" in text
     assert found.law is None or f"Law {found.law.name}" in text
     assert any(each.ref in text for each in found.evidence)
+
+
+def test_many_sizes_fit_a_screen_the_first_and_the_last_among_them():
+    sizes = range(8, 8 * 61, 8)
+    asked = ASKED["published"] | {"at": ",".join(map(str, sizes))}
+    text = _printed(predict(query(asked), scores=embedded.load().scores), full=False)
+    assert len(text.splitlines()) <= SCREEN_LINES
+    shown = [int(each) for each in re.findall(r"^ *(\d+) .* kWh", text, re.MULTILINE)]
+    assert (shown[0], shown[-1]) == (8, 480)
+    assert f"{len(sizes) - len(shown)} sizes" in text

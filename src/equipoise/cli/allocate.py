@@ -9,7 +9,7 @@ from equipoise.cli.output import answering, answers_only
 from equipoise.cli.questions import Asked, Output, asks
 
 
-@asks("allocate", outputs=("as_json", "json_out"))
+@asks("allocate", outputs=("html", "full", "as_json", "json_out"))
 def allocate(
     asked: Asked,
     output: Output,
@@ -31,12 +31,12 @@ def allocate(
     ] = None,
 ) -> None:
     """Share a pool of accelerators between trainings."""
-    with answering("allocate", as_json=output.as_json, json_out=output.json_out) as answer:
-        from equipoise.cli.allocated import text
+    with answering("allocate", as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.library.decisions import allocation_of
 
         with answers_only():
             found = allocation_of(
                 jobs, asked, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
             )
-        answer.give(found.fields, lambda: text(found.record))
+        shown = found.presentation
+        answer.give_page(shown.page, found.record, shown.fields, full=output.full)

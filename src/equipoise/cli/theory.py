@@ -45,8 +45,8 @@ def validate(
         from equipoise.advice.validation.shipped import basis_of
         from equipoise.advice.validation.validate import validate as hold_against
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.validated import text
         from equipoise.report.measured_json import validation_fields
+        from equipoise.report.pages.validation import validation_page
 
         # The matrices are small: threads would only wait for each other.
         with progress_bar() as progress, threadpool_limits(limits=1):
@@ -58,4 +58,6 @@ def validate(
                 progress=progress,
                 catalogue=catalogue,
             )
-        answer.give(lambda: validation_fields(found, num_worst=worst), lambda: text(found, num_worst=worst))
+        answer.give_page(
+            validation_page(worst), found, lambda record: validation_fields(record, num_worst=worst)
+        )

@@ -218,9 +218,7 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
     if best is None:
         return tuple(chosen)
     if inputs.training.global_batch_samples is None and best.global_batch_samples is not None:
-        chosen.append(
-            f"global batch {best.global_batch_samples:,}: the fastest training by samples against batch"
-        )
+        chosen.append(f"global batch {best.global_batch_samples:,}: fastest by samples against batch")
     if best.strategy is not None and not inputs.asked.precision:
         chosen.append(f"precision {best.strategy.precision} (--precision for others)")
     if best.strategy is not None and not any(

@@ -72,8 +72,7 @@ def training(asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     if batch is None and budget.batches is None and budget.samples is not None and _has_usual_batch(about):
         batch = _batch_of_tokens(about, budget)
         chosen.append(
-            f"global batch {format_count(batch)}: 4 Mi tokens, as usual for language models "
-            "(--global-batch for another)"
+            f"global batch {format_count(batch)}: the usual 4 Mi tokens (--global-batch for another)"
         )
     if batch is not None:
         _refuse_batch_beyond(batch, budget)

@@ -14,12 +14,10 @@ from equipoise.advice.validation.validate import validate as validation_of
 from equipoise.bench.topology import here, read
 from equipoise.library.result import Presentation, Result
 from equipoise.report.measured_json import topology_fields, validation_fields
-from equipoise.report.pages.table import table_page
 from equipoise.report.pages.topology import TOPOLOGY
-from equipoise.report.words import count, plural
+from equipoise.report.pages.validation import validation_page
 from equipoise.runs.chosen import Folders, paths
 from equipoise.spec.catalogue import catalogue
-from equipoise.units import format_percent
 
 
 def validate(
@@ -108,23 +106,10 @@ def _gains(found: Meaning) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def _about(found: Validation) -> str:
-    rows = plural(len(found.verdicts), "row")
-    return f"{rows}, {count(found.num_expressed)} of them expressed, split {found.split}"
-
-
-def _headline(found: Validation) -> str:
-    errors = found.errors
-    return (
-        f"Off by {format_percent(round(errors.median, 3))} (median) over "
-        f"{plural(found.num_executions, 'execution')}"
-    )
-
-
 _VALIDATION: Final = Presentation(
     verb="validate",
     fields=validation_fields,
     frame=_rows,
-    page=table_page("rows", about=_about, headline=_headline, frame=_rows),
+    page=validation_page(),
 )
 _TOPOLOGY: Final = Presentation(verb="topology", fields=topology_fields, frame=_gains, page=TOPOLOGY)

@@ -23,14 +23,12 @@ from equipoise.decide.solve_for import Reaches, solve_for
 from equipoise.errors import UsageError
 from equipoise.library.arguments import AdviseFields, AllocateFields, PlanFields, PredictFields
 from equipoise.library.result import Presentation, Result
-from equipoise.report.format import duration
 from equipoise.report.frames import candidate_frame
 from equipoise.report.json import allocation_fields, answer_fields, prediction_fields, reach_fields
+from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.prediction import PREDICTION
 from equipoise.report.pages.reach import REACH
-from equipoise.report.pages.table import table_page
-from equipoise.report.words import plural
 from equipoise.runs.chosen import tables
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.renting import DEFAULT_GRID
@@ -74,24 +72,7 @@ def _shares(found: Allocation) -> pl.DataFrame:
     return jobs.hstack(candidate_frame([each.candidate for each in found.shares]).drop("recommended"))
 
 
-def _finished(found: Allocation) -> str:
-    late = "" if found.is_feasible else "; not all deadlines can be met"
-    return f"All done after {duration(found.makespan_s)}{late}"
-
-
-_ALLOCATION: Final = Presentation(
-    verb="allocate",
-    fields=allocation_fields,
-    frame=_shares,
-    page=table_page(
-        "jobs",
-        about=lambda found: f"{plural(len(found.shares), 'job')} on {found.pool.system.title}",
-        headline=_finished,
-        frame=lambda found: _shares(found).select(
-            "job", "num_accelerators", "start_s", "end_s", "time_s", "usd"
-        ),
-    ),
-)
+_ALLOCATION: Final = Presentation(verb="allocate", fields=allocation_fields, frame=_shares, page=ALLOCATION)
 
 
 @overload

@@ -11,6 +11,7 @@ import numpy as np
 
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.candidate import Candidate
+from equipoise.report.document import schema_id
 from equipoise.report.evidence import evidence_of
 from equipoise.report.format import usable
 from equipoise.spec.cluster import Cluster
@@ -153,11 +154,12 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
 
 
 def reach_fields(found: "Reaches") -> dict[str, Any]:
-    """The document of `advise --ask`, schema 2: the question once, then each system, the furthest first."""
+    """The document of `advise --ask`: the question once, then each system, the furthest first."""
     fields = fields_of(found)
     for each in (fields["best"], *fields["others"]):
         del each["question"]
-    return {"question": fields_of(found.best.question), **_rounded(fields)}
+    question = fields_of(found.best.question)
+    return {"schema": schema_id("advise-ask"), "question": question, **_rounded(fields)}
 
 
 def allocation_fields(found: "Allocation") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from equipoise.report.charts import BarChart, Chart
 from equipoise.report.figures import plotly_figure
 from equipoise.report.html_blocks import rendered
 from equipoise.report.markup import Html, element, unbroken
-from equipoise.report.page import Page
+from equipoise.report.page import SCREEN_ROWS, Page
 from equipoise.report.section import Shown
 
 _STYLE = (
@@ -26,7 +26,7 @@ _COLOUR = re.compile(r"var\((--[a-z0-9-]+)\)")
 
 def notebook_html(page: Page[Shown], findings: Shown) -> Html:
     """What a page says on one screen, for a cell of a notebook: no figures, which need the page's script."""
-    blocks = () if page.brief is None else page.brief(findings)
+    blocks = () if page.brief is None else page.brief(findings, SCREEN_ROWS)
     return element(
         "div",
         element("style", Html(_STYLE)),

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Final, Generic
 
 from equipoise.report.blocks import Block
 from equipoise.report.section import Section, Shown
+
+# Rows that a table of one screen may have where nothing else needs their lines.
+SCREEN_ROWS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +17,8 @@ class Page(Generic[Shown]):
 
     title: of the window. about: what the page is about, above the headline. headline: one sentence that says
     what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
-    what it is not, at its end. brief: the blocks of one screen; None where a page has no short form.
+    what it is not, at its end. brief: the blocks of one screen, from the findings and how many
+    rows its tables may have at most; None where a page has no short form.
     """
 
     title: Callable[[Shown], str]
@@ -23,7 +27,7 @@ class Page(Generic[Shown]):
     summary: Callable[[Shown], tuple[str, ...]]
     sections: tuple[Section[Shown], ...]
     closing: Callable[[Shown], tuple[str, ...]]
-    brief: Callable[[Shown], tuple[Block, ...]] | None = None
+    brief: Callable[[Shown, int], tuple[Block, ...]] | None = None
 
     def content(self, findings: Shown) -> list[tuple[Section[Shown], tuple[Block, ...]]]:
         """The sections that have something to say, with what they say."""

@@ -1,12 +1,13 @@
 """The JSON schemas of documents, derived from the annotations of the records that they are written from.
 
-`python -m equipoise.report.schema VERB` prints one; `--write` renews those that ship in schemas/.
+`python -m equipoise.report.schema NAME` prints one; `--write` renews those that ship in schemas/.
 """
 
 import datetime as dt
+import re
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,11 +15,15 @@ from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, 
 
 import orjson
 
+from equipoise.decide.allocation.allocate import Rival
+from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer
 from equipoise.decide.candidate import Candidate
+from equipoise.decide.prediction import Prediction
 from equipoise.decide.query import TrainingQuery
+from equipoise.decide.solve_for import Reaches
 from equipoise.economics.uncertain import Bar
-from equipoise.report.document import SCHEMA_VERSIONS
+from equipoise.report.document import SCHEMA_VERSIONS, schema_id
 from equipoise.report.evidence import Evidence
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
@@ -26,8 +31,8 @@ from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
 
 Schema: TypeAlias = dict[str, Any]
+_REFERENCE: Final = re.compile(r"#/\$defs/(\w+)")
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-VERSIONS: Final[Mapping[str, int]] = {verb: SCHEMA_VERSIONS[verb] for verb in ("advise", "plan")}
 _TEXT: Final[Schema] = {"type": "string"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _WHOLE: Final[Schema] = {"type": "integer"}
@@ -147,46 +152,132 @@ def _is_function(hint: Any) -> bool:  # noqa: ANN401 - an annotation
     return any(get_origin(each) is Callable for each in options)
 
 
-def schema(verb: str) -> Schema:
-    """The JSON schema of a verb's document: `advise` or `plan`."""
-    definitions = _Definitions()
-    properties = definitions.of(Answer) and definitions.found["Answer"]["properties"]
-    definitions.found.pop("Answer")
-    definitions.of(TrainingQuery)
-    question = definitions.found["TrainingQuery"]
-    question["properties"]["systems"] = {"type": "array", "items": _ASKED_SYSTEM}
-    head = {
-        "schema": {"const": f"equipoise.{verb}/{VERSIONS[verb]}"},
-        "equipoise": _TEXT,
-        "dataset": _TEXT,
+def _answer(definitions: _Definitions) -> Schema:
+    question = _question(definitions)
+    systems = {"type": "array", "items": _ASKED_SYSTEM}
+    definitions.found["TrainingQuery"]["properties"]["systems"] = systems
+    evidence = {"type": "array", "items": definitions.of(Evidence)}
+    return {**_inlined(definitions, Answer), "question": question, "evidence": evidence}
+
+
+def _prediction(definitions: _Definitions) -> Schema:
+    prediction = _inlined(definitions, Prediction, without=("candidates", "outside", "answer"))
+    domain = _object({"in_domain": _PLAIN[bool], "outside": {"type": ["string", "null"]}})
+    predictions = {"type": "array", "items": {"allOf": [definitions.of(Candidate), domain]}}
+    return {**prediction, "predictions": predictions, "question": _question(definitions)}
+
+
+def _reach(definitions: _Definitions) -> Schema:
+    reaches = _inlined(definitions, Reaches)
+    reach = definitions.found["Reach"]
+    del reach["properties"]["question"]
+    reach["required"].remove("question")
+    return {**reaches, "question": _question(definitions)}
+
+
+def _allocation(definitions: _Definitions) -> Schema:
+    amount = definitions.of(Interval)
+    late = {"name": _TEXT, "deadline_s": _NUMBER, "late_s": _NUMBER}
+    size = {"num_accelerators": _WHOLE, "value": _NUMBER, "low": _NUMBER, "high": _NUMBER, "level": _NUMBER}
+    job = {
+        "name": _TEXT,
+        "workload": {"type": ["string", "null"]},
+        "start_s": _NUMBER,
+        "end_s": amount,
+        "deadline_s": {"type": ["number", "null"]},
+        "late_s": _NUMBER,
+        "at_risk": _PLAIN[bool],
+        "hourly_electricity_usd": {"type": ["number", "null"]},
+        "candidate": definitions.of(Candidate),
+        "times_s": {"type": "array", "items": _object(size)},
     }
-    evidence = {"evidence": {"type": "array", "items": definitions.of(Evidence)}}
+    proof = {"method": _TEXT, "proved": _PLAIN[bool], "bound": _NUMBER, "gap": _NUMBER, "num_looked": _WHOLE}
+    tariff = _object({"by_hour": {"type": "array", "items": _NUMBER}, "begin_s": _NUMBER})
+    pool = {"accelerator": _TEXT, "num_accelerators": _WHOLE, "node_size": _WHOLE}
+    return {
+        "cluster": _object(pool),
+        "objective": definitions.of(ObjectiveName),
+        "unit": {"enum": ["s", "usd", "j"]},
+        "value": amount,
+        "feasible": _PLAIN[bool],
+        "certain": _PLAIN[bool],
+        "jobs": {"type": "array", "items": _object(job)},
+        "late": {"type": "array", "items": _object(late)},
+        "side_by_side": _PLAIN[bool],
+        "makespan_s": _NUMBER,
+        "total_time_s": _NUMBER,
+        "proof": _object(proof),
+        "rivals": {"type": "array", "items": definitions.of(Rival)},
+        "electricity_usd_per_kwh": {"anyOf": [tariff, _PLAIN[types.NoneType]]},
+        "notes": {"type": "array", "items": _TEXT},
+    }
+
+
+def _question(definitions: _Definitions) -> Schema:
+    return definitions.of(TrainingQuery)
+
+
+def _inlined(definitions: _Definitions, kind: type, *, without: Collection[str] = ()) -> Schema:
+    """The properties of the record that is the document itself, which nothing refers to."""
+    definitions.of(kind)
+    properties: Schema = definitions.found.pop(kind.__name__)["properties"]
+    return {name: each for name, each in properties.items() if name not in without}
+
+
+# The documents that have a schema, by name, and what makes it. What `advise --ask` answers has its own.
+_DOCUMENTS: Final[Mapping[str, Callable[[_Definitions], Schema]]] = {
+    "advise": _answer,
+    "advise-ask": _reach,
+    "plan": _answer,
+    "predict": _prediction,
+    "allocate": _allocation,
+}
+VERSIONS: Final[Mapping[str, int]] = {name: SCHEMA_VERSIONS[name] for name in _DOCUMENTS}
+
+
+def _referred(definitions: _Definitions, properties: Schema) -> set[str]:
+    """The records that properties refer to, themselves or through others."""
+    found: set[str] = set()
+    new = {"": properties}
+    while new:
+        text = orjson.dumps(list(new.values())).decode()
+        found |= new.keys() - {""}
+        new = {each: definitions.found[each] for each in set(_REFERENCE.findall(text)) - found}
+    return found
+
+
+def schema(name: str) -> Schema:
+    """The JSON schema of a document, by the name of its kind."""
+    definitions = _Definitions()
+    properties = _DOCUMENTS[name](definitions)
+    head = {"schema": {"const": schema_id(name)}, "equipoise": _TEXT, "dataset": _TEXT}
+    command = name.replace("-", " --")
     return {
         "$schema": DIALECT,
-        "$id": f"equipoise.{verb}/{VERSIONS[verb]}",
-        "title": f"What `equipoise {verb} --json` writes",
-        **_object({**properties, **head, **evidence}),
-        "$defs": dict(sorted(definitions.found.items())),
+        "$id": schema_id(name),
+        "title": f"What `equipoise {command} --json` writes",
+        **_object({**head, **properties}),
+        "$defs": {each: definitions.found[each] for each in sorted(_referred(definitions, properties))},
     }
 
 
-def shipped(verb: str) -> Schema:
+def shipped(name: str) -> Schema:
     """The schema that ships with the package."""
-    path = files("equipoise.report").joinpath("schemas", f"{verb}-{VERSIONS[verb]}.json")
+    path = files("equipoise.report").joinpath("schemas", f"{name}-{VERSIONS[name]}.json")
     found: Schema = orjson.loads(path.read_bytes())
     return found
 
 
 def _main(arguments: list[str]) -> None:
-    """Print the schema of each verb named; write those that ship."""
+    """Print the schema of each document named; write those that ship."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     if arguments == ["--write"]:
-        for verb, version in VERSIONS.items():
-            path = Path(__file__).parent / "schemas" / f"{verb}-{version}.json"
-            path.write_bytes(orjson.dumps(schema(verb), option=option))
+        for name, version in VERSIONS.items():
+            path = Path(__file__).parent / "schemas" / f"{name}-{version}.json"
+            path.write_bytes(orjson.dumps(schema(name), option=option))
         return
-    for verb in arguments or ["advise"]:
-        sys.stdout.write(orjson.dumps(schema(verb), option=option).decode())
+    for name in arguments or ["advise"]:
+        sys.stdout.write(orjson.dumps(schema(name), option=option).decode())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A page in a terminal: its blocks in the columns there are, with plots of characters."""
 
+import io
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -30,13 +31,15 @@ from equipoise.report.blocks import (
     Tiles,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.page import Page
+from equipoise.report.page import SCREEN_ROWS, Page
 from equipoise.report.section import Shown
 from equipoise.report.textplot import Canvas, style, symbol, text_plot
 from equipoise.report.words import DASH, TIMES, listed
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})
+SCREEN_LINES: Final = 25
+LEAST_ROWS: Final = 3
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
 LONGEST_WORD: Final = 28
@@ -48,17 +51,10 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
 
     full: all of it; else one screen, where the page has a short form.
     """
-    brief = None if full else page.brief
-    maker = "" if brief is not None else f"Equipoise {__version__} · "
-    _print(console, Text(f"{maker}{page.about(findings)}", "dim"))
-    console.print()
-    _print(console, Text(page.headline(findings), "bold"))
-    for each in page.summary(findings):
-        _item(console, Text(each))
-    if brief is not None:
-        for block in brief(findings):
-            _block(block, console)
+    if not full and page.brief is not None:
+        _screen(page, findings, page.brief, console)
         return
+    _top(page, findings, console, maker=f"Equipoise {__version__} · ")
     for section, blocks in page.content(findings):
         console.print()
         _print(console, _rule(section.title, console))
@@ -68,6 +64,36 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
     left_out = page.left_out(findings)
     absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
     _print(console, Text(" ".join(page.closing(findings)) + absent, "dim"))
+
+
+def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> None:
+    """What a page is about, and what was found."""
+    _print(console, Text(f"{maker}{page.about(findings)}", "dim"))
+    console.print()
+    _print(console, Text(page.headline(findings), "bold"))
+    for each in page.summary(findings):
+        _item(console, Text(each))
+
+
+def _screen(
+    page: Page[Shown], findings: Shown, brief: Callable[[Shown, int], tuple[Block, ...]], console: Console
+) -> None:
+    """The short form, its tables with as many rows as leave it within SCREEN_LINES."""
+    for num_rows in range(SCREEN_ROWS, LEAST_ROWS - 1, -1):
+        raw = io.BytesIO()
+        with io.TextIOWrapper(raw, encoding=console.encoding, errors="replace") as file:
+            trial = Console(file=file, width=console.width, color_system=None, legacy_windows=False)
+            _top(page, findings, trial)
+            blocks = brief(findings, num_rows)
+            for block in blocks:
+                _block(block, trial)
+            file.flush()
+            num_lines = raw.getvalue().count(b"\n")
+        if num_lines <= SCREEN_LINES:
+            break
+    _top(page, findings, console)
+    for block in blocks:
+        _block(block, console)
 
 
 def _print(console: Console, text: Text) -> None:

@@ -157,7 +157,7 @@ BACKTEST: Final[Page[Backtest]] = Page(
         _section("worst", "Predicted worst", lambda found: _worst(found, _MOST_WORST)),
     ),
     closing=lambda _: ("Every result was predicted from strictly earlier rounds.",),
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )
 
 
@@ -326,5 +326,5 @@ ADVICE_BACKTEST: Final[Page[Sequence[HeldOutAdvice]]] = Page(
     closing=lambda _: (
         f"Numbers up to each group's largest size; coverage is of {format_percent(0.9)} intervals.",
     ),
-    brief=_advice_brief,
+    brief=lambda found, _: _advice_brief(found),
 )

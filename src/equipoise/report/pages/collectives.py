@@ -223,5 +223,5 @@ COLLECTIVES: Final[Page[Links]] = Page(
     closing=lambda _: (
         "Expected values come from the performance model and published measurements of like machines.",
     ),
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )

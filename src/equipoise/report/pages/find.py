@@ -160,5 +160,5 @@ FIND: Final[Page[Found]] = Page(
         Section(name="reasons", title="Not run", needs=(), blocks=_reasons_blocks),
     ),
     closing=_closing,
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )

@@ -1,6 +1,6 @@
 """The page of a prediction: times by size with money and energy, where returns diminish, and the evidence."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.candidate import Candidate
@@ -58,7 +58,17 @@ def _headline(found: Prediction) -> str:
     known = [each for each in found.candidates if each.time_s is not None]
     if not known:
         return "No time can be estimated"
-    return " to ".join(map(_said, known if len(known) == 1 else (known[0], known[-1])))
+    first, last = known[0], known[-1]
+    if first is last:
+        return _said(first)
+    assert first.time_s is not None
+    assert last.time_s is not None
+    times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
+    money = ""
+    if first.usd is not None and last.usd is not None:
+        low, high = amounts.money(first.usd.value), amounts.money(last.usd.value)
+        money = f", {low.removesuffix(' USD')} to {high}"
+    return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
 def _said(each: Candidate) -> str:
@@ -67,19 +77,27 @@ def _said(each: Candidate) -> str:
     return f"{title_of(each)}: {amounts.duration(each.time_s.value)}{money}"
 
 
+def _spread(candidates: Sequence[Candidate], num_rows: int) -> Sequence[Candidate]:
+    """At most so many of them, the first and the last among them."""
+    last = len(candidates) - 1
+    if last < num_rows:
+        return candidates
+    return [candidates[round(row * last / (num_rows - 1))] for row in range(num_rows)]
+
+
 def _times_blocks(found: Prediction) -> tuple[Block, ...]:
     known = [each for each in found.candidates if each.time_s is not None]
     charts = (_chart(known),) if len(known) > 1 else ()
     reasons = {why: size for size, why in sorted(found.outside.items())}
     return (
         *((Panels(charts=charts, legend="Times"),) if charts else ()),
-        _table(found),
+        _table(found, found.candidates),
         *(note(sentence(f"Extrapolated at {count(size)}: {why}.")) for why, size in reasons.items()),
         *_price(found),
     )
 
 
-def _table(found: Prediction) -> Table:
+def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
     level = next((each.time_s.level for each in found.candidates if each.time_s is not None), 0.9)
     return Table(
         name="prediction-times",
@@ -94,7 +112,7 @@ def _table(found: Prediction) -> Table:
             Column(title="CO2", is_number=True),
             Column(title=""),
         ),
-        rows=tuple(tuple(_cells(found, each)) for each in found.candidates),
+        rows=tuple(tuple(_cells(found, each)) for each in candidates),
     )
 
 
@@ -235,21 +253,27 @@ def _evidence_table(found: Prediction, number: int) -> Table:
     )
 
 
-def _brief(found: Prediction) -> tuple[Block, ...]:
+def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     """The times, the first reason to stop, the law and its accuracy, on one screen."""
     facts = []
     if found.equilibria:
-        facts.append(Fact(label="Returns", spans=(point_words(default_answer(found.equilibria)),)))
+        facts.append(Fact(label="Returns", spans=(capital(point_words(default_answer(found.equilibria))),)))
     else:
-        facts.append(Fact(label="Returns", spans=(sentence(f"not known: {found.no_equilibria}"),)))
+        facts.append(Fact(label="Returns", spans=(sentence(f"Not known: {found.no_equilibria}"),)))
     accuracy = next(_accuracy(found), None)
     if accuracy is not None:
         facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
-    sources = plural(len(found.evidence), "source")
+    shown = _spread(found.candidates, num_rows)
+    left_out = len(found.candidates) - len(shown)
+    more = (
+        *((plural(left_out, "size"),) if left_out else ()),
+        plural(len(found.evidence), "source"),
+        plural(len(found.notes), "note"),
+    )
     return (
-        _table(found),
+        _table(found, shown),
         Facts(items=tuple(facts)),
-        note(f"More with --full: {sources}, {plural(len(found.notes), 'note')}."),
+        note(f"More with --full: {', '.join(more)}."),
     )
 
 

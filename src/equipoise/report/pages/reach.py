@@ -1,6 +1,6 @@
 """The page of what budget and deadline allow: how many tokens, or how large a model; what each size does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.candidate import Candidate
@@ -18,14 +18,16 @@ from equipoise.report.blocks import (
     Span,
     Table,
     code,
+    note,
     prose,
     strong,
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
 from equipoise.report.page import Page
 from equipoise.report.pages.answer.basis import notes_blocks
+from equipoise.report.pages.answer.head import chip_of, title_of
 from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, DASH, TIMES, capital, count, listed, plural, printable, sentence
+from equipoise.report.words import ABSENT, DASH, capital, count, listed, plural, printable, sentence
 from equipoise.spec.transformer import Transformer
 from equipoise.stats import Interval
 from equipoise.units import SI_PREFIXES, format_percent, format_si, format_step
@@ -39,14 +41,6 @@ _ALLOWED: Final = "within the limits"
 _ALLOWED_MARK: Final = Mark(colour=1, symbol="circle")
 _TAKEN: Final = "recommended"
 _TAKEN_MARK: Final = Mark(colour=5, symbol="star")
-
-
-def _chip(title: str) -> str:
-    return printable(title).removeprefix("NVIDIA ")
-
-
-def _title_of(candidate: Candidate) -> str:
-    return f"{count(candidate.num_accelerators)} {TIMES} {_chip(candidate.title)}"
 
 
 def _limits(asked: TrainingQuery) -> str:
@@ -75,9 +69,9 @@ def _shape(shape: Transformer) -> str:
 
 
 def _about(found: Reaches) -> str:
-    names = listed([_chip(each.title) for each in (found.best, *found.others)])
+    names = listed([chip_of(each.title) for each in (found.best, *found.others)])
     what = "the largest model like" if found.best.ask == "model" else f"the most {found.best.unit} for"
-    return f"{what} {printable(found.best.workload.title)} on {names}"
+    return f"{capital(what)} {printable(found.best.workload.title)} on {names}"
 
 
 def _headline(found: Reaches) -> str:
@@ -93,7 +87,7 @@ def _is_one(asked: TrainingQuery) -> bool:
 def _answer(found: Reaches) -> tuple[Block, ...]:
     best = found.best
     others = tuple(
-        (f"{_chip(each.title)}: {_sized(each)} ({_ends(each)}), ends at {_ENDS[each.limit]}",)
+        (f"{chip_of(each.title)}: {_sized(each)} ({_ends(each)}), limited by {_ENDS[each.limit]}",)
         for each in found.others
     )
     return (
@@ -102,10 +96,29 @@ def _answer(found: Reaches) -> tuple[Block, ...]:
     )
 
 
+def _brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
+    """What is allowed, the sizes around the recommended one, and what it assumes, on one screen."""
+    best = found.best
+    at = next((place for place, each in enumerate(best.by_size) if _is_taken(best, each)), 0)
+    first = max(0, min(at - num_rows // 2, len(best.by_size) - num_rows))
+    rests = capital(sentence(best.assumes[0])) if best.assumes else ""
+    sizes = (plural(len(best.by_size), "size"),) if best.by_size else ()
+    more = (*sizes, "assumptions", *((plural(len(found.notes), "note"),) if found.notes else ()))
+    return (
+        *_answer(found),
+        *((_table(best, best.by_size[first : first + num_rows]),) if best.by_size else ()),
+        *((prose(strong("Assumes: "), f"{rests}."),) if rests else ()),
+        note(f"More with --full: {', '.join(more)}."),
+    )
+
+
 def _facts(found: Reaches, best: Reach) -> Iterator[Fact]:
     taken = best.recommended
     what = "Model" if best.ask == "model" else capital(best.unit)
-    spans = (strong(_sized(best)), f" ({_ends(best)}, {format_percent(best.size.level)} range)")
+    spans = (
+        strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
+        f" ({_ends(best)}, {format_percent(best.size.level)} range)",
+    )
     yield Fact(label=what, spans=spans)
     if best.ask == "model" and best.shape is not None:
         yield Fact(label="Shape", spans=(_shape(best.shape),))
@@ -113,11 +126,11 @@ def _facts(found: Reaches, best: Reach) -> Iterator[Fact]:
     elif best.params is not None and best.unit == "tokens":
         per_param = f"{best.training_budget.value / best.params.value:.3g} tokens per parameter"
         yield Fact(label="That is", spans=(f"{per_param} ({format_si(best.params.value)} parameters)",))
-    yield Fact(label="Take", spans=(strong(_title_of(taken)),))
-    yield Fact(label="Time", spans=(amounts.ranged(taken.time_s, amounts.duration),))
+    yield Fact(label="Take", spans=(strong(title_of(taken)),))
+    yield Fact(label="Time", spans=(_time(taken),))
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
-        money = (amounts.ranged(taken.usd, amounts.money),)
+        money = (f"{amounts.money(taken.usd.value)} ({amounts.money_range(taken.usd)})",)
     yield Fact(label="Money", spans=money)
     if taken.strategy_text is not None:
         yield Fact(label="Strategy", spans=(code(sentence(taken.strategy_text)),))
@@ -126,7 +139,12 @@ def _facts(found: Reaches, best: Reach) -> Iterator[Fact]:
         yield Fact(label="Batch", spans=(f"{plural(taken.global_batch_samples, 'sample')}{step}",))
     if found.chosen_for_you:
         yield Fact(label="Chosen", spans=(capital(sentence("; ".join(found.chosen_for_you))),))
-    yield Fact(label="Ends at", spans=(_ENDS[best.limit],))
+    yield Fact(label="Limited by", spans=(_ENDS[best.limit],))
+
+
+def _time(taken: Candidate) -> str:
+    assert taken.time_s is not None
+    return f"{amounts.duration(taken.time_s.value)} ({amounts.duration_range(taken.time_s)})"
 
 
 def _sizes(found: Reaches) -> tuple[Block, ...]:
@@ -134,7 +152,7 @@ def _sizes(found: Reaches) -> tuple[Block, ...]:
     if not best.by_size:
         return (prose("A model is looked for over all numbers of accelerators at once."),)
     charts = (_chart(best),) if len(best.by_size) > 1 else ()
-    return (*((Panels(charts=charts, legend="Accelerators"),) if charts else ()), _table(best))
+    return (*((Panels(charts=charts, legend="Accelerators"),) if charts else ()), _table(best, best.by_size))
 
 
 def _is_taken(best: Reach, each: Within) -> bool:
@@ -195,13 +213,13 @@ def _chart(best: Reach) -> Chart:
 
 def _hover(best: Reach, each: Within) -> Iterator[str]:
     yield f"{format_si(each.amount.value)} {best.unit}"
-    yield _title_of(each.candidate)
+    yield title_of(each.candidate)
     yield amounts.ranged(each.candidate.time_s, amounts.duration)
     if each.candidate.usd is not None:
         yield amounts.money(each.candidate.usd.value)
 
 
-def _table(best: Reach) -> Table:
+def _table(best: Reach, shown: Sequence[Within]) -> Table:
     return Table(
         name="reach-sizes",
         caption=f"Each number of accelerators: the most {best.unit} within the limits",
@@ -211,10 +229,10 @@ def _table(best: Reach) -> Table:
             Column(title="90 % range", is_number=True),
             Column(title="Time", is_number=True),
             Column(title="USD", is_number=True),
-            Column(title="Ends at"),
+            Column(title="Limited by"),
             Column(title=""),
         ),
-        rows=tuple(tuple(_cells(best, each)) for each in best.by_size),
+        rows=tuple(tuple(_cells(best, each)) for each in shown),
     )
 
 
@@ -252,4 +270,5 @@ REACH: Final[Page[Reaches]] = Page(
     closing=lambda _: (
         "Times that nobody has measured are predictions: try the first steps before you spend the money.",
     ),
+    brief=_brief,
 )

@@ -566,5 +566,5 @@ SWEEP: Final[Page[SweepNow]] = Page(
         ),
     ),
     closing=_closing,
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )

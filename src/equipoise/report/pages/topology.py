@@ -371,5 +371,5 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
         "Read from what tools report; rates are those of like machines, not measured here.",
         f"Origin: {printable(found.topology.origin)}.",
     ),
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )

@@ -199,5 +199,5 @@ TRACE: Final[Page[TraceSteps]] = Page(
         "Parts of each step sum to it.",
         "The last rank to enter a collective spends the least time in it: no clocks are compared.",
     ),
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )

@@ -354,5 +354,5 @@ WATCH: Final[Page[WatchedNow]] = Page(
         Section(name="ranks", title="Ranks", needs=("several",), blocks=_ranks_blocks),
     ),
     closing=_closing,
-    brief=_brief,
+    brief=lambda found, _: _brief(found),
 )

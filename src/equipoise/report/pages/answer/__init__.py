@@ -10,6 +10,7 @@ from equipoise.report.section import Section
 from equipoise.report.words import plural, printable
 
 _MOST_ALTERNATIVES: Final = 2
+_MOST_SIZES: Final = 5  # of the short form
 
 SECTIONS: Final[tuple[Section[Answer], ...]] = (
     Section(name="answer", title="The answer", needs=(), blocks=head.answer_blocks),
@@ -59,25 +60,31 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
 )
 
 
-def _brief(answer: Answer) -> tuple[Block, ...]:
-    """The answer on one screen: figures, sizes around the choice, alternatives, the nearest change."""
-    blocks = list(head.answer_blocks(answer))
-    shown = compare.around_choice(answer)
+def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
+    """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
+    blocks = list(head.answer_blocks(answer, is_brief=True))
+    shown = compare.around_choice(answer, min(num_rows, _MOST_SIZES))
     if len(shown) > 1:
         blocks.append(compare.sizes_table(answer, shown, is_brief=True))
     alternatives = [each for each in answer.alternatives if not _is_said(answer, each)][:_MOST_ALTERNATIVES]
-    if alternatives:
-        blocks.append(Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives)))
     if answer.flips:
         blocks.append(prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}."))
+    elif alternatives:
+        blocks.append(Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives)))
     blocks.append(_more(answer))
     return tuple(blocks)
 
 
 def _is_said(answer: Answer, each: Alternative) -> bool:
-    """Whether the facts or the table say already what speaks for an alternative, or against it."""
+    """Whether the facts or the table say already what speaks for an alternative, or that nothing does."""
     valued = {value.candidate for value in answer.time_values}
-    return each.candidate.id in valued or bool(each.candidate.broken)
+    one, best = each.candidate, answer.recommended
+    never_wins = (
+        (best is not None and one.time_s and best.time_s and one.usd and best.usd)
+        and (one.system, one.terms) == (best.system, best.terms)
+        and (one.time_s.value >= best.time_s.value and one.usd.value >= best.usd.value)
+    )
+    return one.id in valued or bool(one.broken) or bool(never_wins)
 
 
 def _more(answer: Answer) -> Prose:

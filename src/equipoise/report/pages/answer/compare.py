@@ -33,7 +33,6 @@ ESTIMATORS: Final[dict[EstimatorName, str]] = {
     "measured": "Your runs",
     "model": "Model",
 }
-MOST_BRIEF: Final = 5
 _HOVER_CHARACTERS: Final = 52
 _UNITS: Final = (("days", DAY_S), ("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1.0))
 _TAKEN_MARK: Final = Mark(colour=5, symbol="star")
@@ -201,7 +200,7 @@ def _hover(each: Candidate) -> tuple[str, ...]:
 
 def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
     """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
-    columns, leads = _leads(answer, candidates)
+    columns, leads = _leads(answer, candidates, is_brief=is_brief)
     with_speedup = not is_brief or not _several(answer)
     known = [each for each in candidates if each.time_s is not None]
     smallest = {group: members[0] for group, members in _groups(known).items()}
@@ -240,16 +239,21 @@ def _several(answer: Answer) -> bool:
     return len({each.system for each in answer.candidates}) > 1
 
 
-def _leads(answer: Answer, candidates: Sequence[Candidate]) -> tuple[list[Column], list[list[Cell]]]:
-    """The columns that name a candidate: system and terms only where they differ."""
+def _leads(
+    answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False
+) -> tuple[list[Column], list[list[Cell]]]:
+    """The columns that name a candidate: system and terms only where they differ, in one if brief."""
     several = _several(answer)
     with_terms = len({each.terms for each in answer.candidates}) > 1
+    in_one = is_brief and several and with_terms
+    with_terms = with_terms and not in_one
     columns = [Column(title="System", is_header=True)] if several else []
     columns.append(Column(title="N", is_number=True, is_header=not several, meaning="number of accelerators"))
     columns += [Column(title="Terms")] if with_terms else []
     leads = []
     for each in candidates:
-        lead = [Cell(text=chip_of(each.title), key=each.system)] if several else []
+        terms = f", {WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
+        lead = [Cell(text=f"{chip_of(each.title)}{terms}", key=each.system)] if several else []
         lead.append(Cell(text=count(each.num_accelerators), key=each.num_accelerators))
         leads.append(lead + ([Cell(text=WORDS[each.terms], key=each.terms)] if with_terms else []))
     return columns, leads
@@ -344,8 +348,8 @@ def _equilibria(answer: Answer) -> Iterator[Block]:
         )
 
 
-def around_choice(answer: Answer) -> tuple[Candidate, ...]:
-    """At most MOST_BRIEF candidates: the recommended one, the best of other systems, sizes next to it."""
+def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
+    """At most so many candidates: the recommended one, the best of other systems, sizes next to it."""
     best = answer.recommended
     if best is None:
         refusal = answer.refusal
@@ -355,17 +359,17 @@ def around_choice(answer: Answer) -> tuple[Candidate, ...]:
             each.candidate for each in (() if refusal is None else refusal.relaxations) if each.candidate
         }
     else:
-        chosen = {best.id}
-        for each in answer.alternatives:
-            if (each.candidate.system, each.candidate.terms) != (best.system, best.terms):
-                chosen.add(each.candidate.id)
-        chosen = {each.id for each in answer.candidates if each.id in chosen}
+        others = [
+            each.candidate.id
+            for each in answer.alternatives
+            if (each.candidate.system, each.candidate.terms) != (best.system, best.terms)
+        ]
         near = sorted(
             (each for each in answer.candidates if (each.system, each.terms) == (best.system, best.terms)),
             key=lambda each: _distance(each, best),
         )
-        chosen |= {each.id for each in near[: max(1, MOST_BRIEF - len(chosen) + 1)]}
-    return tuple(each for each in answer.candidates if each.id in chosen)[:MOST_BRIEF]
+        chosen = set(list(dict.fromkeys((best.id, *others, *(each.id for each in near))))[:num_rows])
+    return tuple(each for each in answer.candidates if each.id in chosen)[:num_rows]
 
 
 def _distance(each: Candidate, best: Candidate) -> float:
@@ -402,7 +406,9 @@ def flip_words(answer: Answer, each: Flip) -> str:
     side = "below" if each.flips_at < each.value else "above"
     to = title_of(answer.candidate(each.to))
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
-    return sentence(f"{each.quantity} {side} {then} (now {now}): {to}")
+    if then == now:
+        return sentence(f"{each.quantity} slightly {side} {now}: {to}")
+    return sentence(f"{each.quantity} {side} {then} (now {now.removesuffix(f' {each.unit}')}): {to}")
 
 
 def _flips_table(answer: Answer) -> Table:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from equipoise.decide.answer import Answer
+from equipoise.decide.answer import Answer, TimeValue
 from equipoise.decide.candidate import Candidate, Constraint, ConstraintName
 from equipoise.decide.estimate import Grade
 from equipoise.economics.owning import Ownership
@@ -48,9 +48,10 @@ def chip_of(title: str) -> str:
 
 
 def about(answer: Answer) -> str:
-    """What is asked."""
-    names = listed([chip_of(each.title) for each in answer.systems])
-    return sentence(f"{answer.workload.title} on {names}, to {answer.work}")
+    """What is asked; a single system is named by what follows."""
+    names = [chip_of(each.title) for each in answer.systems]
+    on = f" on {listed(names)}" if len(names) > 1 or answer.recommended is None else ""
+    return sentence(f"{answer.workload.title}{on}, to {answer.work}")
 
 
 def headline(answer: Answer) -> str:
@@ -67,12 +68,12 @@ def headline(answer: Answer) -> str:
     return f"{taken}: {', '.join(parts)}" if parts else taken
 
 
-def facts(answer: Answer, best: Candidate) -> Facts:
+def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
     """The figures of the recommended candidate, and the lines that say why this size."""
-    return Facts(items=tuple(_facts(answer, best)))
+    return Facts(items=tuple(_facts(answer, best, is_brief=is_brief)))
 
 
-def _facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
+def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]:
     yield Fact(label="Time", spans=tuple(_time(answer, best)))
     yield Fact(label="Money", spans=tuple(_money(best)))
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
@@ -80,27 +81,37 @@ def _facts(answer: Answer, best: Candidate) -> Iterator[Fact]:
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
         yield Fact(label="Energy", spans=(f"{amounts.energy(energy.value)}{carbon}",))
     if best.strategy is not None:
-        how = f"{best.strategy.implementation} code, {best.strategy.precision}"
-        yield Fact(label="Strategy", spans=(code(sentence(best.strategy.text())), f" ({how})"))
+        how = f"; {best.strategy.implementation}, {best.strategy.precision}"
+        yield Fact(label="Strategy", spans=(code(sentence(best.strategy.text())), how))
     elif best.user_run is not None:
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
         yield Fact(label="Strategy", spans=(sentence(run.strategy or "one device"), f", as measured: {rate}"))
     if best.global_batch_samples is not None:
         yield Fact(label="Batch", spans=("; ".join(_batch(best)),))
-    if answer.chosen_for_you:
-        chosen = "; ".join(_HINT.sub("", each).rstrip(".") for each in answer.chosen_for_you)
+    chosen = "; ".join(_chosen(answer, best))
+    if chosen:
         yield Fact(label="Chosen", spans=(capital(sentence(chosen)),))
     step = larger(answer, best)
     if step is not None:
         yield Fact(label="Larger?", spans=step)
     yield Fact(label="Returns", spans=(capital(returns(answer)),))
-    hours = value_of_time(answer)
+    hours = _values_around(answer, best) if is_brief else value_of_time(answer)
     if hours is not None:
-        yield Fact(label="Time value", spans=(hours,))
+        yield Fact(label="An hour", spans=(hours,))
     if answer.ownership is not None:
         yield Fact(label="Buying", spans=(_buying(answer.ownership),))
     yield Fact(label="Evidence", spans=(capital(GRADES[best.grade]),))
+
+
+def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
+    """What was chosen because the question leaves it open, but for what the strategy's line says."""
+    strategy = best.strategy
+    said = () if strategy is None else (f"precision {strategy.precision}", f"{strategy.implementation} code")
+    for each in answer.chosen_for_you:
+        words = _HINT.sub("", each).rstrip(".")
+        if words not in said:
+            yield words
 
 
 def _buying(found: Ownership) -> str:
@@ -109,8 +120,8 @@ def _buying(found: Ownership) -> str:
     ahead = "cheaper" if value.value >= 0.0 else "dearer"
     return (
         f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
-        f"({amounts.money_range(value)}); pays within its lifetime with a probability of "
-        f"{amounts.probability(found.chance_in_lifetime)}"
+        f"({amounts.money(value.low).removesuffix(' USD')} to {amounts.money(value.high)}); "
+        f"pays within its lifetime: {amounts.probability(found.chance_in_lifetime)} chance"
     )
 
 
@@ -125,7 +136,7 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
         if each.name == "deadline_s" and each.probability is not None:
             queue = " after the queue" if answer.question.queue_s else ""
             chance = amounts.probability(each.probability)
-            yield f"; deadline of {amounts.duration(each.limit)}{queue}: {chance} chance"
+            yield f"; deadline {amounts.duration(each.limit)}{queue}: {chance} chance"
 
 
 def _money(best: Candidate) -> Iterator[Span]:
@@ -145,7 +156,7 @@ def _money(best: Candidate) -> Iterator[Span]:
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
-            yield f"; budget of {amounts.money(each.limit)}: {chance} chance"
+            yield f"; budget {amounts.money(each.limit)}: {chance} chance"
 
 
 def _batch(best: Candidate) -> Iterator[str]:
@@ -209,26 +220,29 @@ def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int
     if beyond.broken:
         against = limit_words(answer, beyond.broken[0])
     elif _pays(best, beyond):
-        hint = "" if answer.question.deadline_s is not None else "; --deadline limits the time"
-        against = f"it would pay, but {OBJECTIVES[answer.question.objective]} decided"
+        hint = "" if answer.question.deadline_s is not None else " (--deadline limits the time)"
+        against = f"it would pay, but {_DECIDED[answer.question.objective]}"
         against += hint if answer.question.objective in {"cost", "energy"} else ""
     else:
         against = f"a step pays from {amounts.factor(float(least_speedup(_growth(best, beyond))))} on"
     yield strong("No")
-    yield f", {_step(sizes, at - 1, at)}: {against}"
+    yield f", {_step(sizes, at - 1, at, is_second=at > 1)}; {against}"
 
 
-OBJECTIVES: Final = {
-    "balance": "an earlier reason to stop",
-    "time": "the least time",
-    "cost": "the least money",
-    "energy": "the least energy",
-    "value_of_time": "the least money and value of time",
+_DECIDED: Final = {
+    "balance": "see Returns",
+    "time": "the least time decided",
+    "cost": "the least money decided",
+    "energy": "the least energy decided",
+    "value_of_time": "the least money and value of time decided",
 }
 
 
-def _step(sizes: Sequence[Candidate], smaller: int, at: int) -> str:
-    """A size against a smaller one: how many times as fast, for how much of the money."""
+def _step(sizes: Sequence[Candidate], smaller: int, at: int, *, is_second: bool = False) -> str:
+    """A size against a smaller one: how many times as fast, for how much of the money.
+
+    is_second: a step before it has said what the two numbers are.
+    """
     before, after = sizes[smaller], sizes[at]
     assert before.time_s is not None
     assert after.time_s is not None
@@ -243,6 +257,8 @@ def _step(sizes: Sequence[Candidate], smaller: int, at: int) -> str:
     elif before.accelerator_hours and after.accelerator_hours:
         paid = after.accelerator_hours / before.accelerator_hours
     cost = "" if paid is None else f" for {amounts.factor(paid)} the {of}"
+    if is_second:
+        fast, cost = fast.replace(" as fast", ""), cost.replace(f" the {of}", "")
     return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast}{cost}"
 
 
@@ -296,6 +312,42 @@ def point_words(point: Equilibrium) -> str:
     return f"they diminish beyond {size}{span}: {point.title}"
 
 
+def _values_around(answer: Answer, best: Candidate) -> str | None:
+    """From which value of an hour on another candidate costs less than the choice; None without prices.
+
+    Where the choice costs least at no value: the nearest slower and faster ones that do.
+    """
+    values = answer.time_values
+    if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
+        return None
+    found = [answer.candidate(each.candidate) for each in values]
+    own = next((place for place, each in enumerate(found) if each.id == best.id), None)
+    faster = (
+        place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
+    )
+    at = max(0, next(faster, len(values)) - 1) if own is None else own
+    at = at if own is not None else min(at, len(values) - 2)
+    parts = []
+    if own is None or at == 0:
+        parts = [(f"less than {_hour_usd(values[at + 1])} USD", at)]
+    elif at + 1 < len(values):
+        parts = [(f"{_hour_usd(values[at])} to {_hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
+    else:
+        parts = [(f"more than {_hour_usd(values[at])} USD", at), ("less", at - 1)]
+    parts += [("more", at + 1)] if at + 1 < len(values) else []
+    return f"worth {'; '.join(f'{worth}: {_value_name(found[place], best)}' for worth, place in parts)}"
+
+
+def _value_name(each: Candidate, best: Candidate) -> str:
+    """The size alone where all else is as recommended."""
+    is_same = (each.system, each.terms) == (best.system, best.terms)
+    return count(each.num_accelerators) if is_same else title_of(each)
+
+
+def _hour_usd(value: TimeValue) -> str:
+    return f"{float(f'{value.from_usd_per_hour:.2g}'):,g}"
+
+
 def value_of_time(answer: Answer) -> str | None:
     """Which candidate costs least at which value of an hour; None where no price is known."""
     values = answer.time_values
@@ -312,19 +364,17 @@ def value_of_time(answer: Answer) -> str | None:
     ]
     parts = []
     for place, (name, until) in enumerate(zip(names, values[1:], strict=False)):
-        limit = f"{float(f'{until.from_usd_per_hour:.2g}'):,g}"
-        parts.append(
-            f"{name} where an hour is worth below {limit} USD" if place == 0 else f"{name} up to {limit}"
-        )
-    return f"{', '.join(parts)}, {names[-1]} above"
+        limit = _hour_usd(until)
+        parts.append(f"up to {limit}: {name}" if place else f"worth less than {limit} USD: {name}")
+    return f"{'; '.join(parts)}; more: {names[-1]}"
 
 
-def answer_blocks(answer: Answer) -> tuple[Block, ...]:
+def answer_blocks(answer: Answer, *, is_brief: bool = False) -> tuple[Block, ...]:
     """The section with the answer itself."""
     best = answer.recommended
     if best is None:
         return refusal_blocks(answer)
-    return (facts(answer, best),)
+    return (facts(answer, best, is_brief=is_brief),)
 
 
 CONSTRAINTS: Final[dict[ConstraintName, tuple[str, str]]] = {

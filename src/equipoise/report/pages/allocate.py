@@ -1,0 +1,245 @@
+"""The page of an allocation: who gets how many and when, what that gives, and how sure it is."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from equipoise.decide.allocation.allocate import Allocation, Share
+from equipoise.decide.allocation.problem import ObjectiveName
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Table,
+    code,
+    note,
+)
+from equipoise.report.page import Page
+from equipoise.report.pages.answer.basis import notes_blocks
+from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.section import Section
+from equipoise.report.words import ABSENT, TIMES, count, listed, plural, printable, sentence
+from equipoise.units import HOUR_S, KWH_J, format_percent, format_si
+
+_OBJECTIVES: Final[dict[ObjectiveName, str]] = {
+    "time": "the least time over all jobs, waiting included",
+    "makespan": "the earliest end of the last job",
+    "cost": "the least money",
+    "energy": "the least energy",
+}
+_MOST_NAMES: Final = 3  # of the short form
+
+
+def _about(found: Allocation) -> str:
+    nodes = found.pool.cluster
+    pool = f"{count(nodes.num_accelerators)} {TIMES} {chip_of(nodes.accelerator.title)}"
+    return f"{plural(len(found.shares), 'job')} on {pool}, for {_OBJECTIVES[found.objective]}"
+
+
+def _headline(found: Allocation) -> str:
+    late = "" if found.is_feasible else "; not all deadlines can be kept"
+    return f"All done after {amounts.duration(found.makespan_s)}{late}"
+
+
+def _by_start(found: Allocation) -> list[Share]:
+    return sorted(found.shares, key=lambda share: (share.start_s, share.job.name))
+
+
+def _table(found: Allocation, shares: list[Share]) -> Table:
+    has_deadlines = any(math.isfinite(each.job.deadline_s) for each in found.shares)
+    return Table(
+        name="allocation-jobs",
+        caption="The schedule",
+        columns=(
+            Column(title="Job", is_header=True),
+            Column(title="N", is_number=True, meaning="number of accelerators"),
+            Column(title="Starts", is_number=True),
+            Column(title="Done", is_number=True),
+            *((Column(title="Deadline"),) if has_deadlines else ()),
+            Column(title="USD", is_number=True),
+            Column(title="Takes", is_number=True),
+        ),
+        rows=tuple(tuple(_cells(found, each, with_deadline=has_deadlines)) for each in shares),
+    )
+
+
+def _cells(found: Allocation, each: Share, *, with_deadline: bool) -> Iterator[Cell]:
+    size, usd = each.candidate.num_accelerators, _usd(each)
+    yield Cell(text=printable(each.job.name), key=each.job.name)
+    yield Cell(text=count(size), key=size)
+    yield Cell(text=_moment(found, each.start_s), key=each.start_s)
+    yield Cell(text=_moment(found, each.end_s.value), key=each.end_s.value)
+    if with_deadline:
+        yield _deadline(found, each)
+    yield Cell(text=ABSENT if usd is None else amounts.money(usd).removesuffix(" USD"), key=usd)
+    yield Cell(text=amounts.duration(each.time_s.value), key=each.time_s.value)
+
+
+def _usd(each: Share) -> float | None:
+    if each.hourly_electricity_usd is not None:
+        return each.hourly_electricity_usd
+    return None if each.candidate.usd is None else each.candidate.usd.value
+
+
+def _moment(found: Allocation, seconds: float) -> str:
+    """A moment as the time from the beginning, or the time of day where prices depend on it."""
+    if found.pool.tariff is None:
+        return amounts.duration(seconds) if seconds else "at once"
+    minutes = round((seconds + found.pool.tariff.begin_s) / HOUR_S * 60)
+    days, within = divmod(minutes, 24 * 60)
+    return f"{within // 60:02d}:{within % 60:02d}{f' +{days} d' if days else ''}"
+
+
+def _deadline(found: Allocation, each: Share) -> Cell:
+    if not math.isfinite(each.job.deadline_s):
+        return Cell(text=ABSENT)
+    badge = Badge(text="kept", tone="good")
+    if each.late_s:
+        badge = Badge(text=f"late by {amounts.duration(each.late_s)}", tone="bad")
+    elif each.is_at_risk:
+        badge = Badge(text="at risk", tone="bad")
+    return Cell(text=_moment(found, each.job.deadline_s), key=each.job.deadline_s, badge=badge)
+
+
+def _facts(found: Allocation, *, most: int) -> Iterator[Fact]:
+    """What it gives and how sure that is. most: names of jobs that one line may list."""
+    if found.is_feasible:
+        yield Fact(label="In all", spans=(f"{_amount(found, found.value.value)}{_range(found)}",))
+        yield Fact(label="Optimal", spans=(_proof(found),))
+        simpler = (
+            f"{each.words}: {'not possible' if each.value is None else _amount(found, each.value)}"
+            for each in found.rivals
+        )
+        yield Fact(label="Simpler", spans=(sentence("; ".join(simpler)),))
+    else:
+        late = [_lateness(each) for each in found.shares if each.late_s]
+        yield Fact(label="Late", spans=(_names(late, most),))
+        is_proved = "proved by branch and bound" if found.is_certain else "of those tried; there may be one"
+        yield Fact(label="Optimal", spans=(f"No schedule keeps all deadlines: {is_proved}",))
+    risky = [printable(each.job.name) for each in found.shares if each.is_at_risk and not each.late_s]
+    if risky:
+        words = "late if every job took as long as its range allows"
+        yield Fact(label="At risk", spans=(f"{_names(risky, most)}: {words}",))
+    taken = [each.candidate for each in found.shares]
+    hours = math.fsum(each.accelerator_hours or 0.0 for each in taken)
+    energies = [each.energy_j.value for each in taken if each.energy_j is not None]
+    energy = f", {math.fsum(energies) / KWH_J:.3g} kWh" if len(energies) == len(taken) else ""
+    yield Fact(label="Uses", spans=(f"{format_si(hours)} accelerator-hours{energy}",))
+    yield Fact(label="Price", spans=(sentence(_price(found)),))
+    sources: dict[str, list[str]] = {}
+    for each in found.shares:
+        heaviest = max(each.candidate.estimates, key=lambda one: one.weight)
+        sources.setdefault(heaviest.name, []).append(printable(each.job.name))
+    words = "; ".join(f"{_names(names, most)}: {sentence(name)}" for name, names in sources.items())
+    yield Fact(label="Evidence", spans=(words,))
+
+
+def _range(found: Allocation) -> str:
+    """What the objective would be with all jobs at one end of their ranges."""
+    low, high = found.value.low, found.value.high
+    if low == high:
+        return ""
+    ends = f"{_amount(found, low)} to {_amount(found, high)}"
+    return f" ({ends} with all jobs at the ends of their ranges)"
+
+
+def _amount(found: Allocation, value: float) -> str:
+    if found.objective == "cost":
+        return amounts.money(value)
+    return amounts.energy(value) if found.objective == "energy" else amounts.duration(value)
+
+
+def _proof(found: Allocation) -> str:
+    solved = found.solved
+    how = "all at once" if found.is_side_by_side else "some wait for others"
+    if found.pool.tariff is not None and found.objective == "cost" and not found.is_side_by_side:
+        how = "moved into cheap hours where that pays"
+    if solved.is_proved:
+        return f"Yes ({how}): proved by {solved.method} over the sizes tried and all starts"
+    return (
+        f"The best found ({how}); none is better by more than {format_percent(round(solved.gap, 3))}: "
+        f"{solved.method} stopped after {count(solved.num_looked)} places"
+    )
+
+
+def _lateness(each: Share) -> str:
+    """By how much a job is late, and when it would be done with the pool to itself."""
+    alone = each.job.start_s + min(time.value for time in each.times.time_s)
+    even = "even " if alone > each.job.deadline_s else ""
+    by = amounts.duration(each.late_s)
+    return f"{printable(each.job.name)} by {by} ({even}alone: done after {amounts.duration(alone)})"
+
+
+def _names(jobs: Sequence[str], most: int) -> str:
+    """At most so many of the names, and how many more there are."""
+    shown = [*jobs[:most]]
+    more = len(jobs) - len(shown)
+    return listed([*shown, f"{more:,} more"] if more else shown)
+
+
+def _price(found: Allocation) -> str:
+    tariff, price = found.pool.tariff, found.pool.rates.price
+    rent = "" if price is None else f"{price.usd_per_accelerator_hour:.3g} USD per accelerator-hour"
+    if tariff is not None:
+        low, high = min(tariff.usd_per_kwh), max(tariff.usd_per_kwh)
+        more = f", and {rent}" if found.pool.is_rented and rent else ""
+        return f"Electricity at {low:g} to {high:g} USD per kWh by the hour{more}"
+    if price is None:
+        return "Not known: give --price"
+    return f"{rent} ({price.basis.partition(',')[0]})"
+
+
+def _strategies(found: Allocation) -> tuple[Block, ...]:
+    """The strategy of each job that has one; what the price rests on."""
+    items = tuple(
+        (f"{printable(each.job.name)}: ", code(sentence(each.candidate.strategy_text)))
+        for each in _by_start(found)
+        if each.candidate.strategy_text
+    )
+    price = found.pool.rates.price
+    basis = () if price is None else (note(sentence(f"Price: {price.basis}.")),)
+    return (*((Bullets(items=items),) if items else ()), *basis)
+
+
+def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
+    """The schedule, what it gives and how sure that is, on one screen."""
+    shares = _by_start(found)
+    left_out = len(shares) - num_rows
+    more = (
+        *((plural(left_out, "job"),) if left_out > 0 else ()),
+        "strategies",
+        plural(len(found.notes), "note"),
+    )
+    return (
+        _table(found, shares[:num_rows]),
+        Facts(items=tuple(_facts(found, most=_MOST_NAMES))),
+        note(f"More with --full: {', '.join(more)}."),
+    )
+
+
+ALLOCATION: Final[Page[Allocation]] = Page(
+    title=_headline,
+    about=_about,
+    headline=_headline,
+    summary=lambda _: (),
+    sections=(
+        Section(
+            name="jobs",
+            title="The schedule",
+            needs=("shares",),
+            blocks=lambda found: (
+                _table(found, _by_start(found)),
+                Facts(items=tuple(_facts(found, most=len(found.shares)))),
+            ),
+        ),
+        Section(name="strategies", title="Strategies", needs=("shares",), blocks=_strategies),
+        Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
+    ),
+    closing=lambda _: ("Times that nobody has measured are predictions.",),
+    brief=_brief,
+)

@@ -1,0 +1,89 @@
+"""Answers to questions of the bank, asked anew: the text fits one screen, the document obeys its schema."""
+
+import importlib.util
+import json
+
+import jsonschema
+import pytest
+from questions import asking_folder, questions, write_sweep_tables
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from equipoise.cli.app import _app
+from equipoise.report.schema import VERSIONS, shipped
+
+NUM_LINES, NUM_COLUMNS = 25, 80
+# The longest answers known, beside every sixth question.
+LONGEST = (
+    *("four-systems-spot", "three-systems", "config-file", "deadline-hours", "buy", "two-systems-budget"),
+    "terms-of-one-of-two",
+    *("ask-tokens-two-systems", "ask-model-experts", "predict-lora-h200-default", "allocate-mixed"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with asking_folder() as made:
+        write_sweep_tables(made)
+        yield made
+
+
+def shown():
+    """The questions to ask: those of models in code where PyTorch is installed."""
+    has_torch = importlib.util.find_spec("torch") is not None
+    return [
+        each
+        for place, each in enumerate(questions())
+        if (place % 6 == 0 or each.name in LONGEST)
+        and not each.this_machine
+        and (has_torch or each.theme != "own_models")
+    ]
+
+
+@pytest.fixture(scope="module")
+def answers(folder):
+    """What the command line prints, and the document, of each question with an answer."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", str(NUM_COLUMNS))
+        patch.setenv("EQUIPOISE_LEDGER", str(folder / "ledger.jsonl"))
+        runner, app = CliRunner(), _app()
+        for each in shown():
+            ended = runner.invoke(app, [each.verb, *each.arguments, "--json-out", "answer.json"])
+            if ended.exit_code == 0:
+                document = json.loads((folder / "answer.json").read_bytes())
+                found[each.name] = (ended.stdout.splitlines(), document)
+    assert set(LONGEST) <= found.keys()
+    assert len(found) >= 35
+    return found
+
+
+def test_answers_fit_a_screen(answers):
+    sizes = {name: (len(lines), max(map(cell_len, lines))) for name, (lines, _) in answers.items()}
+    assert {name: size for name, size in sizes.items() if size[0] > NUM_LINES or size[1] > NUM_COLUMNS} == {}
+
+
+def test_the_recommended_row_is_marked(answers):
+    marked = {
+        name: sum(line.rstrip().endswith("recommended") for line in lines)
+        for name, (lines, document) in answers.items()
+        if document.get("recommended") and len(document["candidates"]) > 1
+    }
+    assert "terms-of-one-of-two" in marked
+    assert {name: number for name, number in marked.items() if number != 1} == {}
+
+
+def test_documents_obey_the_schemas_that_ship(answers):
+    validators = {
+        each["$id"]: jsonschema.Draft202012Validator(each) for each in map(shipped, sorted(VERSIONS))
+    }
+    documents = {name: document for name, (_, document) in answers.items()}
+    assert {each["schema"] for each in documents.values()} == validators.keys()
+    errors = {
+        name: jsonschema.exceptions.best_match(validators[each["schema"]].iter_errors(each))
+        for name, each in documents.items()
+    }
+    assert {
+        name: f"{error.json_path}: {error.message}"[:300] for name, error in errors.items() if error
+    } == {}

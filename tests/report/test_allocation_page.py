@@ -1,0 +1,52 @@
+"""The page of an allocation: its figures are those of the record, and its short form fits a screen."""
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+import equipoise
+from equipoise.report.format import duration
+from equipoise.report.pages.allocate import ALLOCATION
+from equipoise.report.terminal import LEAST_ROWS, SCREEN_LINES, render
+
+NUM_JOBS = 40
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Many short trainings of one's own times; the last cannot keep its deadline, which makes all of it late."""
+    path = tmp_path_factory.mktemp("jobs") / "jobs.toml"
+    job = '[[job]]\nname = "training {}"\ntimes = {{ 8 = "{} min" }}\n'
+    path.write_text(
+        "".join(job.format(number, 10 + number) for number in range(NUM_JOBS)) + 'deadline = "30 min"\n'
+    )
+    return equipoise.allocate(path, accelerator="320x h100-sxm5-80gb")
+
+
+def printed(found, *, full, width=80):
+    console = Console(width=width, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(ALLOCATION, found.record, console, full=full)
+    return capture.get()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["one screen", "full"])
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_no_line_is_longer_than_the_terminal(found, full, width):
+    assert max(map(cell_len, printed(found, full=full, width=width).splitlines())) <= width
+
+
+def test_the_short_form_of_many_jobs_fits_a_screen(found):
+    text = printed(found, full=False)
+    assert text.count("training") >= LEAST_ROWS
+    assert len(text.splitlines()) <= SCREEN_LINES
+
+
+def test_the_long_form_and_the_page_have_every_job(found):
+    text, page = printed(found, full=True), found.to_html().replace("\N{NO-BREAK SPACE}", " ")
+    for share in found.record.shares:
+        assert share.job.name in text
+        assert share.job.name in page
+    assert duration(found.record.makespan_s) in text
+    late = next(share for share in found.record.shares if share.late_s)
+    assert f"late by {duration(late.late_s)}" in text
