@@ -19,7 +19,10 @@ AMOUNTS = (
     "work_s", "time_s", "step_s", "goodput", "usd", "energy_j", "carbon_kg", "speedup", "mfu",
     "tokens_per_s_per_accelerator", "num_samples", "num_steps", "power_w", "disagreement",
 )  # fmt: skip
-FACTS = ("strategy", "global_batch_samples", "price", "num_nodes", "published", "grade", "why_not", "memory")
+FACTS = (
+    "strategy", "global_batch_samples", "price", "num_nodes", "published", "grade", "why_not", "memory",
+    "mfu_precision", "order_bound",
+)  # fmt: skip
 
 
 def numbers(amount):
