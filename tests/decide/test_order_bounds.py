@@ -85,7 +85,8 @@ def test_every_pair_of_comparable_chips_keeps_the_order_at_every_published_size(
                     continue
                 number += 1
                 slow = deciding(2.0 * time_s, bounds[size])
-                assert slow is not None and slow.kind == "at_most", (chip.slug, slug, size)
+                assert slow is not None, (chip.slug, slug, size)
+                assert slow.kind == "at_most", (chip.slug, slug, size)
                 assert slow.time_s <= time_s * (1 + 1e-9), (chip.slug, slug, size)
                 again = deciding(slow.time_s, bounds[size])
                 assert again is None or again == slow
@@ -139,6 +140,7 @@ def test_what_is_carried_bounds_from_above_alone():
     (upper,) = order_bounds(better, [(lesser, made(100.0, "carried"))])[8]
     assert (upper.kind, upper.time_s) == ("at_most", pytest.approx(100.0))
     assert order_bounds(lesser, [(better, made(100.0, "carried"))]) == {}
+    assert order_bounds(lesser, [(better, made(100.0, "published"))], has_results=True) == {}
     (lower,) = order_bounds(lesser, [(better, made(100.0, "published"))])[8]
     assert (lower.kind, lower.time_s) == ("at_least", pytest.approx(100.0))
 

@@ -452,7 +452,7 @@ def _bounds(
             found = carried_by_model(found, modelled)
         if found is not None:
             others.append((nodes, found))
-    return order_bounds(system.cluster, others)
+    return order_bounds(system.cluster, others, has_results=near is None)
 
 
 def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve: bool) -> PublishedEvidence:

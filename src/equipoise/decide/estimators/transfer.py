@@ -187,11 +187,12 @@ class OrderBound:
 
 
 def order_bounds(
-    nodes: Cluster, others: Sequence[tuple[Cluster, Estimates]]
+    nodes: Cluster, others: Sequence[tuple[Cluster, Estimates]], *, has_results: bool = False
 ) -> dict[int, tuple[OrderBound, ...]]:
     """By size, the closest bound of either kind.
 
     nodes: of the chip asked about. others: usual nodes of other chips with results, and their estimates.
+    has_results: whether the chip has results of its own, which say more than a better chip's slow ones.
     Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
     only carried to a size is no bound from below: as a rule results of worse chips are faster than that.
     Source: docs/experiments/0021.
@@ -201,7 +202,7 @@ def order_bounds(
         for size, each in estimates.by_size.items():
             for kind in _KINDS:
                 better, worse = (nodes, other) if kind == "at_most" else (other, nodes)
-                is_bound = kind == "at_most" or estimates.grade[size] == "published"
+                is_bound = kind == "at_most" or (not has_results and estimates.grade[size] == "published")
                 if is_bound and is_ordered(better, worse, size):
                     found.setdefault(size, []).append(
                         OrderBound(
