@@ -127,6 +127,7 @@ def test_an_a6000_is_no_slower_than_the_published_a5000():
     assert two.work_s.value <= 20_585.31
     bound = answer.recommended.order_bound
     assert bound.accelerator == "rtx-a5000-pcie-24gb"
+    assert (two.grade, two.mfu) == ("carried", None)
     assert any("RTX A5000" in note and "stated fact" in note for note in answer.notes)
 
 

@@ -110,7 +110,8 @@ def rates_of(asked: TrainingQuery, system: AskedSystem, terms: PriceTerms) -> Ra
 def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBound]) -> _Sized:
     """The combined estimate of one size; references count only where nobody else estimates it.
 
-    What was neither submitted nor measured on the size itself keeps the bounds.
+    What was neither submitted nor measured on the size itself keeps the bounds; a time that one decided is
+    carried over from that chip.
     """
     known = [each for each in estimates if size in each.by_size]
     counted = [each for each in known if not each.is_reference] or known
@@ -127,7 +128,7 @@ def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBoun
         work_s=work_s if bound is None else scaled(work_s, bound.time_s / work_s.value),
         estimates=tuple(replace(each.by_size[size], weight=weights.get(each.name, 0.0)) for each in known),
         disagreement=combined.disagreement,
-        grade=grade,
+        grade=grade if bound is None else "carried",
         order_bound=bound,
     )
 
