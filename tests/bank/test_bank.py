@@ -153,19 +153,17 @@ def alike(*without):
 
 
 def freedom(before, after):
-    """Breaches of law 3, but for sizes that only the tighter limit brings, itself and its doublings.
+    """Breaches of law 3, but for a limit that is no usual size: itself is a candidate.
 
-    With a single size that may be taken there is no curve, so no speedup; it is unknown, not another.
+    Under a larger limit it is not, for no finite set of sizes holds every smaller limit.
     """
     most = before["question"]["max_accelerators"]
-    own = () if most is None else (most, 2 * most, 4 * most, 8 * most)
-    gone = [each["id"] for each in before["candidates"] if each["num_accelerators"] in own]
-    missing = {f"law 3: {name} is a candidate no more" for name in gone}
-    return [
-        each
-        for each in laws.freedom(before, after)
-        if each not in missing and ": speedup was None and is " not in each
-    ]
+    missing = {f"law 3: {each['id']} is a candidate no more" for each in at_size(before, most)}
+    return [each for each in laws.freedom(before, after) if each not in missing]
+
+
+def at_size(document, number):
+    return [each for each in document["candidates"] if each["num_accelerators"] == number]
 
 
 def looser(one, other):
@@ -218,14 +216,15 @@ def _other_numbers(first, second):
     return [
         f"{mine['id']}: {key} is {mine[key]!r} and {theirs[key]!r}"
         for mine in first["candidates"]
-        if (theirs := rows.get(mine["id"])) is not None and same_offer(mine, theirs)
+        if (theirs := rows.get(mine["id"])) is not None and mine["price"] == theirs["price"]
+        if node_size(first, mine) == node_size(second, theirs)
         for key in ("work_s", "time_s", "usd", "energy_j", "strategy", "memory", "estimates", "published")
         if not laws.same(mine[key], theirs[key], rel=RELATIVE)
     ]
 
 
-def same_offer(one, other):
-    return one["price"] == other["price"] and one["num_nodes"] == other["num_nodes"]
+def node_size(document, candidate):
+    return next(each["node_size"] for each in document["systems"] if each["name"] == candidate["accelerator"])
 
 
 def test_better_chips_are_never_slower_in_a_recorded_answer():

@@ -19,7 +19,10 @@ AMOUNTS = (
     "work_s", "time_s", "step_s", "goodput", "usd", "energy_j", "carbon_kg", "speedup", "mfu",
     "tokens_per_s_per_accelerator", "num_samples", "num_steps", "power_w", "disagreement",
 )  # fmt: skip
-FACTS = ("strategy", "global_batch_samples", "price", "num_nodes", "published", "grade", "why_not", "memory")
+FACTS = (
+    "strategy", "global_batch_samples", "price", "num_nodes", "published", "grade", "why_not", "memory",
+    "mfu_precision", "order_bound",
+)  # fmt: skip
 
 
 def numbers(amount):
@@ -77,6 +80,37 @@ def test_more_freedom_never_makes_the_objective_worse(question, less, more, obje
     ours, theirs = (getattr(each.recommended, field) for each in (before, after))
     if ours is not None:
         assert theirs.value <= ours.value * (1 + EQUAL)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, {2}), (2, {2, 4}), (3, {2, 3, 4}), (96, {96, 128})])
+def test_beyond_a_limit_the_next_usual_size_is_shown(most, expected):
+    asked = SMALL | {"global_batch": 96, "max_accelerators": most}
+    assert expected <= {each.num_accelerators for each in ask(asked).candidates}
+    assert max(each.num_accelerators for each in ask(asked).candidates) == max(expected)
+
+
+def test_a_speedup_is_known_whatever_the_limit():
+    one, more = (
+        {each.num_accelerators: each.speedup for each in ask(SMALL | {"max_accelerators": most}).candidates}
+        for most in (1, 8)
+    )
+    assert one[2] is not None
+    assert numbers(one[2]) == pytest.approx(numbers(more[2]), rel=EQUAL)
+
+
+def test_mfu_is_over_the_peak_of_the_precision_that_was_run():
+    # H100 SXM: 989.4 TFLOP/s dense in bf16, twice that in fp8; 6 x 8.03e9 FLOP per token and attention.
+    found = {}
+    for precision, peak in (("bf16", 989.4e12), ("fp8", 1978.9e12)):
+        best = ask(PRETRAINING, precision=precision, accelerators="64", max_accelerators=None).recommended
+        assert best.mfu_precision == precision
+        found[precision] = best.mfu * peak * 64 * best.step_s.value / best.global_batch_samples
+    assert found["bf16"] == pytest.approx(found["fp8"], rel=1e-3)
+
+
+def test_times_of_published_results_have_no_mfu():
+    for each in ask(LORA).candidates:
+        assert (each.mfu is None) == (each.mfu_precision is None) == (each.grade in {"published", "carried"})
 
 
 def test_what_a_system_has_does_not_depend_on_the_order_of_systems():

@@ -186,6 +186,17 @@ def test_one_law_alone_is_fitted_to_the_groups_own_points():
     assert found.evidence[0].source_uri is None or "somebody/results" in found.evidence[0].source_uri
 
 
+def test_one_law_alone_takes_one_round_the_newest_with_enough_sizes():
+    # v4.0 has two sizes, too few for the two parameters of the law; older rounds are not mixed in.
+    newer = table(*(entry("v4.0", H100, size, 4_000.0 / size**0.9) for size in (8, 16)))
+    scores = pl.concat([published(), newer])
+    found = predicted(scores, workload="bert", accelerator=[H100], law="power", at="128")
+    assert found.round == "v3.0"
+    assert {each.ref.partition("/")[0] for each in found.evidence} == {"v3.0"}
+    assert found.law.values["exponent"] == pytest.approx(0.9, rel=1e-6)
+    assert any("v3.0" in note and "--round" in note for note in found.notes)
+
+
 def test_two_own_sizes_are_enough_beside_published_ones(own):
     times_s = 3.0 * 12_000.0 * 0.64 / np.array([8.0, 16.0]) ** 0.9
     found = predicted(

@@ -72,6 +72,8 @@ def candidate(size, *, system="h100-sxm5-80gb", title="NVIDIA H100 SXM5 80 GB", 
         electricity_usd=None,
         interrupted=None,
         mfu=0.41,
+        mfu_precision="bf16",
+        order_bound=None,
         tokens_per_s_per_accelerator=1234.5,
         memory=Memory(
             needed_bytes=60e9, available_bytes=80e9, by_kind_bytes={"weights": 40e9, "activations": 20e9}

@@ -4,6 +4,7 @@ What a system is assessed to be depends on the question and on nothing else that
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,13 +20,20 @@ from equipoise.decide.estimators.published import (
     PublishedEvidence,
     at_users_level,
     carried_by_model,
-    ended_at,
     largest_known,
     published_estimates,
     published_evidence,
     published_sizes,
+    results_at_size,
 )
-from equipoise.decide.estimators.transfer import NearChip, carried_over, nearest_chip, transfer_record
+from equipoise.decide.estimators.transfer import (
+    NearChip,
+    OrderBound,
+    carried_over,
+    nearest_chip,
+    order_bounds,
+    transfer_record,
+)
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.query import USUAL_MOST, TrainingQuery
 from equipoise.decide.strategies.problem import Problem, problem
@@ -38,9 +46,11 @@ from equipoise.decide.user_evidence.level import UserLevel, fitted_estimates, le
 from equipoise.decide.user_evidence.steps import recasts, user_steps
 from equipoise.decide.user_evidence.trace_checks import TraceCheck, checks, ran_elsewhere
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.runs.queries import comparable
 from equipoise.scaling.equilibrium import Limit
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import at_least_as_good
 
 _DOUBLINGS_AROUND: Final = 3
 _SMALL: Final = 16  # up to so many accelerators every number is tried
@@ -51,13 +61,15 @@ _NUM_STRATEGIES: Final = 3
 class SizeRange:
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
-    limited_by: whose limit `most` is.
+    limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
+    just below it (law 3); None around a single size, where all that are tried are shown.
     """
 
     tried: tuple[int, ...]
     fewest: int
     most: int
     limited_by: Limit
+    next_usual: int | None = None
     listed: frozenset[int] | None = None
 
     @property
@@ -76,6 +88,15 @@ class SizeRange:
             return num_accelerators in self.listed
         return self.fewest <= num_accelerators <= self.most
 
+    def shows(self, num_accelerators: int) -> bool:
+        """Whether a size is a candidate: it may be taken, or shows what more would do.
+
+        Sizes below those asked about are for the curve alone.
+        """
+        if num_accelerators <= self.most:
+            return self.holds(num_accelerators)
+        return self.next_usual in {None, num_accelerators}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
@@ -83,7 +104,8 @@ class Assessment:
 
     cluster: with links as the tables or the user's files state them. survey: None where the model cannot
     search. published: None where nothing published is asked about. learnt: what the user's own steps made of
-    the model. transferred: the chip whose results were carried over. missing: what would give estimates.
+    the model. transferred: the chip whose results were carried over. bounds: by size, what other chips take,
+    within which estimated times have to lie. missing: what would give estimates.
     """
 
     system: AskedSystem
@@ -94,6 +116,7 @@ class Assessment:
     published: PublishedEvidence | None
     learnt: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
+    bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -144,11 +167,12 @@ def assess(inputs: Inputs, system: AskedSystem) -> Assessment:
         system=system,
         sizes=sizes,
         cluster=system.cluster,
-        estimates=tuple(ended_at(each, sizes.shown_most) for each in estimates),
+        estimates=tuple(estimates),
         survey=survey,
         published=published,
         learnt=learnt,
         transferred=near,
+        bounds=_bounds(inputs, system, sizes, estimates, near=near),
         traces=traced,
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
@@ -188,10 +212,11 @@ def size_range(inputs: Inputs, system: AskedSystem) -> SizeRange:
         listed = None if asked.sizes.is_range else frozenset(asked.sizes.listed)
         tried = set(asked.sizes.listed) if listed else _ladder(node_size, fewest, most)
         return SizeRange(
-            tried=tuple(sorted(tried | {_beyond(most)})),
+            tried=tuple(sorted(tried | _beyond(node_size, most))),
             fewest=fewest,
             most=most,
             limited_by="question",
+            next_usual=_next_usual(node_size, most),
             listed=listed,
         )
     most = min(limits) if limits else max((USUAL_MOST, *known, *inputs.also_sizes))
@@ -199,10 +224,11 @@ def size_range(inputs: Inputs, system: AskedSystem) -> SizeRange:
     tried = _ladder(node_size, min(least, most), most) | {each for each in known if each <= most}
     kept = sorted(tried | set(inputs.also_sizes))[-(MAX_SIZES - 1) :]
     return SizeRange(
-        tried=(*kept, _beyond(most)) if _beyond(most) not in kept else tuple(kept),
+        tried=tuple(sorted({*kept, *_beyond(node_size, most)})),
         fewest=1,
         most=most,
         limited_by="question" if limits else "catalogue",
+        next_usual=_next_usual(node_size, most),
     )
 
 
@@ -210,9 +236,13 @@ def _ladder(node_size: int, fewest: int, most: int) -> set[int]:
     """Powers of two, those of whole nodes, both ends; every number where there are few."""
     if most <= _SMALL and most <= max(node_size, 1):
         return set(range(fewest, most + 1))
-    steps = range(math.ceil(math.log2(most)) + 1)
-    sizes = {2**step for step in steps} | {node_size * 2**step for step in steps}
-    return {each for each in sizes if fewest <= each <= most} | {fewest, most}
+    return {each for each in _usual(node_size, most) if fewest <= each <= most} | {fewest, most}
+
+
+def _usual(node_size: int, most: int) -> set[int]:
+    """Powers of two, and nodes times them, up to at least twice as many as `most`."""
+    steps = range(math.ceil(math.log2(most)) + 2)
+    return {2**step for step in steps} | {node_size * 2**step for step in steps}
 
 
 def _around(size: int) -> SizeRange:
@@ -229,9 +259,14 @@ def _around(size: int) -> SizeRange:
     )
 
 
-def _beyond(most: int) -> int:
+def _next_usual(node_size: int, most: int) -> int:
     """The size that shows what more would do."""
-    return min(2 * most, MAX_ACCELERATORS)
+    return min(MAX_ACCELERATORS, *(each for each in _usual(node_size, most) if each > most))
+
+
+def _beyond(node_size: int, most: int) -> set[int]:
+    """The sizes tried beyond the most that may be taken: curves go on to its double."""
+    return {min(2 * most, MAX_ACCELERATORS), _next_usual(node_size, most)}
 
 
 def is_batch_of_nobody(inputs: Inputs) -> bool:
@@ -362,18 +397,8 @@ def _transferred(
     near = nearest_chip(results_of(inputs.scores).best, slug, chip, sizes.tried, inputs.catalogue)
     if near is None:
         return None, None
-    batch = inputs.asked.global_batch_samples
-    question = CurveQuestion(
-        workload=slug,
-        accelerator=near.chip.slug,
-        sizes=sizes.tried,
-        catalogue=inputs.catalogue,
-        global_batch_samples=None if batch is None else float(batch),
-    )
     try:
-        submitted = published_estimates(
-            published_evidence(inputs.scores, question, with_results=batch is None)
-        )
+        submitted = published_estimates(_elsewhere(inputs, near.chip.slug, sizes, with_curve=True))
         there = problem(
             inputs.training,
             inputs.catalogue.cluster(near.chip.slug),
@@ -395,6 +420,58 @@ def _transferred(
     return (None, None) if found is None else (near, carried_by_model(found, modelled))
 
 
+def _bounds(
+    inputs: Inputs,
+    system: AskedSystem,
+    sizes: SizeRange,
+    estimates: Sequence[Estimates],
+    *,
+    near: NearChip | None,
+) -> dict[int, tuple[OrderBound, ...]]:
+    """What results of other chips of its maker say of the times of a system; nothing beside the user's runs.
+
+    Where no result is of the chip itself, what is carried to a size from the others' results counts too.
+    """
+    assert system.cluster is not None
+    kinds = {each.estimator for each in estimates}
+    if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.asked.round:
+        return {}
+    slug, own = inputs.training.workload.slug, system.cluster.accelerator
+    modelled = next((each for each in estimates if each.estimator == "model"), None)
+    others = []
+    for name in comparable(inputs.scores, workload=slug)["accelerator"].drop_nulls().unique().sort():
+        try:
+            nodes = inputs.catalogue.cluster(name)
+        except SpecError:  # what nobody states of its node
+            continue
+        chip = nodes.accelerator
+        if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
+            continue
+        found = published_estimates(_elsewhere(inputs, name, sizes, with_curve=near is not None))
+        if found is not None and near is not None and modelled is not None:
+            found = carried_by_model(found, modelled)
+        if found is not None:
+            others.append((nodes, found))
+    return order_bounds(system.cluster, others, has_results=near is None)
+
+
+def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve: bool) -> PublishedEvidence:
+    """What is published of the training on another chip; without a curve the results alone."""
+    assert inputs.scores is not None
+    slug, batch = inputs.training.workload.slug, inputs.asked.global_batch_samples
+    if not with_curve:
+        at_size = {} if batch is not None else results_at_size(inputs.scores, slug, accelerator)
+        return PublishedEvidence(at_size=at_size, curve=None)
+    question = CurveQuestion(
+        workload=slug,
+        accelerator=accelerator,
+        sizes=sizes.tried,
+        catalogue=inputs.catalogue,
+        global_batch_samples=None if batch is None else float(batch),
+    )
+    return published_evidence(inputs.scores, question, with_results=batch is None)
+
+
 def _by_runs_alone(inputs: Inputs, system: AskedSystem) -> Assessment:
     """A machine that only the user's own runs are of: ranks on processors, or an unknown chip."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
@@ -414,7 +491,7 @@ def _by_runs_alone(inputs: Inputs, system: AskedSystem) -> Assessment:
             tried=tuple(within), fewest=1, most=most, limited_by="data" if limit is None else "question"
         ),
         cluster=None,
-        estimates=() if found is None or not within else (ended_at(found, most),),
+        estimates=() if found is None or not within else (found,),
         survey=None,
         published=None,
         traces=traces,

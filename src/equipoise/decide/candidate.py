@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from equipoise.decide.estimate import Estimate, Grade, PublishedResult
+from equipoise.decide.estimators.transfer import OrderBound
 from equipoise.economics import Price, PriceTerms
 from equipoise.economics.interruptions import Interrupted
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import Precision, Strategy
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 
@@ -76,9 +77,11 @@ class Candidate:
     where it cannot be estimated (`why_not`). step_s: work_s over the number of steps, so with what evaluation
     takes where published results hold it; model: the step as the performance model times it. energy_j: of the
     whole system, with the building where a PUE was given. mfu: FLOP of the model over those of the
-    accelerators' peak in the strategy's precision, at step_s. disagreement: the factor by which the interval
-    of the time was widened because estimators differ, 1 where they do not. speedup: over the smallest size
-    known of the system, with its own interval: errors that both share cancel.
+    accelerators' peak in mfu_precision, at step_s; None where the time rests on published results, whose
+    precision is not stated. disagreement: the factor by which the interval of the time was widened because
+    estimators differ, 1 where they do not. speedup: over the smallest size known of the system, with its own
+    interval: errors that both share cancel. order_bound: the time of another chip that work_s was moved to,
+    because no better chip of a maker is slower.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "pays_usd_per_hour")
@@ -107,6 +110,7 @@ class Candidate:
     electricity_usd: Interval | None
     interrupted: Interrupted | None
     mfu: float | None
+    mfu_precision: Precision | None
     tokens_per_s_per_accelerator: float | None
     memory: Memory | None
     model: ModelStep | None
@@ -114,6 +118,7 @@ class Candidate:
     constraints: tuple[Constraint, ...]
     estimates: tuple[Estimate, ...]
     published: tuple[PublishedResult, ...]
+    order_bound: OrderBound | None
     disagreement: float
     grade: Grade
 

@@ -10,6 +10,8 @@ from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.candidate import Candidate, Constraint, ConstraintName, Memory, ModelStep, UserRun
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimate import Estimate, Estimates, Grade, probability_within, scaled, with_log_sd
+from equipoise.decide.estimators.published import ended_at
+from equipoise.decide.estimators.transfer import OrderBound, deciding
 from equipoise.decide.mixtures import system_rates
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Curve, Group
@@ -19,6 +21,7 @@ from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, ele
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.uncertain import exact, product
 from equipoise.scaling.law import FloatArray
+from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import Interval
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
@@ -58,13 +61,14 @@ class _Sized:
     estimates: tuple[Estimate, ...]
     disagreement: float
     grade: Grade
+    order_bound: OrderBound | None
 
 
 def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidates:
     """Every size that some estimator has a time of, on each of the system's terms."""
     system, asked = assessment.system, inputs.asked
     sized = [
-        _sized(assessment.estimates, size)
+        _sized(assessment.estimates, size, assessment.bounds.get(size, ()))
         for size in assessment.sizes.tried
         if any(size in each.by_size for each in assessment.estimates)
     ]
@@ -75,11 +79,10 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
     sizes = assessment.sizes
     for terms, paid in rates.items():
         members = [_candidate(inputs, assessment, each, terms, paid) for each in sized]
-        # Sizes below those asked about are for the curve alone; larger ones show what more would do.
         found += [
             each
             for each in _with_speedup(members, assessment.estimates)
-            if sizes.holds(each.num_accelerators) or each.num_accelerators > sizes.most
+            if sizes.shows(each.num_accelerators)
         ]
         curve = None if drawn is None else _curve(assessment, members, drawn)
         if curve is not None:
@@ -104,8 +107,12 @@ def rates_of(asked: TrainingQuery, system: AskedSystem, terms: PriceTerms) -> Ra
     return system_rates(system, terms, region=asked.region, power=power)
 
 
-def _sized(estimates: Sequence[Estimates], size: int) -> _Sized:
-    """The combined estimate of one size; references count only where nobody else estimates it."""
+def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBound]) -> _Sized:
+    """The combined estimate of one size; references count only where nobody else estimates it.
+
+    What was neither submitted nor measured on the size itself keeps the bounds; a time that one decided is
+    carried over from that chip.
+    """
     known = [each for each in estimates if size in each.by_size]
     counted = [each for each in known if not each.is_reference] or known
     combined = combine(
@@ -113,12 +120,16 @@ def _sized(estimates: Sequence[Estimates], size: int) -> _Sized:
     )
     weights = dict(zip([each.name for each in counted], combined.weights, strict=True))
     grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]
+    grade = min(grades, key=_GRADES.index)
+    bound = None if grade in {"measured", "published"} else deciding(combined.time.value, bounds)
+    work_s = combined.time
     return _Sized(
         num_accelerators=size,
-        work_s=combined.time,
+        work_s=work_s if bound is None else scaled(work_s, bound.time_s / work_s.value),
         estimates=tuple(replace(each.by_size[size], weight=weights.get(each.name, 0.0)) for each in known),
         disagreement=combined.disagreement,
-        grade=min(grades, key=_GRADES.index),
+        grade=grade if bound is None else "carried",
+        order_bound=bound,
     )
 
 
@@ -129,7 +140,7 @@ def _candidate(
     best = _best_strategy(assessment, size)
     run = _fastest_run(inputs, assessment, size)
     batch = _batch(inputs, best, run)
-    return priced_candidate(
+    priced = priced_candidate(
         inputs,
         assessment,
         terms,
@@ -143,6 +154,7 @@ def _candidate(
         disagreement=sized.disagreement,
         grade=sized.grade,
     )
+    return replace(priced, order_bound=sized.order_bound)
 
 
 def priced_candidate(
@@ -187,6 +199,7 @@ def priced_candidate(
     steps = None if samples is None or global_batch_samples is None else samples / global_batch_samples
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
     power = rates.accelerator_power_w
+    precision = _ran_in(assessment, timed, run, grade)
     candidate = Candidate(
         system=system.name,
         title=system.title,
@@ -211,7 +224,8 @@ def priced_candidate(
         carbon_kg=None if paid is None else paid.carbon,
         electricity_usd=None if paid is None else paid.electricity,
         interrupted=stopped,
-        mfu=_mfu(assessment, timed, step_s),
+        mfu=None if precision is None else _mfu(assessment, timed, step_s, precision),
+        mfu_precision=precision,
         tokens_per_s_per_accelerator=_token_rate(inputs, global_batch_samples, step_s, size),
         memory=_memory(assessment, timed),
         model=None
@@ -221,6 +235,7 @@ def priced_candidate(
         constraints=(),
         estimates=estimates,
         published=() if assessment.published is None else assessment.published.at_size.get(size, ()),
+        order_bound=None,
         disagreement=disagreement,
         grade=grade,
     )
@@ -268,6 +283,7 @@ def timed_candidate(
         electricity_usd=paid.electricity,
         interrupted=None,
         mfu=None,
+        mfu_precision=None,
         tokens_per_s_per_accelerator=None,
         memory=None,
         model=None,
@@ -275,6 +291,7 @@ def timed_candidate(
         constraints=(),
         estimates=(estimate,),
         published=(),
+        order_bound=None,
         disagreement=1.0,
         grade=grade,
     )
@@ -341,10 +358,26 @@ def _batch(inputs: Inputs, best: TimedStrategy | None, run: UserRun | None) -> i
     return inputs.training.global_batch_samples if run is None else run.global_batch_samples
 
 
-def _mfu(assessment: Assessment, timed: TimedStrategy | None, step_s: Interval | None) -> float | None:
+def _ran_in(
+    assessment: Assessment, timed: TimedStrategy | None, run: UserRun | None, grade: Grade
+) -> Precision | None:
+    """The precision that the time is of; None where nobody states it, as published results do not.
+
+    Steps of the user that the model learnt from are of the strategy that is advised.
+    """
+    if timed is None or grade in {"published", "carried"}:
+        return None
+    if grade == "measured" and assessment.learnt is None:
+        return next((each for each in PRECISIONS if run is not None and each == run.precision), None)
+    return timed.strategy.precision
+
+
+def _mfu(
+    assessment: Assessment, timed: TimedStrategy | None, step_s: Interval | None, precision: Precision
+) -> float | None:
     if timed is None or step_s is None or assessment.survey is None:
         return None
-    return assessment.survey.problem.mfu(timed.strategy, step_s.value)
+    return assessment.survey.problem.mfu(timed.strategy, step_s.value, precision)
 
 
 def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size: int) -> float | None:
@@ -379,7 +412,7 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
     within = [each for each in sized if each.num_accelerators <= shown] or list(sized)
     if len(within) < _ENOUGH_SIZES:
         return None
-    found = combined_curves(assessment.estimates)
+    found = combined_curves([ended_at(each, shown) for each in assessment.estimates])
     if found is None:
         return None
     curves_s, domain = found
@@ -451,6 +484,7 @@ def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, ter
             grade=candidate.grade,
         ),
         speedup=candidate.speedup,
+        order_bound=candidate.order_bound,
     )
 
 

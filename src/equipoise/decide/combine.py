@@ -98,7 +98,7 @@ def combined_curves(
     Assumes draws of different estimators are independent.
     Source: docs/decide/advice.md; weights as `shares`.
     """
-    wide = _with_curves(estimators)
+    wide = [each for each in _with_curves(estimators) if _is_wide(each)]
     if not wide:
         return None
     domain = domain or min(wide, key=_mean_log_sd).domain
@@ -145,15 +145,15 @@ def _log_ratio_sd(estimates: Estimates, first: int, size: int) -> float:
 
 
 def _with_curves(estimators: Sequence[Estimates]) -> list[Estimates]:
-    """Those that have curves of more than one size; references only where there is no other."""
-    wide = [
-        each
-        for each in estimators
-        if each.curves_s is not None
-        and each.domain is not None
-        and each.domain.largest > each.domain.smallest
-    ]
-    return [each for each in wide if not each.is_reference] or wide
+    """Those that have curves; references only where there is no other."""
+    known = [each for each in estimators if each.curves_s is not None and each.domain is not None]
+    return [each for each in known if not each.is_reference] or known
+
+
+def _is_wide(estimates: Estimates) -> bool:
+    """Whether the domain holds more than one size."""
+    assert estimates.domain is not None
+    return estimates.domain.largest > estimates.domain.smallest
 
 
 def _mean_log_sd(estimates: Estimates) -> float:

@@ -365,6 +365,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         return
     if best.price is None:
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
+    yield from _ordered(inputs, best)
     yield from _odd_size(inputs, assessment)
     yield from _mixed(inputs, assessment, best)
     yield from _full(best)
@@ -373,6 +374,22 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         if lost >= _NOTICED_LOSS:
             taken = format_percent(round(lost, 2))
             yield f"Interruptions take {taken} of the time; it is in every figure shown."
+
+
+def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
+    """That the time of another chip decided, and which."""
+    bound = best.order_bound
+    if bound is None:
+        return
+    other = inputs.catalogue.accelerator(bound.accelerator).title
+    time = f"{format_duration(bound.time_s)}, {'published' if bound.grade == 'published' else 'estimated'}"
+    better, lesser, word = (
+        (best.title, other, "most") if bound.kind == "at_most" else (other, best.title, "least")
+    )
+    yield (
+        f"The time is at {word} that of {best.num_accelerators:,} x {other} ({time}): {better} is at least "
+        f"as good as {lesser} in every stated fact."
+    )
 
 
 def _odd_size(inputs: Inputs, assessment: Assessment) -> Iterator[str]:

@@ -420,6 +420,18 @@ def _peaks(chip: Accelerator) -> tuple[float | None, ...]:
     return tuple(chip.peak_flop_per_s(dtype) for dtype in DTYPES)
 
 
+def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
+    """Whether a chip of the same maker and kind is in no stated fact below another, nor under a lower cap.
+
+    Facts: peaks in every data type, memory, its bandwidth, power and the rate of the link. What only one of
+    them states decides nothing in its favour.
+    """
+    if not _is_same_family(chip, other) or not _dominates(chip, other):
+        return False
+    has_link = other.link_byte_per_s is None or (chip.link_byte_per_s or 0.0) >= other.link_byte_per_s
+    return has_link and chip.power_share >= other.power_share
+
+
 def _dominates(chip: Accelerator, other: Accelerator) -> bool:
     """Whether a chip has at least the other's peak in every data type, memory, bandwidth and power."""
     if (other.peak_bf16_flop_per_s or 0) > (chip.peak_bf16_flop_per_s or 0):

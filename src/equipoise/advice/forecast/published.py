@@ -18,7 +18,8 @@ from equipoise.runs.queries import best_per_size
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling import pooled
 from equipoise.scaling.fit import Points, points
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.law import Domain, FloatArray, Law
+from equipoise.scaling.laws import law_named
 from equipoise.scaling.posterior import PUBLISHED_NOISE
 from equipoise.scaling.spline import cubic_spline
 from equipoise.spec.catalogue import Catalogue
@@ -109,7 +110,8 @@ def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements
 
     asked: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
     points; else the group's best of each size: of the round asked about, or of all rounds (a time once
-    reached can be reached again), compared as results of the newest.
+    reached can be reached again), compared as results of the newest; for one law by name those of the
+    newest round alone that has enough sizes.
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
     best, accelerator = results.best, str(asked.accelerator)
@@ -120,12 +122,24 @@ def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements
         known = own_rows(own, workload, accelerator, best.schema)
     else:
         newest = _round(group, best, asked, workload=workload, accelerator=accelerator)
-        known = _best_of_all(group) if asked.round is None else group.filter(pl.col("campaign") == newest)
+        # One law has one level: results of several rounds are not one curve.
+        is_one_law = asked.law is not None and asked.law != POOLED
+        if asked.round is None and is_one_law:
+            newest = _enough_for(law_named(str(asked.law)), group) or newest
+        mixes = asked.round is None and not is_one_law
+        known = _best_of_all(group) if mixes else group.filter(pl.col("campaign") == newest)
     sizes = asked.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
     notes = () if own is None else (*own.notes, *beside_published(known, group))
     if asked.law not in {None, POOLED}:
         return _by_one_law(known, sizes, asked, newest)
     return _by_pooled_law(results, known, sizes, asked, round_=newest, notes=notes)
+
+
+def _enough_for(law: Law, group: pl.DataFrame) -> str | None:
+    """The newest round with more sizes than the law has parameters; None where none has."""
+    counts = group.group_by("campaign").agg(pl.col("num_accelerators").n_unique())
+    enough = counts.filter(pl.col("num_accelerators") > len(law.params))["campaign"].to_list()
+    return max(enough, key=round_key, default=None)
 
 
 def _best_of_all(group: pl.DataFrame) -> pl.DataFrame:
@@ -141,8 +155,14 @@ def _by_one_law(
     known: pl.DataFrame, sizes: Sequence[int], asked: CurveQuestion, newest: str | None
 ) -> TimeCurve:
     """One law of time against size, fitted to the group's own points."""
-    batch = asked.global_batch_samples
-    unused = () if batch is None else ("--global-batch was not used: only the pooled law knows batches.",)
+    notes = []
+    if asked.global_batch_samples is not None:
+        notes.append("--global-batch was not used: only the pooled law knows batches.")
+    if newest is not None and asked.round is None:
+        notes.append(
+            f"Fitted to the {len(known)} results of {newest} alone, the newest round that has enough sizes "
+            "for this law; --round names another."
+        )
     own = fitted_curve(
         points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
         sizes,
@@ -150,7 +170,7 @@ def _by_one_law(
         noise=PUBLISHED_NOISE,
         work=WORK,
         evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
-        notes=unused,
+        notes=tuple(notes),
     )
     return replace(own, round=newest)
 

@@ -93,4 +93,4 @@ def _drawn(searches: list[SizeSearch]) -> FloatArray:
 def _domain(searches: list[SizeSearch]) -> Domain | None:
     """Up to half the largest size tried, for a curve goes on to twice its domain."""
     smallest, largest = float(searches[0].num_accelerators), searches[-1].num_accelerators / 2.0
-    return Domain(smallest=smallest, largest=largest) if largest > smallest else None
+    return Domain(smallest=smallest, largest=largest) if largest >= smallest else None

@@ -63,26 +63,33 @@ def published_evidence(
     trainings: the user's own whole trainings, as a group of their own beside the published ones.
     with_results: whether the results themselves are comparable: not where a batch or a strategy is stated.
     """
-    rows = published_results(scores, str(question.workload), str(question.accelerator))
-    at_size: dict[int, list[PublishedResult]] = {}
+    known: dict[int, tuple[PublishedResult, ...]] = {}
     if with_results and trainings is None:
-        for row in rows.sort("score_s").iter_rows(named=True):
-            at_size.setdefault(row["num_accelerators"], []).append(
-                PublishedResult(
-                    entry_id=row["entry_id"],
-                    round=row["campaign"],
-                    score_s=row["score_s"],
-                    source_uri=row["source_uri"],
-                    source_line=row["source_line"],
-                )
-            )
-    known = {size: tuple(found[:_MOST_RESULTS]) for size, found in sorted(at_size.items())}
+        known = results_at_size(scores, str(question.workload), str(question.accelerator))
     try:
         curve = published_curve(results_of(scores), question, own=trainings)
     except EvidenceError as err:
         missing = tuple(each.replace("--from FILE", "--runs FILE") for each in err.missing)
         return PublishedEvidence(at_size=known, curve=None, missing=missing)
     return PublishedEvidence(at_size=known, curve=curve)
+
+
+def results_at_size(
+    scores: pl.DataFrame, workload: str, accelerator: str
+) -> dict[int, tuple[PublishedResult, ...]]:
+    """The comparable results of each size, the best first."""
+    at_size: dict[int, list[PublishedResult]] = {}
+    for row in published_results(scores, workload, accelerator).sort("score_s").iter_rows(named=True):
+        at_size.setdefault(row["num_accelerators"], []).append(
+            PublishedResult(
+                entry_id=row["entry_id"],
+                round=row["campaign"],
+                score_s=row["score_s"],
+                source_uri=row["source_uri"],
+                source_line=row["source_line"],
+            )
+        )
+    return {size: tuple(found[:_MOST_RESULTS]) for size, found in sorted(at_size.items())}
 
 
 def published_sizes(scores: pl.DataFrame | None, workload: str, accelerator: str) -> tuple[int, ...]:
@@ -248,13 +255,13 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
     )
 
 
-def _asked_domain(known: Domain, most: float) -> Domain | None:
-    """The sizes with results and those asked about up to FARTHEST times beyond; None of one size alone.
+def _asked_domain(known: Domain, most: float) -> Domain:
+    """The sizes with results and those asked about up to FARTHEST times beyond.
 
     most: half of the largest size estimated, for a curve goes on to twice its domain.
     """
     largest = max(known.largest, min(most, FARTHEST * known.largest))
-    return Domain(smallest=known.smallest, largest=largest) if known.smallest < largest else None
+    return Domain(smallest=known.smallest, largest=largest)
 
 
 def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:

@@ -1,27 +1,30 @@
-"""Results of the nearest chip that has some, for one that has none: carried over by the performance model."""
+"""What results of other chips say of one: the nearest chip's, carried over by the model; bounds by order."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import orjson
 import polars as pl
 
-from equipoise.decide.estimate import Curves, Estimate, Estimates, with_log_sd
+from equipoise.decide.estimate import Curves, Estimate, Estimates, Grade, with_log_sd
 from equipoise.errors import DataError, SpecError
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator, at_least_as_good
 from equipoise.spec.rounds import round_key
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
 # other makers are less sure than the model alone (docs/experiments/0021).
 Nearness: TypeAlias = Literal["chip", "maker"]
+BoundKind: TypeAlias = Literal["at_most", "at_least"]
+_KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
 NAME = "like_chips.json"
 # What a round of age counts, in doublings of peak: software moves on.
 _DOUBLINGS_PER_ROUND = 0.25
@@ -169,6 +172,80 @@ def carried_over(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderBound:
+    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
+
+    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
+    no worse. grade: of that time.
+    """
+
+    kind: BoundKind
+    accelerator: str
+    time_s: float
+    grade: Grade
+
+
+def order_bounds(
+    nodes: Cluster, others: Sequence[tuple[Cluster, Estimates]], *, has_results: bool = False
+) -> dict[int, tuple[OrderBound, ...]]:
+    """By size, the closest bound of either kind.
+
+    nodes: of the chip asked about. others: usual nodes of other chips with results, and their estimates.
+    has_results: whether the chip has results of its own, which say more than a better chip's slow ones.
+    Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
+    only carried to a size is no bound from below: as a rule results of worse chips are faster than that.
+    Source: docs/experiments/0021.
+    """
+    found: dict[int, list[OrderBound]] = {}
+    for other, estimates in others:
+        for size, each in estimates.by_size.items():
+            for kind in _KINDS:
+                better, worse = (nodes, other) if kind == "at_most" else (other, nodes)
+                is_bound = kind == "at_most" or (not has_results and estimates.grade[size] == "published")
+                if is_bound and is_ordered(better, worse, size):
+                    found.setdefault(size, []).append(
+                        OrderBound(
+                            kind=kind,
+                            accelerator=other.accelerator.slug,
+                            time_s=each.time_s.value,
+                            grade=estimates.grade[size],
+                        )
+                    )
+    return {size: tuple(_closest(bounds)) for size, bounds in found.items()}
+
+
+def is_ordered(better: Cluster, worse: Cluster, num_accelerators: int) -> bool:
+    """Whether so many of one system are in no stated fact below as many of another: chip, links and node."""
+    return (
+        at_least_as_good(better.accelerator, worse.accelerator)
+        and better.intra.byte_per_s >= worse.intra.byte_per_s
+        and better.inter.byte_per_s >= worse.inter.byte_per_s
+        and better.node_size >= min(worse.node_size, num_accelerators)
+    )
+
+
+def _closest(bounds: Sequence[OrderBound]) -> Iterator[OrderBound]:
+    upper = [each for each in bounds if each.kind == "at_most"]
+    lower = [each for each in bounds if each.kind == "at_least"]
+    if upper:
+        yield min(upper, key=lambda each: each.time_s)
+    if lower:
+        yield max(lower, key=lambda each: each.time_s)
+
+
+def deciding(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
+    """The bound that a time breaks; None where it keeps them.
+
+    Where both cannot be kept, the time of the lesser chip decides: it was reached.
+    """
+    kept = {each.kind: each for each in bounds}
+    upper, lower = kept.get("at_most"), kept.get("at_least")
+    if upper is not None and (time_s > upper.time_s or (lower is not None and lower.time_s > upper.time_s)):
+        return upper
+    return lower if lower is not None and time_s < lower.time_s else None
+
+
 def _curves(published: Estimates, ratios: Mapping[int, float]) -> tuple[Curves | None, Domain | None]:
     """The curves and their domain, times the ratio, which is straight between sizes in both logarithms."""
     known, domain = published.curves_s, published.domain
@@ -181,4 +258,4 @@ def _curves(published: Estimates, ratios: Mapping[int, float]) -> tuple[Curves |
     def curves_s(at: FloatArray) -> FloatArray:
         return np.asarray(known(at) * np.exp(np.interp(np.log(at), places, logs)))
 
-    return curves_s, Domain(smallest=low, largest=high) if low < high else None
+    return curves_s, Domain(smallest=low, largest=high) if low <= high else None

@@ -14,13 +14,22 @@ from threadpoolctl import threadpool_limits
 
 from equipoise.advice.forecast.curve import CurveQuestion
 from equipoise.advice.forecast.published import results_of
-from equipoise.decide.estimate import DEVIATE
+from equipoise.decide.estimate import DEVIATE, Estimates
 from equipoise.decide.estimators.published import (
     carried_by_model,
     published_estimates,
     published_evidence,
 )
-from equipoise.decide.estimators.transfer import NAME, NearChip, Nearness, TransferRecord, nearest_chip
+from equipoise.decide.estimators.transfer import (
+    NAME,
+    NearChip,
+    Nearness,
+    TransferRecord,
+    deciding,
+    is_ordered,
+    nearest_chip,
+    order_bounds,
+)
 from equipoise.decide.records.published_training import (
     modelled,
     published_problem,
@@ -29,9 +38,10 @@ from equipoise.decide.records.published_training import (
 )
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
-from equipoise.runs.queries import best_per_size
+from equipoise.runs.queries import best_per_size, comparable
 from equipoise.scaling.law import FloatArray
 from equipoise.spec.catalogue import shipped
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.rounds import round_key
 
 _P90 = 0.9
@@ -127,16 +137,33 @@ def _of_group(known: pl.DataFrame, near: NearChip, rows: pl.DataFrame) -> Iterat
     if here is None or there is None or published is None:
         return
     carried = carried_by_model(published, there)
+    bounds = order_bounds(posed.cluster, list(_in_order(known, posed.cluster, workload, sizes, here)))
     for size, actual_s in zip(sizes, rows["score_s"].to_list(), strict=True):
         if size in here.by_size and size in there.by_size and size in carried.by_size:
             here_s, there_s = here.by_size[size].time_s.value, there.by_size[size].time_s.value
+            carried_s = carried.by_size[size].time_s.value * here_s / there_s
+            bound = deciding(carried_s, bounds.get(size, ()))
             yield HeldOutChip(
                 nearness=near.nearness,
                 chip=slug,
                 actual_s=actual_s,
-                carried_s=carried.by_size[size].time_s.value * here_s / there_s,
+                carried_s=carried_s if bound is None else bound.time_s,
                 modelled_s=None if posed.training.budget.samples is None else here_s,
             )
+
+
+def _in_order(
+    known: pl.DataFrame, nodes: Cluster, workload: str, sizes: Sequence[int], here: Estimates
+) -> Iterator[tuple[Cluster, Estimates]]:
+    """The chips with results that are better or worse than the one held out, with their estimates."""
+    for name in comparable(known, workload=workload)["accelerator"].drop_nulls().unique().sort():
+        other = shipped().cluster(name)
+        if not (is_ordered(nodes, other, 1) or is_ordered(other, nodes, 1)):
+            continue
+        question = CurveQuestion(workload=workload, accelerator=name, sizes=tuple(sizes))
+        found = published_estimates(published_evidence(known, question))
+        if found is not None:
+            yield other, carried_by_model(found, here)
 
 
 def main() -> int:

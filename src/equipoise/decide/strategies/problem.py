@@ -175,12 +175,12 @@ class Problem:
             ),
             num_samples=samples,
             work_s=spread(at(estimates.step_s) * samples / batch, width, level=LEVEL),
-            mfu=self.mfu(chosen, at(estimates.step_s)),
+            mfu=self.mfu(chosen, at(estimates.step_s), chosen.precision),
         )
 
-    def mfu(self, chosen: Strategy, step_s: float) -> float | None:
-        """FLOP of the model over those of the accelerators' peak; None where either is unknown."""
-        peak = self.cluster.accelerator.peak_flop_per_s(DTYPE_OF[chosen.precision])
+    def mfu(self, chosen: Strategy, step_s: float, precision: Precision) -> float | None:
+        """FLOP of the model over those of the accelerators' peak in a precision; None where unknown."""
+        peak = self.cluster.accelerator.peak_flop_per_s(DTYPE_OF[precision])
         flop = replace(self.training.workload, trained=chosen.trained).train_flop_per_sample
         if peak is None or flop is None:
             return None

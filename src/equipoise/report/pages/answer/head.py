@@ -165,7 +165,7 @@ def _batch(best: Candidate) -> Iterator[str]:
     step = "" if best.step_s is None else f" per step of {format_step(best.step_s.value)}"
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{step}"
     if best.mfu is not None:
-        yield f"MFU {amounts.share(best.mfu)}"
+        yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
         held = best.memory.available_bytes
         of = "" if held is None else f" of {amounts.memory(held)}"

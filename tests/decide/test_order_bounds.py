@@ -1,0 +1,157 @@
+"""Law 5 with published results: no better chip of a maker is slower than what a lesser one was published with."""
+
+from functools import cache
+from itertools import product
+
+import pytest
+from asking import ask, by_size, published_scores
+
+from equipoise.decide.estimate import Estimate, Estimates, with_log_sd
+from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
+from equipoise.decide.estimators.transfer import OrderBound, deciding, order_bounds
+from equipoise.errors import SpecError
+from equipoise.runs.queries import comparable
+from equipoise.spec.catalogue import shipped
+from equipoise.spec.hardware import DTYPES, accelerators
+
+pytestmark = pytest.mark.law
+WORKLOADS = ("bert", "llama2_70b_lora", "stable_diffusion", "gpt3", "unet3d")
+# Chips without a result of the workload, whose answers rest on those of others.
+ASKED = (
+    ("bert", "rtx-a6000-pcie-48gb"),
+    ("bert", "b300-sxm6-270gb"),
+    ("stable_diffusion", "b300-sxm6-270gb"),
+)
+
+
+@cache
+def node(slug):
+    return shipped().cluster(slug)
+
+
+@cache
+def best_s(workload):
+    """The best submitted time by chip and size."""
+    rows = comparable(published_scores(), workload=workload).drop_nulls("accelerator")
+    best = {}
+    for slug, size, score_s in rows.select("accelerator", "num_accelerators", "score_s").iter_rows():
+        best.setdefault(slug, {}).setdefault(size, []).append(score_s)
+    return {slug: {size: min(times) for size, times in sizes.items()} for slug, sizes in best.items()}
+
+
+def is_no_worse(better, worse, size):
+    """Whether a chip in its usual node is in no stated fact below another of its maker and kind."""
+    mine, theirs = node(better), node(worse)
+    one, other = mine.accelerator, theirs.accelerator
+    if (one.vendor, one.kind) != (other.vendor, other.kind):
+        return False
+    power = [each.peak_power_w or each.power_w for each in (one, other)]
+    facts = [
+        *((one.peak_flop_per_s(dtype), other.peak_flop_per_s(dtype)) for dtype in DTYPES),
+        (one.memory_bytes, other.memory_bytes),
+        (one.memory_byte_per_s, other.memory_byte_per_s),
+        (one.link_byte_per_s, other.link_byte_per_s),
+        (mine.intra.byte_per_s, theirs.intra.byte_per_s),
+        (mine.inter.byte_per_s, theirs.inter.byte_per_s),
+        (mine.node_size, min(theirs.node_size, size)),
+        (power[0], power[1]),
+        (one.power_share, other.power_share),
+    ]
+    return all(theirs is None or (mine is not None and mine >= theirs) for mine, theirs in facts)
+
+
+@cache
+def others(workload, asked):
+    """The nodes of all other chips with results, with these."""
+    return [
+        (node(slug), published_estimates(PublishedEvidence(at_size=found, curve=None)))
+        for slug in best_s(workload)
+        if slug != asked and (found := results_at_size(published_scores(), workload, slug))
+    ]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_pair_of_comparable_chips_keeps_the_order_at_every_published_size(workload):
+    number = 0
+    for chip in accelerators():
+        try:
+            nodes = node(chip.slug)
+        except SpecError:  # nobody states its node
+            continue
+        bounds = order_bounds(nodes, others(workload, chip.slug))
+        for slug, sizes in best_s(workload).items():
+            for size, time_s in sizes.items():
+                if slug == chip.slug or not is_no_worse(chip.slug, slug, size):
+                    continue
+                number += 1
+                slow = deciding(2.0 * time_s, bounds[size])
+                assert slow is not None, (chip.slug, slug, size)
+                assert slow.kind == "at_most", (chip.slug, slug, size)
+                assert slow.time_s <= time_s * (1 + 1e-9), (chip.slug, slug, size)
+                again = deciding(slow.time_s, bounds[size])
+                assert again is None or again == slow
+    assert number >= 20
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_chip_is_estimated_faster_than_a_better_one_was_published_with(workload):
+    lesser = ("a100-pcie-40gb", "h100-pcie-80gb", "v100-sxm2-16gb")
+    for chip, (slug, sizes) in product(lesser, best_s(workload).items()):
+        bounds = order_bounds(node(chip), others(workload, chip))
+        for size, time_s in sizes.items():
+            if slug == chip or not is_no_worse(slug, chip, size):
+                continue
+            lower = next(each for each in bounds[size] if each.kind == "at_least")
+            upper = [each.time_s for each in bounds[size] if each.kind == "at_most"]
+            assert lower.time_s >= time_s * (1 - 1e-9)
+            found = deciding(0.5 * time_s, bounds[size])
+            assert found.time_s == pytest.approx(min([lower.time_s, *upper]))
+
+
+@pytest.mark.parametrize(("workload", "asked"), ASKED)
+def test_answers_keep_the_order(workload, asked):
+    found = by_size(ask(workload=workload, accelerator=[asked]))
+    number = 0
+    for slug, sizes in best_s(workload).items():
+        for size, time_s in sizes.items():
+            if size in found and is_no_worse(asked, slug, size):
+                number += 1
+                assert found[size].work_s.value <= time_s * (1 + 1e-9), (slug, size)
+    assert number >= 1
+
+
+def test_an_a6000_is_no_slower_than_the_published_a5000():
+    answer = ask(workload="bert", accelerator=["rtx-a6000-pcie-48gb"])
+    two = by_size(answer)[2]
+    # v5.0, Krai, two RTX A5000: 20,585 s.
+    assert two.work_s.value <= 20_585.31
+    bound = answer.recommended.order_bound
+    assert bound.accelerator == "rtx-a5000-pcie-24gb"
+    assert (two.grade, two.mfu) == ("carried", None)
+    assert any("RTX A5000" in note and "stated fact" in note for note in answer.notes)
+
+
+def made(time_s, grade):
+    estimate = Estimate(estimator="published", name="", time_s=with_log_sd(time_s, 0.1), log_sd=0.1, why="")
+    return Estimates(estimator="published", name="", by_size={8: estimate}, grade={8: grade})
+
+
+def test_what_is_carried_bounds_from_above_alone():
+    lesser, better = node("a100-sxm4-80gb"), node("h100-sxm5-80gb")
+    (upper,) = order_bounds(better, [(lesser, made(100.0, "carried"))])[8]
+    assert (upper.kind, upper.time_s) == ("at_most", pytest.approx(100.0))
+    assert order_bounds(lesser, [(better, made(100.0, "carried"))]) == {}
+    assert order_bounds(lesser, [(better, made(100.0, "published"))], has_results=True) == {}
+    (lower,) = order_bounds(lesser, [(better, made(100.0, "published"))])[8]
+    assert (lower.kind, lower.time_s) == ("at_least", pytest.approx(100.0))
+
+
+def test_the_time_of_the_lesser_chip_decides_where_both_bounds_cannot_be_kept():
+    upper = OrderBound(kind="at_most", accelerator="a", time_s=10.0, grade="published")
+    lower = OrderBound(kind="at_least", accelerator="b", time_s=12.0, grade="published")
+    assert deciding(20.0, (upper, lower)) == upper
+    assert deciding(11.0, (upper, lower)) == upper
+    assert deciding(5.0, (upper,)) is None
+    assert deciding(5.0, (lower,)) == lower
+    assert deciding(13.0, (lower,)) is None
+    assert deciding(13.0, ()) is None
