@@ -13,7 +13,7 @@ import polars as pl
 from equipoise.advice.forecast.curve import CurveQuestion
 from equipoise.advice.forecast.published import results_of
 from equipoise.advice.validation.calibrated_model import CalibratedModel, model_for, with_links
-from equipoise.decide.estimate import Estimates
+from equipoise.decide.estimate import Estimates, OrderBound
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import beside_published, model_estimates
 from equipoise.decide.estimators.published import (
@@ -28,7 +28,6 @@ from equipoise.decide.estimators.published import (
 )
 from equipoise.decide.estimators.transfer import (
     NearChip,
-    OrderBound,
     carried_over,
     nearest_chip,
     order_bounds,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from equipoise.decide.estimate import Estimate, Grade, PublishedResult
-from equipoise.decide.estimators.transfer import OrderBound
+from equipoise.decide.estimate import Estimate, Grade, OrderBound, PublishedResult
 from equipoise.economics import Price, PriceTerms
 from equipoise.economics.interruptions import Interrupted
 from equipoise.spec.strategy import Precision, Strategy

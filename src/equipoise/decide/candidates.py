@@ -9,9 +9,17 @@ import numpy as np
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.candidate import Candidate, Constraint, ConstraintName, Memory, ModelStep, UserRun
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
-from equipoise.decide.estimate import Estimate, Estimates, Grade, probability_within, scaled, with_log_sd
+from equipoise.decide.estimate import (
+    Estimate,
+    Estimates,
+    Grade,
+    OrderBound,
+    probability_within,
+    scaled,
+    with_log_sd,
+)
 from equipoise.decide.estimators.published import ended_at
-from equipoise.decide.estimators.transfer import OrderBound, deciding
+from equipoise.decide.estimators.transfer import deciding
 from equipoise.decide.mixtures import system_rates
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Curve, Group

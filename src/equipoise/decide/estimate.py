@@ -15,6 +15,7 @@ from equipoise.stats import Interval
 EstimatorName: TypeAlias = Literal["published", "measured", "model"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
+BoundKind: TypeAlias = Literal["at_most", "at_least"]
 
 LEVEL: Final = 0.9
 # Nothing is surer than two submissions of one system differ: 3.3 % (median log-sd of replicates).
@@ -138,3 +139,17 @@ def probability_within(amount: Interval, limit: float) -> float:
         return 0.0
     spread = max(log_sd(amount), LEAST_LOG_SD)
     return NormalDist().cdf(math.log(limit / amount.value) / spread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderBound:
+    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
+
+    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
+    no worse. grade: of that time.
+    """
+
+    kind: BoundKind
+    accelerator: str
+    time_s: float
+    grade: Grade

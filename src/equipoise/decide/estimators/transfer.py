@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import polars as pl
 
-from equipoise.decide.estimate import Curves, Estimate, Estimates, Grade, with_log_sd
+from equipoise.decide.estimate import BoundKind, Curves, Estimate, Estimates, OrderBound, with_log_sd
 from equipoise.errors import DataError, SpecError
 from equipoise.scaling.law import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
@@ -23,7 +23,6 @@ from equipoise.units import format_count, format_percent
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
 # other makers are less sure than the model alone (docs/experiments/0021).
 Nearness: TypeAlias = Literal["chip", "maker"]
-BoundKind: TypeAlias = Literal["at_most", "at_least"]
 _KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
 NAME = "like_chips.json"
 # What a round of age counts, in doublings of peak: software moves on.
@@ -170,20 +169,6 @@ def carried_over(
         curves_s=curves_s,
         domain=domain,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderBound:
-    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
-
-    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
-    no worse. grade: of that time.
-    """
-
-    kind: BoundKind
-    accelerator: str
-    time_s: float
-    grade: Grade
 
 
 def order_bounds(
