@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.validation.accuracy import Errors, errors_of
-from equipoise.advice.validation.validate import Validation, Verdict, validate
+from equipoise.calibration.accuracy import Errors, errors_of
+from equipoise.calibration.published.quantities import number
+from equipoise.calibration.validate import Validation, Verdict, validate
 from equipoise.runs.readers.cells import Row
-from equipoise.runs.readers.published.numbers import number
 
 DATA = (
     Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

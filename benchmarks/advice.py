@@ -11,8 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from equipoise.advice.forecast.advice_record import AdviceErrors, advice_errors
-from equipoise.advice.forecast.held_out_advice import OURS, held_out_advice
+from equipoise.calibration.advice_backtest import OURS, AdviceErrors, advice_errors, held_out_advice
 from equipoise.runs import embedded
 
 

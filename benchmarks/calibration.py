@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.validation.predictor import cluster_weights
-from equipoise.advice.validation.step_rows import StepRows, refusal, step_rows
+from equipoise.calibration.accuracy import cluster_weights
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.steps import StepRows, refusal, step_rows
 from equipoise.perfmodel.calibrate import NOISE_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS
-from equipoise.runs.readers.published.executions import read_executions
-from equipoise.runs.readers.published.rows import PublishedRow
 
 ROOT = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 OTHERS = ("vtrain_multi", "korthikanti_table5", "megatron_sc21_mtnlg")

@@ -14,16 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.links.pair import (
-    LEAST_GAIN,
-    LEVEL,
-    Cases,
-    Pair,
-    Subjects,
-    cases,
-    seconds,
-    speedups,
-)
+from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import Group, machine
@@ -31,7 +22,7 @@ from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import GRADIENT_BYTES, ExchangedTensors, at_batch
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import Accelerator, accelerator
-from equipoise.spec.link_class import reach
+from equipoise.spec.links import reach
 from equipoise.spec.workload import Workload, workload
 from equipoise.stats import Interval
 

@@ -32,9 +32,9 @@ import numpy as np
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.devices import Device, device
+from equipoise.bench.environment import prompt_wakeups
 from equipoise.bench.methods import Step
 from equipoise.bench.models import Trainee
-from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.units import MICROSECOND_S
 
 BATCH_SAMPLES = 64

@@ -25,8 +25,7 @@ from scipy.stats import t as student_t
 from equipoise.errors import EvidenceError, FitError
 from equipoise.scaling.convergence import fit_convergence
 from equipoise.scaling.fit import fit, points, predict
-from equipoise.scaling.law import FloatArray, Law
-from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL
+from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL, FloatArray, Law
 from equipoise.scaling.posterior import MEASURED_NOISE, PUBLISHED_NOISE, law_noise
 
 LEVEL = 0.9

@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.advice.validation.predictor import cluster_weights
-from equipoise.advice.validation.step_rows import StepRows, step_rows
+from equipoise.calibration.accuracy import cluster_weights
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.steps import StepRows, step_rows
 from equipoise.perfmodel.calibrate import calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -25,8 +27,6 @@ from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.runs.readers.published.executions import read_executions
-from equipoise.runs.readers.published.rows import PublishedRow
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.validation.fitted_profiles import RECIPES
-from equipoise.advice.validation.profiles import profile
-from equipoise.advice.validation.step_rows import calibrated, refusal, step_rows
+from equipoise.calibration.fitted_profiles import RECIPES
+from equipoise.calibration.profiles import profile
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.steps import calibrated, refusal, step_rows
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.runs.readers.published.executions import read_executions
-from equipoise.runs.readers.published.rows import PublishedRow
 
 ROOT = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 FITTED = tuple(name for recipe in RECIPES for name in recipe.file_names)

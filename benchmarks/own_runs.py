@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.advice.validation.calibrated_model import prior_model
-from equipoise.advice.validation.step_rows import refusal, step_rows
+from equipoise.calibration.profiles import prior_model
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.steps import refusal, step_rows
 from equipoise.decide.user_evidence.fit import UserFit, user_fit
-from equipoise.decide.user_evidence.steps import UserSteps
-from equipoise.runs.readers.published.executions import read_executions
-from equipoise.runs.readers.published.rows import PublishedRow
+from equipoise.decide.user_evidence.runs import UserSteps
 
 DATA = Path(os.environ.get("EQUIPOISE_DATA", "../shared/data")) / "measured"
 FILES = (

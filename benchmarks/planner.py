@@ -32,17 +32,16 @@ from equipoise.decide.assess import Inputs, size_range, start_model
 from equipoise.decide.decision import answer
 from equipoise.decide.field import Sizes
 from equipoise.decide.query import TrainingQuery, changed, query
-from equipoise.decide.strategies.problem import problem
-from equipoise.decide.strategies.survey import SURVEYS
+from equipoise.decide.strategy_search import SURVEYS, problem
 from equipoise.decide.systems import asked_systems
 from equipoise.decide.training import training
-from equipoise.decide.user_evidence.files import UserEvidence
+from equipoise.decide.user_evidence.traces import UserEvidence
 from equipoise.perfmodel.estimate import Estimates
 from equipoise.perfmodel.layouts import Grid, Numbers
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.search import Job, Searched, fastest
 from equipoise.perfmodel.space import Space
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 from equipoise.spec.catalogue import shipped
 from equipoise.units import HOUR_S
 

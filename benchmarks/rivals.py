@@ -30,8 +30,7 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
-from equipoise.scaling.law import FloatArray, Law
-from equipoise.scaling.laws import AMDAHL, USL
+from equipoise.scaling.laws import AMDAHL, USL, FloatArray, Law
 
 OURS = "pooled law (ours)"
 # Seconds foretold for each held-out group, in their order; None where there is no answer.

@@ -27,7 +27,7 @@ from field_report import (
 from judged import judged
 from threshold import choice, said
 
-from equipoise.advice.links.pair import LEAST_GAIN
+from equipoise.diagnose.pairs import LEAST_GAIN
 from equipoise.launch.settings import placed
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from equipoise.advice.validation.predictor import cluster_weights
-from equipoise.advice.validation.scale_up_rows import SCALE_UP, Pairs, scale_up_pairs
+from equipoise.calibration.accuracy import cluster_weights
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.scale_up import SCALE_UP, Pairs, scale_up_pairs
 from equipoise.perfmodel.scale_up import SCALE_UP_PRIORS, ScaleUpParameters
-from equipoise.runs.readers.published.executions import read_executions
 from equipoise.stats import conformal_half_width
 
 DATA = Path(os.environ.get("EQUIPOISE_DATA", "../shared/data")) / "measured/nvidia_deeplearningexamples.csv"

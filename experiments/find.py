@@ -20,15 +20,14 @@ from statistics import median
 
 from two_hosts import timed
 
-from equipoise.advice.measured.exchange_costs import exchange_costs, needed
-from equipoise.advice.measured.tune import Found, search
-from equipoise.advice.measured.ways import Space, alone_cells, candidates
 from equipoise.bench.cell import Cell
 from equipoise.bench.interference import interference
 from equipoise.bench.launchers import launcher
 from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
-from equipoise.bench.timed_run import timed_run
+from equipoise.diagnose.exchange_costs import exchange_costs, needed
+from equipoise.diagnose.method_search import Found, Space, alone_cells, candidates, search_methods
 from equipoise.errors import UsageError
 
 RATES = ("1gbit", "10gbit")
@@ -107,7 +106,7 @@ def outcomes(out: Path) -> list[Outcome]:
             runs = {cell: timed_run(known[cell.cell_id]) for cell in cells}
             speeds = {cell: cell.batch_samples / run.step_s for cell, run in runs.items() if run}
             fastest = max(speeds, key=speeds.__getitem__)
-            result = search(
+            result = search_methods(
                 space(model),
                 partial(_remembered, known),
                 costs,

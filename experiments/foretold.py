@@ -20,11 +20,11 @@ from typing import Any
 
 from two_hosts import PARTS, RATES, undisturbed
 
-from equipoise.advice.measured.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
-from equipoise.advice.measured.foretold_steps import ForetoldStep, OneDevice, foretold, one_device
 from equipoise.bench.cell import Cell
 from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import summaries
+from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
+from equipoise.diagnose.predicted_steps import ForetoldStep, OneDevice, foretold, one_device
 
 NEAR = 0.2
 # Of a document of bench.interference.

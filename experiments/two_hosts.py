@@ -28,16 +28,15 @@ from typing import Any
 from quiet import in_quiet
 
 from equipoise.bench.cell import Cell
-from equipoise.bench.collectives.asked import Asked
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.emulated import hosts
-from equipoise.bench.environment import conditions
+from equipoise.bench.collectives.records import Asked
+from equipoise.bench.environment import conditions, prompt_wakeups
 from equipoise.bench.interference import Rivals, interference
 from equipoise.bench.launchers import launcher
+from equipoise.bench.launchers.emulated import hosts
 from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, write_whole
+from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
-from equipoise.bench.timed_run import timed_run
-from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.errors import UsageError
 
 LINK_BIT_PER_S = {"1gbit": 1e9, "10gbit": 1e10}

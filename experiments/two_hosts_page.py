@@ -28,7 +28,7 @@ from equipoise.bench.models import ZOO
 from equipoise.bench.phases import EXPOSED, OVERLAPPED
 from equipoise.bench.phases import PARTS as PHASES
 from equipoise.bench.store import Store
-from equipoise.bench.timed_run import timed_run
+from equipoise.bench.summary import timed_run
 from equipoise.stats import ratio_interval
 
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"

@@ -9,8 +9,8 @@ import json
 import os
 import sys
 
-from equipoise.bench.attached import end_with_parent
 from equipoise.bench.cell import cell_from
+from equipoise.bench.worker import end_with_parent
 
 
 def main(rank: int, num_ranks: int, core: int) -> None:

@@ -17,16 +17,17 @@ from pathlib import Path
 
 import polars as pl
 
-from equipoise.advice.measured.watched_now import watched_now
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.store import Store
 from equipoise.bench.topology.reading import read as read_topology
-from equipoise.bench.trace.files import read_traces
+from equipoise.bench.trace.rank import read_traces
 from equipoise.bench.watching.record import run_folder, written_step
 from equipoise.bench.watching.rows import watched
+from equipoise.calibration.published.rows import read_rows
 from equipoise.decide.allocation.jobs import read_jobs, read_prices
 from equipoise.decide.ledger import read_ledger, running_of
 from equipoise.decide.query import query
+from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment
 from equipoise.report.pages.watch import WATCH
@@ -34,8 +35,7 @@ from equipoise.runs.imported import import_runs
 from equipoise.runs.ingest import ingest
 from equipoise.runs.reader import Blob, SourceFacts
 from equipoise.runs.readers.measurements import read_measurements
-from equipoise.runs.readers.mlperf.reader import MLPERF
-from equipoise.runs.readers.published.rows import read_rows
+from equipoise.runs.readers.mlperf.rows import MLPERF
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import load_systems
 from equipoise.spec.cluster_text import cluster_in_text

@@ -20,8 +20,8 @@ TIERS = (
     ("economics",),
     ("runs", "scaling", "perfmodel"),
     ("bench",),
-    ("launch",),
-    ("advice",),
+    ("calibration",),
+    ("diagnose", "launch"),
     ("decide",),
     ("study",),
     ("report",),
@@ -33,35 +33,14 @@ TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 # The modules and packages of decide/, in the order in which a question becomes an answer: each imports earlier
 # ones alone. `records` asks questions about the past, and is imported by nobody.
 DECIDE = (
-    *(
-        "field",
-        "query",
-        "question_file",
-        "estimate",
-        "candidate",
-        "answer",
-        "select",
-        "sensitivity",
-        "combine",
-        "ledger_entry",
-    ),
-    *(
-        "ledger",
-        "knobs",
-        "training_budget",
-        "training",
-        "strategies",
-        "systems",
-        "mixtures",
-        "combined_record",
-    ),
-    *("user_evidence", "estimators", "assess", "candidates", "similar_workloads", "explain", "reasons"),
-    *("decision", "prediction", "ledger_predictions", "model_family", "solve_for", "allocation", "records"),
+    *("field", "query", "question_file", "answer", "select", "sensitivity", "combine", "ledger", "training"),
+    *("strategy_search", "systems", "mixtures", "user_evidence", "estimators", "assess", "candidates"),
+    *("explain", "reasons", "decision", "prediction", "ledger_predictions", "model_family", "solve_for"),
+    *("allocation", "records"),
 )
 # Files that import each other: to be taken apart, and no others may join them.
 KNOWN_CYCLES = {
     frozenset({"bench.methods.method", "bench.models"}),
-    frozenset({"spec.torch_model.counted", "spec.torch_model.recognise"}),
 }
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`
 

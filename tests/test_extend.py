@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from equipoise.decide.estimate import EstimatorName
+from equipoise.decide.answer import EstimatorName
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.runs.readers import READERS
 

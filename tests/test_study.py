@@ -6,11 +6,11 @@ import pytest
 
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 from equipoise.runs.schema import RUNS, SCORES
 from equipoise.runs.store import Tables, polars_schema, write_tables
 from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS
-from equipoise.spec.rounds import round_name
+from equipoise.spec.mlperf import round_name
 from equipoise.study import scores, study
 
 TRUTH = tomllib.loads((Path(__file__).parent / "truth" / "scaling_study_v41.toml").read_text())

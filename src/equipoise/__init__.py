@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from equipoise.bench.watching.watch import watch
     from equipoise.library.checks import topology, validate
     from equipoise.library.decisions import advise, allocate, plan, predict
-    from equipoise.runs.chosen import tables
+    from equipoise.runs.embedded import tables
     from equipoise.runs.ingest import ingest
     from equipoise.study import scores
 
@@ -30,7 +30,7 @@ _OWNERS = {
     "plan": "equipoise.library.decisions",
     "predict": "equipoise.library.decisions",
     "scores": "equipoise.study",
-    "tables": "equipoise.runs.chosen",
+    "tables": "equipoise.runs.embedded",
     "topology": "equipoise.library.checks",
     "validate": "equipoise.library.checks",
     "watch": "equipoise.bench.watching.watch",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from equipoise.bench.cell import Cell, cell_from
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.phases import EXPOSED, PARTS, STEP, TOTAL, parts, union_s, with_total
-from equipoise.bench.steady import is_steady, outliers
+from equipoise.bench.summary import is_steady, outliers
 from equipoise.errors import DataError, UsageError
 
 

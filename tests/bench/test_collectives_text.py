@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.bench.collectives.files import named_operation, read_files
-from equipoise.bench.collectives.timing import bus_fraction
+from equipoise.bench.collectives.records import bus_fraction
 from equipoise.errors import DataError, UsageError
 
 HEADER = (

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from command_line import equipoise
 
-from equipoise.advice.links.collectives import judged
-from equipoise.bench.collectives.asked import OPERATIONS, Asked, asked_from, sizes_of
-from equipoise.bench.collectives.document import reading_in
+from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.launchers.inprocess import INPROCESS
+from equipoise.bench.collectives.records import OPERATIONS, Asked, asked_from, sizes_of
+from equipoise.bench.launchers.processes import INPROCESS
+from equipoise.calibration.collectives import judged
 from equipoise.errors import DataError, EvidenceError, UsageError
 
 SIZES = (1024, 3 * 4096, 2**18)

@@ -10,10 +10,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from equipoise.bench.devices import device
-from equipoise.bench.devices.cuda import EventClock, address_of, own_index
-from equipoise.bench.devices.placing import in_precision, moved
+from equipoise.bench.devices import EventClock, address_of, device, own_index
 from equipoise.bench.models import trainee
+from equipoise.bench.timed_steps import in_precision, moved
 from equipoise.errors import UsageError
 
 has_accelerator = pytest.mark.skipif(

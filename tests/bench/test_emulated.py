@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.emulated import hosts, why_not
 from equipoise.bench.launchers import launcher
+from equipoise.bench.launchers.emulated import hosts, why_not
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.errors import UsageError
@@ -101,7 +101,7 @@ def test_hosts_are_removed_with_what_runs_on_them_however_they_are_left():
 @on_hosts
 def test_hosts_of_a_dead_process_are_removed_and_those_of_a_living_one_are_not():
     code = (
-        "import os, sys\nfrom equipoise.bench.emulated import hosts\n"
+        "import os, sys\nfrom equipoise.bench.launchers.emulated import hosts\n"
         "with hosts(link_bit_per_s=1e9):\n print(os.getpid(), flush=True)\n sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from equipoise.bench.emulated import hosts, why_not
-from equipoise.bench.launchers.member import member
+from equipoise.bench.launchers.emulated import hosts, why_not
+from equipoise.bench.launchers.hosts import member
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.store import Store
 from equipoise.errors import UsageError

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.bench.meters import amdgpu, combined, nvml, rapl
-from equipoise.bench.meters.integrated import counted_j, disagreement, integrated_j
-from equipoise.bench.meters.network import sent_bytes
-from equipoise.bench.meters.sampler import Readings, Sampler, drawn
-from equipoise.bench.meters.source import Source
+from equipoise.bench import counters, meters
+from equipoise.bench.counters import sent_bytes
+from equipoise.bench.meters import Readings, Sampler, Source, counted_j, disagreement, drawn, integrated_j
 
 
 def zone(root, name, label, energy_uj, largest_uj=262_143_328_850):
@@ -38,14 +36,14 @@ def powercap(tmp_path):
 
 
 def test_packages_and_their_memory_are_counted_once(powercap):
-    found = rapl.sources(powercap).found
+    found = counters.rapl_sources(powercap).found
     assert [source.part for source in found] == ["package-0", "package-0 dram", "package-1"]
     assert [source.counter_j() for source in found] == pytest.approx([1.0, 0.2, 5.0])
     assert found[0].range_j == pytest.approx(262_143.32885)
 
 
 def test_a_counter_that_begins_again_goes_on(powercap):
-    source = rapl.sources(powercap).found[0]
+    source = counters.rapl_sources(powercap).found[0]
     readings = []
     for energy_uj in (262_143_000_000, 262_143_300_000, 100_000):
         (powercap / "intel-rapl:0" / "energy_uj").write_text(str(energy_uj))
@@ -55,8 +53,8 @@ def test_a_counter_that_begins_again_goes_on(powercap):
 
 
 def test_a_machine_without_counters_says_so(tmp_path):
-    assert "no energy counter" in rapl.sources(tmp_path / "powercap").reason
-    assert "no package" in rapl.sources(tmp_path).reason
+    assert "no energy counter" in counters.rapl_sources(tmp_path / "powercap").reason
+    assert "no package" in counters.rapl_sources(tmp_path).reason
 
 
 @pytest.fixture
@@ -76,7 +74,7 @@ def nobody():
 
 
 def test_counters_of_root_alone_say_so(nobody):
-    assert "only root" in rapl.sources(nobody).reason
+    assert "only root" in counters.rapl_sources(nobody).reason
 
 
 @pytest.mark.law
@@ -129,10 +127,10 @@ def test_an_accelerator_of_amd_is_read_from_the_files_of_its_driver(tmp_path):
     (sensor / "power1_average").write_text("203000000\n")
     (sensor.parents[1] / "gpu_busy_percent").write_text("97\n")
     (sensor.parents[1] / "pp_dpm_sclk").write_text("0: 132Mhz\n1: 2100Mhz *\n")
-    (found,) = amdgpu.sources(["0000:c1:00.0"], tmp_path).found
+    (found,) = counters.amdgpu_sources(["0000:c1:00.0"], tmp_path).found
     assert (found.power_w(), found.busy_fraction(), found.counter_j) == (pytest.approx(203.0), 0.97, None)
-    assert amdgpu.conditions("0000:c1:00.0", tmp_path)["accelerator_clock_hz"] == 2.1e9
-    assert "no sensor of 0000:ff" in amdgpu.sources(["0000:ff:00.0"], tmp_path).reason
+    assert counters.amdgpu_conditions("0000:c1:00.0", tmp_path)["accelerator_clock_hz"] == 2.1e9
+    assert "no sensor of 0000:ff" in counters.amdgpu_sources(["0000:ff:00.0"], tmp_path).reason
 
 
 class Answers:
@@ -165,11 +163,11 @@ class Answers:
 
 
 def test_millijoules_and_milliwatts_of_nvml_become_joules_and_watts():
-    (found,) = nvml.sources(["0000:3b:00.0"], Answers()).found
+    (found,) = counters.nvml_sources(["0000:3b:00.0"], Answers()).found
     assert (found.counter_j(), found.power_w(), found.busy_fraction()) == (123.456, 287.5, 0.98)
-    (older,) = nvml.sources(["0000:3b:00.0"], Answers(counts=False)).found
+    (older,) = counters.nvml_sources(["0000:3b:00.0"], Answers(counts=False)).found
     assert older.counter_j is None
-    assert "NVML knows none at 0000:00" in nvml.sources(["0000:00:00.0"], Answers()).reason
+    assert "NVML knows none at 0000:00" in counters.nvml_sources(["0000:00:00.0"], Answers()).reason
 
 
 def test_nvml_without_a_driver_says_why_it_does_not_start():
@@ -177,7 +175,7 @@ def test_nvml_without_a_driver_says_why_it_does_not_start():
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        assert "NVML does not start" in nvml.sources(["0000:3b:00.0"]).reason
+        assert "NVML does not start" in counters.nvml_sources(["0000:3b:00.0"]).reason
     else:
         pytest.skip("a driver of NVIDIA is here")
 
@@ -220,14 +218,14 @@ def part(energy_j, name="package-0", meter="RAPL counter"):
 
 def test_ranks_are_put_together_by_what_they_share():
     shares = [share(sent={"wire": 8, "loopback": 6}), share(cpu_s=2.0)]
-    found = combined.utilisation(shares, of_accelerators=False)
+    found = meters.utilisation(shares, of_accelerators=False)
     assert found["cpu_fraction"] == 0.75
     assert (found["network"], found["network_byte_per_s"]) == ("loopback", 3.0)
     apart = [share(sent={"wire": 8, "loopback": 6}), share(sent={"wire": 10, "loopback": 0})]
-    found = combined.utilisation(apart, of_accelerators=False)
+    found = meters.utilisation(apart, of_accelerators=False)
     assert (found["network"], found["network_byte_per_s"]) == ("wire", 5.0)
-    assert combined.utilisation(shares, of_accelerators=True)["network_byte_per_s"] is None
-    assert combined.memory(shares)["memory_growth_bytes"] == [60, 60]
+    assert meters.utilisation(shares, of_accelerators=True)["network_byte_per_s"] is None
+    assert meters.memory(shares)["memory_growth_bytes"] == [60, 60]
 
 
 def test_energy_is_summed_over_machines_and_never_without_its_accelerators():
@@ -236,16 +234,16 @@ def test_energy_is_summed_over_machines_and_never_without_its_accelerators():
         share(meters=True, drawn=[part(12.0)], node="b"),
         share(),
     ]
-    found = combined.energy(machines, of_accelerators=False)
+    found = meters.energy(machines, of_accelerators=False)
     assert (found["energy_j"], found["meter"], found["reason"]) == (42.0, "RAPL counter", None)
     lost = [*machines, share(meters=True, drawn=[], reasons=["processors: only root may read"])]
-    found = combined.energy(lost, of_accelerators=False)
+    found = meters.energy(lost, of_accelerators=False)
     assert (found["energy_j"], found["reason"]) == (None, "processors: only root may read")
     chip = part(500.0, "accelerator 0000:3b:00.0", "NVML counter")
     mixed = [share(meters=True, drawn=[chip], reasons=["processors: only root may read"])]
-    found = combined.energy(mixed, of_accelerators=True)
+    found = meters.energy(mixed, of_accelerators=True)
     assert (found["energy_j"], found["left_out"]) == (500.0, ["processors: only root may read"])
     silent = [share(meters=True, drawn=[part(30.0), part(None, "accelerator 0000:3b:00.0")])]
-    found = combined.energy(silent, of_accelerators=True)
+    found = meters.energy(silent, of_accelerators=True)
     assert found["energy_j"] is None
     assert "did not answer" in found["reason"]

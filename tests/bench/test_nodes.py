@@ -8,10 +8,9 @@ import pytest
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers.folder import End, leave_result, outcome_of
-from equipoise.bench.launchers.launcher import Job
-from equipoise.bench.launchers.network import interface_towards
-from equipoise.bench.launchers.wire import Wire
+from equipoise.bench.launchers.folder import End, Job, leave_result, outcome_of
+from equipoise.bench.launchers.hosts import Wire
+from equipoise.bench.launchers.processes import interface_towards
 from equipoise.errors import DataError
 
 HOSTS = {0: "a", 1: "b"}

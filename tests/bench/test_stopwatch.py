@@ -15,12 +15,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.devices import device
 from equipoise.bench.methods import OptimizerSettings
-from equipoise.bench.methods.training import TrainingStep, optimizer
+from equipoise.bench.methods.data_parallel import TrainingStep, optimizer
 from equipoise.bench.models import Trainee
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
-from equipoise.bench.profiled import Event, Profiled, profile_of, profiled
-from equipoise.bench.steady import is_steady
-from equipoise.bench.stopwatch import APART, BACKWARDS, Stopwatch, exchanges
+from equipoise.bench.stopwatch import (
+    APART,
+    BACKWARDS,
+    Event,
+    Profiled,
+    Stopwatch,
+    exchanges,
+    profile_of,
+    profiled,
+)
+from equipoise.bench.summary import is_steady
 
 
 @pytest.fixture

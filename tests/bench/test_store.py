@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.bench.cell import Cell
-from equipoise.bench.launchers.launcher import Launcher, Outcome
+from equipoise.bench.launchers.folder import Launcher, Outcome
 from equipoise.bench.store import Finished, Store, write_whole
 from equipoise.bench.summary import summaries
 from equipoise.bench.sweep import in_random_order, planned, run_sweep
@@ -23,7 +23,7 @@ NUM_KILLS = 10
 SWEEP = """
 import os, subprocess, sys
 from pathlib import Path
-from equipoise.bench.launchers.launcher import Launcher, Outcome
+from equipoise.bench.launchers.folder import Launcher, Outcome
 from equipoise.bench.sweep import planned, run_sweep
 
 def launch(job):

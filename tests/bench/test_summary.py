@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.advice.measured.sweep_words import meanings, swept
-from equipoise.advice.measured.swept import called_different, false_differences, judged, lost_s
 from equipoise.bench.cell import Cell
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
 from equipoise.bench.store import Finished
-from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries
-from equipoise.bench.timed_run import timed_run
+from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries, timed_run
+from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
 from equipoise.report.bench_json import training
 

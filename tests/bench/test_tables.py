@@ -6,7 +6,7 @@ import command_line
 import polars as pl
 import pytest
 
-from equipoise.bench.launchers.launcher import Launcher, Outcome
+from equipoise.bench.launchers.folder import Launcher, Outcome
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.bench.tables import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.errors import DataError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.bench.topology import read
-from equipoise.bench.topology.groups import best_groups, islands
+from equipoise.bench.topology.topology import best_groups, islands
 from equipoise.errors import DataError, EvidenceError
 
 # By hand from the samples: devices, classes among them (None: not told), cards, rows that are missing.

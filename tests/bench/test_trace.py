@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.bench.trace import kernels
-from equipoise.bench.trace.files import read_traces
-from equipoise.bench.trace.overlap import Spans, covered_ns, merged, union
+from equipoise.bench.trace import activity
+from equipoise.bench.trace.activity import Spans, covered_ns, merged, union
+from equipoise.bench.trace.rank import read_traces
 from equipoise.bench.trace.stream import TraceStream
 from equipoise.errors import DataError
 
@@ -239,7 +239,7 @@ def test_parts_sum_to_steps_exactly_and_equal_a_raster(compute, communication, s
     ],
 )
 def test_kernels_that_communicate_are_known_by_old_and_new_names(name):
-    assert kernels.communicates(name)
+    assert activity.communicates(name)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_kernels_that_communicate_are_known_by_old_and_new_names(name):
     ],
 )
 def test_kernels_that_compute_are_not_taken_for_communication(name):
-    assert not kernels.communicates(name)
+    assert not activity.communicates(name)
 
 
 @pytest.mark.parametrize("category", ["Kernel", "kernel"])

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from equipoise.bench.wakeups import SLICE_S, prompt_wakeups, time_slice_s
+from equipoise.bench.environment import SLICE_S, prompt_wakeups, time_slice_s
 
-TOLD = "import os; from equipoise.bench.wakeups import time_slice_s as s; print(s(), os.nice(0))"
+TOLD = "import os; from equipoise.bench.environment import time_slice_s as s; print(s(), os.nice(0))"
 BEFORE_S = time_slice_s()
 
 
@@ -25,8 +25,8 @@ def test_turns_are_short_inside_for_children_too_and_as_before_afterwards():
 
 
 def test_nothing_is_raised_where_it_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("equipoise.bench.wakeups._LATENCY", tmp_path / "none")
-    monkeypatch.setattr("equipoise.bench.wakeups._CALLS", {})
+    monkeypatch.setattr("equipoise.bench.environment._LATENCY", tmp_path / "none")
+    monkeypatch.setattr("equipoise.bench.environment._CALLS", {})
     with prompt_wakeups():
         assert time_slice_s() is None
 

@@ -33,8 +33,8 @@ from equipoise.bench.phases import (
 )
 from equipoise.bench.stopwatch import Stopwatch
 from equipoise.bench.timed_steps import begun
-from equipoise.bench.watching.joined import joined
 from equipoise.bench.watching.loop import Loop, phases_of
+from equipoise.bench.watching.ranks import joined
 from equipoise.bench.watching.record import RankRecord, rank_record, written_step
 from equipoise.errors import DataError, UsageError
 

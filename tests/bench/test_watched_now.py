@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from equipoise.bench.watching.now import latest_step, run_files, run_now, runs_files
 from equipoise.bench.watching.record import RankFile, rank_record, rank_records, run_folder, written_step
+from equipoise.bench.watching.rows import latest_step, run_files, run_now, runs_files
 from equipoise.errors import DataError
 
 LONG_AGO = (1e9, 1e9)

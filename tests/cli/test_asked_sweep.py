@@ -3,9 +3,8 @@
 import pytest
 
 from equipoise.bench.cell import Cell
-from equipoise.cli import asked_sweep
-from equipoise.cli.asked_sweep import Asked, cells_of
-from equipoise.cli.sweep_progress import Pace
+from equipoise.cli import sweeps
+from equipoise.cli.sweeps import Asked, Pace, cells_of
 from equipoise.errors import UsageError
 
 
@@ -91,7 +90,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(changes, words):
 
 
 def test_more_cells_than_anybody_waits_for_are_refused(monkeypatch):
-    monkeypatch.setattr(asked_sweep, "_MOST_CELLS", 3)
+    monkeypatch.setattr(sweeps, "_MOST_CELLS", 3)
     with pytest.raises(UsageError, match="4 runs; a sweep has at most 3"):
         cells_of(asked(sizes="1,2", num_repetitions=2))
 

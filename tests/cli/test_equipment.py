@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from equipoise.cli.checkup import checks, text
-from equipoise.cli.equipment import equipment
+from equipoise.cli.orientation import checks, equipment, text
 
 
 def test_what_cannot_be_used_says_what_to_do():

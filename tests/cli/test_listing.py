@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.cli.listing import LISTINGS
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster

@@ -10,8 +10,7 @@ import typer
 from command_line import equipoise
 
 from equipoise import cli
-from equipoise.cli.allocate import allocate
-from equipoise.cli.decide_verbs import advise, plan, predict
+from equipoise.cli.decide import advise, allocate, plan, predict
 from equipoise.cli.questions import Output
 from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from hypothesis import strategies as st
 
-from equipoise.decide.candidate import Candidate, Constraint
+from equipoise.decide.answer import Candidate, Constraint
 from equipoise.decide.select import Curve, Rule, figures_of, select, time_values
 from equipoise.stats import Interval
 

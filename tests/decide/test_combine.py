@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd, shares, straight_between
-from equipoise.decide.estimate import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
-from equipoise.scaling.law import Domain
+from equipoise.scaling.laws import Domain
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 PIECES = st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(LEAST_LOG_SD, 1.0)), min_size=1, max_size=4).map(

@@ -21,8 +21,8 @@ from asking import (
     published_scores,
 )
 
+from equipoise.decide.answer import LEAST_LOG_SD
 from equipoise.decide.decision import rule_of
-from equipoise.decide.estimate import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_able
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.units import HOUR_S

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 from asking import A100, B200, H100, H200, KINDS, LORA, MI300X, PRETRAINING, RTX, SIBLING, SMALL, ask
 
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.answer import Candidate
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.decide.estimate import log_sd, probability_within, scaled, with_log_sd
+from equipoise.decide.answer import log_sd, probability_within, scaled, with_log_sd
 from equipoise.stats import Interval
 
 

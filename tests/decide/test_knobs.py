@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.decide.knobs import knob_choices
+from equipoise.decide.training import knob_choices
 from equipoise.errors import InputError, UsageError
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from equipoise.decide.ledger import (
     SCHEMA,
+    Measured,
+    RecordedPrediction,
     add_measured,
     add_predictions,
     append,
@@ -22,7 +24,6 @@ from equipoise.decide.ledger import (
     read_ledger,
     running,
 )
-from equipoise.decide.ledger_entry import Measured, RecordedPrediction
 from equipoise.errors import DataError, UsageError
 
 

@@ -7,7 +7,7 @@ from equipoise.decide.ledger_predictions import answer_predictions, time_predict
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import query
 from equipoise.errors import UsageError
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 
 
 def test_of_an_answer_the_recommended_time_and_rate_are_kept():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.decide.similar_workloads import closest_workload, sizes_of
+from equipoise.decide.reasons import closest_workload, sizes_of
 from equipoise.spec.workload import Workload, workload
 
 

@@ -8,7 +8,7 @@ import pytest
 from asking import published_scores
 
 from equipoise.decide.query import query
-from equipoise.decide.training_budget import fixed_budget, training_budget
+from equipoise.decide.training import fixed_budget, training_budget
 from equipoise.errors import UsageError
 from equipoise.spec.workload import workload
 

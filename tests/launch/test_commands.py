@@ -10,8 +10,7 @@ import pytest
 
 from equipoise.errors import SpecError
 from equipoise.launch import launch_snippets, ranks_per_host
-from equipoise.launch.data_parallel import training_script
-from equipoise.launch.model_parallel import pipeline_script, tensor_script
+from equipoise.launch.training_scripts import pipeline_script, tensor_script, training_script
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload

@@ -16,8 +16,7 @@ from equipoise.decide.query import FIELDS, fields_of
 from equipoise.decide.solve_for import Reaches
 from equipoise.errors import UsageError
 from equipoise.library import arguments
-from equipoise.library.decisions import result_of
-from equipoise.report.frames import CANDIDATE_COLUMNS
+from equipoise.library.decisions import CANDIDATE_COLUMNS, result_of
 from equipoise.report.notebook import charts, figure_json
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.perfmodel.axes import cp_layer_s, ep_layer_s
 from equipoise.perfmodel.compute import layer_time
-from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.estimate import cp_layer_s, ep_layer_s, estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import stacked, transformer_load, workload_load
 from equipoise.perfmodel.machine import machine

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.perfmodel.axes import pp_send_s, tp_layer_s
 from equipoise.perfmodel.compute import (
     head_time_s,
     layer_time,
@@ -16,7 +15,7 @@ from equipoise.perfmodel.compute import (
     product_rate_flop_per_s,
     soft_maximum,
 )
-from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.estimate import estimate, pp_send_s, tp_layer_s
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
 from equipoise.perfmodel.machine import machine

@@ -7,22 +7,20 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from equipoise.advice.forecast.balance import Balance, Balances, Unanswered
-from equipoise.advice.forecast.curve import LawUsed, TimeCurve
-from equipoise.advice.forecast.diagnose import Diagnosis
-from equipoise.advice.forecast.record import Shipped, Summary
+from equipoise.calibration.curves import LawUsed, TimeCurve
+from equipoise.calibration.forecast_record import Shipped, Summary
 from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
 from equipoise.scaling.backtest import Errors, Record
-from equipoise.scaling.batches import BatchGrowth
+from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
-from equipoise.scaling.groups import Group, Grouping
-from equipoise.scaling.law import Domain
-from equipoise.scaling.metrics import ENTRY_COLUMNS
-from equipoise.scaling.pointers import Pointer
-from equipoise.scaling.shared import SharedSystems
+from equipoise.scaling.groups import Group, Grouping, SharedSystems
+from equipoise.scaling.laws import Domain
+from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.stats import Interval
+from equipoise.study.balance import Balance, Balances, Unanswered
 from equipoise.study.claims import Claim, Part, Reading
 from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.study.losses import Diagnosis
 from equipoise.study.published import Attributed, Published, Reference, TableRow, Unscored
 from equipoise.study.quantities import Figure
 

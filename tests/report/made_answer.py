@@ -5,18 +5,24 @@ from dataclasses import replace
 from equipoise.decide.answer import (
     Alternative,
     Answer,
+    Candidate,
+    Constraint,
+    ErrorRecord,
+    Estimate,
     Flip,
     Measurement,
+    Memory,
+    ModelStep,
+    PublishedResult,
     Reason,
     Refusal,
     Rejection,
     Relaxation,
     Renting,
+    Source,
     SystemAnswer,
     TimeValue,
 )
-from equipoise.decide.candidate import Candidate, Constraint, Memory, ModelStep
-from equipoise.decide.estimate import ErrorRecord, Estimate, PublishedResult, Source
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
 from equipoise.economics.uncertain import Bar, Tornado

@@ -9,10 +9,10 @@ from made_answer import SIZES, candidate, made_answer, time_s
 from rich.cells import cell_len
 from rich.console import Console
 
+from equipoise.library.decisions import candidate_frame
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, Table
-from equipoise.report.frames import candidate_frame
 from equipoise.report.notebook import charts, figure_json, notebook_html
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.terminal import SCREEN_LINES

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from equipoise.report import html
-from equipoise.report.pages.study import STUDY
-from equipoise.report.sections import SECTIONS
+from equipoise.report.pages.study import SECTIONS, STUDY
 
 HOSTILE = "</script></td><img src=x onerror=\"alert('x')\">\u202e\x1b[2J{{7*7}}${x}`'\"&amp;%{x}<!--"
 

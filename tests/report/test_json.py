@@ -10,8 +10,7 @@ import pytest
 from made_answer import candidate, made_answer
 
 from equipoise.report.document import document, encode
-from equipoise.report.evidence import evidence_of
-from equipoise.report.json import answer_fields, fields_of
+from equipoise.report.json import answer_fields, evidence_of, fields_of
 from equipoise.report.schema import VERSIONS, schema, shipped
 from equipoise.stats import Interval
 

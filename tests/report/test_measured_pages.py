@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from equipoise.advice.forecast.held_out_advice import held_out_advice
-from equipoise.advice.links.collectives import judged
-from equipoise.advice.measured.stragglers import trace_steps
 from equipoise.bench.collectives.files import read_files
-from equipoise.bench.trace.files import read_traces
+from equipoise.bench.trace.rank import read_traces
+from equipoise.calibration.advice_backtest import held_out_advice
+from equipoise.calibration.collectives import judged
+from equipoise.diagnose.stragglers import trace_steps
 from equipoise.report import html, terminal
 from equipoise.report.blocks import Table
 from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
 from equipoise.report.pages.collectives import COLLECTIVES
 from equipoise.report.pages.trace import TRACE
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import backtest
 

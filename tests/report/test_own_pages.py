@@ -10,21 +10,20 @@ import pytest
 from rich.console import Console
 
 from equipoise import study
-from equipoise.advice.measured.sweep_now import sweep_now
-from equipoise.advice.measured.watched_now import watched_now
-from equipoise.bench.store import Finished, Store
+from equipoise.bench.store import Finished, Store, folders_below, is_watched, under_way
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
-from equipoise.bench.under_way import folders_below, is_watched, under_way
 from equipoise.bench.watching.record import RankFile, run_folder, written_step
+from equipoise.diagnose.sweeps import sweep_now
+from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report import html, terminal
+from equipoise.report.format import TIMES
 from equipoise.report.pages.accuracy import ACCURACY
-from equipoise.report.pages.compared import COMPARED
+from equipoise.report.pages.comparison import COMPARED
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
-from equipoise.report.words import TIMES
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

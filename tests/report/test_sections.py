@@ -4,22 +4,10 @@ from dataclasses import replace
 
 import polars as pl
 
-from equipoise.advice.forecast.balance import Balances, Unanswered
 from equipoise.report import blocks
-from equipoise.report.sections import (
-    SECTIONS,
-    balance,
-    batches,
-    claims,
-    energy,
-    entries,
-    losses,
-    pointers,
-    record,
-    shared,
-    table_one,
-    workloads,
-)
+from equipoise.report.pages import accuracy
+from equipoise.report.pages.study import SECTIONS, balance, batches, claims, entries, losses, workloads
+from equipoise.study.balance import Balances, Unanswered
 
 
 def flat(found):
@@ -69,7 +57,7 @@ def test_names_of_sections_are_unique_and_their_needs_are_fields(findings):
 
 
 def test_table_one_stands_beside_the_study_and_names_each_difference(findings):
-    found = table_one.SECTION.blocks(findings)
+    found = claims.TABLE_ONE_SECTION.blocks(findings)
     (row,) = one(found, blocks.Table).rows
     assert [cell.text for cell in row] == ["BERT", "Dell / XE-4", "4", "5", "4", "4", "10.000", "10.00"]
     assert row[2].detail == "1 unscored"
@@ -78,13 +66,13 @@ def test_table_one_stands_beside_the_study_and_names_each_difference(findings):
 
 def test_table_one_without_a_study_has_its_own_figures_only(findings):
     table = replace(findings.workloads[0].table, published=None, differences=(), reference=None)
-    found = table_one.SECTION.blocks(with_workload(findings, table=table))
+    found = claims.TABLE_ONE_SECTION.blocks(with_workload(findings, table=table))
     assert len(one(found, blocks.Table).columns) == 5
     assert "prints no such table for v9.9" in text(found)
 
 
 def test_a_claim_shows_both_verdicts_its_rule_and_its_figures(findings):
-    said = text(claims.SECTION.blocks(findings))
+    said = text(claims.CLAIMS_SECTION.blocks(findings))
     for words in (
         "its way: holds",
         "like for like: reverses",
@@ -96,26 +84,28 @@ def test_a_claim_shows_both_verdicts_its_rule_and_its_figures(findings):
 
 
 def test_figures_others_ascribe_to_the_study_are_called_what_they_are(findings):
-    said = text(claims.SECTION.blocks(findings))
+    said = text(claims.CLAIMS_SECTION.blocks(findings))
     assert "+99 % by Dell" in said
     assert "it holds no such figure" in said
-    assert "ascribe" not in text(claims.SECTION.blocks(replace(findings, attributed=())))
+    assert "ascribe" not in text(claims.CLAIMS_SECTION.blocks(replace(findings, attributed=())))
 
 
 def test_a_claim_nobody_could_test_says_what_is_missing(findings):
-    assert "too few sizes." in text(claims.SECTION.blocks(findings))
+    assert "too few sizes." in text(claims.CLAIMS_SECTION.blocks(findings))
 
 
 def test_a_claim_asked_of_other_workloads_is_set_apart(findings):
     elsewhere = replace(findings.claims[0], workloads=("resnet50",))
-    said = text(claims.SECTION.blocks(replace(findings, claims=(*findings.claims, elsewhere))))
+    said = text(claims.CLAIMS_SECTION.blocks(replace(findings, claims=(*findings.claims, elsewhere))))
     assert "2 claims of the study" in said
     assert "asked of the others" in said
     assert "Tested on ResNet-50." in said
 
 
 def test_the_figures_of_a_workload_are_three(findings):
-    panels = [block for block in workloads.SECTION.blocks(findings) if isinstance(block, blocks.Panels)]
+    panels = [
+        block for block in workloads.WORKLOADS_SECTION.blocks(findings) if isinstance(block, blocks.Panels)
+    ]
     assert [len(panel.charts) for panel in panels] == [1, 2]
     systems = panels[0].charts[0]
     assert [series.name for series in systems.series] == ["group 1", "group 2"]
@@ -125,13 +115,13 @@ def test_the_figures_of_a_workload_are_three(findings):
 
 def test_without_groups_the_reason_is_given(findings):
     lacking = with_workload(findings, grouping=None, grouping_missing="two systems only")
-    assert "No K-means groups: two systems only." in text(workloads.SECTION.blocks(lacking))
+    assert "No K-means groups: two systems only." in text(workloads.WORKLOADS_SECTION.blocks(lacking))
 
 
 def test_entries_on_processors_alone_are_counted_not_drawn(findings):
     frame = findings.workloads[0].entries
     size = pl.when(pl.col("num_accelerators") == 4).then(0).otherwise(pl.col("num_accelerators"))
-    found = workloads.SECTION.blocks(
+    found = workloads.WORKLOADS_SECTION.blocks(
         with_workload(findings, entries=frame.with_columns(num_accelerators=size))
     )
     assert "1 scored entry without accelerators" in text(found)
@@ -140,12 +130,12 @@ def test_entries_on_processors_alone_are_counted_not_drawn(findings):
 def test_a_workload_without_any_score_says_so(findings):
     frame = findings.workloads[0].entries.with_columns(score_s=pl.lit(None, pl.Float64))
     empty = with_workload(findings, entries=frame, pointers=())
-    assert "No entry of this workload has a score" in text(workloads.SECTION.blocks(empty))
-    assert "nothing to point at" in text(pointers.SECTION.blocks(empty))
+    assert "No entry of this workload has a score" in text(workloads.WORKLOADS_SECTION.blocks(empty))
+    assert "nothing to point at" in text(entries.POINTERS_SECTION.blocks(empty))
 
 
 def test_energy_is_shown_where_it_was_measured(findings):
-    found = energy.SECTION.blocks(findings)
+    found = batches.ENERGY_SECTION.blocks(findings)
     run, sample = one(found, blocks.Panels).charts
     assert run.series[0].y == (1.5e6, 2.5e6)
     assert sample.series[0].y == (0.6, 1.0)
@@ -154,30 +144,30 @@ def test_energy_is_shown_where_it_was_measured(findings):
 
 def test_a_single_point_of_energy_makes_a_table_but_no_figure(findings):
     single = with_workload(findings, energy=findings.workloads[0].energy.head(1))
-    found = energy.SECTION.blocks(single)
+    found = batches.ENERGY_SECTION.blocks(single)
     assert not [block for block in found if isinstance(block, blocks.Panels)]
     assert len(one(found, blocks.Table).rows) == 1
 
 
 def test_energy_nobody_measured_is_not_guessed(findings):
     none = with_workload(findings, energy=findings.workloads[0].energy.head(0))
-    assert "No entry of these workloads logged its power" in text(energy.SECTION.blocks(none))
+    assert "No entry of these workloads logged its power" in text(batches.ENERGY_SECTION.blocks(none))
 
 
 def test_entries_without_a_score_are_listed_with_the_reason(findings):
-    assert "2 of 10 logs missing" in text(entries.SECTION.blocks(findings))
+    assert "2 of 10 logs missing" in text(entries.ENTRIES_SECTION.blocks(findings))
 
 
 def test_shared_systems_and_families_have_a_column_a_workload(findings):
     systems, families = [
-        block for block in shared.SECTION.blocks(findings) if isinstance(block, blocks.Table)
+        block for block in workloads.SHARED_SECTION.blocks(findings) if isinstance(block, blocks.Table)
     ]
     assert [column.title for column in systems.columns] == ["System", "Size", "BERT"]
     assert [cell.text for cell in families.rows[0]][-1] == "0.400"
 
 
 def test_a_pointer_says_what_for_and_why(findings):
-    (tile,) = one(pointers.SECTION.blocks(findings), blocks.Tiles).items
+    (tile,) = one(entries.POINTERS_SECTION.blocks(findings), blocks.Tiles).items
     assert (tile.label, tile.words) == ("For speed", "The shortest time of all.")
     assert "E' 0.500" in tile.detail
     assert "E 0.400" in tile.detail
@@ -224,7 +214,7 @@ def test_every_symptom_is_in_the_table_with_its_entry(findings):
 
 
 def test_the_batch_law_stands_with_its_intervals(findings):
-    found = batches.SECTION.blocks(findings)
+    found = batches.BATCHES_SECTION.blocks(findings)
     (row,) = one(found, blocks.Table).rows
     assert [cell.text for cell in row[:4]] == ["BERT", "2,000,000", "16,000", "3"]
     assert row[2].detail == "14,000\N{EN DASH}19,000"
@@ -236,13 +226,15 @@ def test_the_batch_law_stands_with_its_intervals(findings):
 def test_a_batch_without_an_upper_bound_is_at_least(findings):
     growth = findings.workloads[0].batches
     unbounded = replace(growth, batch_critical=replace(growth.batch_critical, high=float("inf")))
-    (row,) = one(batches.SECTION.blocks(with_workload(findings, batches=unbounded)), blocks.Table).rows
+    (row,) = one(
+        batches.BATCHES_SECTION.blocks(with_workload(findings, batches=unbounded)), blocks.Table
+    ).rows
     assert row[2].text == "at least 14,000"
 
 
 def test_a_workload_without_a_batch_law_says_what_is_missing(findings):
     unknown = Unanswered(subject="bert", reason="Two batches only.", missing=("a batch of 4,096",))
-    said = text(batches.SECTION.blocks(with_workload(findings, batches=unknown)))
+    said = text(batches.BATCHES_SECTION.blocks(with_workload(findings, batches=unknown)))
     assert "BERT: not enough evidence. Two batches only. What is missing: a batch of 4,096." in said
 
 
@@ -279,7 +271,7 @@ def test_a_workload_with_one_size_each_has_no_curve(findings):
 
 
 def test_the_record_stands_beside_simpler_ways(findings):
-    found = record.SECTION.blocks(findings)
+    found = accuracy.RECORD_SECTION.blocks(findings)
     every, near = one(found, blocks.Table).rows
     assert [cell.text for cell in every[1:]] == ["all", "50", "6 %", "35 %", "\N{EN DASH}", "20 %", "88 %"]
     assert [cell.text for cell in near[1:4]] == ["up to 2\N{MULTIPLICATION SIGN}", "40", "6 %"]
@@ -287,4 +279,4 @@ def test_the_record_stands_beside_simpler_ways(findings):
 
 
 def test_without_a_record_its_section_is_left_out(findings):
-    assert not record.SECTION.applies(replace(findings, record=None))
+    assert not accuracy.RECORD_SECTION.applies(replace(findings, record=None))

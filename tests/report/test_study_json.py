@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from equipoise.report.study_json import report_fields, score_fields
-from equipoise.scaling.decompose import LOSSES
+from equipoise.scaling.metrics import LOSSES
 from equipoise.study import scores, study
 
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from equipoise.advice.links.links import meaning
 from equipoise.bench.topology import read
+from equipoise.diagnose.links import meaning
 from equipoise.report import html, terminal
 from equipoise.report.pages.topology import TOPOLOGY
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.report.words import (
+from equipoise.report.format import (
     LONGEST_NAME,
     accelerator_name,
     count,

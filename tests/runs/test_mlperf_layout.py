@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.runs.readers.mlperf.layout import file_kind, log_number, looks_like_log, place, round_of
+from equipoise.runs.readers.mlperf.entries import file_kind, log_number, looks_like_log, place, round_of
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.runs.readers.mlperf.names import Names
-from equipoise.runs.readers.mlperf.system import SystemFacts, read_scaling, read_summary, read_system
+from equipoise.runs.readers.mlperf.system import Names, SystemFacts, read_scaling, read_summary, read_system
 
 PLAIN = b"""{"submitter": "Dell", "division": "closed", "status": "Available on-premise", "system_name": "XE8640",
 "number_of_nodes": "2", "accelerators_per_node": "4", "accelerator_model_name": "NVIDIA H100-SXM5-80GB",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, olympic_runs, score
-from equipoise.spec.mlperf_rules import MlperfRules
+from equipoise.spec.workload import MlperfRules
 
 FIVE = MlperfRules(num_runs_required=5)
 FORTY = MlperfRules(num_runs_required=40, num_dropped_each_end=4, max_failed=4)

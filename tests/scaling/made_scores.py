@@ -10,8 +10,7 @@ import pytest
 
 from equipoise.runs.schema import SCORES
 from equipoise.runs.store import polars_schema
-from equipoise.scaling.decompose import with_factors
-from equipoise.scaling.metrics import with_metrics
+from equipoise.scaling.metrics import with_factors, with_metrics
 
 Row = dict[str, Any]
 

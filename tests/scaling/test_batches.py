@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from equipoise.errors import EvidenceError
-from equipoise.scaling.batches import batch_growth
+from equipoise.scaling.convergence import batch_growth
 
 
 def scores(batches, *, offset=1.0, round_="v1.0"):

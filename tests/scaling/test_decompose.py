@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.runs import embedded
-from equipoise.scaling.decompose import LOSSES, log_loss_shares, losses, with_factors
-from equipoise.scaling.metrics import with_metrics
+from equipoise.scaling.metrics import LOSSES, log_loss_shares, losses, with_factors, with_metrics
 
 POSITIVE = st.floats(1e-2, 1e6)
 ENTRY = st.fixed_dictionaries(

@@ -25,8 +25,7 @@ from equipoise.scaling.equilibrium import (
     words,
 )
 from equipoise.scaling.fit import fit, points
-from equipoise.scaling.law import Domain, Law
-from equipoise.scaling.laws import AMDAHL, PERFECT, POWER, USL
+from equipoise.scaling.laws import AMDAHL, PERFECT, POWER, USL, Domain, Law
 
 
 def located(

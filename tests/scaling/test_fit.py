@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from equipoise.errors import DataError, FitError
 from equipoise.scaling.fit import fit, points, predict
-from equipoise.scaling.law import Law
-from equipoise.scaling.laws import ALPHA_BETA, AMDAHL, GUSTAFSON, OVERLAP, PERFECT, POWER, USL
+from equipoise.scaling.laws import ALPHA_BETA, AMDAHL, GUSTAFSON, OVERLAP, PERFECT, POWER, USL, Law
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 TRUTHS = (

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
-from equipoise.scaling.law import Domain, Law
 from equipoise.scaling.laws import (
     ALPHA_BETA,
     AMDAHL,
@@ -17,6 +16,8 @@ from equipoise.scaling.laws import (
     OVERLAP,
     PERFECT,
     USL,
+    Domain,
+    Law,
     law_named,
 )
 

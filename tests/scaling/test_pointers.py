@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.scaling.metrics import with_metrics
-from equipoise.scaling.pointers import pointers
+from equipoise.scaling.metrics import pointers, with_metrics
 
 
 def test_three_purposes_by_hand(table):

@@ -1,7 +1,7 @@
 import pytest
 
+from equipoise.scaling.groups import families, shared_systems
 from equipoise.scaling.metrics import with_metrics
-from equipoise.scaling.shared import families, shared_systems
 
 
 def _workload(table, workload, rows):

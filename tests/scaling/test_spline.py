@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.interpolate import CubicSpline
 
-from equipoise.scaling.spline import cubic_spline
+from equipoise.scaling.posterior import cubic_spline
 
 
 @pytest.mark.parametrize("num_knots", [4, 5, 30])

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
-from equipoise.spec.cluster import cluster
+from equipoise.spec.cluster import cluster, mixture
 from equipoise.spec.hardware import DTYPES, accelerator, accelerators
-from equipoise.spec.mixture import mixture
 
 CHIPS = st.sampled_from(accelerators())
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.runs.sources import open_source
-from equipoise.spec import names
-from equipoise.spec.names import availability_slug, division_slug, framework_name, framework_slug
+from equipoise.spec import mlperf
+from equipoise.spec.mlperf import availability_slug, division_slug, framework_name, framework_slug
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_every_spelling_of_a_round_resolves(data_dir: Path, round_name: str) -> 
 
 
 def test_the_file_to_edit_is_named() -> None:
-    assert names.EDIT.endswith("names.toml")
+    assert mlperf.EDIT.endswith("names.toml")

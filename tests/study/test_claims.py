@@ -3,8 +3,7 @@ import polars as pl
 import pytest
 
 from equipoise.runs import embedded
-from equipoise.scaling.decompose import with_factors
-from equipoise.scaling.metrics import with_metrics
+from equipoise.scaling.metrics import with_factors, with_metrics
 from equipoise.study.claims import claims_about
 
 FOUR = ("bert", "llama2_70b_lora", "retinanet", "stable_diffusion")

@@ -1,6 +1,6 @@
 import pytest
 
-from equipoise.scaling.pointers import pointers
+from equipoise.scaling.metrics import pointers
 from equipoise.study.claims import claims_about
 from equipoise.study.findings import headline, summary
 

@@ -6,9 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from equipoise.web.answer import Answer
-from equipoise.web.answers import Answers, BusyError, SlowError
-from equipoise.web.workers import Workers
+from equipoise.web.answers import Answer, Answers, BusyError, SlowError, Workers
 
 
 def answer(size=10):

@@ -6,9 +6,8 @@ from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of, query
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec.catalogue import shipped
-from equipoise.web.asked import NOT_FROM_BROWSERS
+from equipoise.web.address import NOT_FROM_BROWSERS
 from equipoise.web.controls import Checks, More, Number, Select, Several, Text
-from equipoise.web.labels import in_form
 from equipoise.web.question import (
     FOLDED,
     IN_SIGHT,
@@ -17,6 +16,7 @@ from equipoise.web.question import (
     UNSET,
     WrongFieldsError,
     asked_fields,
+    in_form,
     question,
     question_controls,
 )

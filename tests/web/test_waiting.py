@@ -9,11 +9,11 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 from fastapi import Request
 
-from equipoise.web.answer import Answer
+from equipoise.web.address import AskedNothing, AskedStudy
+from equipoise.web.answers import Answer
 from equipoise.web.app import Dashboard
-from equipoise.web.asked import AskedNothing, AskedStudy
 from equipoise.web.screen import Screen
-from equipoise.web.screens import study
+from equipoise.web.screens import evidence
 from equipoise.web.sources import Sources
 
 
@@ -83,7 +83,7 @@ def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
         dashboard = Dashboard(Sources(data=hostile_data))
         await dashboard.warm()
         assert dashboard.answers.num_computed == 1
-        page = await text(await dashboard.show(request("/study"), study.SCREEN, AskedStudy()))
+        page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, AskedStudy()))
         assert dashboard.answers.num_computed == 1
         assert "MLPerf Training v4.1" in page
 

@@ -1,7 +1,6 @@
 """One rank of a measurement of interference, the ranks having joined. Needs torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from equipoise.bench.collectives.asked import WIDTH_BYTES
+from equipoise.bench.collectives.records import WIDTH_BYTES
 from equipoise.bench.devices import Device, device
 from equipoise.bench.interference import Rivals
 from equipoise.bench.methods import OptimizerSettings, method
@@ -199,8 +198,7 @@ def _step(text: str, num_tensors: int, side: int, on: Device, *, num_samples: in
     found, argument = method(text)
     settings = OptimizerSettings(learning_rate=1e-6)
     # Not `found.begin`, which refuses a rank alone: here that is what is asked for.
-    begin = import_module(f"equipoise.bench.methods.{found.home}").begin
-    step = begin(found.name, subject, settings, rank=0, world_size=1, argument=argument)
+    step = found.begin_function()(found.name, subject, settings, rank=0, world_size=1, argument=argument)
     return lambda: step.run(batch)
 
 

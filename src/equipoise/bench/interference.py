@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from equipoise.bench.collectives.measure import cores_of
 from equipoise.bench.environment import conditions
-from equipoise.bench.launchers.launcher import Job, Launcher
+from equipoise.bench.launchers.folder import Job, Launcher
 from equipoise.errors import EvidenceError
 from equipoise.units import MIB
 

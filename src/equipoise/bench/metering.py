@@ -8,11 +8,10 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from equipoise.bench import counters, meters
+from equipoise.bench.counters import sent_bytes
 from equipoise.bench.devices import Device
-from equipoise.bench.meters import amdgpu, combined, nvml, rapl
-from equipoise.bench.meters.network import sent_bytes
-from equipoise.bench.meters.sampler import Sampler
-from equipoise.bench.meters.source import Sources
+from equipoise.bench.meters import Sampler, Sources
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,9 +77,9 @@ class Metering:
             return {}
         accelerated = self._on.name != "cpu"
         return {
-            **combined.memory(shares),
-            "utilisation": combined.utilisation(shares, of_accelerators=accelerated),
-            "energy": combined.energy(shares, of_accelerators=accelerated),
+            **meters.memory(shares),
+            "utilisation": meters.utilisation(shares, of_accelerators=accelerated),
+            "energy": meters.energy(shares, of_accelerators=accelerated),
         }
 
 
@@ -101,13 +100,16 @@ def refuse_shared(everyone: "list[tuple[str, str, str | None]]") -> None:
 def _sources(on: Device, addresses: list[str]) -> tuple[Sources, ...]:
     """Processors of this machine, and its accelerators that ranks have."""
     if on.name == "cpu":
-        return (rapl.sources(),)
+        return (counters.rapl_sources(),)
     if not addresses:
-        return (rapl.sources(), Sources(reason="accelerators: this torch does not tell which they are"))
+        return (
+            counters.rapl_sources(),
+            Sources(reason="accelerators: this torch does not report which they are"),
+        )
     import torch  # noqa: PLC0415 - loaded by now
 
-    library = amdgpu if getattr(torch.version, "hip", None) else nvml
-    return (rapl.sources(), library.sources(addresses))
+    read = counters.amdgpu_sources if getattr(torch.version, "hip", None) else counters.nvml_sources
+    return (counters.rapl_sources(), read(addresses))
 
 
 def _everyone(own: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles

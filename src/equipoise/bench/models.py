@@ -49,12 +49,12 @@ class Zoo:
     settings: OptimizerSettings = field(default_factory=OptimizerSettings)
 
 
-def _made_by(module: str, function: str) -> Callable[[], Any]:
-    """A builder in one of the zoo's modules, which are loaded when it is called: they import torch."""
+def _made_by(function: str) -> Callable[[], Any]:
+    """A builder in the zoo, which is loaded when it is called: it imports torch."""
 
     def build() -> Any:  # noqa: ANN401 - equipoise.bench.zoo.data.Made, whose module imports torch
         try:
-            return getattr(import_module(f"equipoise.bench.zoo.{module}"), function)()
+            return getattr(import_module("equipoise.bench.zoo.models"), function)()
         except ModuleNotFoundError as err:
             if err.name == "torch":
                 raise UsageError(NEEDS_TORCH) from err
@@ -78,7 +78,7 @@ ZOO = (
         params=85_002,
         data=_DIGITS,
         source="own",
-        build=_made_by("small", "mlp"),
+        build=_made_by("mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
@@ -87,7 +87,7 @@ ZOO = (
         params=648_202,
         data=_DIGITS,
         source="own",
-        build=_made_by("small", "wide_mlp"),
+        build=_made_by("wide_mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
@@ -96,7 +96,7 @@ ZOO = (
         params=3_832_330,
         data=_DIGITS,
         source="own",
-        build=_made_by("small", "large_mlp"),
+        build=_made_by("large_mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
@@ -105,7 +105,7 @@ ZOO = (
         params=1_226_442,
         data=_DIGITS,
         source="He et al. 2015, arXiv 1512.03385, figure 2 and section 4.2",
-        build=_made_by("small", "small_resnet"),
+        build=_made_by("small_resnet"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
@@ -114,7 +114,7 @@ ZOO = (
         params=2_236_682,
         data=f"{_DIGITS}; enlarged to 32 x 32, in three equal channels",
         source="Sandler et al. 2018, arXiv 1801.04381",
-        build=_made_by("large", "digits_mobilenet"),
+        build=_made_by("digits_mobilenet"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
@@ -123,7 +123,7 @@ ZOO = (
         params=1_199_882,
         data=f"{_DIGITS}; enlarged to 28 x 28",
         source="https://github.com/pytorch/examples/blob/main/mnist/main.py",
-        build=_made_by("small", "small_cnn"),
+        build=_made_by("small_cnn"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
     Zoo(
@@ -132,7 +132,7 @@ ZOO = (
         params=3_504_872,
         data=_IMAGES,
         source="Sandler et al. 2018, arXiv 1801.04381",
-        build=_made_by("large", "mobilenet_v2"),
+        build=_made_by("mobilenet_v2"),
     ),
     Zoo(
         name="resnet50",
@@ -140,7 +140,7 @@ ZOO = (
         params=25_557_032,
         data=_IMAGES,
         source="He et al. 2015, arXiv 1512.03385",
-        build=_made_by("large", "resnet50"),
+        build=_made_by("resnet50"),
     ),
     Zoo(
         name="resnet152",
@@ -148,7 +148,7 @@ ZOO = (
         params=60_192_808,
         data=_IMAGES,
         source="He et al. 2015, arXiv 1512.03385",
-        build=_made_by("large", "resnet152"),
+        build=_made_by("resnet152"),
     ),
     Zoo(
         name="vit_large",
@@ -156,7 +156,7 @@ ZOO = (
         params=304_326_632,
         data=_IMAGES,
         source="Dosovitskiy et al. 2020, arXiv 2010.11929",
-        build=_made_by("large", "vit_large"),
+        build=_made_by("vit_large"),
     ),
     Zoo(
         name="bert",
@@ -164,7 +164,7 @@ ZOO = (
         params=335_174_458,
         data="random text of 128 tokens, 15 % of them masked",
         source="Devlin et al. 2018, arXiv 1810.04805",
-        build=_made_by("large", "bert"),
+        build=_made_by("bert"),
     ),
     Zoo(
         name="small_llama",
@@ -172,7 +172,7 @@ ZOO = (
         params=15_191_712,
         data="random text of 256 tokens",
         source="https://github.com/karpathy/llama2.c, stories15M",
-        build=_made_by("large", "small_llama"),
+        build=_made_by("small_llama"),
     ),
     Zoo(
         name="small_llama_lora",
@@ -180,7 +180,7 @@ ZOO = (
         params=15_247_008,
         data="random text of 256 tokens",
         source="Hu et al. 2021, arXiv 2106.09685",
-        build=_made_by("large", "small_llama_lora"),
+        build=_made_by("small_llama_lora"),
     ),
 )
 

@@ -1,16 +1,198 @@
-"""Repetitions put together: medians with intervals, outliers counted, unlike runs refused. No torch."""
+"""Repetitions put together: steadiness, outliers, medians with intervals; unlike runs are refused.
 
-from collections.abc import Callable, Iterable, Sequence
+No torch.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import erfc, fsum, inf, pi, sqrt
 from statistics import median
+from typing import Any
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
-from equipoise.bench.phases import PARTS
-from equipoise.bench.steady import outliers
+from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
 from equipoise.bench.store import SUCCESS, Finished
-from equipoise.bench.timed_run import TimedRun, TrainedRun, timed_run, trained_run
+from equipoise.errors import DataError
 from equipoise.stats import Interval, log_t_interval, median_interval
+
+# 12 values: the smallest number for which the normal approximation of Kendall's S is used in textbooks is 10.
+WINDOW_STEPS = 12
+_LEVEL = 0.05
+# A trend that changes steps by less over a window is no reason to wait, however sure it is.
+_TREND_FRACTION = 0.03
+# Halves that differ by more are unsteady even where scatter hides a trend, unless it explains them.
+_HALVES_FRACTION = 0.05
+_OUTLIER_SCORE = 3.5
+_MAD_TO_SIGMA = 0.6745
+
+
+def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) -> bool:
+    """Whether the last steps show no trend and no jump that matters and that scatter does not explain.
+
+    step_s: (n_steps,) in order of time; fewer than a window are never steady. kinds: what each step did; only
+    steps of one kind are compared, so that a method may exchange in every eighth. Not steady is a window with
+    a rank correlation with time that is significant at 5 % and changes steps by over 3 %, or with halves that
+    differ in their medians by over 5 % and by twice the standard error of that difference.
+    Assumes steps are independent but for a trend; the two fractions keep chance and autocorrelation from
+    delaying a start (docs/measure/phases.md gives the rates).
+    Source: Mann 1945, Kendall 1975, for kinds Hirsch et al. 1982: S of pairs within a kind, normal
+    approximation, two-sided; Sen 1968: the median slope.
+
+    >>> is_steady([1.0, 1.01] * 6), is_steady([2.0 - 0.1 * step for step in range(12)])
+    (True, False)
+    """
+    if len(step_s) < WINDOW_STEPS:
+        return False
+    num_steps = max(WINDOW_STEPS, len(step_s) // 2)  # a slow start among scatter shows in a long window only
+    window = step_s[-num_steps:]
+    kept = [None] * num_steps if kinds is None else list(kinds[-num_steps:])
+    by_kind = {kind: [at for at, each in enumerate(kept) if each == kind] for kind in kept}
+    centre = {kind: median(window[at] for at in places) for kind, places in by_kind.items()}
+    relative = [value / centre[kind] for value, kind in zip(window, kept, strict=True)]
+    return not _drifts(relative, list(by_kind.values())) and not _jumps(relative)
+
+
+def _drifts(values: Sequence[float], groups: Sequence[Sequence[int]]) -> bool:
+    """Whether values follow time, surely and by enough. groups: places of those that can be compared."""
+    pairs = [
+        (values[early], values[late], late - early)
+        for places in groups
+        for early, late in combinations(places, 2)
+    ]
+    if not pairs:
+        return False
+    score = sum((later > earlier) - (later < earlier) for earlier, later, _ in pairs)
+    variance = sum(len(each) * (len(each) - 1) * (2 * len(each) + 5) / 18 for each in groups)
+    chance = erfc(max(0, abs(score) - 1) / sqrt(variance) / sqrt(2))
+    slope = median((later - earlier) / steps for earlier, later, steps in pairs)
+    return chance < _LEVEL and abs(slope) * (len(values) - 1) > _TREND_FRACTION
+
+
+def _jumps(values: Sequence[float]) -> bool:
+    """Whether the halves of a window differ, by enough and by more than their scatter explains."""
+    half = len(values) // 2
+    halves = values[:half], values[half:]
+    first, second = median(halves[0]), median(halves[1])
+    scatter = median([abs(value - median(part)) for part in halves for value in part]) / _MAD_TO_SIGMA
+    # The median of n normal values has the standard error sqrt(pi / 2 n) sigma.
+    explained = 2 * scatter * sqrt(pi / half)
+    return abs(first - second) > max(_HALVES_FRACTION, explained)
+
+
+def outliers(values: Sequence[float]) -> tuple[bool, ...]:
+    """Which values are outliers; they are marked, never dropped.
+
+    values: (n_values,). Returns (n_values,); none where half of the values are equal.
+    Assumes the rest is about normal.
+    Source: Iglewicz and Hoaglin 1993: modified z-score 0.6745 (x - median) / MAD above 3.5.
+
+    >>> outliers([1.0, 1.1, 0.9, 1.05, 9.0])
+    (False, False, False, False, True)
+    """
+    centre = median(values)
+    spread = median(abs(value - centre) for value in values)
+    return tuple(
+        spread > 0 and abs(value - centre) * _MAD_TO_SIGMA / spread > _OUTLIER_SCORE for value in values
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRun:
+    """One run of timed steps; None is not measured.
+
+    step_s: the median over cycles of a cycle's mean step. shares: each phase's fraction of the time of all
+    marked steps; the parts sum to 1. parts_sum: whether they do so in each of them, within 5 %.
+    memory_bytes: of the rank that took most. energy_j: of one step, on all nodes.
+    """
+
+    step_s: float
+    shares: Mapping[str, float]
+    num_steps: int
+    num_outliers: int
+    num_warm_up: int | None
+    is_steady: bool
+    parts_sum: bool
+    memory_bytes: int | None
+    cpu_fraction: float | None
+    accelerator_fraction: float | None
+    network_byte_per_s: float | None
+    energy_j: float | None
+    energy_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """One training: held-out loss and accuracy at its end, and the seconds spent on training."""
+
+    num_samples: int
+    seconds: float
+    loss: float
+    accuracy: float | None
+
+
+def timed_run(finished: Finished) -> TimedRun | None:
+    """The timed steps of a cell; None where it failed or trained.
+
+    Raises DataError for a result that no worker leaves.
+    Source: definitions in docs/measure/bench.md.
+    """
+    steps: Sequence[Mapping[str, float]] = finished.result.get("steps") or ()
+    if finished.status != SUCCESS or not steps:
+        return None
+    if not isinstance(steps, list) or not all(map(_is_split, steps)):
+        raise DataError(
+            f"cells/{finished.cell.cell_id}.json: steps that are no positive seconds by phase; "
+            "delete it to measure the cell again"
+        )
+    period: int = finished.result.get("period") or 1
+    cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
+    cycle_s = [fsum(step[STEP] for step in cycle) / len(cycle) for cycle in cycles or [steps]]
+    marked = [step for step in steps if len(step) > 1]  # the others were timed as a whole
+    whole_s = fsum(step[STEP] for step in marked)
+    named = [name for name in (*PARTS, TOTAL, OVERLAPPED) if all(name in step for step in marked)]
+    use: Mapping[str, Any] = finished.result.get("utilisation") or {}
+    energy: Mapping[str, Any] = finished.result.get("energy") or {}
+    energy_j = energy.get("energy_j")
+    return TimedRun(
+        step_s=median(cycle_s),
+        shares={name: fsum(step[name] for step in marked) / whole_s for name in named if marked},
+        num_steps=len(steps),
+        num_outliers=sum(outliers(cycle_s)),
+        num_warm_up=finished.result.get("num_warm_up"),
+        is_steady=bool(finished.result.get("steady")),
+        parts_sum=(finished.result.get("sums") or {}).get("hold") is not False,
+        memory_bytes=max(finished.result.get("memory_bytes") or (), default=None),
+        cpu_fraction=use.get("cpu_fraction"),
+        accelerator_fraction=use.get("accelerator_fraction"),
+        network_byte_per_s=use.get("network_byte_per_s"),
+        energy_j=None if energy_j is None else energy_j / len(steps),
+        energy_reason=energy.get("reason"),
+    )
+
+
+def _is_split(step: object) -> bool:
+    """Whether it is the seconds of a step by phase."""
+    if not isinstance(step, dict) or STEP not in step:
+        return False
+    seconds = step.values()
+    return all(type(each) in {int, float} and 0 <= each < inf for each in seconds) and step[STEP] > 0
+
+
+def trained_run(finished: Finished) -> TrainedRun | None:
+    """The end of a cell's training; None where it failed or only timed steps."""
+    curve: Sequence[Mapping[str, Any]] = finished.result.get("curve") or ()
+    if finished.status != SUCCESS or not curve:
+        return None
+    last = curve[-1]
+    return TrainedRun(
+        num_samples=last["samples"],
+        seconds=last["seconds"],
+        loss=last["loss"],
+        accuracy=last.get("accuracy"),
+    )
+
 
 LEVEL = 0.95
 # From so many repetitions on, order statistics give an interval at the level without assuming a shape.

@@ -13,7 +13,7 @@ import polars as pl
 
 from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, Finished, Store
-from equipoise.bench.timed_run import timed_run, trained_run
+from equipoise.bench.summary import timed_run, trained_run
 from equipoise.errors import DataError
 from equipoise.runs.schema import RUNS, SCORES, STEPS, Table
 from equipoise.runs.store import Tables, polars_schema, write_table, write_tables

@@ -1,25 +1,132 @@
-"""Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled."""
+"""Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled. Needs torch."""
 
 import gc
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from equipoise.bench.cell import Cell
 from equipoise.bench.devices import Device, device
-from equipoise.bench.gradients import gradients
 from equipoise.bench.metering import Metering
 from equipoise.bench.methods import Step, method
 from equipoise.bench.models import Trainee, trainee
-from equipoise.bench.phases import STEP, largest_gap
-from equipoise.bench.profiled import Profiled, profile_of
-from equipoise.bench.steady import WINDOW_STEPS, is_steady
-from equipoise.bench.stopwatch import Lap, Stopwatch, marked_every
+from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
+from equipoise.bench.stopwatch import Lap, Profiled, Stopwatch, marked_every, profile_of
+from equipoise.bench.summary import WINDOW_STEPS, is_steady
 from equipoise.errors import UsageError
 
-if TYPE_CHECKING:
-    import torch
+_NUM_STEPS = 3
+
+
+def gradients(step: Step, subject: Trainee, on: Device) -> dict[str, Any]:
+    """Gradients in the order they come to exist, and buffers, of a rank that trains alone.
+
+    `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
+    `buffers`: bytes of each tensor of statistics, by its dtype.
+    """
+    clock = on.clock()
+    trained = [each for each in subject.model.parameters() if each.requires_grad]
+    seen: list[list[float]] = [[] for _ in trained]
+    for _ in range(_NUM_STEPS):
+        for each, share in zip(seen, _one_step(step, subject, on, clock, trained), strict=True):
+            each.append(share)
+    ready = [median(each) for each in seen]
+    order = sorted(range(len(trained)), key=ready.__getitem__)
+    return {
+        "gradients": [
+            {
+                "shape": list(trained[at].shape),
+                "bytes": trained[at].numel() * trained[at].element_size(),
+                "dtype": str(trained[at].dtype).removeprefix("torch."),
+                "ready": ready[at],
+            }
+            for at in order
+        ],
+        "buffers": [
+            {"bytes": each.numel() * each.element_size(), "dtype": str(each.dtype).removeprefix("torch.")}
+            for each in subject.model.buffers()
+        ],
+    }
+
+
+def _one_step(
+    step: Step,
+    subject: Trainee,
+    on: Device,
+    clock: Any,  # noqa: ANN401 - a Clock's stamps are its own
+    trained: list[Any],
+) -> list[float]:
+    """The share of one backward pass after which each gradient was ready."""
+    stamps: list[Any] = []
+    places: dict[object, int] = {}
+
+    def note(what: object, _parameter: object = None) -> None:
+        places[what] = len(stamps)
+        stamps.append(clock.now())
+
+    hooks = [each.register_post_accumulate_grad_hook(partial(note, at)) for at, each in enumerate(trained)]
+    step.marks.append(note)
+    step.run(next(subject.batches))
+    on.synchronise()
+    step.marks.remove(note)
+    for hook in hooks:
+        hook.remove()
+    moments = clock.moments(stamps)
+    begun, ended = moments[places[BACKWARD]], moments[places[OPTIMIZER]]
+    # A weight that took no part in this step is there when the pass ends.
+    return [
+        (moments[places[at]] - begun) / (ended - begun) if at in places else 1.0 for at in range(len(trained))
+    ]
+
+
+def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
+    """The batch with its tensors on that device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(place)
+    if isinstance(batch, dict):
+        return {name: moved(value, place) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(moved(value, place) for value in batch)
+    return batch
+
+
+def placed(subject: Trainee, place: torch.device) -> Trainee:
+    """The trainee with its model there, and every batch copied there when it is asked for."""
+    if place.type == "cpu":
+        return subject
+    return replace(
+        subject,
+        model=subject.model.to(place),
+        batches=(moved(batch, place) for batch in subject.batches),
+        held_out=moved(subject.held_out, place),
+    )
+
+
+def arithmetic(precision: str, place: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """What a forward pass and its loss run within to compute in that precision."""
+    if precision == "bf16":
+        return lambda: torch.autocast(place.type, dtype=torch.bfloat16)
+    return nullcontext
+
+
+def in_precision(subject: Trainee, precision: str, place: torch.device) -> Trainee:
+    """The trainee with its forward pass and loss in that precision."""
+    if precision != "bf16":
+        return subject
+    within = arithmetic(precision, place)
+
+    def loss(model: Any, batch: Any) -> Any:  # noqa: ANN401 - torch is not followed
+        with within():
+            return subject.loss(model, batch)
+
+    return replace(subject, loss=loss)
+
 
 _MOST_WARM_UP = 120
 # How often steadiness is asked for: every rank then waits for the slowest.
@@ -43,8 +150,6 @@ def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> Begun:
 
     Raises UsageError where device, precision or method cannot be had.
     """
-    from equipoise.bench.devices.placing import in_precision, placed  # noqa: PLC0415 - imports torch
-
     found, argument = method(cell.method)
     refusal = found.why_not(cell.num_ranks, on.backend)
     if refusal:

@@ -129,7 +129,7 @@ def trained(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | No
 
 def _judged(cell: Cell, place: "torch.device") -> Trainee:
     """The workload built once more, for its held-out data. Raises UsageError where it has none."""
-    from equipoise.bench.devices.placing import placed  # noqa: PLC0415 - imports torch
+    from equipoise.bench.timed_steps import placed  # noqa: PLC0415 - imports torch
 
     subject = trainee(cell.workload, batch_samples=cell.batch_samples, seed=cell.seed)
     if subject.held_out is None:

@@ -1,36 +1,60 @@
-"""One process of a job: `python -m equipoise.bench.worker FOLDER`, RANK and WORLD_SIZE being set.
+"""One process of a job: `python -m equipoise.bench.worker FOLDER`, RANK and WORLD_SIZE being set."""
 
-Joins the other ranks, does its part of the task, and leaves what was measured and on which nodes, or why it
-could not be. LOCAL_RANK tells which of its node's cores and devices it takes; SEAT, where set, which cores.
-"""
-
+import ctypes
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.attached import end_with_input, end_with_parent
 from equipoise.bench.cell import Cell, cell_from
-from equipoise.bench.collectives.asked import Asked, asked_from
+from equipoise.bench.collectives.records import Asked, asked_from
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
 from equipoise.bench.interference import Rivals, rivals_from
 from equipoise.bench.launchers.folder import (
     OUT_OF_MEMORY,
     SEAT,
+    Task,
     leave_reason,
     leave_result,
     leave_so_far,
     told,
 )
-from equipoise.bench.launchers.launcher import Task
 from equipoise.bench.timed_steps import measured
 from equipoise.bench.trained import trained
 from equipoise.errors import EquipoiseError, UsageError
 
 if TYPE_CHECKING:
     import torch
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends.
+
+    Covers what reading a pipe does not: a process that hangs and no longer runs any of its threads.
+    """
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent or parent == 1:  # it ended before the kernel was asked
+            os._exit(1)
+
+
+def end_with_input() -> None:
+    """End this process when its standard input is closed: the parent holds the other end and never writes."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 # What a user's own model can raise.

@@ -11,18 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
-from equipoise.cli import (
-    allocate,
-    bench,
-    decide_verbs,
-    evidence,
-    measurement,
-    orientation,
-    record,
-    serve,
-    theory,
-    understanding,
-)
+from equipoise.cli import bench, decide, evidence, measurement, orientation, record, serve, understanding
 from equipoise.cli.output import printable, write
 from equipoise.cli.questions import QuestionCommand
 
@@ -31,10 +20,10 @@ _NEW_OBJECTS = 100_000  # made before the youngest are looked through
 # The help groups verbs as DESIGN groups the folders; a verb is one line here.
 _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Evidence", (evidence.ingest, evidence.scores, evidence.report, evidence.export)),
-    ("Understanding", (decide_verbs.predict, understanding.backtest)),
-    ("Theory", (decide_verbs.plan, theory.validate)),
+    ("Understanding", (decide.predict, understanding.backtest)),
+    ("Theory", (decide.plan, understanding.validate)),
     ("Measurement", (measurement.topology, measurement.collectives, measurement.trace, bench.bench)),
-    ("Decision", (decide_verbs.advise, allocate.allocate, record.record, serve.serve)),
+    ("Decision", (decide.advise, decide.allocate, record.record, serve.serve)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 

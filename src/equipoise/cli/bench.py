@@ -15,9 +15,9 @@ from equipoise.errors import EvidenceError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from equipoise.advice.measured.sweep_now import SweepNow
     from equipoise.bench.cell import Cell
     from equipoise.bench.launchers import Launcher
+    from equipoise.diagnose.sweeps import SweepNow
     from equipoise.spec.catalogue import Catalogue
 
 _DEFAULT_WORKLOAD = "mlp"
@@ -125,7 +125,7 @@ def bench(
     if isnan(limit):
         raise UsageError("--limit nan: expected seconds")
     with answering("bench", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.cli.asked_sweep import Asked, cells_of, planned_before
+        from equipoise.cli.sweeps import Asked, cells_of, planned_before
         from equipoise.report.bench_json import sweep_fields
         from equipoise.report.pages.sweep import SWEEP
 
@@ -152,8 +152,8 @@ def bench(
             )
             cells = cells_of(asked)
         if find:
-            from equipoise.cli.finding import Looked
-            from equipoise.cli.finding import found as search
+            from equipoise.cli.sweeps import Looked
+            from equipoise.cli.sweeps import search_for_methods as search
             from equipoise.report.bench_json import find_fields
             from equipoise.report.pages.find import FIND
 
@@ -176,7 +176,7 @@ def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
         raise UsageError("--exact goes with --find")
     if not find:
         return given or "ddp"
-    from equipoise.cli.finding import strategies
+    from equipoise.cli.sweeps import strategies
 
     return strategies(given, exact_only=exact)
 
@@ -218,11 +218,11 @@ def _swept(
 
     limits: seconds of a run, and whether to go on with a sweep.
     """
-    from equipoise.advice.measured.sweep_now import sweep_now
     from equipoise.bench.store import Store
     from equipoise.bench.sweep import run_sweep
     from equipoise.bench.tables import write_sweep_tables
-    from equipoise.cli.sweep_progress import kept, shown
+    from equipoise.cli.sweeps import kept, shown
+    from equipoise.diagnose.sweeps import sweep_now
 
     store, (limit_s, resume) = Store(folder), limits
     # Where nothing is left to run it is shown again, on machines that cannot train too.

@@ -54,7 +54,7 @@ def ingest(
     catalogue = catalogue_of(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.ingested import fields, text
+        from equipoise.cli.tables import fields, text
         from equipoise.runs.imported import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
@@ -194,7 +194,7 @@ def export(
     """Hand a whole table to a notebook or program."""
     with answering("export", as_json=as_json, json_out=json_out) as answer:
         from equipoise.cli.tables import handed_out
-        from equipoise.runs.chosen import tables
+        from equipoise.runs.embedded import tables
 
         if table == "steps":
             frame = _steps([folder for folder in (data, *(also or ())) if folder])
@@ -212,7 +212,7 @@ def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
     import polars as pl
 
     from equipoise.spec.hardware import slug_typed
-    from equipoise.spec.rounds import round_name
+    from equipoise.spec.mlperf import round_name
     from equipoise.spec.workload import workload_slug
 
     spelt: dict[str, Callable[[str], str | None]] = {

@@ -1,11 +1,18 @@
-"""The verbs of measurement: links and collectives, traces of training, and training itself."""
+"""The verbs of measurement: `topology`, `collectives` (files, or timed through a launcher) and `trace`."""
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from equipoise.bench.cell import at_hand
+from equipoise.bench.collectives.documents import reading_in
+from equipoise.bench.collectives.files import named_operation, read_files
+from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
+from equipoise.bench.collectives.records import Asked, Reading, sizes_of
 from equipoise.cli.options import (
     AsHtml,
     AsJson,
@@ -15,7 +22,89 @@ from equipoise.cli.options import (
     catalogue_of,
     clusters_from,
 )
-from equipoise.cli.output import answering
+from equipoise.cli.output import answering, written_aside
+from equipoise.errors import UsageError
+from equipoise.report.document import encode
+
+MEASURED = "measured here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a user asked for: files to read, or what to measure, with None for what was not said."""
+
+    files: tuple[Path, ...]
+    measure: bool
+    ops: str | None
+    sizes: str | None = None
+    ranks: int | None = None
+    launcher: str | None = None
+    device: str | None = None
+    repeat: int | None = None
+    limit: float | None = None
+    out: Path | None = None
+
+
+def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | None) -> Reading:
+    """Collectives out of files, or measured now; these are written to `out` too.
+
+    Raises UsageError for options that do not fit together, and before anything is measured for an `out` that
+    cannot be written.
+    """
+    operations = tuple(named_operation(each) for each in (wanted.ops or "").split(",") if wanted.ops)
+    if wanted.measure:
+        return _measured(wanted, operations, progress)
+    for name in ("sizes", "ranks", "launcher", "device", "repeat", "limit", "out"):
+        if getattr(wanted, name) is not None:
+            raise UsageError(f"--{name} is for --measure; files say what was measured")
+    if not wanted.files:
+        raise UsageError("nothing to read: give files, or --measure to time collectives here")
+    if len(operations) > 1:
+        raise UsageError(f"--ops {wanted.ops}: expected one operation, of tables that do not name theirs")
+    return read_files(wanted.files, operation=operations[0] if operations else None)
+
+
+def _measured(
+    wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None] | None
+) -> Reading:
+    from equipoise.bench.launchers import launcher
+
+    if wanted.files:
+        raise UsageError("files and --measure: expected one of both; --measure reads no files")
+    launch_with = launcher(wanted.launcher or "auto")
+    stated: Mapping[str, Any] = {
+        "operations": operations or None,
+        "sizes_bytes": sizes_of(wanted.sizes) if wanted.sizes is not None else None,
+        "limit_s": wanted.limit,
+        **_ranks(wanted, binds_here=launch_with.binds_here),
+    }
+    asked = Asked(**{name: value for name, value in stated.items() if value is not None})
+    num_starts = wanted.repeat or DEFAULT_STARTS
+    if wanted.out is None:
+        document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
+        return reading_in(document, where=MEASURED)
+    with written_aside(wanted.out) as file:
+        document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
+        file.write(encode(document))
+    return reading_in(document, where=str(wanted.out))
+
+
+def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
+    """How many ranks, and where they hold what they exchange.
+
+    Two unless said; all accelerators of this machine where it has several and ranks run on it.
+    """
+    here = at_hand(wanted.device or "auto")
+    if not binds_here:
+        return {"device": here.device, "num_ranks": wanted.ranks}
+    usual = max(here.num_devices, 2) if here.device == "cuda" else 2
+    num_ranks = usual if wanted.ranks is None else wanted.ranks
+    if here.device == "cuda" and here.num_devices < num_ranks:
+        if wanted.device == "cuda":
+            raise UsageError(f"--ranks {num_ranks}: this machine has {here.num_devices} accelerators")
+        return {"device": "cpu", "num_ranks": num_ranks}
+    return {"device": here.device, "num_ranks": num_ranks}
+
 
 _STANDARD_INPUT = "-"
 
@@ -48,8 +137,8 @@ def topology(
     """Show how accelerators are joined, and what it means for training."""
     catalogue = catalogue_of(hardware)
     with answering("topology", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.advice.links.links import meaning
         from equipoise.bench.topology import here, read
+        from equipoise.diagnose.links import meaning
         from equipoise.report.measured_json import topology_fields
         from equipoise.report.pages.topology import TOPOLOGY
 
@@ -127,9 +216,8 @@ def collectives(
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return
     with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.advice.links.collectives import judged
+        from equipoise.calibration.collectives import judged
         from equipoise.cli.console import progress_bar
-        from equipoise.cli.timed_links import Wanted, reading_of
         from equipoise.report.measured_json import collectives_fields
         from equipoise.report.pages.collectives import COLLECTIVES
 
@@ -157,7 +245,7 @@ def _name(file: Path) -> str:
 
 def _content(file: Path) -> bytes:
     """What a file or standard input holds, and one byte more than is read at most."""
-    from equipoise.bench.topology.cleaned import MOST_BYTES
+    from equipoise.bench.topology.reading import MOST_BYTES
 
     if str(file) == _STANDARD_INPUT:
         return sys.stdin.buffer.read(MOST_BYTES + 1)
@@ -181,9 +269,9 @@ def trace(
 ) -> None:
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
     with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.advice.measured.stragglers import trace_steps
-        from equipoise.bench.trace.files import read_traces
+        from equipoise.bench.trace.rank import read_traces
         from equipoise.cli.console import progress_bar
+        from equipoise.diagnose.stragglers import trace_steps
         from equipoise.report.measured_json import trace_fields
         from equipoise.report.pages.trace import TRACE
 

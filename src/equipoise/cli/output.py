@@ -16,8 +16,7 @@ import typer
 from equipoise import errors
 
 if TYPE_CHECKING:
-    from equipoise.report.page import Page
-    from equipoise.report.section import Shown
+    from equipoise.report.blocks import Page, Shown
 
 _COLUMN_GAP = "  "
 _STDOUT, _STDERR = 1, 2

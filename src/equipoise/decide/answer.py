@@ -1,19 +1,309 @@
-"""Answer: what a question comes to, as records. decision.py makes it."""
+"""The records of a decision: Estimate, Candidate, Answer. decision.py makes them in that order."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import ClassVar, Final, Literal, TypeAlias
 
-from equipoise.decide.candidate import Candidate, ConstraintName, UserRun
-from equipoise.decide.estimate import ErrorRecord, Estimates, Source
 from equipoise.decide.query import TrainingQuery
-from equipoise.economics import PriceTerms, Rates
+from equipoise.economics import Price, PriceTerms, Rates
+from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.owning import Ownership
 from equipoise.economics.uncertain import Tornado
 from equipoise.launch import Setting, Snippet
 from equipoise.scaling.equilibrium import Equilibrium, Limit
+from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
+from equipoise.units import HOUR_S
+
+EstimatorName: TypeAlias = Literal["published", "measured", "model"]
+Curves: TypeAlias = Callable[[FloatArray], FloatArray]
+Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
+BoundKind: TypeAlias = Literal["at_most", "at_least"]
+
+LEVEL: Final = 0.9
+# Nothing is surer than two submissions of one system differ: 3.3 % (median log-sd of replicates).
+LEAST_LOG_SD: Final = 0.033
+# Half the width of an interval at LEVEL, in standard deviations.
+DEVIATE: Final = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
+
+    time_s: the time at num_accelerators that the source states; None where it states none.
+    """
+
+    kind: EstimatorName
+    ref: str
+    share: float | None = None
+    num_accelerators: int | None = None
+    time_s: float | None = None
+    source_uri: str | None = None
+    source_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The working time of one size by one estimator. weight: its share of the combined estimate.
+
+    log_sd: how wrong such estimates were, as the standard deviation of the logarithm. why: what it rests on.
+    """
+
+    estimator: EstimatorName
+    name: str
+    time_s: Interval
+    log_sd: float
+    why: str
+    weight: float = 0.0
+    sources: tuple[Source, ...] = field(default=(), metadata={"json": False})  # the evidence has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """All estimates by one estimator of one system: by size, where it has one.
+
+    name: as a sentence names it. curves_s: equally likely curves of working time over `domain`; None where it
+    has none. is_reference: shown for comparison, without weight where others estimate the same size, whose
+    estimates it is part of. grade: of the evidence behind it; by size where it differs.
+    """
+
+    estimator: EstimatorName
+    name: str
+    by_size: Mapping[int, Estimate]
+    grade: Mapping[int, Grade]
+    sources: tuple[Source, ...] = ()
+    curves_s: Curves | None = None
+    domain: Domain | None = None
+    is_reference: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedResult:
+    """A result submitted on this very size of this very accelerator."""
+
+    entry_id: str
+    round: str
+    score_s: float
+    source_uri: str | None = None
+    source_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """How wrong answers of a kind were on what was held out. of: what was held out, in words.
+
+    words: the sentence for people.
+    """
+
+    kind: str
+    of: str
+    num_held_out: int
+    median_abs_error: float | None
+    p90_abs_error: float | None
+    coverage: float | None
+    words: str
+
+
+def log_sd(time: Interval) -> float:
+    """The standard deviation of the logarithm that an interval stands for.
+
+    Assumes a log-normal time. Source: the interval's ends are its quantiles.
+
+    >>> round(log_sd(Interval(value=1.0, low=0.8483, high=1.1788, level=0.9)), 3)
+    0.1
+    """
+    deviate = NormalDist().inv_cdf((1.0 + time.level) / 2.0)
+    return math.log(time.high / time.low) / (2.0 * deviate)
+
+
+def with_log_sd(value: float, spread: float) -> Interval:
+    """The interval at LEVEL of a log-normal value."""
+    factor = math.exp(DEVIATE * spread)
+    return Interval(value=value, low=value / factor, high=value * factor, level=LEVEL)
+
+
+def scaled(time: Interval, factor: float) -> Interval:
+    """The interval of so many times the amount."""
+    return replace(time, value=factor * time.value, low=factor * time.low, high=factor * time.high)
+
+
+def probability_within(amount: Interval, limit: float) -> float:
+    """The probability that an amount does not exceed a limit.
+
+    Assumes a log-normal amount with the interval's width, at least LEAST_LOG_SD. Source: definition.
+
+    >>> probability_within(Interval(value=100.0, low=50.0, high=200.0, level=0.9), 100.0)
+    0.5
+    """
+    if math.isinf(limit) or amount.value <= 0.0:
+        return 1.0
+    if limit <= 0.0:
+        return 0.0
+    spread = max(log_sd(amount), LEAST_LOG_SD)
+    return NormalDist().cdf(math.log(limit / amount.value) / spread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderBound:
+    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
+
+    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
+    no worse. grade: of that time.
+    """
+
+    kind: BoundKind
+    accelerator: str
+    time_s: float
+    grade: Grade
+
+
+ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A limit and what the candidate needs of it. value: None where it is not known; then it is not kept.
+
+    probability: that the limit is kept.
+    """
+
+    name: ConstraintName
+    limit: float
+    value: float | None
+    probability: float | None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the central value keeps the limit."""
+        return self.value is not None and self.value <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known."""
+
+    needed_bytes: float
+    available_bytes: float | None
+    by_kind_bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStep:
+    """One modelled step of the strategy: its time by cause, before any combining of estimates."""
+
+    step_s: float
+    by_cause_s: Mapping[str, float]
+    num_samples: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRun:
+    """One set-up that the user measured: samples of all ranks per second, the median over its runs.
+
+    accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
+    where it is not stated. log_sd: of the median.
+    """
+
+    run_ids: tuple[str, ...]
+    accelerator: str | None
+    num_accelerators: int
+    global_batch_samples: int
+    samples_per_s: float
+    log_sd: float
+    strategy: str | None
+    precision: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """So many accelerators of one system, on one kind of terms, with one strategy and batch.
+
+    system: as asked, the name in the catalogue. work_s: without interruptions; time_s: with them, and None
+    where it cannot be estimated (`why_not`). step_s: work_s over the number of steps, so with what evaluation
+    takes where published results hold it; model: the step as the performance model times it. energy_j: of the
+    whole system, with the building where a PUE was given. mfu: FLOP of the model over those of the
+    accelerators' peak in mfu_precision, at step_s; None where the time rests on published results, whose
+    precision is not stated. disagreement: the factor by which the interval of the time was widened because
+    estimators differ, 1 where they do not. speedup: over the smallest size known of the system, with its own
+    interval: errors that both share cancel. order_bound: the time of another chip that work_s was moved to,
+    because no better chip of a maker is slower.
+    """
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("id", "accelerator_hours", "feasible", "pays_usd_per_hour")
+
+    system: str
+    title: str
+    accelerator: str
+    num_accelerators: int
+    num_nodes: int | None
+    terms: PriceTerms
+    strategy: Strategy | None
+    user_run: UserRun | None
+    global_batch_samples: int | None
+    num_samples: float | None
+    num_steps: float | None
+    step_s: Interval | None
+    work_s: Interval
+    time_s: Interval | None
+    goodput: Interval | None
+    why_not: str | None
+    price: Price | None
+    power_w: float | None
+    usd: Interval | None
+    energy_j: Interval | None
+    carbon_kg: Interval | None
+    electricity_usd: Interval | None
+    interrupted: Interrupted | None
+    mfu: float | None
+    mfu_precision: Precision | None
+    tokens_per_s_per_accelerator: float | None
+    memory: Memory | None
+    model: ModelStep | None
+    speedup: Interval | None
+    constraints: tuple[Constraint, ...]
+    estimates: tuple[Estimate, ...]
+    published: tuple[PublishedResult, ...]
+    order_bound: OrderBound | None
+    disagreement: float
+    grade: Grade
+
+    @property
+    def id(self) -> str:
+        """Unique in an answer, and the same in every answer to the same question."""
+        return f"{self.system}/{self.num_accelerators}/{self.terms}"
+
+    @property
+    def accelerator_hours(self) -> float | None:
+        """Accelerators times hours of elapsed time."""
+        return None if self.time_s is None else self.num_accelerators * self.time_s.value / HOUR_S
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the central value of every constraint keeps its limit, and the time can be estimated."""
+        return self.time_s is not None and all(each.is_kept for each in self.constraints)
+
+    @property
+    def pays_usd_per_hour(self) -> float | None:
+        """US dollars per hour of elapsed time, all accelerators together; None without a price."""
+        return None if self.price is None else self.num_accelerators * self.price.usd_per_accelerator_hour
+
+    @property
+    def broken(self) -> tuple[Constraint, ...]:
+        """The constraints that are not kept."""
+        return tuple(each for each in self.constraints if not each.is_kept)
+
+    @property
+    def strategy_text(self) -> str | None:
+        """The strategy in its one text form, or the user's own as `bench` names it."""
+        if self.strategy is not None:
+            return self.strategy.text()
+        return None if self.user_run is None else self.user_run.strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.advice.forecast.curve import CurveQuestion
-from equipoise.advice.forecast.published import results_of
-from equipoise.advice.validation.calibrated_model import CalibratedModel, model_for, with_links
-from equipoise.decide.estimate import Estimates, OrderBound
+from equipoise.calibration.curves import CurveQuestion
+from equipoise.calibration.forecasts import results_of
+from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
+from equipoise.decide.answer import Estimates, OrderBound
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import beside_published, model_estimates
 from equipoise.decide.estimators.published import (
@@ -35,15 +35,19 @@ from equipoise.decide.estimators.transfer import (
 )
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.query import USUAL_MOST, TrainingQuery
-from equipoise.decide.strategies.problem import Problem, problem
-from equipoise.decide.strategies.survey import SURVEYS, Survey
+from equipoise.decide.strategy_search import SURVEYS, Problem, Survey, problem
 from equipoise.decide.systems import AskedSystem
 from equipoise.decide.training import Training
-from equipoise.decide.user_evidence.files import UserEvidence
-from equipoise.decide.user_evidence.fit import UserFit, user_fit
-from equipoise.decide.user_evidence.level import UserLevel, fitted_estimates, levelled_estimates, user_level
-from equipoise.decide.user_evidence.steps import recasts, user_steps
-from equipoise.decide.user_evidence.trace_checks import TraceCheck, checks, ran_elsewhere
+from equipoise.decide.user_evidence.fit import (
+    UserFit,
+    UserLevel,
+    fitted_estimates,
+    levelled_estimates,
+    user_fit,
+    user_level,
+)
+from equipoise.decide.user_evidence.runs import recasts, user_steps
+from equipoise.decide.user_evidence.traces import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.runs.queries import comparable
 from equipoise.scaling.equilibrium import Limit

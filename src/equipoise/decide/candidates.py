@@ -6,29 +6,34 @@ from typing import Final
 
 import numpy as np
 
-from equipoise.decide.assess import Assessment, Inputs
-from equipoise.decide.candidate import Candidate, Constraint, ConstraintName, Memory, ModelStep, UserRun
-from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
-from equipoise.decide.estimate import (
+from equipoise.decide.answer import (
+    Candidate,
+    Constraint,
+    ConstraintName,
     Estimate,
     Estimates,
     Grade,
+    Memory,
+    ModelStep,
     OrderBound,
+    UserRun,
     probability_within,
     scaled,
     with_log_sd,
 )
+from equipoise.decide.assess import Assessment, Inputs
+from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.published import ended_at
 from equipoise.decide.estimators.transfer import deciding
 from equipoise.decide.mixtures import system_rates
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Curve, Group
-from equipoise.decide.strategies.problem import TimedStrategy
+from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import AskedSystem
 from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.uncertain import exact, product
-from equipoise.scaling.law import FloatArray
+from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import Interval
 

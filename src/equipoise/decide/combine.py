@@ -1,18 +1,231 @@
-"""Several estimates of one time as one: weights by how wrong each was, the interval, the disagreement.
+"""Several estimates of one time as one.
 
-docs/decide/advice.md explains it for users. Curves of several estimators are combined by their slopes.
+How wrong each was on held-out data, its weight, the combined interval.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from statistics import NormalDist
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import orjson
 
-from equipoise.decide.estimate import LEAST_LOG_SD, Curves, Estimates
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.decide.answer import LEAST_LOG_SD, LEVEL, Curves, Estimates
+from equipoise.errors import DataError
+from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
+
+ModelKind: TypeAlias = Literal["transformer", "other"]
+PLAN_RECORD_NAME = "plans.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """How far planned times were from published ones, |planned / published - 1|, each workload counted alike.
+
+    kind: of model. num_unexpressed: trainings that had no plan: what the workload asks for is not known, or
+    nothing fits. bias: median of planned over published. log_half_width: of the interval at `level`.
+    """
+
+    kind: ModelKind
+    num_trainings: int
+    num_unexpressed: int
+    workloads: tuple[str, ...]
+    median: float
+    p90: float
+    bias: float
+    level: float
+    log_half_width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlans:
+    """How far planned times of one workload were from published ones. bias: median of planned over published.
+
+    median: of |planned / published - 1|.
+    """
+
+    workload: str
+    num_trainings: int
+    bias: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A published training beside its plan at the same batch; planned_s: None where there is none.
+
+    group: round, workload and accelerator.
+    """
+
+    entry: str
+    workload: str
+    kind: ModelKind
+    published_s: float
+    planned_s: float | None
+    group: tuple[str, ...] = ()
+    num_accelerators: int = 1
+
+
+@cache
+def plan_records() -> tuple[PlanRecord, ...]:
+    """The records that ship. Raises DataError where their file is missing or not what `main` writes."""
+    return tuple(
+        PlanRecord(**(each | {"workloads": tuple(each["workloads"])})) for each in _read()["records"]
+    )
+
+
+@cache
+def workload_plans() -> Mapping[str, WorkloadPlans]:
+    """By workload, those that some training was planned of. Raises DataError as `plan_records` does."""
+    return {each.workload: each for each in (WorkloadPlans(**found) for found in _read()["workloads"])}
+
+
+def _read() -> Any:  # noqa: ANN401 - what a JSON file holds
+    path = files("equipoise") / "data" / PLAN_RECORD_NAME
+    try:
+        found = orjson.loads(path.read_bytes())
+        return {"records": found["records"], "workloads": found["workloads"]}
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(f"{path}: {err!r}; expected the record of plans: `make profiles` writes it") from err
+
+
+def model_kind(about: Workload) -> ModelKind:
+    """What kind of model a workload trains."""
+    return "other" if about.transformer is None else "transformer"
+
+
+def record_of(kind: ModelKind) -> PlanRecord:
+    """The record of plans of one kind of model. Raises DataError as `plan_records` does."""
+    return next(each for each in plan_records() if each.kind == kind)
+
+
+def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
+    """The record of each kind of model that some training was planned of."""
+    kinds: tuple[ModelKind, ...] = ("transformer", "other")
+    return tuple(
+        _record(kind, [each for each in found if each.kind == kind])
+        for kind in kinds
+        if any(each.kind == kind and each.planned_s is not None for each in found)
+    )
+
+
+def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
+    """How wrong plans were of each workload that some training was planned of."""
+    ratios: dict[str, list[float]] = {}
+    for each in found:
+        if each.planned_s is not None:
+            ratios.setdefault(each.workload, []).append(each.planned_s / each.published_s)
+    return tuple(
+        WorkloadPlans(
+            workload=name,
+            num_trainings=len(ratios[name]),
+            bias=float(np.median(ratios[name])),
+            median=float(np.median(np.abs(np.array(ratios[name]) - 1.0))),
+        )
+        for name in sorted(ratios)
+    )
+
+
+def _record(kind: ModelKind, found: Sequence[Planned]) -> PlanRecord:
+    planned = [
+        (each.workload, each.planned_s / each.published_s) for each in found if each.planned_s is not None
+    ]
+    names = [name for name, _ in planned]
+    ratios = np.array([ratio for _, ratio in planned])
+    weights = np.array([1.0 / names.count(name) for name in names])
+    errors = np.abs(ratios - 1.0)
+    return PlanRecord(
+        kind=kind,
+        num_trainings=len(planned),
+        num_unexpressed=len(found) - len(planned),
+        workloads=tuple(sorted(set(names))),
+        median=_quantile(errors, weights, 0.5),
+        p90=_quantile(errors, weights, 0.9),
+        bias=_quantile(ratios, weights, 0.5),
+        level=LEVEL,
+        log_half_width=_quantile(np.abs(np.log(ratios)), weights, LEVEL),
+    )
+
+
+def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """The value that a share of the weight does not exceed."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, share - 1e-12)])
+
+
+COMBINED_RECORD_NAME = "joined.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jump:
+    """Errors at sizes up to `most` times the largest known; None: without end.
+
+    published_scale: root mean square error of the pooled law over the standard deviation that its interval
+    stands for. modelled_log_sd: root mean square error of plans.
+    """
+
+    most: float | None
+    num_held_out: int
+    published_scale: float
+    modelled_log_sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinedRecord:
+    """Errors of logarithms of time on the largest size of a group, held out, where a plan has it too.
+
+    by_jump: errors by how many times the largest size known the size is. modelled_log_sd: root mean square
+    error of plans that choose their batch, by kind of model, of all. correlation: between the two errors.
+    carried_log_sd: of a published time carried by the model over so many doublings, from 0. median, p90,
+    coverage: of the joint answer, errors as |joint / published - 1|; published_median, published_p90,
+    modelled_median: of each alone.
+    """
+
+    num_held_out: int
+    by_jump: tuple[Jump, ...]
+    modelled_log_sd: Mapping[ModelKind, float]
+    correlation: float
+    carried_log_sd: tuple[float, ...]
+    num_carried: int
+    median: float
+    p90: float
+    coverage: float
+    published_median: float
+    published_p90: float
+    modelled_median: float
+
+    def at(self, jump: float) -> Jump:
+        """The errors at a size so many times the largest known."""
+        return next(each for each in self.by_jump if each.most is None or jump <= each.most)
+
+    def carried(self, num_doublings: float) -> float:
+        """The error of carrying a time over so many doublings, straight between whole numbers of them."""
+        places = np.arange(len(self.carried_log_sd))
+        return float(np.interp(num_doublings, places, self.carried_log_sd))
+
+
+@cache
+def combined_record() -> CombinedRecord:
+    """The record that ships. Raises DataError where its file is missing or not what `main` writes."""
+    path = files("equipoise") / "data" / COMBINED_RECORD_NAME
+    try:
+        found = orjson.loads(path.read_bytes())["record"]
+        jumps = tuple(Jump(**each) for each in found["by_jump"])
+        return CombinedRecord(
+            **(found | {"by_jump": jumps, "carried_log_sd": tuple(found["carried_log_sd"])})
+        )
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected the record of joint answers: `make profiles` writes it"
+        ) from err
+
 
 # Errors of the estimators may go together: they share the samples to target, the year's software, the
 # submitters. More than was seen on results held out (about 0: data/joined.json), to be safe.

@@ -7,9 +7,8 @@ from typing import NoReturn
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.decide.answer import Answer, Refusal, Relaxation, Renting, SystemAnswer
+from equipoise.decide.answer import Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
 from equipoise.decide.assess import Assessment, Inputs, assess
-from equipoise.decide.candidate import Candidate
 from equipoise.decide.candidates import (
     SystemCandidates,
     rates_of,
@@ -31,12 +30,11 @@ from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, select, time_values
 from equipoise.decide.sensitivity import flips, swing
-from equipoise.decide.strategies.plain import plain_strategies
+from equipoise.decide.strategy_search import plain_strategies
 from equipoise.decide.systems import asked_systems
 from equipoise.decide.training import training
-from equipoise.decide.user_evidence.files import user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.decide.user_evidence.traces import unusable
+from equipoise.decide.user_evidence.traces import unusable, user_evidence
 from equipoise.economics.owning import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.economics.prices import TERMS
 from equipoise.economics.uncertain import LEVEL, exact

@@ -5,13 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from equipoise.advice.forecast.advice_record import JOINED, PUBLISHED, shipped_advice
-from equipoise.advice.forecast.curve import Record
-from equipoise.decide.answer import Alternative, Measurement, Rejection
+from equipoise.calibration.advice_backtest import JOINED, PUBLISHED, shipped_advice
+from equipoise.calibration.curves import Record
+from equipoise.decide.answer import (
+    LEAST_LOG_SD,
+    Alternative,
+    Candidate,
+    ConstraintName,
+    ErrorRecord,
+    Measurement,
+    Rejection,
+    log_sd,
+    with_log_sd,
+)
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
-from equipoise.decide.candidate import Candidate, ConstraintName
-from equipoise.decide.combined_record import combined_record
-from equipoise.decide.estimate import LEAST_LOG_SD, ErrorRecord, log_sd, with_log_sd
+from equipoise.decide.combine import combined_record
 from equipoise.decide.estimators.measured import distance_log_sd
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.estimators.transfer import transfer_record
@@ -19,7 +27,7 @@ from equipoise.decide.ledger import running
 from equipoise.decide.mixtures import kinds, speed_shares_gain
 from equipoise.decide.query import Objective
 from equipoise.decide.select import Figures, Rule, figures_of, is_able, worth
-from equipoise.decide.strategies.remedy import remedy
+from equipoise.decide.strategy_search import remedy
 from equipoise.errors import SpecError
 from equipoise.launch import Setting, Snippet, bench_command, launch_snippets, runtime_settings
 from equipoise.stats import Interval

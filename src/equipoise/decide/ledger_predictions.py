@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from equipoise.advice.forecast.published import WORK
-from equipoise.decide.answer import Answer
-from equipoise.decide.candidate import Candidate
-from equipoise.decide.ledger_entry import RecordedPrediction
+from equipoise.calibration.forecasts import WORK
+from equipoise.decide.answer import Answer, Candidate
+from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.prediction import Prediction
 from equipoise.errors import UsageError
 from equipoise.stats import Interval

@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from equipoise import economics
-from equipoise.decide.strategies.problem import Problem
+from equipoise.decide.strategy_search import Problem
 from equipoise.decide.systems import AskedSystem
 from equipoise.economics import Electricity, Price, PriceTerms, Rates
 from equipoise.perfmodel.estimate import estimate

@@ -7,18 +7,22 @@ from typing import Final
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.advice.forecast.curve import CurveQuestion, LawUsed, PredictedTime, TimeCurve
-from equipoise.advice.forecast.fitted import fitted_curve, sizes_of_interest
-from equipoise.advice.forecast.published import POOLED, own_evidence, published_curve, results_of, workload_in
-from equipoise.decide.answer import Answer, TimeValue
+from equipoise.calibration.curves import (
+    CurveQuestion,
+    LawUsed,
+    PredictedTime,
+    TimeCurve,
+    fitted_curve,
+    sizes_of_interest,
+)
+from equipoise.calibration.forecasts import POOLED, own_evidence, published_curve, results_of, workload_in
+from equipoise.decide.answer import LEVEL, Answer, Candidate, Estimate, Source, TimeValue, log_sd
 from equipoise.decide.assess import Assessment, SizeRange
-from equipoise.decide.candidate import Candidate
 from equipoise.decide.candidates import rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
-from equipoise.decide.estimate import LEVEL, Estimate, Source, log_sd
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import figures_of, time_values
-from equipoise.decide.strategies.remedy import remedy
+from equipoise.decide.strategy_search import remedy
 from equipoise.decide.systems import AskedSystem, asked_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates

@@ -1,20 +1,146 @@
-"""Why this answer: one sentence per part of it, each with what it rests on."""
+"""Why this answer.
 
-from collections.abc import Iterator
+One sentence per part of it, each with what it rests on; the closest published workload.
+"""
 
-from equipoise.advice.links.own_link_words import link_words
-from equipoise.decide.answer import Reason
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from equipoise.decide.answer import Candidate, Reason, Source
 from equipoise.decide.assess import Assessment, Inputs
-from equipoise.decide.candidate import Candidate
-from equipoise.decide.estimate import Source
+from equipoise.decide.combine import WorkloadPlans, workload_plans
 from equipoise.decide.select import Selection
-from equipoise.decide.similar_workloads import closest_reason
-from equipoise.decide.strategies.link_uncertainty import link_uncertainty
-from equipoise.decide.user_evidence.trace_checks import TraceCheck
-from equipoise.decide.user_evidence.traces import named
+from equipoise.decide.strategy_search import Problem
+from equipoise.decide.user_evidence.traces import TraceCheck, named
+from equipoise.diagnose.link_findings import link_words
 from equipoise.economics import Rates
+from equipoise.errors import SpecError
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import workload_load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, default_answer
+from equipoise.spec.strategy import Strategy
+from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, format_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUncertainty:
+    """How uncertain links leave a step, all else known: standard deviations of its logarithm.
+
+    usual_log_sd: by the tables; timed_log_sd: as the user timed them.
+    """
+
+    usual_log_sd: float
+    timed_log_sd: float
+
+
+def link_uncertainty(problem: Problem, strategy: Strategy) -> LinkUncertainty | None:
+    """How uncertain links leave a step of a strategy; None where none was timed."""
+    links = problem.model.links
+    if links is None or not links.figures:
+        return None
+    nodes = machine(replace(problem.cluster, num_accelerators=strategy.num_accelerators))
+
+    def log_sd(draws: Sequence[CollectiveParameters]) -> float:
+        drawn = stacked([replace(problem.model.parameters, collective=each) for each in draws])
+        return float(np.std(np.log(estimate(problem.load, nodes, grid([strategy]), drawn).step_s)))
+
+    return LinkUncertainty(usual_log_sd=log_sd(links.usual_draws), timed_log_sd=log_sd(links.draws))
+
+
+# As far as the closest neighbour of any workload held out lay: what is farther is similar to nothing
+# published.
+_FARTHEST_OCTAVES = 6.0
+_EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What makes workloads similar. flop_per_sample: of a sample's way forward and back."""
+
+    params: float
+    flop_per_sample: float
+
+    @property
+    def words(self) -> str:
+        """Both amounts."""
+        return f"{format_si(self.params)} parameters and {format_si(self.flop_per_sample, 'FLOP')} a sample"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilarWorkload:
+    """The published workload closest to another. octaves: how far. plans: how wrong those of it were."""
+
+    workload: Workload
+    sizes: Sizes
+    octaves: float
+    plans: WorkloadPlans
+
+
+def closest_workload(about: Workload) -> SimilarWorkload | None:
+    """The published workload closest in parameters and FLOP a sample; None where none is close.
+
+    Source: the Euclidean distance of both logarithms.
+    """
+    mine = sizes_of(about)
+    if mine is None:
+        return None
+    found = []
+    for name, plans in workload_plans().items():
+        known = workload(name)
+        theirs = sizes_of(known)
+        if theirs is not None:
+            far = math.hypot(
+                math.log2(theirs.params / mine.params),
+                math.log2(theirs.flop_per_sample / mine.flop_per_sample),
+            )
+            found.append(SimilarWorkload(workload=known, sizes=theirs, octaves=far, plans=plans))
+    near = [each for each in found if each.octaves <= _FARTHEST_OCTAVES]
+    return min(near, key=lambda each: each.octaves, default=None)
+
+
+def sizes_of(about: Workload) -> Sizes | None:
+    """Its parameters and FLOP a sample; None where the catalogue does not know them."""
+    try:
+        load = workload_load(about)
+    except SpecError:
+        return None
+    params, flop = float(load.params), float(load.train_flop_per_sample)
+    return Sizes(params=params, flop_per_sample=flop) if params > 0 and flop > 0 else None
+
+
+def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]:
+    """What is published that is closest, where nothing is published of the workload itself."""
+    about = inputs.training.workload
+    if (
+        assessment.survey is None
+        or assessment.published is not None
+        or inputs.training.budget.batches is not None
+    ):
+        return ()
+    mine, like = sizes_of(about), closest_workload(about)
+    if (
+        mine is None or like is None or like.workload.slug == about.slug
+    ):  # only its training budget is another
+        return ()
+    return (
+        Reason(
+            words=(
+                f"The closest published workload is {like.workload.title}, {like.sizes.words}; yours has "
+                f"{mine.words}. Plans of it took {like.plans.bias:.2g} times the published time (median of "
+                f"{format_count(like.plans.num_trainings)}). For comparison only: correcting by such a match "
+                "made plans of workloads held out no more accurate."
+            ),
+            formula=f"distance of log params and log FLOP; {_EXPERIMENT}",
+        ),
+    )
+
 
 _MOST_SOURCES = 3
 _NOTICED = 1.05

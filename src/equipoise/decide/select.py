@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from equipoise.decide.answer import Refusal, Relaxation, TimeValue
-from equipoise.decide.candidate import Candidate, ConstraintName
-from equipoise.decide.estimate import LEVEL
+from equipoise.decide.answer import LEVEL, Candidate, ConstraintName, Refusal, Relaxation, TimeValue
 from equipoise.decide.query import Objective
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, discrete_equilibria
-from equipoise.scaling.law import FloatArray
+from equipoise.scaling.laws import FloatArray
 from equipoise.units import HOUR_S
 
 Group: TypeAlias = tuple[str, str]  # system and terms

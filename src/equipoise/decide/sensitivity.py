@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from equipoise.decide.answer import Flip
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.answer import Candidate, Flip
 from equipoise.decide.select import Figures, Group, Rule, choose, figures_of
 from equipoise.economics.uncertain import Input, Tornado, tornado
 from equipoise.units import HOUR_S

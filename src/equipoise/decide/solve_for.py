@@ -11,14 +11,14 @@ from typing import Final, Literal, TypeAlias
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs
-from equipoise.decide.candidate import Candidate
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.explain import nothing_fits
 from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.query import Ask, TrainingQuery, changed
-from equipoise.decide.training_budget import fixed_budget
+from equipoise.decide.training import fixed_budget
 from equipoise.economics.uncertain import exact, product
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.catalogue import Catalogue

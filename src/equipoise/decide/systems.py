@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from equipoise.advice.links.links import named_chips
 from equipoise.bench.topology import Topology, here, read
-from equipoise.bench.topology.cleaned import MOST_BYTES
+from equipoise.bench.topology.reading import MOST_BYTES
 from equipoise.decide.query import TrainingQuery
+from equipoise.diagnose.links import named_chips
 from equipoise.economics import PriceTerms
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
-from equipoise.spec.link_class import FABRICS, kind, rank, reach
+from equipoise.spec.links import FABRICS, kind, rank, reach
 
 _CPU = "cpu"
 _MOST_SYSTEMS = 24

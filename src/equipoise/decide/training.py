@@ -1,22 +1,205 @@
-"""What is trained, once for all systems: workload, budget, batch, and what may be chosen of strategies."""
+"""What is trained, once for all systems.
+
+Workload, budget of work, batch, and what may be chosen of strategies.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import polars as pl
 
-from equipoise.decide.knobs import knob_choices
+from equipoise.decide.answer import DEVIATE, LEVEL, Source
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.training_budget import TrainingBudget, training_budget
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
 from equipoise.runs.queries import comparable
+from equipoise.scaling.convergence import BatchGrowth, batch_growth
+from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.strategy import FLAGS, knob
 from equipoise.spec.torch_model import count_function
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count
+from equipoise.units import format_count, format_si
+
+_MOST_VALUES = 10_000
+
+
+def knob_choices(fixed: Sequence[str], *, precision: Sequence[str] = ()) -> Mapping[str, tuple[Value, ...]]:
+    """The values that knobs may take, by field of `Strategy`.
+
+    fixed: texts such as `tp=8`, `zero_stage=2..3`, `recompute=none,full`.
+    Raises SpecError for a knob or value that is not known, UsageError for one given twice.
+    """
+    texts = [(text, "--fix") for text in fixed]
+    if precision:
+        texts.append((f"precision={','.join(precision)}", "--precision"))
+    found: dict[str, tuple[Value, ...]] = {}
+    for text, option in texts:
+        name, values = _values(text, option)
+        if name in found:
+            raise UsageError(f"--fix {name} is given twice; list its values with commas")
+        if name == "global_batch_samples":
+            raise UsageError("--fix global_batch: give --global-batch")
+        found[name] = values
+    return found
+
+
+def _values(text: str, option: str) -> tuple[str, tuple[Value, ...]]:
+    """The field and the values of one text. option: where it stands, for the error."""
+    name, equals, listed = text.partition("=")
+    values: list[Value] = []
+    field = name.strip()
+    for item in listed.split(",") if equals else [""]:
+        first, dots, last = item.strip().partition("..")
+        stated = f"{name.strip()}={first}" if equals else text
+        field, value = knob(stated, where=option)
+        values.append(value)
+        if dots:
+            _, end = knob(f"{name.strip()}={last}", where=option)
+            values.extend(_between(text, field, value, end))
+    return field, tuple(dict.fromkeys(values))
+
+
+def _between(text: str, field: str, first: Value, last: Value) -> range:
+    """Whole numbers after the first up to the last."""
+    if isinstance(first, str) or isinstance(last, str) or field in FLAGS or last < first:
+        raise UsageError(f"--fix {text!r}: expected two numbers around '..', the smaller first")
+    if last - first > _MOST_VALUES:
+        raise UsageError(f"--fix {text!r}: expected at most {_MOST_VALUES:,} values")
+    return range(int(first) + 1, int(last) + 1)
+
+
+TRAINING_ALONE = "The time is of training steps; evaluation and start-up, which MLPerf counts, come on top."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBudget:
+    """How many samples a training takes. work: what the time is for, as in "the time to ...".
+
+    samples: global batches -> samples; None where results state how long the training takes, not how many
+    samples: then only published times apply. log_sd: a global batch -> log standard deviation of
+    its samples. batches: global batches it is known for, smallest and largest; None where samples do not
+    depend on them. is_to_target: the published target is meant.
+    """
+
+    work: str
+    samples: Callable[[FloatArray], FloatArray] | None
+    log_sd: Callable[[float], float]
+    batches: tuple[int, int] | None
+    is_to_target: bool
+    evidence: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def samples_at(self, global_batch_samples: int) -> float | None:
+        """Samples of the training at a batch; None where that is not known."""
+        if self.samples is None:
+            return None
+        return float(self.samples(np.array([float(global_batch_samples)]))[0])
+
+
+def training_budget(asked: TrainingQuery, workload: Workload, scores: pl.DataFrame | None) -> TrainingBudget:
+    """The work that a question asks for.
+
+    scores: the table `scores`, all rounds; None where there are no published results to look at.
+    Raises UsageError where nothing states how much is to be trained: no target, samples or tokens.
+    """
+    stated = _stated_samples(asked, workload)
+    if stated is not None:
+        return fixed_budget(workload, stated)
+    entries = None if scores is None else comparable(scores, workload=workload.slug)
+    if entries is None or entries.is_empty():
+        unit = "--tokens N, such as --tokens 1T," if workload.sequence_tokens else "--samples N"
+        raise UsageError(
+            f"how much {workload.title} is to be trained is not stated, and no published result has a "
+            f"target: give {unit}{' or --samples N' if workload.sequence_tokens else ''}"
+        )
+    try:
+        growth = batch_growth(entries.rename({"campaign": "round"}), level=LEVEL)
+    except EvidenceError as err:
+        unknown = (
+            f"How many samples the target takes is not known ({err}): the model compares strategies and "
+            "sizes, but gives no time by itself. State --samples or --tokens for another training budget."
+        )
+        return TrainingBudget(
+            work=target_words(workload),
+            samples=None,
+            log_sd=lambda _: 0.0,
+            batches=None,
+            is_to_target=True,
+            notes=(unknown,),
+        )
+    return _fitted(workload, growth, entries)
+
+
+def fixed_budget(workload: Workload, samples: float) -> TrainingBudget:
+    """A budget of so many samples, the same at every batch."""
+    amount = samples * (workload.sequence_tokens or 1)
+    unit = "tokens" if workload.sequence_tokens else "samples"
+    return TrainingBudget(
+        work=f"train on {format_si(amount)} {unit}",
+        samples=lambda batch: np.full_like(batch, samples),
+        log_sd=lambda _: 0.0,
+        batches=None,
+        is_to_target=False,
+    )
+
+
+def target_words(workload: Workload) -> str:
+    """What a published training is for, as in "the time to ..."."""
+    return f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}"
+
+
+def _stated_samples(asked: TrainingQuery, workload: Workload) -> float | None:
+    if asked.training_tokens is None:
+        return asked.training_samples
+    if workload.sequence_tokens is None:
+        raise UsageError(f"--tokens: a sample of {workload.title} has no number of tokens; give --samples")
+    return asked.training_tokens / workload.sequence_tokens
+
+
+def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> TrainingBudget:
+    """The law of samples against batch, with its spread over the batches seen."""
+    least, critical = growth.samples_min.value, growth.batch_critical.value
+    curve = growth.curve
+    batches = np.log(curve["global_batch_samples"].to_numpy())
+    spread = np.log(curve["high"].to_numpy() / curve["low"].to_numpy()) / (2 * DEVIATE)
+    seen = growth.entries["global_batch_samples"].to_numpy()
+    law = (
+        f"Samples to the target grow with the global batch B: {least:.4g} (1 + B / {critical:.4g}), from "
+        f"{len(seen)} results of {growth.num_rounds} rounds at batches of {seen.min():,} to {seen.max():,}."
+    )
+    return TrainingBudget(
+        work=target_words(workload),
+        samples=lambda batch: np.asarray(least * (1 + batch / critical)),
+        log_sd=lambda batch: float(np.interp(math.log(batch), batches, spread)),
+        batches=(int(seen.min()), int(seen.max())),
+        is_to_target=True,
+        evidence=_evidence(growth, entries),
+        notes=(law, TRAINING_ALONE),
+    )
+
+
+def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[Source, ...]:
+    """The results that the samples are fitted to, with their shares of all weights."""
+    sources = entries.select("entry_id", "score_s", "source_uri", "source_line")
+    rows = growth.entries.join(sources, on="entry_id").sort("weight", descending=True)
+    total = float(rows["weight"].sum())
+    return tuple(
+        Source(
+            kind="published",
+            ref=row["entry_id"],
+            num_accelerators=row["num_accelerators"],
+            time_s=row["score_s"],
+            share=row["weight"] / total,
+            source_uri=row["source_uri"],
+            source_line=row["source_line"],
+        )
+        for row in rows.iter_rows(named=True)
+    )
+
 
 # Batches of pretraining runs of language models whose samples against batch nobody has published: 4 Mi
 # tokens, as all sizes of LLaMA and Llama 2 had (Touvron et al. 2023, in both papers).

@@ -4,8 +4,16 @@ Tables of prices, grids, failures and purchases have dates and sources; the user
 """
 
 from equipoise.economics.bills import SYSTEM_POWER, Bill, Rates, SystemPower, bill, bill_fields, rates
-from equipoise.economics.grids import DEFAULT_GRID, Electricity, Grid, electricity, grid
-from equipoise.economics.prices import Price, PriceTerms, price
+from equipoise.economics.prices import (
+    DEFAULT_GRID,
+    Electricity,
+    Grid,
+    Price,
+    PriceTerms,
+    electricity,
+    grid,
+    price,
+)
 
 __all__ = [
     "DEFAULT_GRID",

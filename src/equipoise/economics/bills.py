@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from equipoise.economics.grids import DEFAULT_GRID, Electricity, Grid, grid
-from equipoise.economics.prices import Price, PriceTerms, price
+from equipoise.economics.prices import DEFAULT_GRID, Electricity, Grid, Price, PriceTerms, grid, price
 from equipoise.economics.uncertain import LEVEL, exact, product
 from equipoise.spec.hardware import Accelerator
 from equipoise.stats import Interval

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist, fmean, stdev
 
-from equipoise.economics.tables import table
+from equipoise.economics.prices import table
 from equipoise.economics.uncertain import LEVEL, spread, stated
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S

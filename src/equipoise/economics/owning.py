@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.economics.bills import SYSTEM_POWER, Rates
-from equipoise.economics.grids import Electricity, electricity
-from equipoise.economics.tables import table
+from equipoise.economics.prices import Electricity, electricity, table
 from equipoise.economics.uncertain import (
     LEVEL,
     Input,

@@ -1,10 +1,8 @@
 """How to run a strategy: commands, training code, settings, and options of the programs that train."""
 
-from equipoise.launch.bench import bench_command
-from equipoise.launch.commands import launch_snippets, ranks_per_host
+from equipoise.launch.commands import Snippet, bench_command, launch_snippets, ranks_per_host
 from equipoise.launch.megatron import Translation, megatron_options
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.snippet import Snippet
 from equipoise.launch.torchtitan import torchtitan_options
 
 __all__ = [

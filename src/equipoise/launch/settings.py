@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from equipoise.bench.topology.topology import Topology
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.link_class import reach
+from equipoise.spec.links import reach
 from equipoise.spec.strategy import Strategy
 from equipoise.units import format_percent
 

@@ -7,16 +7,15 @@ from typing import Final
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.advice.links.links import USUAL_BATCH, Meaning, meaning
-from equipoise.advice.validation.shipped import basis_of
-from equipoise.advice.validation.validate import Validation
-from equipoise.advice.validation.validate import validate as validation_of
 from equipoise.bench.topology import here, read
+from equipoise.calibration.validate import Validation, basis_of
+from equipoise.calibration.validate import validate as validation_of
+from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
 from equipoise.library.result import Presentation, Result
 from equipoise.report.measured_json import topology_fields, validation_fields
 from equipoise.report.pages.topology import TOPOLOGY
 from equipoise.report.pages.validation import validation_page
-from equipoise.runs.chosen import Folders, paths
+from equipoise.runs.embedded import Folders, paths
 from equipoise.spec.catalogue import catalogue
 
 

@@ -9,9 +9,9 @@ import polars as pl
 
 from equipoise.errors import UsageError
 from equipoise.report import html
+from equipoise.report.blocks import Page
 from equipoise.report.document import document, encode
 from equipoise.report.notebook import charts, notebook_html, python_figure
-from equipoise.report.page import Page
 
 Record = TypeVar("Record")
 

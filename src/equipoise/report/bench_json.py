@@ -6,16 +6,14 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Any, Final, TypeAlias
 
-from equipoise.advice.measured.foretold_steps import LEVEL as PREDICTED_LEVEL
-from equipoise.advice.measured.sweep_words import Swept
-from equipoise.advice.measured.swept import FalseDifferences, Judgement
-from equipoise.advice.measured.tune import LEVEL as FIND_LEVEL
-from equipoise.advice.measured.tune import Candidate, Found
 from equipoise.bench.phases import PARTS
 from equipoise.bench.store import FAILED, SUCCESS, Finished
-from equipoise.bench.summary import LEVEL, Spread, Summary, interval_method
+from equipoise.bench.summary import LEVEL, Spread, Summary, TimedRun, interval_method, timed_run
 from equipoise.bench.tables import run_id
-from equipoise.bench.timed_run import TimedRun, timed_run
+from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
+from equipoise.diagnose.method_search import Candidate, Found
+from equipoise.diagnose.predicted_steps import LEVEL as PREDICTED_LEVEL
+from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.stats import Interval
 from equipoise.units import significant
 

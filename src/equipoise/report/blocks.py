@@ -1,11 +1,14 @@
-"""What a section is made of: prose, tables, tiles, figures. html.py and terminal.py render every block."""
+"""What a page is made of.
+
+Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py render every block.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.words import ABSENT, count
+from equipoise.report.format import ABSENT, count
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
@@ -209,3 +212,58 @@ class Listing:
 
 
 Block: TypeAlias = Prose | Heading | Bullets | Listing | Tiles | Facts | Table | Matrix | Panels | Fold
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section(Generic[Shown]):
+    """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
+
+    name: its anchor. needs: fields of the findings without which it has nothing to say. blocks: the content
+    from the findings; it lays out and words, it computes nothing. lists_headings: whether the contents lead
+    to its headings too. is_extra: left out without a word where nobody asked for it.
+    """
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    blocks: Callable[[Shown], tuple[Block, ...]]
+    lists_headings: bool = False
+    is_extra: bool = False
+
+    def applies(self, findings: Shown) -> bool:
+        """Whether everything the section needs was found: neither None nor empty."""
+        return all(getattr(findings, need) not in (None, (), "") for need in self.needs)
+
+
+# Rows that a table of one screen may have where nothing else needs their lines.
+SCREEN_ROWS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Shown]):
+    """One kind of page, for findings of one kind.
+
+    title: of the window. about: what the page is about, above the headline. headline: one sentence that says
+    what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
+    what it is not, at its end. brief: the blocks of one screen, from the findings and how many
+    rows its tables may have at most; None where a page has no short form.
+    """
+
+    title: Callable[[Shown], str]
+    about: Callable[[Shown], str]
+    headline: Callable[[Shown], str]
+    summary: Callable[[Shown], tuple[str, ...]]
+    sections: tuple[Section[Shown], ...]
+    closing: Callable[[Shown], tuple[str, ...]]
+    brief: Callable[[Shown, int], tuple[Block, ...]] | None = None
+
+    def content(self, findings: Shown) -> list[tuple[Section[Shown], tuple[Block, ...]]]:
+        """The sections that have something to say, with what they say."""
+        return [(section, section.blocks(findings)) for section in self.sections if section.applies(findings)]
+
+    def left_out(self, findings: Shown) -> list[str]:
+        """Titles of the sections for which there are no data."""
+        wanted = [each for each in self.sections if not each.is_extra]
+        return [section.title for section in wanted if not section.applies(findings)]

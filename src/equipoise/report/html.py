@@ -1,18 +1,241 @@
-"""A page as one HTML file that opens offline: a shell around its sections."""
+"""A page as one HTML file that opens offline.
+
+A shell around its sections, and a renderer for each kind of block.
+"""
 
 import base64
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from equipoise import __version__
-from equipoise.report.blocks import Block, Heading
-from equipoise.report.html_blocks import anchor, rendered
-from equipoise.report.markup import Html, element, unbroken
-from equipoise.report.page import Page
-from equipoise.report.section import Section, Shown
-from equipoise.report.words import capital, listed
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Facts,
+    Fold,
+    Heading,
+    Listing,
+    Matrix,
+    Page,
+    Panels,
+    Prose,
+    Section,
+    Shown,
+    Span,
+    Strong,
+    Table,
+    Tile,
+    Tiles,
+)
+from equipoise.report.charts import BarChart, Chart, Mark
+from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
+from equipoise.report.format import capital, listed
+from equipoise.report.markup import Html, element, escaped, joined, json_script, unbroken
+
+TALL_ROWS: Final = 16  # a longer table scrolls in its own box
+SYMBOL_PATHS: Final = {
+    "circle": "M6 1a5 5 0 1 0 0 10a5 5 0 1 0 0-10z",
+    "square": "M1.5 1.5h9v9h-9z",
+    "diamond": "M6 0l6 6l-6 6l-6-6z",
+    "triangle-up": "M6 1l5.5 10h-11z",
+    "cross": "M4 0h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
+    "x": "M3 .5l3 3l3-3l2.5 2.5l-3 3l3 3l-2.5 2.5l-3-3l-3 3l-2.5-2.5l3-3l-3-3z",
+    "star": "M6 0l1.5 4.2h4.5l-3.6 2.7l1.4 4.4l-3.8-2.7l-3.8 2.7l1.4-4.4l-3.6-2.7h4.5z",
+    "pentagon": "M6 .5l5.7 4.2l-2.2 6.8h-7l-2.2-6.8z",
+}
+
+
+def rendered(block: Block) -> Html:
+    """A block as HTML."""
+    for kind, renderer in RENDERERS:
+        if isinstance(block, kind):
+            return renderer(block)
+    raise TypeError(f"no renderer for a block of type {type(block).__name__}; add it to RENDERERS")
+
+
+def _span(span: Span) -> Html:
+    if isinstance(span, Strong):
+        return element("strong", unbroken(span.text))
+    return element("code", span.text) if isinstance(span, Code) else escaped(unbroken(span))
+
+
+def _prose(block: Prose) -> Html:
+    return element("p", *map(_span, block.spans), class_="note" if block.is_note else None)
+
+
+def _heading(block: Heading) -> Html:
+    return element("h4" if block.is_minor else "h3", block.text, id=anchor(block.name))
+
+
+def _listing(block: Listing) -> Html:
+    return element("pre", element("code", block.code), tabindex="0")
+
+
+def _bullets(block: Bullets) -> Html:
+    return element("ul", *(element("li", *map(_span, item)) for item in block.items))
+
+
+def _tiles(block: Tiles) -> Html:
+    return element("div", *(_tile(tile) for tile in block.items), class_="tiles")
+
+
+def _tile(tile: Tile) -> Html:
+    return element(
+        "div",
+        element("p", tile.label, class_="label"),
+        element("p", unbroken(tile.value), class_="value"),
+        element("p", unbroken(tile.detail), class_="detail"),
+        element("p", unbroken(tile.words), class_="words"),
+        class_="tile",
+    )
+
+
+def _facts(block: Facts) -> Html:
+    rows = (joined(element("dt", each.label), element("dd", *map(_span, each.spans))) for each in block.items)
+    return element("dl", *rows, class_="facts")
+
+
+def _badge(badge: Badge) -> Html:
+    return element("span", badge.text, class_=f"badge {badge.tone}")
+
+
+def _fold(block: Fold) -> Html:
+    return element(
+        "details",
+        element(
+            "summary",
+            element("span", block.title, class_="title"),
+            *(_badge(badge) for badge in block.badges),
+        ),
+        element("div", *(rendered(inner) for inner in block.blocks), class_="inside"),
+        id=anchor(block.name),
+        class_="aside" if block.is_aside else None,
+    )
+
+
+def _table(block: Table) -> Html:
+    head = element("thead", element("tr", *(_column(column) for column in block.columns)))
+    body = element("tbody", *(_row(row, block.columns) for row in block.rows))
+    identifier = f"{anchor(block.name)}-caption"
+    box = element(
+        "div",
+        element("table", head, body, aria_labelledby=identifier),
+        class_="scroll tall" if len(block.rows) > TALL_ROWS else "scroll",
+        tabindex=0,
+        role="region",
+        aria_labelledby=identifier,
+    )
+    return element("div", element("p", block.caption, class_="caption", id=identifier), box, class_="table")
+
+
+def _column(column: Column) -> Html:
+    button = element("button", column.title, type="button", title=column.meaning)
+    return element("th", button, scope="col", class_="number" if column.is_number else None)
+
+
+def _row(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> Html:
+    """A row with its header: the column that is one, else its first cell of words."""
+    words = [place for place, column in enumerate(columns) if not column.is_number]
+    header = next((place for place, column in enumerate(columns) if column.is_header), (*words, 0)[0])
+    cells = (_cell(cell, columns[place], is_header=place == header) for place, cell in enumerate(row))
+    return element("tr", *cells)
+
+
+def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
+    shown = element("code", cell.text) if cell.is_code else escaped(cell.text)
+    badge = joined(" ", _badge(cell.badge)) if cell.badge else ""
+    detail = element("span", cell.detail, class_="detail") if cell.detail else ""
+    return element(
+        "th" if is_header else "td",
+        shown, badge, detail,
+        scope="row" if is_header else None,
+        class_="number" if column.is_number else "path" if cell.is_code else None,
+        data_key="" if cell.key is None else cell.key,
+    )  # fmt: skip
+
+
+def _matrix(block: Matrix) -> Html:
+    head = element(
+        "thead", element("tr", element("td"), *(element("th", name, scope="col") for name in block.heads))
+    )
+    rows = (
+        element("tr", element("th", name, scope="row", title=title), *map(_word, words))
+        for name, title, words in block.rows
+    )
+    identifier = f"{anchor(block.name)}-caption"
+    table = element("table", head, element("tbody", *rows), class_="matrix", aria_labelledby=identifier)
+    box = element("div", table, class_="scroll", tabindex=0, role="region", aria_labelledby=identifier)
+    legend = element(
+        "ul", *(element("li", _badge(badge), f" {words}") for badge, words in block.legend), class_="words"
+    )
+    caption = element("p", block.caption, class_="caption", id=identifier)
+    return element("div", caption, box, legend if block.legend else "", class_="table")
+
+
+def _word(badge: Badge | None) -> Html:
+    return element("td") if badge is None else element("td", badge.text, class_=badge.tone)
+
+
+def _panels(block: Panels) -> Html:
+    marks = {series.name: series.mark for chart in block.charts for series in chart.series}
+    buttons = (element("li", _legend_button(name, mark)) for name, mark in marks.items())
+    legend = element("ul", element("li", f"{block.legend}:", class_="of"), *buttons, class_="legend")
+    figures = element("div", *(_figure(chart) for chart in block.charts), class_="figures")
+    return element("div", legend, figures, class_="panels two" if len(block.charts) > 1 else "panels")
+
+
+def _legend_button(name: str, mark: Mark) -> Html:
+    path = Html(
+        f'<svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true">'
+        f'<path d="{SYMBOL_PATHS[mark.symbol]}" style="fill:{colour(mark)}"/></svg>'
+    )
+    return element("button", path, name, type="button", aria_pressed="false", data_series=plotly_text(name))
+
+
+def _figure(chart: Chart | BarChart) -> Html:
+    name = anchor(f"figure-{chart.name}")
+    plot = element(
+        "div",
+        class_="plot",
+        data_figure=f"{name}-data",
+        role="img",
+        aria_label=chart.alternative,
+        style=f"min-height:{height_px(chart)}px",
+    )
+    caption = element("figcaption", chart.title, element("span", chart.subtitle, class_="detail"))
+    return element("figure", caption, plot, json_script(f"{name}-data", plotly_figure(chart)), id=name)
+
+
+def anchor(name: str) -> str:
+    """A name as an id: letters, digits, hyphens; anything else as its code point, to keep names apart."""
+    return "".join(
+        character
+        if character.isascii() and (character.isalnum() or character == "-")
+        else f"_{ord(character):x}"
+        for character in name
+    )
+
+
+# Which function renders which kind of block; `Any` because each takes its own kind.
+RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
+    (Prose, _prose),
+    (Heading, _heading),
+    (Bullets, _bullets),
+    (Listing, _listing),
+    (Tiles, _tiles),
+    (Facts, _facts),
+    (Table, _table),
+    (Matrix, _matrix),
+    (Panels, _panels),
+    (Fold, _fold),
+)
 
 PLOTLY: Final = "Figures are drawn by plotly.js, © Plotly Technologies Inc., MIT licence."
 

@@ -5,24 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from equipoise.advice.forecast.advice_record import advice_errors
-from equipoise.advice.forecast.held_out_advice import HeldOutAdvice
-from equipoise.advice.links.collectives import LEVEL as CURVE_LEVEL
-from equipoise.advice.links.collectives import Fit, Links
-from equipoise.advice.links.collectives import Verdict as LinkVerdict
-from equipoise.advice.links.gain_words import basis
-from equipoise.advice.links.link_words import gaps, sentences
-from equipoise.advice.links.links import FAMILY, Meaning
-from equipoise.advice.links.pair import LEVEL
-from equipoise.advice.measured.stragglers import Lateness, TraceSteps
-from equipoise.advice.validation.validate import Validation, Verdict
-from equipoise.bench.collectives.timing import Run
+from equipoise.bench.collectives.records import Run
 from equipoise.bench.topology.topology import Device, Nic, Topology
-from equipoise.bench.trace.files import Traces
-from equipoise.bench.trace.rank import RankTrace, Step
+from equipoise.bench.trace.rank import RankTrace, Step, Traces
+from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
+from equipoise.calibration.collectives import LEVEL as CURVE_LEVEL
+from equipoise.calibration.collectives import Fit, Links
+from equipoise.calibration.collectives import Verdict as LinkVerdict
+from equipoise.calibration.validate import Validation, Verdict
+from equipoise.diagnose.link_findings import basis, gaps, sentences
+from equipoise.diagnose.links import FAMILY, Meaning
+from equipoise.diagnose.pairs import LEVEL
+from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.scaling.backtest import Backtest
 from equipoise.scaling.equilibrium import Equilibrium
-from equipoise.spec.link_class import rank
+from equipoise.spec.links import rank
 from equipoise.units import significant
 
 MOST_WORST: Final = 8

@@ -8,13 +8,11 @@ from typing import Any
 import orjson
 
 from equipoise.errors import UsageError
-from equipoise.report.blocks import Block, Fold, Panels
+from equipoise.report.blocks import SCREEN_ROWS, Block, Fold, Page, Panels, Shown
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.figures import plotly_figure
-from equipoise.report.html_blocks import rendered
+from equipoise.report.html import rendered
 from equipoise.report.markup import Html, element, unbroken
-from equipoise.report.page import SCREEN_ROWS, Page
-from equipoise.report.section import Shown
 
 _STYLE = (
     ".equipoise dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}"

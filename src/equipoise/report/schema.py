@@ -17,14 +17,13 @@ import orjson
 
 from equipoise.decide.allocation.allocate import Rival
 from equipoise.decide.allocation.problem import ObjectiveName
-from equipoise.decide.answer import Alternative, Answer
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.economics.uncertain import Bar
 from equipoise.report.document import SCHEMA_VERSIONS, schema_id
-from equipoise.report.evidence import Evidence
+from equipoise.report.json import Evidence
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload

@@ -5,16 +5,15 @@ from typing import Any
 
 import polars as pl
 
-from equipoise.advice.forecast.balance import RULE as PAID_RULE
-from equipoise.advice.forecast.balance import Balance, Unanswered
-from equipoise.advice.forecast.diagnose import CURVE_RULE, SYMPTOMS
 from equipoise.economics import bill_fields
 from equipoise.report.json import fields_of, plain
-from equipoise.scaling.decompose import FACTORS
 from equipoise.scaling.equilibrium import KINDS
-from equipoise.scaling.metrics import SCORE_COLUMNS
+from equipoise.scaling.metrics import FACTORS, SCORE_COLUMNS
+from equipoise.study.balance import RULE as PAID_RULE
+from equipoise.study.balance import Balance, Unanswered
 from equipoise.study.claims import RULE, Claim
 from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.study.losses import CURVE_RULE, SYMPTOMS
 
 
 def score_fields(frame: pl.DataFrame) -> dict[str, Any]:

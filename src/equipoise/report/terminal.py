@@ -13,6 +13,7 @@ from rich.text import Text
 
 from equipoise import __version__
 from equipoise.report.blocks import (
+    SCREEN_ROWS,
     Badge,
     Block,
     Bullets,
@@ -23,18 +24,18 @@ from equipoise.report.blocks import (
     Heading,
     Listing,
     Matrix,
+    Page,
     Panels,
     Prose,
+    Shown,
     Span,
     Strong,
     Table,
     Tiles,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.page import SCREEN_ROWS, Page
-from equipoise.report.section import Shown
+from equipoise.report.format import DASH, TIMES, listed
 from equipoise.report.textplot import Canvas, style, symbol, text_plot
-from equipoise.report.words import DASH, TIMES, listed
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans({TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->"})

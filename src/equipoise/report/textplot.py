@@ -8,7 +8,7 @@ from rich.text import Text
 
 from equipoise.report.charts import Axis, BarChart, Chart, Mark, Series
 from equipoise.report.figures import ticks
-from equipoise.report.words import TIMES, count, ratio
+from equipoise.report.format import TIMES, count, ratio
 
 PLOT_ROWS: Final = 13
 MOST_NAME_CHARACTERS: Final = 25

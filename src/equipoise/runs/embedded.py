@@ -1,25 +1,23 @@
-"""The dataset inside the package: its tables, its version and its rounds; and how it is made (`make
-dataset`).
+"""The dataset inside the package.
 
-Only loading and making it need Polars: its version and rounds are read from data/dataset.toml.
+Its tables, version and rounds, how it is made (`make dataset`), and what replaces it.
 """
 
 import os
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from equipoise.errors import DataError
-from equipoise.spec.rounds import round_key
+from equipoise.spec.mlperf import round_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from equipoise.runs.store import Tables
 
 _FACTS = "dataset.toml"
@@ -132,6 +130,27 @@ def main() -> None:
     if not archives:
         raise SystemExit(f"{data}/mlperf: no training_results_v*.tar.*; set EQUIPOISE_DATA to its parent")
     sys.stdout.write(f"dataset {build(archives, package / 'data')} of {len(archives)} archives\n")
+
+
+Folders: TypeAlias = Path | str | Sequence[Path | str]
+
+
+def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
+    """The tables `runs` and `scores` that everything here reads.
+
+    data: folders that `ingest --into` wrote, in place of the embedded dataset. also: such folders too;
+    where two hold the same entry, the later one's is taken.
+    """
+    from equipoise.runs.store import merged, read_tables  # noqa: PLC0415 - as in load
+
+    chosen = paths(data) if data else ()
+    first = read_tables(chosen[0]) if chosen else load()
+    return reduce(merged, [read_tables(folder) for folder in (*chosen[1:], *paths(also))], first)
+
+
+def paths(given: Folders) -> tuple[Path, ...]:
+    """One folder, or several, as a tuple."""
+    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(each) for each in given)
 
 
 if __name__ == "__main__":

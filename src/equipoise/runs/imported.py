@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import DataError
 from equipoise.runs.reader import Rejection, Row, Tally, UnknownName
+from equipoise.runs.readers.cells import BATCH, SIZE, TIMED, UNIT_S, amount, count
 from equipoise.runs.readers.cells import Row as Cells
-from equipoise.runs.readers.columns import BATCH, SIZE, TIMED, UNIT_S
 from equipoise.runs.readers.exports import exported
-from equipoise.runs.readers.numbers import amount, count
 from equipoise.runs.schema import RUNS, SCORES
 from equipoise.spec.catalogue import Catalogue, shipped
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from equipoise.runs.reader import Reading, Rejection, Row, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.schema import RUNS, SCORES, Table
-from equipoise.runs.shares import Division, Share, ShareResult, context_of
 from equipoise.runs.sources import Source, open_source
-from equipoise.runs.workers import parse_shares
+from equipoise.runs.workers import Division, Share, ShareResult, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.spec.rounds import is_round, round_order
+from equipoise.spec.mlperf import is_round, round_order
 
 # Open entries may change the model and the target: they are listed, but never compared or called published.
 DIVISION: Final = "closed"

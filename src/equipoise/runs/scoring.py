@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equipoise.spec.mlperf_rules import MlperfRules
+from equipoise.spec.workload import MlperfRules
 
 SUCCESS = "success"
 # Reasons that disqualify a run by rule although it trained to the target: a lenient score forgives them.

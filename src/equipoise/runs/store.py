@@ -13,8 +13,8 @@ from secrets import token_hex
 import polars as pl
 
 from equipoise.errors import DataError
+from equipoise.runs import writers
 from equipoise.runs.schema import RUNS, SCORES, Kind, Table
-from equipoise.runs.writers import parquet
 from equipoise.units import MIB
 
 # The twelve rounds v0.5 to v5.0 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
@@ -83,7 +83,7 @@ def _written_aside(frame: pl.DataFrame, path: Path, table: Table) -> Path:
     """A file beside `path` that holds the table, safely on disk. Nothing is left when writing fails."""
     checked = _checked(frame, table, str(path))
     content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
-    parquet.write(checked, content)
+    writers.write(checked, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:

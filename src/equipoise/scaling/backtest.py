@@ -13,7 +13,7 @@ import polars as pl
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
 from equipoise.scaling.points import GROUP, Floats
-from equipoise.spec.rounds import round_key
+from equipoise.spec.mlperf import round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
 

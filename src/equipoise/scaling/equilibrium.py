@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from equipoise.errors import UsageError
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.units import format_count, format_duration, format_percent
 
 _SIZES_PER_OCTAVE = 64

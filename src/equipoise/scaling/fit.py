@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, FitError
-from equipoise.scaling.law import Domain, FloatArray, Law
-from equipoise.scaling.laws import CANDIDATES, CONSTANT
+from equipoise.scaling.laws import CANDIDATES, CONSTANT, Domain, FloatArray, Law
 from equipoise.scaling.posterior import (
     MEASURED_NOISE,
     BoolArray,

@@ -9,14 +9,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from equipoise.scaling.covariance import (
+from equipoise.scaling.points import (
     CENTRE_LOG2,
+    Floats,
+    Points,
     bend,
     covariances,
     prior_deviations,
     smooth_components,
 )
-from equipoise.scaling.points import Floats, Points
 
 # Results have heavy tails: a first attempt of a new submitter can be twice as slow. Three degrees of freedom
 # is the smallest whole number with a variance.

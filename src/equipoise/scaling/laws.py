@@ -1,13 +1,69 @@
-"""The laws of time against size, each with its formula, what it assumes and where it comes from.
+"""The laws of time against size.
 
-All give the seconds for one fixed amount of training (samples of data, or steps) on N accelerators. To add a
-law, add its record and its line in LAWS. Fitting lives in fit.py.
+What a law is, each with its formula, what it assumes and where it comes from.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
-from equipoise.scaling.law import Domain, FloatArray, Law
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """The range of sizes that was measured: fewest and most accelerators."""
+
+    smallest: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """A formula of the time for a fixed amount of training against the number of accelerators.
+
+    params: names; those in `_s` are in seconds and scale with the amount of training, the others are ratios.
+    predict_s: (num_accelerators, *params) -> seconds; arrays broadcast.
+    plausible: (unit, domain) -> params for a job of about one second. unit: (n, num_shapes) in 0..1; even
+    there is what is plausible before any data: it does the work of bounds and of starting points.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    predict_s: Callable[..., FloatArray]
+    plausible: Callable[[FloatArray, Domain], tuple[FloatArray, ...]]
+    assumes: str
+    source: str
+
+    @property
+    def num_shapes(self) -> int:
+        """Parameters that decide the shape of the curve, its overall scale left out."""
+        return len(self.params) - 1
+
+    def at(self, unit: FloatArray, domain: Domain) -> FloatArray:
+        """The parameters of curves of a job of about one second: (n, num_shapes) -> (n, num_params)."""
+        return np.stack(self.plausible(unit, domain), axis=1)
+
+    def scaled(self, values: FloatArray, scale: FloatArray) -> FloatArray:
+        """The parameters of the same curve for a job `scale` times as long.
+
+        values: (n, num_params). scale: (n,). Returns (n, num_params).
+        """
+        in_seconds = np.array([name.endswith("_s") for name in self.params])
+        return np.where(in_seconds, values * scale[:, None], values)
+
+    def times_s(self, values: FloatArray, num_accelerators: FloatArray) -> FloatArray:
+        """Seconds of each curve at each size: (n, num_params) and (n_sizes,) -> (n, n_sizes)."""
+        columns = (column[:, None] for column in values.T)
+        return np.broadcast_to(
+            self.predict_s(num_accelerators, *columns), (len(values), len(num_accelerators))
+        ).astype(np.float64)
+
 
 # A cost beside the parallel work may be this small or large a share of it where the share matters, anything
 # between being equally likely on a log scale: less cannot be seen in noise of 1 %, more hides the scaling

@@ -1,4 +1,10 @@
-"""Speedup, E', like-for-like E and energy per sample: a `scores` frame in, the same with columns out."""
+"""Speedup, E', like-for-like E, energy per sample, and the factors of E.
+
+A `scores` frame in, the same with columns out.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
@@ -130,3 +136,236 @@ def _first(value: str | pl.Expr, *, over: tuple[str, ...]) -> pl.Expr:
     """The value of the first comparable row of each group, in the order of the frame."""
     expression = pl.col(value) if isinstance(value, str) else value
     return expression.filter(_DEFINED).first().over(*over)
+
+
+FACTORS = ("generation", "statistical", "throughput", "training", "overhead", "rules")
+
+# The parts that `losses` tells apart; throughput stands for training and overhead where no log splits it.
+LOSSES = ("statistical", "training", "overhead", "throughput", "rules", "untold")
+
+# The quantities that the factors compare with the baseline's.
+_INPUTS = (
+    "num_accelerators", "score_s", "unscaled_s", "relative_efficiency", "samples_to_target", "eval_s",
+    "eval_outside_s", "train_block_s",
+)  # fmt: skip
+
+# Evaluation counts as outside the training blocks when at least this share of it is: stamps are in whole
+# milliseconds
+# and some logs close a block a moment after the evaluation has begun.
+OUTSIDE_FRACTION = 0.99
+
+
+def with_factors(entries: pl.DataFrame) -> pl.DataFrame:
+    """The entries with the factors of their efficiency as columns, and what cannot be kept apart.
+
+    entries: a frame `with_metrics` returned (it has like_for_like_baseline_id); baselines must be among its
+    rows.
+    Returns the rows in their order, with added columns:
+      generation: E' of the baseline: what the kind of accelerator contributes;
+      statistical: samples to target of the baseline / here: what batch growth costs;
+      throughput: samples per second per accelerator here / of the baseline, evaluation and set-up included;
+      training, overhead: the two parts of throughput, inside and outside the training blocks;
+      rules: convergence scaling (official score / unscaled mean) of the baseline / here;
+      factors_missing: why statistical and throughput, or training and overhead, are null; null when nothing
+      is.
+    Assumes samples and durations are means over the same runs, so that their ratio is a rate.
+    Source: DESIGN, "Decomposition"; the products hold exactly, by construction.
+    """
+    baselines = entries.select(
+        pl.col("entry_id").alias("like_for_like_baseline_id"), pl.col(_INPUTS).name.prefix("_baseline_")
+    )
+    joined = entries.join(baselines, on="like_for_like_baseline_id", how="left", maintain_order="left")
+    block_usable = _block_usable("") & _block_usable("_baseline_")
+    told = pl.col("statistical").is_not_null()
+    known = pl.col("like_for_like_baseline_id").is_not_null()
+    return (
+        joined.with_columns(
+            generation=pl.col("_baseline_relative_efficiency"),
+            statistical=_positive(_against("samples_to_target", inverted=True)),
+            rules=_positive(_against("unscaled_s") / _against("score_s")),
+        )
+        .with_columns(throughput=pl.when(told).then(_positive(_rate_against("unscaled_s"))))
+        .with_columns(training=pl.when(told & block_usable).then(_positive(_rate_against("train_block_s"))))
+        .with_columns(
+            overhead=pl.when(pl.col("training").is_not_null()).then(
+                _against("train_block_s") / _against("unscaled_s")
+            ),
+            factors_missing=pl.when(~known)
+            .then(pl.lit(None, pl.String))
+            .when(~told)
+            .then(pl.lit("the logs do not tell how many samples were needed, here or in the baseline"))
+            .when(pl.col("training").is_null())
+            .then(_split_reason()),
+        )
+        .select(*entries.columns, *FACTORS, "factors_missing")
+    )
+
+
+def log_loss_shares(entries: pl.DataFrame) -> pl.DataFrame:
+    """Which share of the loss of like-for-like efficiency each factor has, for entries that lose any.
+
+    Returns entry_id, num_accelerators, like_for_like_efficiency, statistical_fraction, throughput_fraction,
+    rules_fraction; the fractions sum to 1 and may lie outside 0..1 where a factor gained while the whole
+    lost.
+    Assumes losses multiply, so that their logarithms add: share = log factor / log E.
+    """
+    efficiency = pl.col("like_for_like_efficiency")
+    return entries.filter((efficiency < 1) & pl.col("statistical").is_not_null()).select(
+        "entry_id", "num_accelerators", "like_for_like_efficiency",
+        *((pl.col(factor).log() / efficiency.log()).alias(f"{factor}_fraction")
+          for factor in ("statistical", "throughput", "rules")),
+    )  # fmt: skip
+
+
+def losses(entries: pl.DataFrame) -> pl.DataFrame:
+    """What each entry lost by cause, in doublings: -log2 of its efficiency and of each factor of it.
+
+    entries: as `with_factors` returned them; those without a like-for-like efficiency are left out.
+    Returns accelerator, num_accelerators, entry_id, efficiency, lost_doublings, its parts (LOSSES) and
+    factors_missing. A part is negative where the entry gained, null where the log does not tell it apart;
+    throughput is null where training and overhead tell it, untold is what no factor explains. The parts that
+    are not null sum to lost_doublings.
+    Assumes losses multiply, so that their logarithms add: -log2 E = the sum of -log2 of the factors.
+    """
+    split, told = pl.col("training").is_not_null(), pl.col("statistical").is_not_null()
+    lost = {name: (1.0 / pl.col(name)).log(2) for name in (*FACTORS, "like_for_like_efficiency")}
+    rules = pl.col("rules").is_not_null()
+    whole = told & rules & pl.col("throughput").is_not_null()
+    return entries.filter(pl.col("like_for_like_efficiency").is_not_null()).select(
+        "accelerator", "num_accelerators", "entry_id",
+        efficiency="like_for_like_efficiency",
+        lost_doublings=lost["like_for_like_efficiency"],
+        statistical=pl.when(whole).then(lost["statistical"]),
+        training=pl.when(whole & split).then(lost["training"]),
+        overhead=pl.when(whole & split).then(lost["overhead"]),
+        throughput=pl.when(whole & ~split).then(lost["throughput"]),
+        rules=pl.when(rules).then(lost["rules"]),
+        untold=pl.when(~whole).then(
+            lost["like_for_like_efficiency"] - pl.when(rules).then(lost["rules"]).otherwise(0.0)
+        ),
+        factors_missing="factors_missing",
+    )  # fmt: skip
+
+
+def _against(column: str, *, inverted: bool = False) -> pl.Expr:
+    here, baseline = pl.col(column), pl.col(f"_baseline_{column}")
+    return baseline / here if inverted else here / baseline
+
+
+def _rate_against(duration: str) -> pl.Expr:
+    """Samples per `duration` per accelerator, here against the baseline."""
+    return _against("samples_to_target") / _against(duration) / _against("num_accelerators")
+
+
+def _positive(value: pl.Expr) -> pl.Expr:
+    """The value where it can be a factor, else null: logs may state zero samples or an empty block."""
+    return pl.when(value.is_finite() & (value > 0)).then(value)
+
+
+def _block_usable(prefix: str) -> pl.Expr:
+    """Whether the training blocks of a log hold training only: its evaluation spans lie outside."""
+    evaluation, outside = pl.col(f"{prefix}eval_s"), pl.col(f"{prefix}eval_outside_s")
+    return ((evaluation > 0) & (outside >= OUTSIDE_FRACTION * evaluation)).fill_null(value=False)
+
+
+def _split_reason() -> pl.Expr:
+    inside = pl.col("eval_outside_s") < OUTSIDE_FRACTION * pl.col("eval_s")
+    baseline_inside = pl.col("_baseline_eval_outside_s") < OUTSIDE_FRACTION * pl.col("_baseline_eval_s")
+    return (
+        pl.when((inside | baseline_inside).fill_null(value=False))
+        .then(pl.lit("evaluation lies inside the training blocks of the log, here or in the baseline"))
+        .otherwise(
+            pl.lit("the log has no training blocks with evaluation between them, here or in the baseline")
+        )
+    )
+
+
+Purpose: TypeAlias = Literal["speed", "efficiency", "between"]
+
+RULE = (
+    "speed: the shortest time; efficiency: the least accelerator-time (highest E'); between: of the entries "
+    "that none beats in both, the one nearest to the best of both, each measured logarithmically from its "
+    "best to the value at the other extreme"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """One configuration worth a look, for what purpose; `words` say why."""
+
+    workload: str
+    purpose: Purpose
+    entry_id: str
+    submitter: str
+    system: str
+    accelerator: str | None
+    num_accelerators: int
+    score_s: float
+    relative_efficiency: float
+    like_for_like_efficiency: float | None
+    words: str
+
+
+def pointers(entries: pl.DataFrame, workload: str) -> tuple[Pointer, ...]:
+    """The entries to look at, fastest first; fewer than three when one serves several purposes.
+
+    entries: a frame `with_metrics` returned, of one round, workload and division. Ties fall to fewer
+    accelerators.
+    """
+    front = _front(entries)
+    if front.is_empty():
+        return ()
+    fastest, frugal = front.row(0, named=True), front.row(-1, named=True)
+    chosen: list[tuple[Purpose, dict[str, Any]]] = [("speed", fastest)]
+    if front.height > 2:  # noqa: PLR2004 - an entry in between needs two extremes
+        chosen.append(("between", _nearest_to_both(front)))
+    if front.height > 1:
+        chosen.append(("efficiency", frugal))
+    return tuple(_pointer(purpose, row, workload, front=front) for purpose, row in chosen)
+
+
+def _front(entries: pl.DataFrame) -> pl.DataFrame:
+    """The entries that no other beats in both time and accelerator-time, fastest first."""
+    return (
+        entries.filter(MEASURED)
+        .with_columns(_accelerator_s=pl.col("num_accelerators") * pl.col("score_s"))
+        .sort("score_s", "_accelerator_s", "entry_id")
+        .filter(
+            (pl.col("_accelerator_s") < pl.col("_accelerator_s").cum_min().shift(1)).fill_null(value=True)
+        )
+    )
+
+
+def _nearest_to_both(front: pl.DataFrame) -> dict[str, Any]:
+    """The entry of the front, its ends left out, nearest to the corner of best time and accelerator-time."""
+
+    def lost(column: str) -> pl.Expr:
+        value = pl.col(column).log()
+        return (value - value.min()) / (value.max() - value.min())
+
+    distance = (lost("score_s") ** 2 + lost("_accelerator_s") ** 2).alias("_distance")
+    inner = front.with_columns(distance).slice(1, front.height - 2)
+    return inner.sort("_distance", "num_accelerators").row(0, named=True)
+
+
+def _pointer(purpose: Purpose, row: dict[str, Any], workload: str, *, front: pl.DataFrame) -> Pointer:
+    fastest = front.row(0, named=True)
+    words = "The shortest time of all" + (", and the least accelerator-time." if front.height == 1 else ".")
+    if purpose != "speed":
+        slower = row["score_s"] / fastest["score_s"]
+        cheaper = row["_accelerator_s"] / fastest["_accelerator_s"]
+        least = ", the least of all" if purpose == "efficiency" else ""
+        words = f"{slower:.3g} times the shortest time for {cheaper:.2g} of its accelerator-time{least}."
+    return Pointer(
+        workload=workload,
+        purpose=purpose,
+        entry_id=row["entry_id"],
+        submitter=row["submitter"],
+        system=row["system"],
+        accelerator=row["accelerator"],
+        num_accelerators=row["num_accelerators"],
+        score_s=row["score_s"],
+        relative_efficiency=row["relative_efficiency"],
+        like_for_like_efficiency=row["like_for_like_efficiency"],
+        words=words,
+    )

@@ -1,7 +1,11 @@
-"""Entries as points of the pooled law: where each lies, and what it has in common with others. No fitting."""
+"""Entries as points of the pooled law: where each lies, what it shares with others, and how alike two are.
 
-from collections.abc import Sequence
+No fitting.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,3 +95,197 @@ def _chip(slug: str) -> tuple[str, float]:
         return slug, np.nan
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
     return chip.vendor, np.nan if peak is None else float(np.log2(peak))
+
+
+# Sizes count from 32 accelerators, and a curve may bend from 64 on: the middle of the sizes submitted.
+CENTRE_LOG2 = 5.0
+BEND_LOG2 = 6.0
+# Slopes are per three doublings, so that the prior deviations of all shapes are in one unit: log time.
+SLOPE_LOG2 = 3.0
+# Two years of rounds: the scale on which software and rules drift.
+MEMORY_ROUNDS = 4.0
+
+Covariance: TypeAlias = Callable[[Points, Points], Floats]
+
+
+def _same(a: Texts, b: Texts) -> Floats:
+    same: Floats = (a[:, None] == b[None]).astype(float)
+    return same
+
+
+def _distance(a: Floats, b: Floats) -> Floats:
+    return np.abs(a[:, None] - b[None])
+
+
+def _bell(distance: Floats, length: float) -> Floats:
+    return np.exp(-0.5 * (distance / length) ** 2)
+
+
+def _ones(a: Points, b: Points) -> Floats:
+    return np.ones((len(a), len(b)))
+
+
+def _recent(a: Points, b: Points) -> Floats:
+    alike: Floats = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
+    return alike
+
+
+def _group(a: Points, b: Points) -> Floats:
+    return _same(a.accelerator, b.accelerator) * np.where(_distance(a.age, b.age) == 0.0, 1.0, 0.0)
+
+
+def _slope(a: Points, b: Points) -> Floats:
+    return np.outer((a.size_log2 - CENTRE_LOG2) / SLOPE_LOG2, (b.size_log2 - CENTRE_LOG2) / SLOPE_LOG2)
+
+
+def bend(size_log2: Floats) -> Floats:
+    """Doublings beyond 64 accelerators."""
+    return np.maximum(size_log2 - BEND_LOG2, 0.0)
+
+
+def _bend(a: Points, b: Points) -> Floats:
+    return np.outer(bend(a.size_log2) / SLOPE_LOG2, bend(b.size_log2) / SLOPE_LOG2)
+
+
+def _smooth(a: Points, b: Points) -> Floats:
+    return _bell(_distance(a.size_log2, b.size_log2), 2.5)
+
+
+def _rough(a: Points, b: Points) -> Floats:
+    alike: Floats = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
+    return alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Who has a deviation in common, and the prior median of its size, in log time, by shape."""
+
+    name: str
+    covariance: Covariance
+    prior_deviations: tuple[float, ...]
+
+
+# In the order of the columns of prior_deviations.
+SHAPES: tuple[Covariance, ...] = (_ones, _slope, _bend, _smooth, _rough)
+
+# Prior medians of the deviations: a workload's level is free, chips differ by tens of percent, curves by ten
+# percent over three doublings, those of one accelerator or group by less. Earlier rounds decide.
+SHARES: tuple[Share, ...] = (
+    Share(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
+    Share(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
+    Share(
+        name="accelerator",
+        covariance=lambda a, b: _same(a.accelerator, b.accelerator),
+        prior_deviations=(0.3, 0.05, 0.03, 0.05, 0.05),
+    ),
+    Share(
+        name="chip family",
+        covariance=lambda a, b: _same(a.family, b.family),
+        prior_deviations=(0.3, 0.05, 0.03, 0.05, 0.05),
+    ),
+    Share(
+        name="vendor",
+        covariance=lambda a, b: _same(a.vendor, b.vendor),
+        prior_deviations=(0.3, 0.1, 0.05, 0.1, 0.05),
+    ),
+    Share(name="group", covariance=_group, prior_deviations=(0.1, 0.03, 0.03, 0.03, 0.1)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A deviation that is no product of a share and a shape, with the prior median of its size."""
+
+    name: str
+    covariance: Covariance
+    prior_deviation: float
+    is_smooth: bool = True
+
+
+def _compute(a: Points, b: Points) -> Floats:
+    return np.nan_to_num(_bell(_distance(a.compute_log2, b.compute_log2), 2.5), nan=0.0)
+
+
+EXTRAS: tuple[Extra, ...] = (
+    # A fast chip runs out of work at fewer accelerators: alike at equal peak FLOP/s of the whole system.
+    Extra(name="compute", covariance=_compute, prior_deviation=0.1),
+    Extra(
+        name="compute, recent", covariance=lambda a, b: _compute(a, b) * _recent(a, b), prior_deviation=0.05
+    ),
+    Extra(
+        name="group, size by size",
+        covariance=lambda a, b: _group(a, b) * np.exp(-_distance(a.size_log2, b.size_log2)),
+        prior_deviation=0.05,
+        is_smooth=False,
+    ),
+)
+
+
+def _levers(a: Points, b: Points) -> tuple[Floats, Floats]:
+    assert a.lever_log2 is not None
+    assert b.lever_log2 is not None
+    return a.lever_log2, b.lever_log2
+
+
+def _lever_slope(a: Points, b: Points) -> Floats:
+    lever_a, lever_b = _levers(a, b)
+    return np.outer(lever_a / SLOPE_LOG2, lever_b / SLOPE_LOG2)
+
+
+def _lever_smooth(a: Points, b: Points) -> Floats:
+    return _bell(_distance(*_levers(a, b)), 2.0)
+
+
+def _lever_rough(a: Points, b: Points) -> Floats:
+    return np.exp(-_distance(*_levers(a, b)) / 2.0)
+
+
+LEVERS: tuple[Extra, ...] = (
+    Extra(name="batch slope", covariance=_lever_slope, prior_deviation=0.1),
+    Extra(name="batch curve", covariance=_lever_smooth, prior_deviation=0.2),
+    Extra(name="batch, rough", covariance=_lever_rough, prior_deviation=0.1, is_smooth=False),
+    Extra(
+        name="batch curve, recent",
+        covariance=lambda a, b: _lever_smooth(a, b) * _recent(a, b),
+        prior_deviation=0.05,
+    ),
+    Extra(
+        name="batch curve of the vendor",
+        covariance=lambda a, b: _lever_smooth(a, b) * _same(a.vendor, b.vendor),
+        prior_deviation=0.1,
+    ),
+    Extra(
+        name="batch, rough, of the group",
+        covariance=lambda a, b: _lever_rough(a, b) * _group(a, b),
+        prior_deviation=0.05,
+        is_smooth=False,
+    ),
+)
+
+
+def _extras(*, with_lever: bool) -> tuple[Extra, ...]:
+    return (*EXTRAS, *LEVERS) if with_lever else EXTRAS
+
+
+def covariances(a: Points, b: Points) -> Floats:
+    """The covariance of every component at deviation 1: (n_components, n_a, n_b).
+
+    The levers are among them where both sets of points have one.
+    """
+    shares = np.stack([share.covariance(a, b) for share in SHARES])
+    shapes = np.stack([shape(a, b) for shape in SHAPES])
+    products = (shares[:, None] * shapes[None]).reshape(-1, len(a), len(b))
+    extras = [extra.covariance(a, b) for extra in _extras(with_lever=a.lever_log2 is not None)]
+    return np.concatenate([products, np.stack(extras)])
+
+
+def prior_deviations(*, with_lever: bool) -> Floats:
+    """The prior median deviation of every component, in the order of `covariances`."""
+    of_shares = [deviation for share in SHARES for deviation in share.prior_deviations]
+    return np.array([*of_shares, *(extra.prior_deviation for extra in _extras(with_lever=with_lever))])
+
+
+def smooth_components(*, with_lever: bool) -> Floats:
+    """1 for every component that is smooth over size, 0 for the others, in the order of `covariances`."""
+    shapes = [shape is not _rough for _ in SHARES for shape in SHAPES]
+    return np.array([*shapes, *(extra.is_smooth for extra in _extras(with_lever=with_lever))], dtype=float)

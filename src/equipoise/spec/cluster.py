@@ -1,13 +1,14 @@
-"""What joins accelerators: links inside a node and between nodes. Facts: clusters.toml and hardware.toml.
+"""What joins accelerators: links inside a node and between nodes, and mixtures of unequal ones.
 
-Functions here look into what ships; a user's files take part in a `spec.catalogue.Catalogue`.
+Facts: clusters.toml, hardware.toml.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 from typing import TypedDict, Unpack
 
@@ -16,6 +17,7 @@ from equipoise.spec.facts import Block, canonical, claimed, merged, nearest_or_e
 from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
+    DTYPES,
     TOPOLOGIES,
     Accelerator,
     Confidence,
@@ -25,7 +27,58 @@ from equipoise.spec.hardware import (
     shipped_hardware,
 )
 from equipoise.spec.hardware import EDIT as HARDWARE_EDIT
-from equipoise.spec.mixture import mixture
+
+_MIXTURE_RATES = (
+    "memory_byte_per_s",
+    *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
+    "achieved_bf16_flop_per_s",
+    "link_byte_per_s",
+    "host_byte_per_s",
+    "bridge_byte_per_s",
+    "inter_byte_per_s",
+)
+_SHARES = ("ordered_fraction",)
+_MIXTURE_COUNTS = ("memory_bytes", "node_size", "num_nics")
+_LATENCIES = ("intra_latency_s", "inter_latency_s")
+
+
+def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
+    """One accelerator that stands for equal numbers of several: the least of each rate and size, mean power.
+
+    Assumes equal shares of the work, so that the slowest sets the pace; what one does not state is unknown.
+    Source: definition of synchronous training.
+    """
+    if len({chip.slug for chip in chips}) == 1:
+        return chips[0]
+    facts: dict[str, object] = {}
+    for names, least in ((_MIXTURE_RATES + _SHARES, min), (_MIXTURE_COUNTS, min), (_LATENCIES, max)):
+        facts |= {name: _of_all(chips, name, least) for name in names}
+    hosted = any(chip.topology == "host" for chip in chips)
+    title = " + ".join(chip.title for chip in chips)
+    return Accelerator(
+        slug="+".join(chip.slug for chip in chips),
+        title=title,
+        vendor=" + ".join(dict.fromkeys(chip.vendor for chip in chips)),
+        kind=chips[0].kind,
+        source=f"the least of each figure of {title}",
+        confidence=max((chip.confidence for chip in chips), key=CONFIDENCES.index),
+        power_w=_of_all(chips, "power_w", fmean),
+        topology="host" if hosted else chips[0].topology,
+        switch_reduces=all(chip.switch_reduces for chip in chips),
+        keeps_order=all(chip.keeps_order is not False for chip in chips),
+        for_desktops=all(chip.for_desktops for chip in chips),
+        node_source=chips[0].node_source,
+        **facts,  # type: ignore[arg-type]  # numbers, by name
+    )
+
+
+def _of_all(
+    chips: tuple[Accelerator, ...], name: str, combine: Callable[[Iterable[float]], float]
+) -> float | None:
+    """One figure of several accelerators; None where one of them does not state it."""
+    stated = [getattr(chip, name) for chip in chips]
+    return None if None in stated else combine(stated)
+
 
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
 EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
@@ -307,16 +360,18 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
 
 _TEXTS = ("title", "source")
 _FLAGS = ("switch_reduces", "keeps_order")
-_COUNTS = ("node_size", "num_nics", "num_cores")
-_RATES = (
+_CLUSTER_COUNTS = ("node_size", "num_nics", "num_cores")
+_CLUSTER_RATES = (
     "intra_byte_per_s",
     "intra_latency_s",
     "inter_byte_per_s",
     "inter_latency_s",
     "shared_host_byte_per_s",
 )
-_KEYS = frozenset((*_TEXTS, *_FLAGS, *_COUNTS, *_RATES, "accelerators", "topology", "confidence", "aliases"))
-_NODE_FIELDS = (*_COUNTS, *_RATES, *_FLAGS, "topology")
+_KEYS = frozenset(
+    (*_TEXTS, *_FLAGS, *_CLUSTER_COUNTS, *_CLUSTER_RATES, "accelerators", "topology", "confidence", "aliases")
+)
+_NODE_FIELDS = (*_CLUSTER_COUNTS, *_CLUSTER_RATES, *_FLAGS, "topology")
 _NEEDED = (
     "node_size",
     "intra_byte_per_s",
@@ -331,8 +386,8 @@ def _system(block: Block, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
     block.check_keys(_KEYS)
     stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
-    stated |= {key: block.count(key) for key in _COUNTS}
-    stated |= {key: block.number(key) for key in _RATES}
+    stated |= {key: block.count(key) for key in _CLUSTER_COUNTS}
+    stated |= {key: block.number(key) for key in _CLUSTER_RATES}
     stated["topology"] = block.one_of("topology", TOPOLOGIES)
     stated |= {key: block.flag(key) for key in _FLAGS}
     stated["confidence"] = block.one_of("confidence", CONFIDENCES)

@@ -1,6 +1,6 @@
-"""Workloads: what is trained, and every spelling of it. Facts live in workloads.toml.
+"""Workloads: what is trained, every spelling of it, how MLPerf scores it and logs its samples.
 
-Functions here look into what ships; a user's files take part in a `spec.catalogue.Catalogue`.
+Facts: workloads.toml.
 """
 
 import math
@@ -10,13 +10,118 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from equipoise.errors import SpecError
-from equipoise.spec.converged import UNKNOWN_CONVERGED, Converged, Per, read_converged, samples_stated
 from equipoise.spec.facts import Block, canonical, nearest_or_edit, read_blocks, shown
-from equipoise.spec.mlperf_rules import RULES, UNKNOWN_RULES, MlperfRules, read_rules
 from equipoise.spec.strategy import TRAINED, Trained
 from equipoise.spec.transformer import Transformer, read_transformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlperfRules:
+    """How MLPerf scores a workload; `known` is False where nothing says and common values stand in."""
+
+    num_runs_required: int
+    num_dropped_each_end: int = 1
+    max_failed: int = 1
+    num_counted: int | None = None
+    known: bool = True
+
+
+RULES = ("num_runs_required", "num_dropped_each_end", "max_failed", "num_counted")
+UNKNOWN_RULES = MlperfRules(num_runs_required=10, known=False)
+
+
+def read_rules(block: Block, known: MlperfRules | None) -> MlperfRules | None:
+    """The scoring rules a block states, over those of an earlier file; None where it states none."""
+    stated = {
+        "num_runs_required": block.count("num_runs_required"),
+        "num_dropped_each_end": block.count("num_dropped_each_end", zero=True),
+        "max_failed": block.count("max_failed", zero=True),
+        "num_counted": block.count("num_counted"),
+    }
+    stated = {key: value for key, value in stated.items() if value is not None}
+    if not stated:
+        return None
+    if known is not None and known.known:
+        stated = {field.name: getattr(known, field.name) for field in fields(known)} | stated
+    if "num_runs_required" not in stated:
+        raise block.refuse("num_runs_required", "this field where other scoring rules are given")
+    rules = MlperfRules(**(stated | {"known": True}))  # type: ignore[arg-type]  # counts, checked above, by name
+    counted = rules.num_counted or rules.num_runs_required
+    if counted > rules.num_runs_required or 2 * rules.num_dropped_each_end >= counted:
+        raise SpecError(
+            f"{block.where}: {rules.num_runs_required} runs, {counted} counted, "
+            f"{rules.num_dropped_each_end} dropped at each end; expected at least one run to remain"
+        )
+    return rules
+
+
+Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
+PERS: tuple[Per, ...] = ("sample", "epoch", "token", "step")
+_CONVERGED_KEYS = frozenset({"key", "per", "counts_from_zero", "above", "below", "first_round", "last_round"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converged:
+    """One way in which logs state samples to target: a key, what it counts, where that holds."""
+
+    key: str
+    per: Per
+    counts_from_zero: bool = False
+    above: float = -math.inf
+    below: float = math.inf
+    first_round: float = 0.0
+    last_round: float = math.inf
+
+
+# What every benchmark since v4.0 is asked to log; the reading for a workload that the table does not have.
+UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
+
+
+def read_converged(block: Block) -> Converged:
+    """One way of stating samples to target."""
+    block.check_keys(_CONVERGED_KEYS)
+    key, per = block.text("key"), block.text("per")
+    if key is None:
+        raise block.refuse("key", "the name of a log key")
+    for choice in PERS:
+        if per == choice:
+            stated = {name: block.number(name) for name in ("above", "below", "first_round", "last_round")}
+            bounds = {name: value for name, value in stated.items() if value is not None}
+            from_zero = block.fields.get("counts_from_zero", False)
+            if not isinstance(from_zero, bool):
+                raise block.refuse("counts_from_zero", "true or false")
+            return Converged(key=key, per=choice, counts_from_zero=from_zero, **bounds)
+    raise block.refuse("per", " or ".join(PERS))
+
+
+def samples_stated(
+    ways: Sequence[Converged],
+    stated: Mapping[str, object],
+    *,
+    round_number: float,
+    samples_each: Mapping[Per, float],
+) -> float | None:
+    """Samples to target by the first way that applies to what a log states; None where none does.
+
+    samples_each: samples in one unit of what a log counts; units of which nothing is known are not in it.
+    """
+    for way in ways:
+        value, each = stated.get(way.key), samples_each.get(way.per)
+        if each is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if not (way.first_round <= round_number <= way.last_round and way.above <= value < way.below):
+            continue
+        try:
+            samples = (float(value) + (1 if way.counts_from_zero else 0)) * each
+        except OverflowError:
+            continue
+        if math.isfinite(samples) and samples > 0:
+            return samples
+    return None
+
 
 WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
 EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
@@ -257,7 +362,7 @@ _NUMBERS = (
     "first_round",
     "last_round",
 )
-_KEYS = frozenset(
+_WORKLOAD_KEYS = frozenset(
     (*_TEXTS, *_COUNTS, *_NUMBERS, *RULES, "area", "aliases", "named", "converged", "trained", "transformer")
 )
 _NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})
@@ -265,7 +370,7 @@ _NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})
 
 def _workload(block: Block, known: Workload | None) -> Workload:
     """The workload a block describes; fields it does not state are kept from an earlier file."""
-    block.check_keys(_KEYS)
+    block.check_keys(_WORKLOAD_KEYS)
     stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
     stated |= {key: block.count(key) for key in _COUNTS}
     stated |= {key: block.number(key) for key in _NUMBERS}

@@ -6,20 +6,18 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from equipoise.advice.forecast.advice_record import AdviceErrors
-from equipoise.advice.forecast.balance import Balances, Unanswered
-from equipoise.advice.forecast.diagnose import Diagnosis
-from equipoise.advice.forecast.record import Shipped
-from equipoise.advice.validation.profiles import Profile
+from equipoise.calibration.advice_backtest import AdviceErrors
+from equipoise.calibration.forecast_record import Shipped
+from equipoise.calibration.profiles import Profile
+from equipoise.decide.combine import PlanRecord
 from equipoise.decide.ledger import Running
-from equipoise.decide.strategies.plan_record import PlanRecord
 from equipoise.economics import Bill
-from equipoise.scaling.batches import BatchGrowth
-from equipoise.scaling.decompose import log_loss_shares
-from equipoise.scaling.groups import Grouping
-from equipoise.scaling.pointers import Pointer
-from equipoise.scaling.shared import SharedSystems
+from equipoise.scaling.convergence import BatchGrowth
+from equipoise.scaling.groups import Grouping, SharedSystems
+from equipoise.scaling.metrics import Pointer, log_loss_shares
+from equipoise.study.balance import Balances, Unanswered
 from equipoise.study.claims import Claim
+from equipoise.study.losses import Diagnosis
 from equipoise.study.published import Attributed, TableRow
 from equipoise.study.quantities import like_for_like_view
 from equipoise.units import format_count, format_percent

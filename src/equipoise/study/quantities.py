@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 
 from equipoise.errors import EvidenceError
-from equipoise.scaling.decompose import FACTORS, log_loss_shares
-from equipoise.scaling.metrics import MEASURED, curves
-from equipoise.scaling.shared import families
+from equipoise.scaling.groups import families
+from equipoise.scaling.metrics import FACTORS, MEASURED, curves, log_loss_shares
 from equipoise.spec.hardware import accelerator_title
 from equipoise.spec.workload import workload_title
 from equipoise.units import format_count, format_duration, format_percent

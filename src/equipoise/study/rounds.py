@@ -6,28 +6,33 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from equipoise.advice.forecast import record
-from equipoise.advice.forecast.advice_record import JOINED, shipped_advice
-from equipoise.advice.forecast.balance import Balances, Unanswered, balances
-from equipoise.advice.forecast.diagnose import diagnose, diagnose_curves
-from equipoise.advice.validation.profiles import profiles
+from equipoise.calibration import forecast_record
+from equipoise.calibration.advice_backtest import JOINED, shipped_advice
+from equipoise.calibration.profiles import profiles
+from equipoise.decide.combine import plan_records
 from equipoise.decide.ledger import running
-from equipoise.decide.strategies.plan_record import plan_records
 from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
 from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.chosen import Folders, paths, tables
+from equipoise.runs.embedded import Folders, paths, tables
 from equipoise.runs.queries import DIVISION, SCORED, closed, comparable
-from equipoise.scaling.batches import BatchGrowth, batch_growth
-from equipoise.scaling.decompose import losses, with_factors
-from equipoise.scaling.groups import Grouping, grouped
-from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS, curves, spots, with_metrics
-from equipoise.scaling.pointers import pointers
-from equipoise.scaling.shared import shared_systems
+from equipoise.scaling.convergence import BatchGrowth, batch_growth
+from equipoise.scaling.groups import Grouping, grouped, shared_systems
+from equipoise.scaling.metrics import (
+    ENTRY_COLUMNS,
+    SCORE_COLUMNS,
+    curves,
+    losses,
+    pointers,
+    spots,
+    with_factors,
+    with_metrics,
+)
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.rounds import is_round, round_name, round_order
+from equipoise.spec.mlperf import is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
+from equipoise.study.balance import Balances, Unanswered, balances
 from equipoise.study.claims import claims_about
 from equipoise.study.findings import (
     AccuracyFindings,
@@ -37,6 +42,7 @@ from equipoise.study.findings import (
     headline,
     summary,
 )
+from equipoise.study.losses import diagnose, diagnose_curves
 from equipoise.study.published import Published, attributed, num_systems_in_all, published, table_row
 
 # How a catalogue spells what a user wrote.
@@ -276,10 +282,10 @@ def accuracy() -> AccuracyFindings:
     )
 
 
-def recorded() -> record.Shipped | None:
+def recorded() -> forecast_record.Shipped | None:
     """How wrong predictions were; None in a checkout whose record has not been made yet."""
     try:
-        return record.shipped()
+        return forecast_record.shipped()
     except DataError:
         return None
 

@@ -1,15 +1,47 @@
-"""Answers made once: equal questions wait for one computation, and the newest answers are kept, by bytes."""
+"""Answers made once: equal questions wait for one computation; the newest answers are kept, by bytes."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from concurrent.futures import Future as Job
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
+from equipoise.report.blocks import Page, Shown
+from equipoise.report.html import fragment
 from equipoise.units import MIB
-from equipoise.web.answer import Answer
+
+OK = 200
+REFUSED = 422
+BUSY = 503
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer. title: of the window. said: its headline. body: HTML in UTF-8. status: of HTTP.
+
+    is_waiting: whether it only says that the answer will come.
+    """
+
+    title: str
+    said: str
+    body: bytes
+    status: int = OK
+    is_waiting: bool = False
+
+
+def shown(page: Page[Shown], findings: Shown, *, status: int = OK) -> Answer:
+    """The answer that shows findings as the report does."""
+    return Answer(
+        title=page.title(findings),
+        said=page.headline(findings),
+        body=fragment(page, findings).encode(),
+        status=status,
+    )
+
 
 Value = TypeVar("Value")
 MOST_BYTES: Final = 64 * MIB
@@ -126,3 +158,33 @@ class Answers:
         self.num_computed += 1
         answer = ended.result()
         self.kept.keep(key, answer, len(answer.body))
+
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class Workers(Executor):
+    """A few threads; jobs are begun in the order in which they came."""
+
+    def __init__(self, num_threads: int) -> None:
+        """Begin with nothing to do."""
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        for _ in range(num_threads):
+            Thread(target=self._work, name="equipoise", daemon=True).start()
+
+    def submit(self, fn: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Future[Result]:
+        """A job, which may be cancelled until it is begun."""
+        job: Future[Result] = Future()
+        self._jobs.put((job, lambda: fn(*args, **kwargs)))
+        return job
+
+    def _work(self) -> None:
+        while True:
+            job, make = self._jobs.get()
+            if not job.set_running_or_notify_cancel():
+                continue
+            try:
+                job.set_result(make())
+            except BaseException as err:  # noqa: BLE001 - who asked gets it, whatever it is
+                job.set_exception(err)

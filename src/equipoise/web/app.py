@@ -15,21 +15,26 @@ from starlette.exceptions import HTTPException
 
 from equipoise.decide.field import Verb
 from equipoise.errors import EvidenceError, InputError
+from equipoise.report.format import printable
 from equipoise.report.markup import Html, element
-from equipoise.report.words import printable
 from equipoise.units import MIB
 from equipoise.web import frames
-from equipoise.web.answer import BUSY, Answer
-from equipoise.web.answers import LONGEST_WAIT_S, Answers, BusyError, Kept, SlowError
-from equipoise.web.asked import Asked, AskedCompare, AskedLive, AskedNothing, AskedRuns, AskedStudy
+from equipoise.web.address import Asked, AskedCompare, AskedLive, AskedNothing, AskedRuns, AskedStudy
+from equipoise.web.answers import BUSY, LONGEST_WAIT_S, Answer, Answers, BusyError, Kept, SlowError, Workers
 from equipoise.web.controls import Control
-from equipoise.web.responses import NOT_STORED, GoneError, InPieces, Page, while_there
+from equipoise.web.frames import (
+    NOT_STORED,
+    GoneError,
+    InPieces,
+    PageResponse,
+    refused,
+    unanswered,
+    waiting,
+    while_there,
+)
 from equipoise.web.screen import Screen
-from equipoise.web.screens import SCREENS, accuracy, compare, decide, runs, study
+from equipoise.web.screens import SCREENS, decide, evidence, runs
 from equipoise.web.sources import Sources
-from equipoise.web.trouble import refused, unanswered
-from equipoise.web.waiting import waiting
-from equipoise.web.workers import Workers
 
 P = ParamSpec("P")
 Looked = TypeVar("Looked")
@@ -77,7 +82,7 @@ class Dashboard:
         if halves is None:
             halves = await self._looked(screen, self._halves, request, screen, answer)
             self.frames.keep(around, halves, sum(map(len, halves)))
-        return Page(halves, answer)
+        return PageResponse(halves, answer)
 
     async def decide(self, request: Request, screen: Screen, verb: Verb) -> Response:
         """The page of a question that `decide` answers, or of what is wrong with its fields."""
@@ -92,7 +97,7 @@ class Dashboard:
 
     async def warm(self) -> None:
         """Compute what is looked at first, before anybody asks: the first page with nothing chosen."""
-        screen, asked = study.SCREEN, AskedStudy()
+        screen, asked = evidence.STUDY_SCREEN, AskedStudy()
         with suppress(BusyError, SlowError):
             await self._answer(_key(screen, asked, self._state(screen, asked)), screen, asked, LONGEST_WAIT_S)
 
@@ -100,7 +105,7 @@ class Dashboard:
         self, request: Request, screen: Screen, answer: Answer, *, live: Html | None = None
     ) -> Response:
         """An answer in its frame, or alone where an open page asked for it."""
-        return Page(await self._looked(screen, self._halves, request, screen, answer, live), answer)
+        return PageResponse(await self._looked(screen, self._halves, request, screen, answer, live), answer)
 
     async def _busy(self, request: Request, screen: Screen) -> Response:
         words = "More is asked than this machine can answer now. Ask again in a moment."
@@ -244,13 +249,13 @@ def application(sources: Sources, *, warms: bool = False) -> FastAPI:
 def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     """One route a page: what its address may say, and the page."""
 
-    @app.get(study.SCREEN.path)
+    @app.get(evidence.STUDY_SCREEN.path)
     async def studied(request: Request, asked: Annotated[AskedStudy, Query()]) -> Response:
-        return await dashboard.show(request, study.SCREEN, asked)
+        return await dashboard.show(request, evidence.STUDY_SCREEN, asked)
 
-    @app.get(compare.SCREEN.path)
+    @app.get(evidence.COMPARE_SCREEN.path)
     async def compared(request: Request, asked: Annotated[AskedCompare, Query()]) -> Response:
-        return await dashboard.show(request, compare.SCREEN, asked)
+        return await dashboard.show(request, evidence.COMPARE_SCREEN, asked)
 
     @app.get(decide.PLAN.path)
     async def planned(request: Request) -> Response:
@@ -268,9 +273,9 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     async def advised(request: Request) -> Response:
         return await dashboard.decide(request, decide.ADVICE, "advise")
 
-    @app.get(accuracy.SCREEN.path)
+    @app.get(evidence.ACCURACY_SCREEN.path)
     async def accurate(request: Request, asked: Annotated[AskedNothing, Query()]) -> Response:
-        return await dashboard.show(request, accuracy.SCREEN, asked)
+        return await dashboard.show(request, evidence.ACCURACY_SCREEN, asked)
 
 
 def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:

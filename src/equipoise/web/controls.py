@@ -1,8 +1,13 @@
-"""The controls of a page's form, with what they hold now. templates/form.html draws each kind."""
+"""The controls of a page's form, what they hold now, and the names that they offer to choose from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import ClassVar, Literal, TypeAlias
+
+from equipoise.calibration.profiles import profiles
+from equipoise.economics.prices import DEFAULT_GRID, table
+from equipoise.spec.catalogue import Catalogue
 
 Given: TypeAlias = Mapping[str, Sequence[str]]
 
@@ -132,3 +137,44 @@ class More:
 
 
 Control: TypeAlias = Select | Several | Checks | Number | Text | More
+
+_MOST_CATALOGUES = 8
+OTHERS = "Other accelerators"
+KINDS = {"gpu": "GPUs", "tpu": "TPUs", "npu": OTHERS, "ipu": OTHERS, "cpu": "CPUs"}
+
+
+@lru_cache(maxsize=_MOST_CATALOGUES)
+def workload_groups(catalogue: Catalogue) -> tuple[Group, ...]:
+    """Workloads whose work is known, those of MLPerf first."""
+    counted = [each for each in catalogue.workloads() if each.train_flop_per_sample is not None]
+    rounds = [each for each in counted if each.first_round is not None]
+    others = [each for each in counted if each.first_round is None]
+    return tuple(
+        Group(title=title, choices=tuple(Choice(value=each.slug, label=each.title) for each in group))
+        for title, group in (("MLPerf Training", rounds), ("Other models", others))
+    )
+
+
+@lru_cache(maxsize=_MOST_CATALOGUES)
+def system_groups(catalogue: Catalogue) -> tuple[Group, ...]:
+    """Systems by name, then accelerators, which sit in their usual node."""
+    named = tuple(Choice(value=each.slug, label=each.title) for each in catalogue.systems())
+    by_kind: dict[str, list[Choice]] = {}
+    for each in catalogue.accelerators():
+        by_kind.setdefault(KINDS[each.kind], []).append(Choice(value=each.slug, label=each.title))
+    groups = (Group(title=title, choices=tuple(choices)) for title, choices in by_kind.items())
+    return (Group(title="Systems", choices=named), *groups)
+
+
+@cache
+def regions() -> tuple[Choice, ...]:
+    """Regions whose electricity is known, the world first."""
+    known = sorted(table("grids.toml")["kg_co2_per_kwh"], key=lambda name: (name != DEFAULT_GRID, name))
+    return tuple(Choice(value=name, label=name.replace("_", " ").capitalize()) for name in known)
+
+
+@cache
+def calibrations() -> tuple[Choice, ...]:
+    """Calibrations of the performance model."""
+    names = (*(each.name for each in profiles()), "priors")
+    return tuple(Choice(value=name, label=name) for name in names)

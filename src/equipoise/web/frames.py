@@ -1,22 +1,32 @@
-"""The frame around an answer: navigation, form, styles and scripts; or the answer alone, for a page that is
-open already.
+"""The frame around an answer.
+
+Navigation, form, styles; the page that waits, and the one that says why not.
 """
 
+import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+from fastapi import Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.types import Receive, Scope, Send
 
 from equipoise import __version__
-from equipoise.report.markup import Html
+from equipoise.errors import EvidenceError, InputError
+from equipoise.report.blocks import Block, Bullets, Page, Section
+from equipoise.report.format import capital, sentence
+from equipoise.report.markup import Html, element, joined
 from equipoise.runs import embedded
-from equipoise.web.answer import Answer
+from equipoise.units import MIB
+from equipoise.web.answers import BUSY, OK, REFUSED, Answer, shown
 from equipoise.web.controls import Control
+from equipoise.web.question import WrongFieldsError, in_form
 from equipoise.web.screen import Screen
 
 _PACKAGES: Final = {
@@ -116,3 +126,144 @@ def _drawn(name: str, answer: Answer, **values: Any) -> Halves:  # noqa: ANN401 
     text: str = _templates().get_template(name).render(answer=answer, body=Markup(_BODY), **values)  # noqa: S704 - a constant
     before, _, after = text.partition(_BODY)
     return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
+
+
+WORDS: Final = "Computing this for the first time: it takes some seconds, and is kept."
+
+
+def waiting(title: str, address: str, *, shares_form: bool) -> Answer:
+    """What is shown until the answer at an address has come.
+
+    shares_form: whether there is a form, whose own question goes before.
+    """
+    asks = element(
+        "div",
+        element(
+            "p",
+            element("progress", aria_label="Computing"),
+            element("span", WORDS),
+            class_="progress",
+        ),
+        element("noscript", element("p", "Without scripts the page asks again by itself.")),
+        class_="waiting",
+        hx_get=address,
+        hx_trigger="load",
+        hx_target="#result",
+        hx_swap="innerHTML show:none",
+        hx_sync="form.asked:abort" if shares_form else None,
+    )
+    return Answer(title=title, said="Computing", body=joined(asks).encode(), is_waiting=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why there is no answer. about: what the page is of. missing: what would be enough."""
+
+    about: str
+    headline: str
+    reasons: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+
+def _missing(trouble: Trouble) -> tuple[Block, ...]:
+    return (Bullets(items=tuple((sentence(each),) for each in trouble.missing)),)
+
+
+PAGE: Final[Page[Trouble]] = Page(
+    title=lambda trouble: trouble.headline,
+    about=lambda trouble: trouble.about,
+    headline=lambda trouble: trouble.headline,
+    summary=lambda trouble: tuple(f"{sentence(each).rstrip('.')}." for each in trouble.reasons),
+    sections=(Section(name="missing", title="What is missing", needs=("missing",), blocks=_missing),),
+    closing=lambda _: (),
+)
+
+
+def refused(about: str, *reasons: str, status: int = REFUSED) -> Answer:
+    """The page for what cannot be asked."""
+    return _told(Trouble(about=about, headline="That cannot be answered", reasons=reasons), status)
+
+
+def unanswered(about: str, err: InputError | EvidenceError) -> Answer:
+    """The page for an error of what was given, or for evidence that is too thin."""
+    if isinstance(err, WrongFieldsError):
+        return refused(about, *err.reasons)
+    if isinstance(err, InputError):
+        return refused(about, in_form(str(err)))
+    found = Trouble(
+        about=about,
+        headline="Not enough evidence",
+        reasons=(capital(in_form(str(err))),),
+        missing=tuple(map(in_form, err.missing)),
+    )
+    return _told(found, OK)
+
+
+def _told(found: Trouble, status: int) -> Answer:
+    # Without it, the page would say that the section of what is missing is missing.
+    page = PAGE if found.missing else replace(PAGE, sections=())
+    return shown(page, found, status=status)
+
+
+Found = TypeVar("Found")
+NOT_STORED: Final = {"cache-control": "no-store", "vary": "HX-Request, Sec-Fetch-Dest, Cookie"}
+_PIECE_BYTES: Final = MIB // 4
+_HTML: Final = "text/html; charset=utf-8"
+_BUSY_S: Final = 2
+
+
+class InPieces(Response):
+    """A response of several parts, none of which is copied: what is kept is sent as it lies."""
+
+    def __init__(
+        self, parts: tuple[bytes, ...], *, media_type: str, headers: dict[str, str], status_code: int = 200
+    ) -> None:
+        """parts: sent one after the other."""
+        self._parts = parts
+        whole = {**headers, "content-length": str(sum(map(len, parts)))}
+        super().__init__(None, status_code=status_code, media_type=media_type, headers=whole)
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send it; each piece waits until there is room for it."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for part in self._parts:
+            for at in range(0, len(part), _PIECE_BYTES):
+                piece = part if len(part) <= _PIECE_BYTES else part[at : at + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class PageResponse(InPieces):
+    """A page: what is before and after the answer's body, and that between them."""
+
+    def __init__(self, halves: Halves, answer: Answer) -> None:
+        """halves: of the frame."""
+        headers = {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if answer.status == BUSY else {})}
+        super().__init__(
+            (halves[0], answer.body, halves[1]), media_type=_HTML, headers=headers, status_code=answer.status
+        )
+
+
+class GoneError(Exception):
+    """Who asked is there no more: nobody reads an answer."""
+
+
+async def while_there(
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], asked: Coroutine[Any, Any, Found]
+) -> Found:
+    """What a coroutine returns. When the client leaves it is cancelled, and GoneError raised."""
+    asking = asyncio.ensure_future(asked)
+    leaving = asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return asking.result()
+        raise GoneError
+    finally:
+        for task in (asking, leaving):
+            task.cancel()
+
+
+async def _left(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.report.markup import Html
-from equipoise.web.answer import Answer
+from equipoise.web.answers import Answer
 from equipoise.web.controls import Control, Given
 from equipoise.web.sources import Sources
 

@@ -10,11 +10,11 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.runs.chosen import tables
+from equipoise.runs.embedded import tables
 from equipoise.runs.queries import comparable
 from equipoise.runs.store import Tables
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.rounds import round_order
+from equipoise.spec.mlperf import round_order
 from equipoise.study import MIN_ENTRIES, default_round
 
 AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.decide.allocation.problem import Job, Placed, Problem
-from equipoise.decide.allocation.schedule import schedule
-from equipoise.decide.allocation.split import greedy_split, split
-from equipoise.decide.allocation.tariff import Tariff
+from equipoise.decide.allocation.problem import Job, Placed, Problem, Tariff
+from equipoise.decide.allocation.schedule import greedy_split, schedule, split
 from equipoise.units import HOUR_S
 
 POOL = 4

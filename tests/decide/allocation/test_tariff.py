@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.decide.allocation.tariff import Tariff
+from equipoise.decide.allocation.problem import Tariff
 from equipoise.errors import UsageError
 from equipoise.units import DAY_S, HOUR_S
 

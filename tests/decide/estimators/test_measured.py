@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.decide.candidate import UserRun
+from equipoise.decide.answer import UserRun
 from equipoise.decide.estimators.measured import distance_log_sd, measured_estimates
-from equipoise.decide.training_budget import TrainingBudget, fixed_budget
-from equipoise.decide.user_evidence.steps import Recast
+from equipoise.decide.training import TrainingBudget, fixed_budget
+from equipoise.decide.user_evidence.runs import Recast
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
 

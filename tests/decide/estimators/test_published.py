@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from asking import A100, H100, H200, published_scores
 
-from equipoise.advice.forecast.curve import CurveQuestion
-from equipoise.decide.combined_record import combined_record
-from equipoise.decide.estimate import LEAST_LOG_SD, Estimate, Estimates, with_log_sd
+from equipoise.calibration.curves import CurveQuestion
+from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, with_log_sd
+from equipoise.decide.combine import combined_record
 from equipoise.decide.estimators.published import (
     at_users_level,
     carried_by_model,
@@ -17,7 +17,7 @@ from equipoise.decide.estimators.published import (
     published_evidence,
     published_sizes,
 )
-from equipoise.scaling.law import Domain
+from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
 
 SIZES = (8, 16, 32, 64)

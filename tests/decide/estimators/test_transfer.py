@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from equipoise.decide.answer import Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import straight_between
-from equipoise.decide.estimate import Estimate, Estimates, with_log_sd
 from equipoise.decide.estimators.transfer import (
     NearChip,
     TransferRecord,
@@ -13,7 +13,7 @@ from equipoise.decide.estimators.transfer import (
     nearest_chip,
     transfer_records,
 )
-from equipoise.scaling.law import Domain
+from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.hardware import accelerator
 

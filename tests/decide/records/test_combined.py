@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from equipoise.decide.combined_record import combined_record
-from equipoise.decide.estimate import with_log_sd
+from equipoise.decide.answer import with_log_sd
+from equipoise.decide.combine import Planned, combined_record
 from equipoise.decide.records.combined import HeldOutTime, carried_log_sds, record_of
-from equipoise.decide.strategies.plan_record import Planned
 
 DEVIATE = 1.6448536
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from equipoise.decide.answer import Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import straight_between
-from equipoise.decide.estimate import Estimate, Estimates, with_log_sd
 from equipoise.decide.records.combined_advice import about_combined, taken_sizes
-from equipoise.scaling.law import Domain
+from equipoise.scaling.laws import Domain
 
 
 def estimates(name, times_s, log_sd):

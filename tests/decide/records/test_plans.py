@@ -5,8 +5,8 @@ import math
 import numpy as np
 import polars as pl
 
+from equipoise.decide.combine import record_of
 from equipoise.decide.records.plans import planned
-from equipoise.decide.strategies.plan_record import record_of
 from equipoise.runs import embedded
 
 

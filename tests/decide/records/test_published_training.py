@@ -4,14 +4,8 @@ import orjson
 import polars as pl
 import pytest
 
-from equipoise.decide.records import published_training
-from equipoise.decide.records.published_training import (
-    kind_of,
-    modelled,
-    published_problem,
-    recent_rounds,
-    write_record,
-)
+from equipoise.decide.records import plans
+from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 
@@ -58,7 +52,7 @@ def test_recent_rounds_begin_with_v3_in_order_of_time():
 
 def test_a_record_states_its_dataset_and_four_digits(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(published_training, "files", lambda _: tmp_path)
+    monkeypatch.setattr(plans, "files", lambda _: tmp_path)
     write_record("record.json", {"record": {"median": 0.123456}})
     written = orjson.loads((tmp_path / "data" / "record.json").read_bytes())
     assert written == {"dataset": embedded.version(), "record": {"median": 0.1235}}

@@ -4,10 +4,10 @@ from functools import cache
 
 import pytest
 
-from equipoise.advice.validation.calibrated_model import model_for
+from equipoise.calibration.profiles import model_for
 from equipoise.decide.decision import answer
 from equipoise.decide.query import query
-from equipoise.decide.strategies.problem import problem
+from equipoise.decide.strategy_search import problem
 from equipoise.decide.training import training
 from equipoise.errors import EvidenceError
 from equipoise.spec.catalogue import shipped

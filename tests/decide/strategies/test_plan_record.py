@@ -4,14 +4,7 @@ import math
 
 import pytest
 
-from equipoise.decide.strategies.plan_record import (
-    Planned,
-    PlanRecord,
-    by_workload,
-    plan_records,
-    record_of,
-    records,
-)
+from equipoise.decide.combine import Planned, PlanRecord, by_workload, plan_records, record_of, records
 
 
 def training(workload, ratio, kind="transformer"):

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from equipoise.advice.validation.calibrated_model import prior_model
+from equipoise.calibration.profiles import prior_model
 from equipoise.decide.query import query
-from equipoise.decide.strategies.plain import plain_strategies
-from equipoise.decide.strategies.problem import problem
-from equipoise.decide.strategies.remedy import remedy
+from equipoise.decide.strategy_search import plain_strategies, problem, remedy
 from equipoise.decide.training import training
 from equipoise.spec.catalogue import catalogue
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.advice.validation.calibrated_model import model_for
+from equipoise.calibration.profiles import model_for
 from equipoise.decide.query import query
-from equipoise.decide.strategies.problem import problem
-from equipoise.decide.strategies.survey import Survey, Surveys, surveyed
+from equipoise.decide.strategy_search import Survey, Surveys, problem, surveyed
 from equipoise.decide.training import training
 from equipoise.spec.catalogue import catalogue
 

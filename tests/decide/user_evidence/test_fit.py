@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from equipoise.advice.validation.calibrated_model import model_for
-from equipoise.decide.candidate import UserRun
-from equipoise.decide.user_evidence.fit import UserFit, user_fit
-from equipoise.decide.user_evidence.level import user_level
-from equipoise.decide.user_evidence.steps import user_steps
+from equipoise.calibration.profiles import model_for
+from equipoise.decide.answer import UserRun
+from equipoise.decide.user_evidence.fit import UserFit, user_fit, user_level
+from equipoise.decide.user_evidence.runs import user_steps
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload

@@ -4,14 +4,20 @@ import json
 
 import pytest
 
-from equipoise.advice.validation.calibrated_model import prior_model
+from equipoise.calibration.profiles import prior_model
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.query import query
 from equipoise.decide.reasons import trace_words
-from equipoise.decide.training_budget import fixed_budget
-from equipoise.decide.user_evidence.files import user_evidence
-from equipoise.decide.user_evidence.trace_checks import checks, possible, ran_elsewhere
-from equipoise.decide.user_evidence.traces import traced_as, user_traces, with_traces
+from equipoise.decide.training import fixed_budget
+from equipoise.decide.user_evidence.traces import (
+    checks,
+    possible,
+    ran_elsewhere,
+    traced_as,
+    user_evidence,
+    user_traces,
+    with_traces,
+)
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.catalogue import catalogue

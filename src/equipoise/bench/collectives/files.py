@@ -7,22 +7,32 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from equipoise.bench.collectives import fitted_document
-from equipoise.bench.collectives.document import SCHEMA, reading_in
-from equipoise.bench.collectives.infer import (
+from equipoise.bench.collectives import documents
+from equipoise.bench.collectives.documents import (
+    MEASURED_SCHEMA,
+    document_in,
+    looks_like_json,
+    reading_in,
+    tables_in_document,
+)
+from equipoise.bench.collectives.records import Reading, Run, Timing
+from equipoise.bench.collectives.text import (
     PROGRAMS,
     Clues,
+    Found,
+    Row,
     Side,
+    Table,
+    copies,
     fraction_bounds,
     num_parts,
     operation_of,
     possible_operations,
     ranks_of,
+    tables_in,
+    without_empty,
 )
-from equipoise.bench.collectives.json import document_in, looks_like_json, tables_in_document
-from equipoise.bench.collectives.text import Found, Row, Table, copies, tables_in, without_empty
-from equipoise.bench.collectives.timing import Reading, Run, Timing
-from equipoise.bench.opened import DamagedError, pieces
+from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.reader import Rejection, Tally
 from equipoise.units import MIB, MICROSECOND_S
@@ -63,11 +73,11 @@ def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tal
     stated = [*_named(path), *([operation] if operation else [])]
     if looks_like_json(text):
         document = document_in(text, where=str(path))
-        if document.get("schema") == SCHEMA:
+        if document.get("schema") == MEASURED_SCHEMA:
             _take(reading_in(document, where=str(path)), runs, rejected, notes)
             return
-        if document.get("schema") == fitted_document.SCHEMA:
-            found_fits = fitted_document.reading_of_fits(document, where=str(path))
+        if document.get("schema") == documents.FITTED_SCHEMA:
+            found_fits = documents.reading_of_fits(document, where=str(path))
             _take(found_fits, runs, rejected, notes)
             return
         found = tables_in_document(document)

@@ -12,13 +12,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from equipoise.bench.collectives.asked import Asked
-from equipoise.bench.collectives.document import SCHEMA, reading_in, result_of
-from equipoise.bench.collectives.timing import Reading
+from equipoise.bench.collectives.documents import MEASURED_SCHEMA, reading_in, result_of
+from equipoise.bench.collectives.records import Asked, Reading
 from equipoise.bench.environment import conditions, core_sets
 from equipoise.bench.launchers.emulated import NAME as EMULATED
-from equipoise.bench.launchers.folder import so_far
-from equipoise.bench.launchers.launcher import Job, Launcher
+from equipoise.bench.launchers.folder import Job, Launcher, so_far
 from equipoise.errors import EvidenceError
 
 DEFAULT_STARTS = 3
@@ -82,7 +80,7 @@ def timed_document(
             missing=tuple(f"{operation}: {reason}" for operation, reason in refused.items()),
         )
     return {
-        "schema": SCHEMA,
+        "schema": MEASURED_SCHEMA,
         "launcher": launch_with.name,
         "num_ranks": asked.num_ranks,
         "link": link_of(launch_with.name),

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.collectives.asked import WIDTH_BYTES, Asked
+from equipoise.bench.collectives.records import WIDTH_BYTES, Asked
 
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05

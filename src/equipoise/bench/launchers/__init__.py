@@ -4,14 +4,13 @@ from collections.abc import Mapping
 
 from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.emulated import emulated
+from equipoise.bench.launchers.folder import Job, Launcher, Outcome
 from equipoise.bench.launchers.hosts import over_hosts, served
-from equipoise.bench.launchers.inprocess import INPROCESS
-from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.launchers.processes import INPROCESS, TORCHRUN
 from equipoise.bench.launchers.ray_cluster import NAME as RAY
 from equipoise.bench.launchers.ray_cluster import ray_cluster
 from equipoise.bench.launchers.slurm import NAME as SLURM
 from equipoise.bench.launchers.slurm import slurm
-from equipoise.bench.launchers.torchrun import TORCHRUN
 from equipoise.errors import UsageError
 
 __all__ = ["LAUNCHERS", "Job", "Launcher", "Outcome", "launcher", "served"]

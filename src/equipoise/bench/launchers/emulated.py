@@ -1,17 +1,156 @@
-"""Each rank on an emulated host of its own, with one core, over a link of a stated rate. No torch."""
+"""Each rank on an emulated host (a network namespace, as root) with one core, over a link of a stated rate.
 
+Linux; no torch.
+"""
+
+import os
 import re
-from dataclasses import replace
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from shutil import which
 
-from equipoise.bench.emulated import Host, hosts, why_not
-from equipoise.bench.environment import num_memory_kills
-from equipoise.bench.launchers import inprocess
-from equipoise.bench.launchers.folder import SEAT, outcome, prepare
-from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
+from equipoise.bench.environment import num_memory_kills, prompt_wakeups
+from equipoise.bench.launchers import processes as inprocess
+from equipoise.bench.launchers.folder import SEAT, Job, Launcher, Outcome, outcome, prepare
 from equipoise.bench.launchers.processes import Command, exit_codes, started
-from equipoise.bench.wakeups import prompt_wakeups
 from equipoise.errors import UsageError
 from equipoise.units import SI_PREFIXES
+
+_NAMESPACES = Path("/run/netns")
+_NAME = re.compile(r"equipoise-(\d+)-\d+-\w+")
+# Interfaces of different hosts may share a name: each is alone in its namespace.
+_INTERFACE = "link0"
+_MOST_HOSTS = 200  # of one /24
+# Two segments of 64 KiB at once, and 20 ms of queue: TCP then fills 95 % of a link.
+_SHAPED = ("tbf", "burst", "128kb", "latency", "20ms")
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One emulated host: the name of its namespace, and its address on the interface that joins it to others.
+
+    A host alone has its loopback only.
+    """
+
+    name: str
+    address: str
+    interface: str
+
+    @property
+    def command_prefix(self) -> tuple[str, ...]:
+        """What stands before a command that shall run there; the process keeps its id."""
+        return ("ip", "netns", "exec", self.name)
+
+
+def why_not() -> str | None:
+    """Why hosts cannot be emulated here, and what to do; None where they can: two were made and removed."""
+    if os.geteuid():
+        return "network namespaces need root: run it with sudo"
+    missing = [program for program in ("ip", "tc") if not which(program)]
+    if missing:
+        return f"needs the program {' and '.join(missing)}: apt-get install iproute2"
+    try:
+        with hosts(link_bit_per_s=1_000_000_000):
+            return None
+    except UsageError as err:
+        return f"{err}; it needs a kernel with network namespaces, veth and sch_tbf, and CAP_SYS_ADMIN"
+
+
+@contextmanager
+def hosts(*, link_bit_per_s: float, num_hosts: int = 2) -> Iterator[tuple[Host, ...]]:
+    """Hosts joined by links of that rate in each direction: two directly, more through a switch.
+
+    Gone on leaving, with every process still in them. What processes that no longer live have left is
+    removed first. Raises UsageError when they cannot be made.
+    """
+    if not 1 <= num_hosts <= _MOST_HOSTS or not link_bit_per_s > 0:
+        raise UsageError(
+            f"{num_hosts} hosts at {link_bit_per_s} bit/s; expected 1 to {_MOST_HOSTS} and a rate above 0"
+        )
+    _remove_orphans()
+    own = f"equipoise-{os.getpid()}-{next(_numbers)}"
+    made = tuple(
+        Host(name=f"{own}-{rank}", address=f"10.201.0.{rank + 1}", interface=_INTERFACE)
+        for rank in range(num_hosts)
+    )
+    if num_hosts == 1:
+        made = (Host(name=f"{own}-0", address="127.0.0.1", interface="lo"),)
+    switch = f"{own}-switch"
+    try:
+        for host in made:
+            _run("ip", "netns", "add", host.name)
+            _run("ip", "-n", host.name, "link", "set", "lo", "up")
+        if num_hosts == 2:  # noqa: PLR2004 - a pair needs nothing between
+            _join(made[0].name, _INTERFACE, made[1].name, _INTERFACE)
+        elif num_hosts > 1:
+            _switched(switch, made)
+        for host in made if num_hosts > 1 else ():
+            _run("ip", "-n", host.name, "address", "add", f"{host.address}/24", "dev", _INTERFACE)
+            _limit(host.name, _INTERFACE, link_bit_per_s)
+        for port in range(num_hosts if num_hosts > 2 else 0):  # noqa: PLR2004
+            _limit(switch, f"port{port}", link_bit_per_s)
+        yield made
+    finally:
+        for name in (*(host.name for host in made), switch):
+            _remove(name)
+
+
+def _switched(switch: str, made: tuple[Host, ...]) -> None:
+    """A bridge in a namespace of its own, and a cable to each host."""
+    _run("ip", "netns", "add", switch)
+    _run("ip", "-n", switch, "link", "add", "bridge0", "type", "bridge")
+    _run("ip", "-n", switch, "link", "set", "bridge0", "up")
+    for port, host in enumerate(made):
+        _join(switch, f"port{port}", host.name, _INTERFACE)
+        _run("ip", "-n", switch, "link", "set", f"port{port}", "master", "bridge0")
+
+
+def _join(one: str, interface: str, other: str, other_interface: str) -> None:
+    """A cable between two namespaces."""
+    ends = ("type", "veth", "peer", "name", other_interface, "netns", other)
+    _run("ip", "link", "add", "name", interface, "netns", one, *ends)
+
+
+def _limit(name: str, interface: str, link_bit_per_s: float) -> None:
+    """Bring an end of a cable up, and have it send no faster than the rate."""
+    _run("ip", "-n", name, "link", "set", interface, "up")
+    kind, *settings = _SHAPED
+    rate = ("rate", f"{link_bit_per_s:.0f}bit")
+    _run("tc", "-n", name, "qdisc", "replace", "dev", interface, "root", kind, *rate, *settings)
+
+
+def _run(*command: str) -> None:
+    """Run it; raises UsageError with what it complained of."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UsageError(f"hosts cannot be emulated: {' '.join(command)}: {said}")
+
+
+def _remove(name: str) -> None:
+    """End what runs in a namespace, and remove it; nothing where it is gone already."""
+    if not (_NAMESPACES / name).exists():
+        return
+    listed = subprocess.run(("ip", "netns", "pids", name), capture_output=True, text=True, check=False)
+    for pid in listed.stdout.split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    subprocess.run(("ip", "netns", "delete", name), capture_output=True, check=False)
+
+
+def _remove_orphans() -> None:
+    """Remove namespaces whose name carries the id of a process that is no more."""
+    for path in _NAMESPACES.glob("equipoise-*"):
+        found = _NAME.fullmatch(path.name)
+        if found and not Path(f"/proc/{found[1]}").exists():
+            _remove(path.name)
+
 
 NAME = "emulated"
 _RATE = re.compile(r"([0-9.]+)([kMGmg]?)bit")

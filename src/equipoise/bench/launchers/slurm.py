@@ -11,11 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
-from equipoise.bench.launchers.folder import End, order, outcome_of
-from equipoise.bench.launchers.inprocess import why_not
-from equipoise.bench.launchers.launcher import Job, Launcher, Outcome
-from equipoise.bench.launchers.member import hostnames
-from equipoise.bench.launchers.processes import GRACE_S
+from equipoise.bench.launchers.folder import End, Job, Launcher, Outcome, order, outcome_of
+from equipoise.bench.launchers.hosts import hostnames
+from equipoise.bench.launchers.processes import GRACE_S, why_not
 from equipoise.bench.launchers.slurm_task import BEAT, END, run, task_folder
 from equipoise.errors import UsageError
 from equipoise.units import MINUTE_S

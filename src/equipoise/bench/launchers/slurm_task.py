@@ -13,8 +13,8 @@ from typing import Any
 from zlib import crc32
 
 from equipoise.bench.launchers.folder import End
-from equipoise.bench.launchers.member import slurm_address
-from equipoise.bench.launchers.ranks import Order, Ranks
+from equipoise.bench.launchers.hosts import slurm_address
+from equipoise.bench.launchers.processes import Order, Ranks
 
 END = "end.json"
 BEAT = "beat"

@@ -9,9 +9,9 @@ from equipoise.bench.methods.method import (
     Step,
     Takes,
     alone,
+    sharded,
     shared,
 )
-from equipoise.bench.methods.sharding import sharded
 from equipoise.errors import UsageError
 
 __all__ = ["METHODS", "Argument", "Method", "OptimizerSettings", "Step", "method"]
@@ -22,14 +22,14 @@ METHODS = (
     Method(
         name="single",
         meaning="one rank, no communication",
-        home="single",
+        begins="data_parallel:begin_single",
         source="the baseline",
         why_not=alone,
     ),
     Method(
         name="ddp",
         meaning="gradients averaged in buckets while the backward pass runs",
-        home="ddp",
+        begins="data_parallel:begin_ddp",
         source="Li et al. 2020, PyTorch Distributed, arXiv 2006.15704",
         takes=_BUCKET,
         why_not=shared,
@@ -37,7 +37,7 @@ METHODS = (
     Method(
         name="static_graph",
         meaning="ddp that is told that the same weights are used in every step",
-        home="ddp",
+        begins="data_parallel:begin_ddp",
         source="torch.nn.parallel.DistributedDataParallel, static_graph",
         takes=_BUCKET,
         why_not=shared,
@@ -45,14 +45,14 @@ METHODS = (
     Method(
         name="fsdp",
         meaning="weights, gradients and optimizer state sharded; gathered where needed",
-        home="fsdp",
+        begins="data_parallel:begin_fsdp",
         source="Zhao et al. 2023, PyTorch FSDP, arXiv 2304.11277",
         why_not=sharded,
     ),
     Method(
         name="accumulate",
         meaning="gradients of several batches summed on each rank before they are averaged",
-        home="accumulate",
+        begins="data_parallel:begin_accumulate",
         source="Ott et al. 2018, Scaling NMT, arXiv 1806.00187, section 3.1",
         takes=Takes(meaning="the number of batches", example="4", kind=int, least=1),
         why_not=shared,
@@ -60,21 +60,21 @@ METHODS = (
     Method(
         name="fp16",
         meaning="ddp that sends gradients as float16",
-        home="rounded",
+        begins="data_parallel:begin_rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook",
         why_not=shared,
     ),
     Method(
         name="bf16",
         meaning="ddp that sends gradients as bfloat16",
-        home="rounded",
+        begins="data_parallel:begin_rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, bf16_compress_hook",
         why_not=shared,
     ),
     Method(
         name="powersgd",
         meaning="ddp that sends a low-rank approximation of each gradient, its error fed back",
-        home="powersgd",
+        begins="data_parallel:begin_powersgd",
         source="Vogels et al. 2019, PowerSGD, arXiv 1905.13727",
         takes=Takes(meaning="the rank of the approximation", example="2", kind=int, least=1),
         why_not=shared,
@@ -82,7 +82,7 @@ METHODS = (
     Method(
         name="topk",
         meaning="ddp that sends only the largest values of each gradient, the rest kept for later steps",
-        home="topk",
+        begins="data_parallel:begin_topk",
         source="Stich et al. 2018, Sparsified SGD with Memory, arXiv 1809.07599",
         takes=Takes(meaning="the fraction of values", example="0.01", kind=float, least=1e-6, largest=1.0),
         why_not=shared,
@@ -90,7 +90,7 @@ METHODS = (
     Method(
         name="localsgd",
         meaning="each rank trains alone; weights are averaged every so many steps",
-        home="localsgd",
+        begins="local:begin_localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
@@ -98,7 +98,7 @@ METHODS = (
     Method(
         name="localsgd_fp16",
         meaning="local SGD that sends the changes of weights since the last average, as float16",
-        home="localsgd",
+        begins="local:begin_localsgd",
         source="Stich 2019, arXiv 1805.09767; rounded as gradients are by fp16_compress_hook",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
@@ -107,7 +107,7 @@ METHODS = (
         name="diloco",
         meaning="local SGD whose averaged change is applied by an outer optimizer with momentum; "
         "unstable at short periods where the inner optimizer has momentum too",
-        home="diloco",
+        begins="local:begin_diloco",
         source="Douillard et al. 2023, DiLoCo, arXiv 2311.08105",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
@@ -115,7 +115,7 @@ METHODS = (
     Method(
         name="diloco_fp16",
         meaning="DiLoCo that sends the changes of weights as float16; unstable where diloco is",
-        home="diloco",
+        begins="local:begin_diloco",
         source="Douillard et al. 2025, Streaming DiLoCo, arXiv 2501.18512: rounds to 4 bits",
         takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol
 
 from equipoise.errors import UsageError
@@ -86,14 +87,14 @@ class Takes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A way to train; its `begin` lies in the module `home`, which imports torch and loads late.
+    """A way to train. begins: `module:function` of this package; the module imports torch and loads late.
 
     why_not: why it cannot run on so many ranks over a backend; None if it can.
     """
 
     name: str
     meaning: str
-    home: str
+    begins: str
     source: str
     takes: Takes | None = None
     why_not: Callable[[int, str], str | None]
@@ -117,9 +118,15 @@ class Method:
         reason = self.why_not(world_size, backend)
         if reason is not None:
             raise UsageError(f"{self.name}: {reason}")
-        begin = import_module(f"equipoise.bench.methods.{self.home}").begin
+        begin = self.begin_function()
         step: Step = begin(self.name, trainee, settings, rank=rank, world_size=world_size, argument=argument)
         return step
+
+    def begin_function(self) -> Callable[..., Step]:
+        """What makes a rank's steps, without asking whether the method can run here. Loads torch."""
+        module, _, function = self.begins.partition(":")
+        found: Callable[..., Step] = getattr(import_module(f"equipoise.bench.methods.{module}"), function)
+        return found
 
 
 def alone(world_size: int, backend: str) -> str | None:
@@ -134,4 +141,23 @@ def shared(world_size: int, backend: str) -> str | None:
         return f"needs at least 2 ranks; got {world_size}; use single"
     if backend not in OFFERED_BACKENDS:
         return f"was never tried over {backend}; offered over {' and '.join(OFFERED_BACKENDS)}"
+    return None
+
+
+# The first torch whose `fully_shard` is public: torch.distributed.fsdp.fully_shard.
+_FIRST = (2, 6)
+
+
+def sharded(world_size: int, backend: str) -> str | None:
+    """Why sharded training cannot run."""
+    reason = shared(world_size, backend)
+    if reason is not None:
+        return reason
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return "needs torch: pip install 'equipoise[torch]'"
+    major, minor = (int("".join(filter(str.isdigit, part))) for part in found.split(".")[:2])
+    if (major, minor) < _FIRST:
+        return f"needs torch 2.6 or later; got {found}"
     return None

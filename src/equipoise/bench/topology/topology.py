@@ -1,9 +1,10 @@
-"""What a topology is: devices, network cards, and the class of link of every pair, known or not."""
+"""What a topology is: devices, network cards, the class of link of every pair, and islands of good links."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from equipoise.spec.link_class import FABRICS, kind, most_links, number
+from equipoise.spec.links import FABRICS, kind, most_links, number, rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,3 +114,126 @@ class Topology:
 def pairs(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Every pair of names once, in their order."""
     return tuple(combinations(names, 2))
+
+
+# A search for groups gives up after so many steps; real machines take a few hundred.
+_MOST_STEPS = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Islands:
+    """Devices joined without what is slowest here. unplaced: those whose island the text does not tell."""
+
+    members: tuple[tuple[str, ...], ...]
+    unplaced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestGroup:
+    """The group of so many devices whose weakest link is the best there is.
+
+    link_class: of that weakest link. worst_class: the weakest link a careless choice of as many may meet;
+    None where links are unknown.
+    """
+
+    num_devices: int
+    devices: tuple[str, ...]
+    link_class: str
+    worst_class: str | None
+
+
+def islands(topology: Topology) -> Islands:
+    """Devices joined by NVLink or XGMI, where any are; else without crossing from socket to socket.
+
+    Assumes links that are unknown may be of any class.
+    """
+    known = topology.classes
+    fast = topology.has_fabric
+
+    def is_good(name: str) -> bool:
+        return kind(name) in FABRICS if fast else kind(name) != "SYS"
+
+    names = tuple(device.name for device in topology.devices)
+    good = {pair for pair, name in known.items() if is_good(name)}
+    members = tuple(_components(names, good))
+    of = {name: group for group in members for name in group}
+    unknown = [pair for pair in pairs(names) if frozenset(pair) not in known and of[pair[0]] != of[pair[1]]]
+    open_groups = {of[name] for pair in unknown for name in pair}
+    return Islands(
+        members=tuple(group for group in members if group not in open_groups),
+        unplaced=tuple(name for name in names if of[name] in open_groups),
+    )
+
+
+def _components(names: tuple[str, ...], joined: set[frozenset[str]]) -> Iterator[tuple[str, ...]]:
+    """Sets of names that are connected, each in the order of the names."""
+    left = dict.fromkeys(names)
+    while left:
+        reached, front = set[str](), [next(iter(left))]
+        while front:
+            here = front.pop()
+            reached.add(here)
+            front += [name for name in left if name not in reached and frozenset((here, name)) in joined]
+        yield tuple(name for name in names if name in reached)
+        for name in reached:
+            left.pop(name, None)
+
+
+def best_groups(topology: Topology) -> tuple[BestGroup, ...]:
+    """For 2, 4, 8 ... and all devices, the group with the best weakest link, and what a careless choice gets.
+
+    Sizes for which no group has all its links known, or that a bounded search does not settle, are left out.
+    """
+    names = tuple(device.name for device in topology.devices)
+    known = {pair: name for pair, name in topology.classes.items() if pair <= set(names)}
+    if not known:
+        return ()
+    sizes = sorted(
+        {2**power for power in range(1, len(names).bit_length()) if 2**power <= len(names)} | {len(names)}
+    )
+    classes = sorted(set(known.values()), key=rank)
+    is_complete = len(known) == len(pairs(names))
+    found = []
+    for size in sizes:
+        best = _best(names, known, classes, size)
+        if best is not None:
+            found.append(
+                BestGroup(
+                    num_devices=size,
+                    devices=best[0],
+                    link_class=best[1],
+                    worst_class=classes[-1] if is_complete else None,
+                )
+            )
+    return tuple(found)
+
+
+def _best(
+    names: tuple[str, ...], known: dict[frozenset[str], str], classes: list[str], size: int
+) -> tuple[tuple[str, ...], str] | None:
+    for worst in classes:
+        allowed = {pair for pair, name in known.items() if rank(name) <= rank(worst)}
+        group = _clique(names, allowed, size)
+        if group is not None:
+            return group, worst
+    return None
+
+
+def _clique(names: tuple[str, ...], joined: set[frozenset[str]], size: int) -> tuple[str, ...] | None:
+    """So many names of which every two are joined; None where there are none, or the search is too long."""
+    near = {name: {other for other in names if frozenset((name, other)) in joined} for name in names}
+    steps = [0]
+
+    def extended(group: tuple[str, ...], left: list[str]) -> tuple[str, ...] | None:
+        if len(group) == size:
+            return group
+        for place, name in enumerate(left):
+            steps[0] += 1
+            if len(group) + len(left) - place < size or steps[0] > _MOST_STEPS:
+                return None
+            found = extended((*group, name), [other for other in left[place + 1 :] if other in near[name]])
+            if found is not None:
+                return found
+        return None
+
+    return extended((), list(names))

@@ -1,16 +1,170 @@
-"""What a trace's events add up to: when each device computed, copied and communicated, where steps begin."""
+"""What a trace's events add up to.
+
+When each device computed, copied and communicated, in exact nanoseconds.
+"""
 
 import math
+import re
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from equipoise.bench.trace import kernels
-from equipoise.bench.trace.overlap import Spans
 from equipoise.bench.trace.stream import Event
 from equipoise.errors import DataError
+
+Nanoseconds: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Spans of time that may overlap, each from start up to but not including end; both (n_spans,)."""
+
+    start: Nanoseconds
+    end: Nanoseconds
+
+
+def merged(spans: Spans) -> Spans:
+    """The same moments as spans that neither overlap nor touch, in order.
+
+    >>> whole = merged(Spans(start=np.array([5, 0, 3]), end=np.array([9, 2, 6])))
+    >>> whole.start.tolist(), whole.end.tolist()
+    ([0, 3], [2, 9])
+    """
+    kept = spans.end > spans.start
+    start, end = spans.start[kept], spans.end[kept]
+    if start.size == 0:
+        return Spans(start=start, end=end)
+    order = np.argsort(start, kind="stable")
+    start, reached = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate([[True], start[1:] > reached[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return Spans(start=start[first], end=reached[last])
+
+
+def union(one: Spans, other: Spans) -> Spans:
+    """Moments that are in either, merged."""
+    return merged(
+        Spans(
+            start=np.concatenate([one.start, other.start]),
+            end=np.concatenate([one.end, other.end]),
+        )
+    )
+
+
+def covered_ns(whole: Spans, windows: Spans) -> Nanoseconds:
+    """How much of each window is covered, in nanoseconds: (n_windows,).
+
+    whole: merged. windows: in any order; they may overlap.
+
+    >>> whole = Spans(start=np.array([0, 10]), end=np.array([4, 20]))
+    >>> covered_ns(whole, Spans(start=np.array([2, 0, 4]), end=np.array([12, 100, 10]))).tolist()
+    [4, 14, 0]
+    """
+    return _covered_before(whole, windows.end) - _covered_before(whole, windows.start)
+
+
+def _covered_before(whole: Spans, moment: Nanoseconds) -> Nanoseconds:
+    """Nanoseconds covered before each moment."""
+    if whole.start.size == 0:
+        return np.zeros(moment.shape, dtype=np.int64)
+    total = np.concatenate([[0], np.cumsum(whole.end - whole.start)])
+    place = np.searchsorted(whole.start, moment, side="right")
+    last = np.maximum(place - 1, 0)
+    inside = np.clip(moment, whole.start[last], whole.end[last]) - whole.start[last]
+    return np.where(place > 0, total[last] + inside, 0)
+
+
+# NCCL before 2.19 (ncclKernel_AllReduce_RING_LL_Sum_float, ncclAllReduceRingLLKernel_sum_f32) and since
+# (ncclDevKernel_, ncclSymDevKernel_, ncclSymkDevKernel_, with a template before it at times), RCCL, and what
+# replaces them: MSCCL, oneCCL, custom all-reduce of vLLM and TensorRT-LLM, symmetric memory of torch, DeepEP,
+# NVSHMEM. Copies between peers are communication too: pipelines and FSDP make them.
+_COMMUNICATES = re.compile(
+    r"^(?:void\s+)?(?:\w+::)*(?:nccl|rccl|mscclpp?|oneccl|ccl_|cross_device_reduce|deep_ep|nvshmem|nixl)"
+    r"|(?<![a-z])nccl(?:Sym|Symk)?(?:Dev)?Kernel"
+    r"|(?:one|two)_?shot_all_?reduce|multimem_(?:one_shot_)?all_?(?:reduce|gather)|all_?reduce_fusion_kernel"
+    r"|^memcpy (?:ptop|peer)",
+    re.IGNORECASE,
+)
+# What the host records while the library of a CPU backend works: the span of the operation itself.
+_HOST_COMMUNICATES = re.compile(r"^(?:gloo|mpi|ucc):(\w+)")
+# The same for backends of accelerators: the span of its launch, which says nothing of the operation.
+_HOST_LAUNCHES = re.compile(r"^(?:nccl|rccl|xccl|hccl):")
+# Operators that hold others, or only wait: their spans are not computation.
+_WRAPS = re.compile(
+    r"^(?:autograd::|torch::autograd::|c10d::|c10d_functional::|_c10d_functional::|record_param_comms|gloo:|nccl:"
+    r"|torch::distributed::reducer::search|ProfilerStep|Optimizer\.|DistributedDataParallel\.|DataLoader|enumerate)"
+    r"|^FSDP::|^PythonSubclass$|Backward\d*$|^## "
+)
+_STEP = re.compile(r"^ProfilerStep\s*#(\d{1,12})$")
+_OPERATION = re.compile(
+    r"(All_?Reduce|All_?Gather|Reduce_?Scatter|Broadcast|All_?To_?All|SendRecv|Reduce|Send|Recv)",
+    re.IGNORECASE,
+)
+_COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
+
+
+def communicates(name: str) -> bool:
+    """Whether a kernel or copy of the device moves data between accelerators.
+
+    >>> communicates("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)")
+    True
+    >>> communicates("Memcpy PtoP (Device -> Device)"), communicates("void at::native::reduce_kernel<512>()")
+    (True, False)
+    """
+    return _COMMUNICATES.search(name[:300]) is not None
+
+
+def copies(category: str) -> bool:
+    """Whether events of a category are copies or fills of memory and not kernels."""
+    return category in _COPIES
+
+
+def operation(name: str) -> str:
+    """The collective in a kernel's name, or the start of the name where it is none of the known.
+
+    >>> operation("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)")
+    'allreduce'
+    """
+    found = _OPERATION.search(name[:300])
+    return found[1].lower() if found else name[:60]
+
+
+def host_operation(name: str) -> str | None:
+    """The collective that a CPU backend works on in a span of the host; None for another span.
+
+    >>> host_operation("gloo:all_reduce"), host_operation("nccl:all_reduce")
+    ('all_reduce', None)
+    """
+    found = _HOST_COMMUNICATES.match(name)
+    return found[1] if found else None
+
+
+def launches(name: str) -> bool:
+    """Whether a span of the host launches a collective of accelerators."""
+    return _HOST_LAUNCHES.match(name) is not None
+
+
+def computes_on_host(name: str) -> bool:
+    """Whether an operator's span on the host is computation.
+
+    >>> computes_on_host("aten::mm"), computes_on_host("c10d::allreduce_"), computes_on_host("AddmmBackward0")
+    (True, False, False)
+    """
+    return _WRAPS.search(name[:300]) is None
+
+
+def step_number(name: str) -> int | None:
+    """The number of a step that a span marks; None for another span.
+
+    >>> step_number("ProfilerStep#12"), step_number("ProfilerStep")
+    (12, None)
+    """
+    found = _STEP.match(name)
+    return int(found[1]) if found else None
+
 
 # Starts and ends of so many events are some GB of memory; the largest traces seen have a few million.
 MAX_EVENTS = 50_000_000
@@ -148,10 +302,10 @@ class Activity:
         arguments = event.get("args")
         arguments = arguments if type(arguments) is dict else {}
         device = self._device(arguments.get("device", event.get("pid")))
-        if kernels.communicates(name):
+        if communicates(name):
             device.communication.add(*span)
             device.groups.append(self._group(arguments, name))
-        elif kernels.copies(category):
+        elif copies(category):
             device.copy.add(*span)
         else:
             device.computes(span, arguments)
@@ -175,7 +329,7 @@ class Activity:
     def _group(self, arguments: dict[str, Any], name: str) -> int:
         """The number of a communication's group of ranks and operation."""
         told = arguments.get("Process Group Ranks") or arguments.get("Process Group Name") or ""
-        what = arguments.get("Collective name") or kernels.operation(name)
+        what = arguments.get("Collective name") or operation(name)
         key = (str(told)[:200], str(what)[:60])
         if len(self.names) >= MAX_STEPS:
             return self.names.setdefault(("", ""), 0)
@@ -184,23 +338,23 @@ class Activity:
     def _add_host(self, event: Event, category: str, name: str) -> None:
         if self._add_step(self.host_steps, event, name):
             return
-        operation = kernels.host_operation(name)
+        operation = host_operation(name)
         if operation is not None:
             span = self._span(event)
             if span is not None:
                 self.host.communication.add(*span)
                 self.host.groups.append(self._group({}, operation))
             return
-        self.num_launches += kernels.launches(name)
+        self.num_launches += launches(name)
         # Once a device is seen, what the host computes is not asked for: memory for millions of operators.
-        if not self.devices and category in {"cpu_op", "operator"} and kernels.computes_on_host(name):
+        if not self.devices and category in {"cpu_op", "operator"} and computes_on_host(name):
             span = self._span(event)
             if span is not None:
                 self.host.compute.add(*span)
 
     def _add_step(self, steps: dict[int, tuple[int, int]], event: Event, name: str) -> bool:
         """Note a step's span; streams and threads that mark the same step are joined."""
-        number = kernels.step_number(name)
+        number = step_number(name)
         if number is None:
             return False
         span = self._span(event)

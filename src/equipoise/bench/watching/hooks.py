@@ -1,4 +1,4 @@
-"""What tells a loop its marks: hooks on models, optimizers, backward passes, data loaders; all removable."""
+"""Hooks on models, optimizers, data loaders and the profiler that mark a training loop; all removable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,8 +9,38 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.profiler import ProfilerActivity, profile
 
+from equipoise.bench.devices import Device
+from equipoise.bench.stopwatch import Profiled, profiled_in
 from equipoise.bench.watching.loop import Loop
+
+
+class Exchange:
+    """Steps profiled from `begin` to `ended`."""
+
+    def __init__(self, on: Device) -> None:
+        """on: the device of which activities are recorded."""
+        self._activities = [getattr(ProfilerActivity, name) for name in on.activities]
+        self._synchronise = on.synchronise
+        self._seen: Any = None
+
+    def begin(self) -> bool:
+        """Whether profiling began: not where somebody else profiles."""
+        if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no other way to ask
+            return False
+        self._seen = profile(activities=self._activities)
+        self._seen.start()
+        return True
+
+    def ended(self) -> Profiled | None:
+        """Communication since `begin`; None where nothing was profiled."""
+        if self._seen is None:
+            return None
+        self._synchronise()
+        self._seen.stop()
+        seen, self._seen = self._seen, None
+        return profiled_in(seen)
 
 
 @contextmanager

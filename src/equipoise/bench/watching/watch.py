@@ -3,7 +3,7 @@
 import atexit
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -13,18 +13,52 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
-from equipoise.bench.watching.batches import Batches
-from equipoise.bench.watching.joined import Watched, joined
 from equipoise.bench.watching.loop import Loop, SeenStep, phases_of
+from equipoise.bench.watching.ranks import Watched, joined, summary
 from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
 from equipoise.bench.watching.rows import write_tables
-from equipoise.bench.watching.summary import summary
 from equipoise.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.bench.profiled import Profiled
+    from equipoise.bench.stopwatch import Profiled
+
+
+class Batches:
+    """A loader's batches, as the loop asks for them."""
+
+    def __init__(self, loader: Iterable[Any], loop: Callable[[], Loop | None]) -> None:
+        """loop: who is told, while there is one."""
+        self._loader, self._loop = loader, loop
+
+    def __len__(self) -> int:
+        """How many there are, where the loader says."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches; every pass is new."""
+        from equipoise.bench.watching.hooks import num_samples  # noqa: PLC0415 - it imports torch
+
+        self._asked()
+        following = iter(self._loader)
+        try:
+            for batch in following:
+                if loop := self._loop():
+                    loop.came(num_samples(batch))
+                yield batch
+                self._asked()
+            if loop := self._loop():
+                loop.begun_anew()
+        finally:
+            # Also where the loop was left: whether its last step ended is known later, when none failed.
+            if loop := self._loop():
+                loop.between()
+
+    def _asked(self) -> None:
+        if loop := self._loop():
+            loop.asked()
+
 
 NEEDS_TORCH = "watching a training loop needs torch: pip install 'equipoise[torch]'"
 
@@ -105,7 +139,7 @@ class Watch:
     def __enter__(self) -> Self:
         """Begin: hooks are attached, the file of this rank is made."""
         from equipoise.bench.watching import facts, hooks  # noqa: PLC0415 - they import torch
-        from equipoise.bench.watching.exchange import Exchange  # noqa: PLC0415 - likewise
+        from equipoise.bench.watching.hooks import Exchange  # noqa: PLC0415 - likewise
 
         rank, num_ranks = facts.ranks()
         self._on, _ = facts.device_of(self._models)

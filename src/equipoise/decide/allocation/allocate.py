@@ -5,21 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from equipoise.decide.allocation.jobs import AskedJob
-from equipoise.decide.allocation.pool import Pool
 from equipoise.decide.allocation.problem import (
     Job,
     ObjectiveName,
     Placed,
+    Pool,
     Problem,
     Solved,
     is_after,
 )
-from equipoise.decide.allocation.replay import in_turn, replayed
-from equipoise.decide.allocation.schedule import schedule
-from equipoise.decide.allocation.split import split
+from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, split
 from equipoise.decide.allocation.times import JobTimes
-from equipoise.decide.candidate import Candidate
-from equipoise.decide.estimate import LEVEL
+from equipoise.decide.answer import LEVEL, Candidate
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S

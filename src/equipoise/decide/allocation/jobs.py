@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.decide.allocation.tariff import HOURS, Tariff
+from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import Row, rows_of

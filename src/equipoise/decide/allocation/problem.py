@@ -1,11 +1,124 @@
-"""The problem of sharing a pool: jobs with a time for each size, what to minimise, and what a solution is."""
+"""The problem of sharing a pool.
+
+Its accelerators and rates, jobs with a time for each size, what a solution is.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
-from equipoise.decide.allocation.tariff import Tariff
+from equipoise.decide.candidates import rates_of
+from equipoise.decide.query import TrainingQuery, query
+from equipoise.decide.systems import AskedSystem, asked_systems
+from equipoise.economics import DEFAULT_GRID, Rates
+from equipoise.errors import UsageError
+from equipoise.spec.catalogue import Catalogue, counted_name
+from equipoise.spec.cluster import Cluster
+from equipoise.units import DAY_S, HOUR_S, KWH_J
+
+HOURS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tariff:
+    """US dollars per kWh in each hour of a day. begin_s: seconds from midnight to the start of the plan."""
+
+    usd_per_kwh: tuple[float, ...]
+    begin_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no day of prices."""
+        if len(self.usd_per_kwh) != HOURS or not all(math.isfinite(each) for each in self.usd_per_kwh):
+            raise UsageError(
+                f"electricity prices of {len(self.usd_per_kwh)} hours; expected {HOURS} finite numbers, US "
+                "dollars a kWh"
+            )
+
+    def usd_per_w(self, start_s: float, end_s: float) -> float:
+        """US dollars that one watt costs from one moment to another.
+
+        Assumes the prices repeat every day. Source: definition, the integral of a step function.
+        """
+        return self._since_midnight(end_s + self.begin_s) - self._since_midnight(start_s + self.begin_s)
+
+    def _since_midnight(self, moment_s: float) -> float:
+        sums = (0.0, *accumulate(each * HOUR_S / KWH_J for each in self.usd_per_kwh))
+        days, within_s = divmod(moment_s, DAY_S)
+        hour = min(int(within_s // HOUR_S), HOURS - 1)
+        return days * sums[-1] + sums[hour] + (within_s - hour * HOUR_S) * self.usd_per_kwh[hour] / KWH_J
+
+    def changes_s(self, first_s: float, last_s: float) -> tuple[float, ...]:
+        """The moments from first to last at which the price changes."""
+        hours = range(
+            math.ceil((first_s + self.begin_s) / HOUR_S), math.floor((last_s + self.begin_s) / HOUR_S) + 1
+        )
+        return tuple(
+            hour * HOUR_S - self.begin_s
+            for hour in hours
+            if self.usd_per_kwh[hour % HOURS] != self.usd_per_kwh[(hour - 1) % HOURS]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """What is shared. question: of a training on it, but for what is trained.
+
+    cluster: the system with all its accelerators. tariff: of electricity; is_rented: whether an
+    accelerator-hour has a price too.
+    """
+
+    system: AskedSystem
+    cluster: Cluster
+    question: TrainingQuery
+    rates: Rates
+    tariff: Tariff | None = None
+    is_rented: bool = True
+
+    @property
+    def num_accelerators(self) -> int:
+        """How many there are."""
+        return self.cluster.num_accelerators
+
+
+def pool_of(
+    name: str,
+    catalogue: Catalogue,
+    *,
+    price: float | None = None,
+    region: str = DEFAULT_GRID,
+    tariff: Tariff | None = None,
+) -> Pool:
+    """The pool that a text such as "64x h100-sxm5-80gb" names; one node without a number.
+
+    price: US dollars per accelerator-hour, in place of the table's. Raises SpecError for a name that is not
+    known, UsageError for a number or price that cannot be.
+    """
+    count, named = counted_name(name)
+    if count == 0:
+        raise UsageError(f"--cluster {name!r} has no accelerators; expected 1 or more")
+    nodes = catalogue.cluster(named)
+    nodes = catalogue.cluster(named, num_accelerators=count or nodes.node_size)
+    question = query(
+        {
+            "workload": "any",
+            "accelerator": [named],
+            "max_accelerators": nodes.num_accelerators,
+            "price": None if price is None else (("", price),),
+            "region": region,
+        }
+    )
+    system = asked_systems(question, catalogue)[0]
+    return Pool(
+        system=system,
+        cluster=nodes,
+        question=question,
+        rates=rates_of(question, system, system.terms[0]),
+        tariff=tariff,
+        is_rented=tariff is None or price is not None,
+    )
+
 
 ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
 # Sums of the same times in another order differ by less.

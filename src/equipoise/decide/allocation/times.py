@@ -10,11 +10,10 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.allocation.jobs import AskedJob
-from equipoise.decide.allocation.pool import Pool
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.allocation.problem import Pool
+from equipoise.decide.answer import LEVEL, Candidate, Estimate, Source, log_sd
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
-from equipoise.decide.estimate import LEVEL, Estimate, Source, log_sd
 from equipoise.decide.explain import nothing_fits
 from equipoise.decide.field import Sizes
 from equipoise.decide.prediction import predict

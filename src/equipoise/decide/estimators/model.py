@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from equipoise.advice.validation.calibrated_model import PRIORS_ONLY
-from equipoise.decide.combine import straight_between
-from equipoise.decide.combined_record import combined_record
-from equipoise.decide.estimate import Estimate, Estimates, Source, log_sd
-from equipoise.decide.strategies.survey import SizeSearch, Survey
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.calibration.profiles import PRIORS_ONLY
+from equipoise.decide.answer import Estimate, Estimates, Source, log_sd
+from equipoise.decide.combine import combined_record, straight_between
+from equipoise.decide.strategy_search import SizeSearch, Survey
+from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.units import format_percent
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from equipoise.advice.forecast.curve import CurveQuestion, PredictedTime, TimeCurve
-from equipoise.advice.forecast.published import published_curve, results_of
-from equipoise.decide.combined_record import combined_record
-from equipoise.decide.estimate import (
+from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
+from equipoise.calibration.forecasts import published_curve, results_of
+from equipoise.decide.answer import (
     LEAST_LOG_SD,
     Curves,
     Estimate,
@@ -25,10 +24,11 @@ from equipoise.decide.estimate import (
     log_sd,
     with_log_sd,
 )
+from equipoise.decide.combine import combined_record
 from equipoise.errors import EvidenceError
 from equipoise.runs.queries import comparable, published_results
 from equipoise.runs.readers.measurements import Measurements
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.units import format_count, format_percent
 
 # Beyond so many times the largest size known no number is advised, only times.

@@ -11,13 +11,13 @@ import numpy as np
 import orjson
 import polars as pl
 
-from equipoise.decide.estimate import BoundKind, Curves, Estimate, Estimates, OrderBound, with_log_sd
+from equipoise.decide.answer import BoundKind, Curves, Estimate, Estimates, OrderBound, with_log_sd
 from equipoise.errors import DataError, SpecError
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
-from equipoise.spec.rounds import round_key
+from equipoise.spec.mlperf import round_key
 from equipoise.units import format_count, format_percent
 
 # The same chip in another form or with other memory, and another chip of the same maker and kind. Those of

@@ -13,17 +13,14 @@ import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.decide.combine import combine
-from equipoise.decide.combined_record import NAME, CombinedRecord, Jump
-from equipoise.decide.estimate import DEVIATE, log_sd
-from equipoise.decide.records.plans import planned
-from equipoise.decide.records.published_training import kind_of, modelled, published_problem, write_record
-from equipoise.decide.strategies.plan_record import ModelKind, Planned
+from equipoise.decide.answer import DEVIATE, log_sd
+from equipoise.decide.combine import COMBINED_RECORD_NAME, CombinedRecord, Jump, ModelKind, Planned, combine
+from equipoise.decide.records.plans import kind_of, modelled, planned, published_problem, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
 from equipoise.scaling.backtest import HeldOut, backtest
-from equipoise.scaling.law import FloatArray
+from equipoise.scaling.laws import FloatArray
 from equipoise.stats import Interval
 
 _MOST_DOUBLINGS = 6
@@ -155,7 +152,7 @@ def main() -> int:
     with threadpool_limits(limits=1):
         found = list(_held_out(backtest(best_per_size(scores), protocol="largest").groups, scores))
         carried, num_carried = carried_log_sds(list(planned(scores)))
-    write_record(NAME, {"record": asdict(record_of(found, carried, num_carried))})
+    write_record(COMBINED_RECORD_NAME, {"record": asdict(record_of(found, carried, num_carried))})
     return 0
 
 

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from equipoise.advice.forecast.advice_record import JOINED, write_advice
-from equipoise.advice.forecast.held_out_advice import Curves, held_out_advice, pooled_curves
-from equipoise.decide.combine import combine, combined_curves
-from equipoise.decide.combined_record import combined_record
-from equipoise.decide.estimate import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
+from equipoise.calibration.advice_backtest import JOINED, Curves, held_out_advice, pooled_curves, write_advice
+from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
+from equipoise.decide.combine import combine, combined_curves, combined_record
 from equipoise.decide.estimators.model import beside_published
-from equipoise.decide.records.published_training import modelled, published_problem
+from equipoise.decide.records.plans import modelled, published_problem
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
-from equipoise.scaling.law import Domain, FloatArray
+from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.stats import Interval
 

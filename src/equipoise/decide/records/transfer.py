@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.advice.forecast.curve import CurveQuestion
-from equipoise.advice.forecast.published import results_of
-from equipoise.decide.estimate import DEVIATE, Estimates
+from equipoise.calibration.curves import CurveQuestion
+from equipoise.calibration.forecasts import results_of
+from equipoise.decide.answer import DEVIATE, Estimates
 from equipoise.decide.estimators.published import (
     carried_by_model,
     published_estimates,
@@ -30,19 +30,14 @@ from equipoise.decide.estimators.transfer import (
     nearest_chip,
     order_bounds,
 )
-from equipoise.decide.records.published_training import (
-    modelled,
-    published_problem,
-    recent_rounds,
-    write_record,
-)
+from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size, comparable
-from equipoise.scaling.law import FloatArray
+from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.rounds import round_key
+from equipoise.spec.mlperf import round_key
 
 _P90 = 0.9
 

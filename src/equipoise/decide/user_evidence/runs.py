@@ -1,24 +1,32 @@
-"""The user's own runs: what tables of sweeps, watched loops and files of measurements hold, by set-up.
-
-A folder holds `runs.parquet` (as `bench`, `watch` and `ingest` write it), CSV files of measurements, or
-folders of them.
-"""
+"""The user's own runs by set-up, from tables and files, and their steps as arrays for the model."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from equipoise.decide.candidate import UserRun
-from equipoise.decide.estimate import LEAST_LOG_SD
-from equipoise.errors import DataError
+from equipoise.bench.methods import method
+from equipoise.calibration.steps import StepRows
+from equipoise.decide.answer import LEAST_LOG_SD, UserRun
+from equipoise.decide.strategy_search import Survey
+from equipoise.errors import DataError, InputError
+from equipoise.perfmodel import load as loads
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import machine, stacked
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.perfmodel.parameters import stacked as stacked_parameters
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.runs.schema import RUNS
 from equipoise.runs.store import read_table
+from equipoise.scaling.laws import FloatArray
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.strategy import PRECISIONS, Precision, Strategy, strategy
 from equipoise.units import format_count
 
 _SUCCESS = "success"
@@ -182,3 +190,128 @@ def _from_file(found: Measurements, accelerator: str | None) -> Iterator[UserRun
             log_sd=_log_sd(rates),
             run_ids=(f"{found.where}: {format_count(size)} accelerators",),
         )
+
+
+_NOTICED = 0.02
+# Ways to train whose steps the model knows.
+_KNOWN = frozenset({"single", "ddp", "static_graph", "accumulate", "fsdp", "fp16", "bf16", "localsgd"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSteps:
+    """Set-ups that the model expresses. measured_s: of a step; sizes: accelerators; all (n_set_ups,)."""
+
+    rows: StepRows
+    measured_s: FloatArray
+    sizes: FloatArray
+    strategies: tuple[Strategy, ...]
+    run_ids: tuple[str, ...]
+
+    def taken(self, indices: NDArray[np.intp]) -> "UserSteps":
+        """Some of the set-ups."""
+        return UserSteps(
+            rows=self.rows.taken(indices),
+            measured_s=self.measured_s[indices],
+            sizes=self.sizes[indices],
+            strategies=tuple(self.strategies[each] for each in indices),
+            run_ids=tuple(self.run_ids[each] for each in indices),
+        )
+
+    def log_ratios(self, parameters: Parameters) -> FloatArray:
+        """log(measured / modelled) of every set-up; (n_set_ups,)."""
+        return np.asarray(np.log(self.measured_s / self.rows.step_s(parameters)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recast:
+    """From a set-up that ran to the strategy advised on as many accelerators: the training's time there over
+    here, by the model, and how unsure its parameters leave that, of its logarithm.
+    """
+
+    factor: float
+    log_sd: float
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the strategy advised is noticeably another."""
+        return abs(self.factor - 1.0) > _NOTICED
+
+
+def recasts(steps: UserSteps, survey: Survey) -> dict[str, Recast]:
+    """By run id, for the sizes that the survey has a strategy for.
+
+    Source: ratios of modelled times; what both share cancels, draw by draw.
+    """
+    problem, model = survey.problem, survey.problem.model
+    best = {each.num_accelerators: each for each in survey.sizes if each.best is not None}
+    batches = np.array([each.global_batch_samples for each in steps.strategies], dtype=float)
+    num_steps = problem.num_steps(batches)
+    here_s = steps.rows.step_s(model.parameters) * num_steps
+    drawn_s = steps.rows.step_s(stacked_parameters(model.draws)) * num_steps
+    found = {}
+    for at, (run_id, size) in enumerate(zip(steps.run_ids, steps.sizes.astype(int).tolist(), strict=True)):
+        searched = best.get(size)
+        if searched is not None and searched.best is not None:
+            found[run_id] = Recast(
+                factor=float(searched.best.work_s.value / here_s[at]),
+                log_sd=float(np.std(np.log(searched.drawn_s / drawn_s[:, at]))),
+            )
+    return found
+
+
+def user_steps(
+    runs: Sequence[UserRun], load: Load, nodes: Cluster, parameters: Parameters
+) -> UserSteps | None:
+    """The runs that the model expresses; None where it expresses none.
+
+    nodes: what they ran on, of any size. parameters: under which a time must come out.
+    """
+    pairs = [(run, found) for run in runs if (found := _strategy(run)) is not None]
+    if not pairs:
+        return None
+    sizes = [run.num_accelerators for run, _ in pairs]
+    rows = StepRows(
+        load=loads.stacked([load] * len(pairs)),
+        machine=stacked([machine(replace(nodes, num_accelerators=size)) for size in sizes]),
+        grid=grid([found for _, found in pairs]),
+    )
+    timed = np.flatnonzero(np.isfinite(rows.step_s(parameters)) & (rows.step_s(parameters) > 0))
+    if not len(timed):
+        return None
+    kept = [pairs[index] for index in timed]
+    return UserSteps(
+        rows=rows.taken(timed),
+        measured_s=np.array([run.global_batch_samples / run.samples_per_s for run, _ in kept]),
+        sizes=np.array([run.num_accelerators for run, _ in kept], dtype=float),
+        strategies=tuple(found for _, found in kept),
+        run_ids=tuple(run.run_ids[0] for run, _ in kept),
+    )
+
+
+def _strategy(run: UserRun) -> Strategy | None:
+    """The strategy of a set-up as the model knows it; None where it does not.
+
+    Measured steps are plain PyTorch: layers run one by one, not compiled.
+    """
+    size, batch = run.num_accelerators, run.global_batch_samples
+    precision: Precision = next((each for each in PRECISIONS if each == run.precision), "fp32")
+    try:
+        if "=" in (run.strategy or ""):
+            return strategy(str(run.strategy))  # as the model writes them: of a trace
+        found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
+        if found.name not in _KNOWN:
+            return None
+        repeated = int(argument or 1)
+        accumulated = repeated if found.name == "accumulate" else 1
+        return Strategy(
+            dp=size,
+            microbatch_samples=max(1, batch // (size * accumulated)),
+            global_batch_samples=batch,
+            zero_stage=3 if found.name == "fsdp" else 0,
+            precision=precision,
+            implementation="eager",
+            compression="fp16" if found.name in {"fp16", "bf16"} else "none",
+            sync_period=repeated if found.name == "localsgd" else 1,
+        )
+    except InputError:
+        return None

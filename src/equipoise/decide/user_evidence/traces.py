@@ -1,7 +1,4 @@
-"""The user's own traces as evidence: a step at so many ranks, and what it is spent on.
-
-A trace holds seconds; samples of a step, and how it was parallelised, the user has to state.
-"""
+"""The user's own traces as evidence, checked against the model; and all that the user measured, read once."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,14 +9,23 @@ from statistics import fmean, median
 import numpy as np
 
 from equipoise.bench.trace.rank import RankTrace
-from equipoise.decide.candidate import UserRun
-from equipoise.decide.estimate import LEAST_LOG_SD
+from equipoise.calibration.timed_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.decide.answer import LEAST_LOG_SD, UserRun
 from equipoise.decide.field import MAX_ACCELERATORS
-from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.errors import SpecError, UsageError
+from equipoise.decide.query import TrainingQuery
+from equipoise.decide.user_evidence.runs import UserRuns, user_runs
+from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.strategy import Strategy, knob
-from equipoise.units import format_count
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.strategy import DTYPE_OF, Strategy, knob
+from equipoise.spec.workload import Workload
+from equipoise.units import MILLISECOND_S, format_count
 
 _RANKS = "ranks"
 # What data ranks do together where each holds all weights; other collectives are of other axes, or of shards.
@@ -116,7 +122,7 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
 
     catalogue: what names of devices mean. Raises DataError where no file can be read.
     """
-    from equipoise.bench.trace.files import read_traces  # noqa: PLC0415 - only where files are given
+    from equipoise.bench.trace.rank import read_traces  # noqa: PLC0415 - only where files are given
 
     reading = read_traces(paths)
     runs: dict[tuple[int, str], list[RankTrace]] = {}
@@ -288,7 +294,7 @@ def unusable(traces: Sequence[UserTrace]) -> tuple[str, ...]:
     return tuple(f"{item} (of {named(each.files)})" for each in traces for item in each.missing)
 
 
-def refuse_unnamed(traces: Sequence[UserTrace], accelerators: Sequence[str]) -> None:
+def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[str]) -> None:
     """Raise UsageError where several accelerators are asked about and a trace does not name its own."""
     unnamed = next((each for each in traces if each.accelerator is None), None)
     if unnamed is not None and len(set(accelerators)) > 1:
@@ -302,3 +308,116 @@ def named(files: Sequence[str]) -> str:
     """Files in words: the first by its name, the number of the others."""
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return files[0].rpartition("/")[2] + more
+
+
+# What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
+# passes in the collective that it comes late to.
+_EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceCheck:
+    """A traced run beside the modelled step of its strategy; None where there is none."""
+
+    trace: UserTrace
+    modelled_step_s: float | None = None
+    modelled_exposed_share: float | None = None
+
+
+def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> UserTrace:
+    """The trace; with what is wrong of it as missing where its step is faster than the chips' peak allows.
+
+    chip: None where it is not known.
+    """
+    found = trace.strategy
+    if chip is None or found is None or trace.step_s is None:
+        return trace
+    peak = chip.peak_flop_per_s(DTYPE_OF[found.precision])
+    flop = replace(workload, trained=found.trained).train_flop_per_sample
+    if peak is None or flop is None:
+        return trace
+    least_s = flop * found.global_batch_samples / (peak * found.num_accelerators)
+    if trace.step_s >= least_s:
+        return trace
+    wrong = (
+        f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
+        f"{workload.title} take {least_s / MILLISECOND_S:.3g} ms at the peak of "
+        f"{format_count(found.num_accelerators)} x {chip.title}"
+    )
+    return replace(trace, missing=(*trace.missing, wrong))
+
+
+def checks(
+    traces: Sequence[UserTrace], load: Load | None, nodes: Cluster, parameters: Parameters | None
+) -> tuple[TraceCheck, ...]:
+    """Traced runs on this kind of accelerator, beside the modelled steps of their strategies.
+
+    load, parameters: None where there is no model.
+    """
+    return tuple(
+        _check(each, load, nodes, parameters)
+        for each in traces
+        if each.accelerator in {None, nodes.accelerator.slug}
+    )
+
+
+def ran_elsewhere(traces: Sequence[UserTrace], accelerator: str, title: str) -> tuple[str, ...]:
+    """A note of each trace of another accelerator than the one asked about."""
+    return tuple(
+        f"Not used for {title}: {named(each.files)} ran on {each.device}."
+        for each in traces
+        if each.accelerator not in {None, accelerator}
+    )
+
+
+def _check(trace: UserTrace, load: Load | None, nodes: Cluster, parameters: Parameters | None) -> TraceCheck:
+    if load is None or parameters is None or trace.strategy is None or trace.is_other:
+        return TraceCheck(trace=trace)
+    size = trace.strategy.num_accelerators
+    found = estimate(load, machine(replace(nodes, num_accelerators=size)), grid([trace.strategy]), parameters)
+    step_s = float(np.ravel(found.step_s)[0])
+    if not (math.isfinite(step_s) and step_s > 0):
+        return TraceCheck(trace=trace)
+    exposed_s = math.fsum(float(np.ravel(getattr(found.seconds, name))[0]) for name in _EXPOSED)
+    return TraceCheck(trace=trace, modelled_step_s=step_s, modelled_exposed_share=exposed_s / step_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserEvidence:
+    """What the user measured. runs, collectives: None where none were given."""
+
+    runs: UserRuns | None = None
+    collectives: TimedCollectives | None = None
+    traces: tuple[UserTrace, ...] = ()
+
+
+def user_evidence(
+    asked: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
+) -> UserEvidence:
+    """The runs and files of a question.
+
+    accelerators: slugs asked about. Raises DataError for what cannot be read, EvidenceError where nothing in
+    it can be used, UsageError where several accelerators are asked about and a file does not name its own.
+    """
+    if asked.traced_as is not None and not asked.traces:
+        raise UsageError("--traced-as states how traces ran; give them: --trace FILE")
+    for path in asked.collectives:
+        if not path.exists():
+            raise DataError(
+                f"--collectives {path}: no such file; expected output of nccl-tests or rccl-tests"
+            )
+    timed = given_collectives(asked.collectives, catalogue) if asked.collectives else None
+    if timed is not None:
+        refuse_unnamed(timed, accelerators)
+    traces = user_traces(asked.traces, traced_as(asked.traced_as), catalogue) if asked.traces else ()
+    refuse_unnamed_traces(traces, accelerators)
+    checked = tuple(
+        possible(each, workload, _chip(each.accelerator or accelerators[0], catalogue)) for each in traces
+    )
+    runs = None if asked.runs is None else user_runs(asked.runs, workload.slug, accelerators)
+    return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
+
+
+def _chip(name: str, catalogue: Catalogue) -> Accelerator | None:
+    """The accelerator of a slug; None for a machine that the catalogue does not have."""
+    return catalogue.accelerator(name) if catalogue.accelerator_slug(name) is not None else None

@@ -15,15 +15,15 @@ from equipoise.report.blocks import (
     Column,
     Fact,
     Facts,
+    Page,
+    Section,
     Table,
     code,
     note,
 )
-from equipoise.report.page import Page
+from equipoise.report.format import ABSENT, TIMES, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of
-from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, TIMES, count, listed, plural, printable, sentence
 from equipoise.units import HOUR_S, KWH_J, format_percent, format_si
 
 _OBJECTIVES: Final[dict[ObjectiveName, str]] = {

@@ -3,13 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from equipoise.advice.forecast.advice_record import ALL_JUMPS, AdviceErrors, advice_errors
-from equipoise.advice.forecast.held_out_advice import LARGEST_KNOWN, OBJECTIVES, OURS, HeldOutAdvice
+from equipoise.calibration.advice_backtest import (
+    ALL_JUMPS,
+    LARGEST_KNOWN,
+    OBJECTIVES,
+    OURS,
+    AdviceErrors,
+    HeldOutAdvice,
+    advice_errors,
+)
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Block, Cell, Column, Table, note, number
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.words import accelerator_name, capital, count, plural, printable, workload_name
+from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, note, number
+from equipoise.report.format import accelerator_name, capital, count, plural, printable, workload_name
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut, Record
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_duration, format_percent

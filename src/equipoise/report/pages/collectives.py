@@ -4,12 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.advice.links.collectives import LEVEL, Fit, Links, Verdict
-from equipoise.bench.collectives.timing import Run, bus_fraction
-from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, DASH, listed, plural, printable, sentence
+from equipoise.bench.collectives.records import Run, bus_fraction
+from equipoise.calibration.collectives import LEVEL, Fit, Links, Verdict
+from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
+from equipoise.report.format import ABSENT, DASH, listed, plural, printable, sentence
 from equipoise.stats import Interval
 from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent
 

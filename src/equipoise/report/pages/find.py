@@ -4,12 +4,9 @@ from collections.abc import Iterator, Sequence
 from math import exp
 from typing import Final
 
-from equipoise.advice.measured.tune import Candidate, Found
-from equipoise.advice.measured.ways import EVIDENCE, EXACT, LOSSY, OTHER
-from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.words import TIMES, capital, plural, printable, ratio, sentence
+from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, Candidate, Found
+from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
+from equipoise.report.format import TIMES, capital, plural, printable, ratio, sentence
 from equipoise.stats import Interval
 from equipoise.units import format_percent
 

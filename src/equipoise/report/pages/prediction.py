@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.answer import Candidate
 from equipoise.decide.prediction import Prediction
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -14,7 +14,9 @@ from equipoise.report.blocks import (
     Column,
     Fact,
     Facts,
+    Page,
     Panels,
+    Section,
     Span,
     Table,
     note,
@@ -22,11 +24,7 @@ from equipoise.report.blocks import (
     strong,
 )
 from equipoise.report.charts import Axis, Band, Chart, Series, series_mark
-from equipoise.report.page import Page
-from equipoise.report.pages.answer.basis import notes_blocks
-from equipoise.report.pages.answer.head import chip_of, point_words, title_of
-from equipoise.report.section import Section
-from equipoise.report.words import (
+from equipoise.report.format import (
     ABSENT,
     accelerator_name,
     capital,
@@ -37,6 +35,8 @@ from equipoise.report.words import (
     sentence,
     workload_name,
 )
+from equipoise.report.pages.answer.basis import notes_blocks
+from equipoise.report.pages.answer.head import chip_of, point_words, title_of
 from equipoise.scaling.equilibrium import default_answer
 from equipoise.units import HOUR_S, format_percent, format_si
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.answer import Candidate
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reach, Reaches, ReachLimit, Within
 from equipoise.report import format as amounts
@@ -14,7 +14,9 @@ from equipoise.report.blocks import (
     Column,
     Fact,
     Facts,
+    Page,
     Panels,
+    Section,
     Span,
     Table,
     code,
@@ -23,11 +25,9 @@ from equipoise.report.blocks import (
     strong,
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
-from equipoise.report.page import Page
+from equipoise.report.format import ABSENT, DASH, capital, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, title_of
-from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, DASH, capital, count, listed, plural, printable, sentence
 from equipoise.spec.transformer import Transformer
 from equipoise.stats import Interval
 from equipoise.units import SI_PREFIXES, format_percent, format_si, format_step

@@ -7,12 +7,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from equipoise.advice.measured.sweep_now import SweepNow, Trained
-from equipoise.advice.measured.sweep_words import false_difference_words
-from equipoise.advice.measured.swept import PLAIN, Judgement
 from equipoise.bench.cell import Cell as Trial
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, interval_method
+from equipoise.diagnose.sweeps import PLAIN, Judgement, SweepNow, Trained, false_difference_words
 from equipoise.report import format as amounts
 from equipoise.report.bench_json import RESOURCES, Resource, energy_reason
 from equipoise.report.blocks import (
@@ -24,7 +22,9 @@ from equipoise.report.blocks import (
     Fact,
     Facts,
     Heading,
+    Page,
     Panels,
+    Section,
     Table,
     note,
     number,
@@ -32,10 +32,8 @@ from equipoise.report.blocks import (
     strong,
 )
 from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Series, series_mark
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.stacked import Stack
-from equipoise.report.words import ABSENT, DASH, TIMES, count, plural, printable, ratio, sentence
+from equipoise.report.format import ABSENT, DASH, TIMES, count, plural, printable, ratio, sentence
+from equipoise.report.pages.answer.breakdowns import Stack
 from equipoise.units import MIB, MILLISECOND_S, format_duration, format_percent, format_si
 
 PHASES: Final[Mapping[str, str]] = {

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.advice.links.gain_words import basis
-from equipoise.advice.links.link_words import gaps, named, sentences
-from equipoise.advice.links.links import FAMILY, Crossover, Gain, Meaning
-from equipoise.advice.links.pair import LEAST_GAIN, LEVEL
 from equipoise.bench.topology.topology import Link, Topology
+from equipoise.diagnose.link_findings import basis, gaps, named, sentences
+from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
+from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -15,6 +14,8 @@ from equipoise.report.blocks import (
     Column,
     Heading,
     Matrix,
+    Page,
+    Section,
     Table,
     Tone,
     bullets,
@@ -22,11 +23,9 @@ from equipoise.report.blocks import (
     number,
     prose,
 )
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, DASH, listed, plural, printable, sentence
-from equipoise.spec.link_class import FABRICS, kind, rank
-from equipoise.spec.link_class import meaning as what_lies_between
+from equipoise.report.format import ABSENT, DASH, listed, plural, printable, sentence
+from equipoise.spec.links import FABRICS, kind, rank
+from equipoise.spec.links import meaning as what_lies_between
 from equipoise.units import format_percent, format_rough, format_si
 
 _LINK_TONES: Final[dict[str, Tone]] = {"PIX": "plain", "PXB": "plain", "SYS": "bad"}

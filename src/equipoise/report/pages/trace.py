@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from equipoise.advice.measured.stragglers import Lateness, TraceSteps
 from equipoise.bench.trace.rank import RankTrace, Step
-from equipoise.report.blocks import Block, Cell, Column, Table, bullets, note, number
+from equipoise.diagnose.stragglers import Lateness, TraceSteps
+from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
+from equipoise.report.format import ABSENT, listed, plural, printable, sentence
 from equipoise.report.measured_json import median_step_s, stragglers, total_s, trace_notes
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.words import ABSENT, listed, plural, printable, sentence
 from equipoise.units import MILLISECOND_S, format_percent
 
 _CAUSES: Final = {

@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from equipoise.advice.validation.accuracy import Errors
-from equipoise.advice.validation.validate import Validation
-from equipoise.report.blocks import Block, Bullets, Cell, Column, Table, note
+from equipoise.calibration.accuracy import Errors
+from equipoise.calibration.validate import Validation
+from equipoise.report.blocks import Block, Bullets, Cell, Column, Page, Section, Table, note
+from equipoise.report.format import TIMES, count, listed, plural, printable, sentence
 from equipoise.report.measured_json import worst
-from equipoise.report.page import Page
-from equipoise.report.section import Section
-from equipoise.report.words import TIMES, count, listed, plural, printable, sentence
 from equipoise.units import format_percent
 
 NUM_WORST: Final = 8  # rows shown unless stated

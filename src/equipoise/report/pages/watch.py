@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from equipoise.advice.measured.watched_now import RankSeen, WatchedNow, WatchedRun
 from equipoise.bench.summary import LEVEL
+from equipoise.diagnose.watched_runs import RankSeen, WatchedNow, WatchedRun
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -14,7 +14,9 @@ from equipoise.report.blocks import (
     Column,
     Fact,
     Facts,
+    Page,
     Panels,
+    Section,
     Table,
     bullets,
     note,
@@ -22,11 +24,7 @@ from equipoise.report.blocks import (
     prose,
 )
 from equipoise.report.charts import Axis, Chart, Series, series_mark
-from equipoise.report.page import Page
-from equipoise.report.pages.sweep import PHASES, PHASES_INTRO, milliseconds, step_chart, step_words, within
-from equipoise.report.section import Section
-from equipoise.report.stacked import Stack
-from equipoise.report.words import (
+from equipoise.report.format import (
     ABSENT,
     accelerator_name,
     capital,
@@ -36,6 +34,8 @@ from equipoise.report.words import (
     ratio,
     sentence,
 )
+from equipoise.report.pages.answer.breakdowns import Stack
+from equipoise.report.pages.sweep import PHASES, PHASES_INTRO, milliseconds, step_chart, step_words, within
 from equipoise.units import MIB, MILLISECOND_S, format_percent
 
 _SUCCESS: Final = "success"

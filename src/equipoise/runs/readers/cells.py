@@ -1,7 +1,9 @@
-"""Rows of a user's CSV or Parquet file as text cells, each with its place for messages."""
+"""Rows of a user's CSV or Parquet file as text cells and numbers, each with its place for messages."""
 
 import csv
 import io
+import math
+import re
 import stat
 import subprocess
 import sys
@@ -11,7 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.errors import DataError
-from equipoise.units import MIB
+from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
+
+SIZE = "num_accelerators"
+BATCH = "global_batch_samples"
+STATUS = "status"
+STRATEGY = "strategy"
+ENTRY = ("entry", "label", "entry_id")
+SERIES = ("workload", "accelerator", STRATEGY)
+# What a law of time against size does not need, and the table `runs` holds.
+OF_RUNS = ("energy_j", "precision", "framework", "num_nodes", "system", "submitter")
+
+UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
+TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples)_per_(s|min|h)")
+
+
+def wanted_column(name: str) -> bool:
+    """Whether a column, by its name in lower case, has a meaning here."""
+    named = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)
+    return name in named or TIMED.fullmatch(name) is not None
+
 
 MAX_FILE_BYTES = 16 * MIB
 MAX_ROWS = 10_000
@@ -165,3 +186,24 @@ def listed(names: Sequence[str]) -> str:
 def echo(text: str) -> str:
     """Text of a file, short and quoted."""
     return repr(text if len(text) <= _ECHO else f"{text[:_ECHO]}...")
+
+
+MAX_COUNT = 1_000_000_000
+_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def amount(row: Row, column: str) -> float:
+    """A cell as a number above 0. Raises DataError for anything else."""
+    text = row.cells[column].strip()
+    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
+    if not 0.0 < value < math.inf:
+        raise row.refusal(column, "a finite number above 0, with a decimal point")
+    return value
+
+
+def count(row: Row, column: str) -> int:
+    """A cell as a whole number from 1 up. Raises DataError for anything else."""
+    value = amount(row, column)
+    if not value.is_integer() or value > MAX_COUNT:
+        raise row.refusal(column, f"a whole number from 1 to {MAX_COUNT:,}")
+    return int(value)

@@ -14,17 +14,21 @@ from typing import Any
 
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import (
+    ENTRY,
     MAX_COLUMNS,
     MAX_ROWS,
     MAX_TEXT,
+    SIZE,
+    STATUS,
+    TIMED,
     Row,
     column_name,
     echo,
     listed,
     table,
     text_of,
+    wanted_column,
 )
-from equipoise.runs.readers.columns import ENTRY, SIZE, STATUS, TIMED, wanted_column
 from equipoise.units import duration_s
 
 # Names that mean one thing wherever they occur, after the prefixes that trackers put before them.

@@ -13,10 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, echo, listed
-from equipoise.runs.readers.columns import BATCH, ENTRY, SIZE, STATUS, STRATEGY, TIMED, UNIT_S
+from equipoise.runs.readers.cells import (
+    BATCH,
+    ENTRY,
+    MAX_TEXT,
+    SIZE,
+    STATUS,
+    STRATEGY,
+    TIMED,
+    UNIT_S,
+    Row,
+    amount,
+    count,
+    echo,
+    listed,
+)
 from equipoise.runs.readers.exports import exported
-from equipoise.runs.readers.numbers import amount, count
 from equipoise.spec.catalogue import Catalogue, shipped
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.

@@ -11,8 +11,14 @@ from collections.abc import Sequence
 import polars as pl
 
 from equipoise.runs.probe import EXIT_REFUSED, MAX_MEMORY_BYTES
-from equipoise.runs.readers.cells import MAX_COLUMNS, MAX_FILE_BYTES, MAX_ROWS, MAX_TEXT, column_name
-from equipoise.runs.readers.columns import wanted_column
+from equipoise.runs.readers.cells import (
+    MAX_COLUMNS,
+    MAX_FILE_BYTES,
+    MAX_ROWS,
+    MAX_TEXT,
+    column_name,
+    wanted_column,
+)
 
 
 def csv_text(data: bytes, also: Sequence[str] = ()) -> str:

@@ -1,5 +1,6 @@
 """Where bytes come from: a folder, an archive, a git repository or one file, behind one small record."""
 
+import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,9 +9,101 @@ from pathlib import Path
 from equipoise.errors import DataError
 from equipoise.runs.reader import Blob, Rejection
 from equipoise.runs.sources.archive import archive_files, is_archive
-from equipoise.runs.sources.directory import directory_files, single_file
-from equipoise.runs.sources.gate import Gate, SourceEndError, Wanted
+from equipoise.runs.sources.gate import MAX_DEPTH, MAX_FILE_BYTES, Gate, SourceEndError, Wanted
 from equipoise.runs.sources.git import git_files, is_git
+
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_KINDS = {
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+}
+
+
+def _joined(folder: bytes, name: bytes) -> bytes:
+    """A path in bytes: names on disk need not be text."""
+    return folder + b"/" + name if folder else name
+
+
+def _content(path: bytes, flags: int) -> bytes:
+    """The bytes of a regular file, at most one more than the cap. Raises OSError."""
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):  # it was swapped after it was listed
+            raise OSError("no longer a regular file")
+        pieces = []
+        missing = min(status.st_size, MAX_FILE_BYTES) + 1  # one more: the file may have grown
+        while missing and (piece := os.read(descriptor, missing)):
+            pieces.append(piece)
+            missing -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob | None:
+    """The file, when it is a wanted regular one; else None, with a rejection unless it is just unwanted."""
+    if not stat.S_ISREG(status.st_mode):
+        gate.refuse_kind(raw, _KINDS.get(stat.S_IFMT(status.st_mode), "special file"))
+        return None
+    path = gate.admitted(raw, status.st_size)
+    if path is None:
+        return None
+    try:
+        data = _content(_joined(root, raw), _READ_FLAGS)
+    except OSError as err:
+        gate.refuse("unreadable", path, f"{err.strerror or err}")
+        return None
+    if len(data) > MAX_FILE_BYTES:
+        gate.refuse("too_large", path, f"a file of more than {MAX_FILE_BYTES} bytes, which are read at most")
+        return None
+    return Blob(path=path, data=data)
+
+
+def _entries(root: bytes, folder: bytes, gate: Gate) -> list[tuple[bytes, os.stat_result, bool]]:
+    """What a folder holds but `.git`, last name first: the walk is a stack."""
+    found = []
+    try:
+        with os.scandir(_joined(root, folder)) as entries:
+            for entry in entries:
+                if entry.name == b".git":
+                    continue
+                gate.count()
+                status = entry.stat(follow_symlinks=False)
+                found.append((_joined(folder, entry.name), status, stat.S_ISDIR(status.st_mode)))
+    except OSError as err:
+        gate.refuse("unreadable", os.fsdecode(folder), f"{err.strerror or err}")
+    found.sort(key=lambda each: each[0], reverse=True)
+    return found
+
+
+def directory_files(path: Path, gate: Gate) -> Iterator[Blob]:
+    """The wanted files below a folder, sorted by path component; memory of the folders on the way."""
+    root = os.fsencode(path)
+    waiting = _entries(root, b"", gate)
+    while waiting:
+        raw, status, is_folder = waiting.pop()
+        if not is_folder:
+            blob = _blob(root, raw, gate, status)
+            if blob is not None:
+                yield blob
+        elif raw.count(b"/") + 1 >= MAX_DEPTH:
+            gate.refuse("unsafe_path", os.fsdecode(raw), f"a folder more than {MAX_DEPTH} deep; not entered")
+        else:
+            waiting += _entries(root, raw, gate)
+
+
+def single_file(path: Path, gate: Gate) -> Iterator[Blob]:
+    """One file by its name alone. The path itself may be a link: the user named it."""
+    gate.count()
+    target = path.resolve()
+    blob = _blob(os.fsencode(target.parent), os.fsencode(target.name), gate, target.stat())
+    if blob is not None:
+        yield Blob(path=path.name, data=blob.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import UsageError
-from equipoise.spec.torch_model.counted import Counted, Cut, GradientBucket, LayerCount
+from equipoise.spec.torch_model.count import Counted, Cut, GradientBucket, LayerCount
 from equipoise.spec.torch_model.factory import Factory, load_factory
 
 if TYPE_CHECKING:

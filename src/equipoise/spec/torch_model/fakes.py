@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from equipoise.errors import SpecError
-from equipoise.spec.torch_model.attention import attention
+from equipoise.spec.torch_model.flop import attention
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.spec.torch_model.attention import attention_shape, is_attention
-from equipoise.spec.torch_model.flop import operation_flop
+from equipoise.spec.torch_model.flop import attention_shape, is_attention, operation_flop
 
 if TYPE_CHECKING:
-    from equipoise.spec.torch_model.counted import AttentionShape
+    from equipoise.spec.torch_model.count import AttentionShape
 
 LOSS = "(loss)"
 OWN_NAMESPACES = {"aten", "prims", "prim", "higher_order"}

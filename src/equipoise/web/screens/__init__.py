@@ -3,13 +3,13 @@
 from typing import Final
 
 from equipoise.web.screen import Screen
-from equipoise.web.screens import accuracy, compare, decide, runs, study
+from equipoise.web.screens import decide, evidence, runs
 
 SCREENS: Final[tuple[Screen, ...]] = (
-    study.SCREEN,
-    compare.SCREEN,
+    evidence.STUDY_SCREEN,
+    evidence.COMPARE_SCREEN,
     decide.PLAN,
     runs.SCREEN,
     decide.ADVICE,
-    accuracy.SCREEN,
+    evidence.ACCURACY_SCREEN,
 )

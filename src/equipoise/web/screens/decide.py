@@ -9,9 +9,9 @@ from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.solve_for import solve_for
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.reach import REACH
-from equipoise.runs.chosen import tables
-from equipoise.web.answer import Answer, shown
-from equipoise.web.asked import AskedRuns
+from equipoise.runs.embedded import tables
+from equipoise.web.address import AskedRuns
+from equipoise.web.answers import Answer, shown
 from equipoise.web.controls import Control, Given
 from equipoise.web.question import AskedQuestion, question, question_controls
 from equipoise.web.screen import Screen

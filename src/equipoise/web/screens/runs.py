@@ -4,18 +4,18 @@ import time
 from pathlib import Path
 from typing import Final
 
-from equipoise.advice.measured.sweep_now import sweep_now
-from equipoise.advice.measured.watched_now import watched_now
-from equipoise.bench.under_way import UnderWay, folders_below, is_watched, under_way
-from equipoise.bench.watching.now import RunFiles, latest_step, runs_files
+from equipoise.bench.store import UnderWay, folders_below, is_watched, under_way
+from equipoise.bench.watching.rows import RunFiles, latest_step, runs_files
+from equipoise.diagnose.sweeps import sweep_now
+from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.report.format import count, plural, printable
 from equipoise.report.markup import Html, element
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
-from equipoise.report.words import count, plural, printable
 from equipoise.units import format_duration
-from equipoise.web.answer import Answer, shown
-from equipoise.web.asked import AskedRuns
+from equipoise.web.address import AskedRuns
+from equipoise.web.answers import Answer, shown
 from equipoise.web.controls import Choice, Control, Given, Select, first
 from equipoise.web.screen import Live, Screen
 from equipoise.web.sources import Sources

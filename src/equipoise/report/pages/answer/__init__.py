@@ -3,11 +3,9 @@
 from typing import Final
 
 from equipoise.decide.answer import Alternative, Answer
-from equipoise.report.blocks import Block, Bullets, Prose, note, prose, strong
-from equipoise.report.page import Page
+from equipoise.report.blocks import Block, Bullets, Page, Prose, Section, note, prose, strong
+from equipoise.report.format import plural, printable
 from equipoise.report.pages.answer import basis, compare, head, resources
-from equipoise.report.section import Section
-from equipoise.report.words import plural, printable
 
 _MOST_ALTERNATIVES: Final = 2
 _MOST_SIZES: Final = 5  # of the short form

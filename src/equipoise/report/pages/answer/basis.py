@@ -20,10 +20,10 @@ from equipoise.report.blocks import (
     note,
     prose,
 )
-from equipoise.report.evidence import Evidence, evidence_of
+from equipoise.report.format import ABSENT, capital, count, printable, sentence
+from equipoise.report.json import Evidence, evidence_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.answer.head import chip_of
-from equipoise.report.words import ABSENT, capital, count, printable, sentence
 from equipoise.spec.cluster import Link
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.units import MICROSECOND_S, format_percent, format_si

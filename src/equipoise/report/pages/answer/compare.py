@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Final
 
-from equipoise.decide.answer import Alternative, Answer, Flip
-from equipoise.decide.candidate import Candidate
-from equipoise.decide.estimate import EstimatorName
+from equipoise.decide.answer import Alternative, Answer, Candidate, EstimatorName, Flip
 from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -24,8 +22,8 @@ from equipoise.report.blocks import (
     strong,
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, series_mark
+from equipoise.report.format import ABSENT, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.head import SHORT, chip_of, point_words, same_group, title_of
-from equipoise.report.words import ABSENT, capital, count, listed, printable, sentence
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
 
 ESTIMATORS: Final[dict[EstimatorName, str]] = {

@@ -6,14 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from equipoise.decide.answer import Answer, TimeValue
-from equipoise.decide.candidate import Candidate, Constraint, ConstraintName
-from equipoise.decide.estimate import Grade
+from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
 from equipoise.economics.owning import Ownership
 from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
-from equipoise.report.words import TIMES, capital, count, listed, plural, printable, sentence
+from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.units import format_count, format_percent, format_si, format_step
 

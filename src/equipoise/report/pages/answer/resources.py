@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.answer import Answer, Renting
-from equipoise.decide.candidate import Candidate
+from equipoise.decide.answer import Answer, Candidate, Renting
 from equipoise.economics.owning import Ownership
 from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
@@ -23,11 +22,10 @@ from equipoise.report.blocks import (
     strong,
 )
 from equipoise.report.charts import BarChart
+from equipoise.report.format import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
+from equipoise.report.pages.answer.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.report.pages.answer.compare import members_of_choice
 from equipoise.report.pages.answer.head import chip_of
-from equipoise.report.stacked import Stack
-from equipoise.report.tornado import moving, tornado_figure, tornado_table
-from equipoise.report.words import ABSENT, DASH, accelerator_name, capital, count, listed, ratio, sentence
 from equipoise.stats import Interval
 from equipoise.units import (
     MICROSECOND_S,

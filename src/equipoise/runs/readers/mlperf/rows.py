@@ -1,21 +1,89 @@
-"""Entries to rows of the tables `runs` and `scores`: names mapped, runs judged, scores and means computed."""
+"""The reader of MLPerf Training rounds.
+
+Entries to rows of `runs` and `scores`, judged, scored and averaged.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from equipoise.runs.reader import Rejection, Row, Tally
-from equipoise.runs.readers.mlperf.convergence import stated_progress
-from equipoise.runs.readers.mlperf.entries import Entry, Log
-from equipoise.runs.readers.mlperf.log import LogFacts
-from equipoise.runs.readers.mlperf.names import MAX_NAME_CHARACTERS, Names
-from equipoise.runs.readers.mlperf.power import Energy, entry_energy, run_energy
-from equipoise.runs.readers.mlperf.system import SystemFacts
+from equipoise.runs.reader import Blob, Reader, Reading, Rejection, Row, SourceFacts, Tally
+from equipoise.runs.readers.mlperf.entries import (
+    MAX_JSON_BYTES,
+    Entry,
+    Log,
+    ScalingFacts,
+    collect,
+    file_kind,
+    looks_like_log,
+)
+from equipoise.runs.readers.mlperf.log import LogFacts, Progress, read_log
+from equipoise.runs.readers.mlperf.power import (
+    Energy,
+    Meter,
+    entry_energy,
+    node_meter,
+    run_energy,
+    switch_meter,
+)
+from equipoise.runs.readers.mlperf.system import (
+    MAX_NAME_CHARACTERS,
+    Names,
+    SummaryFacts,
+    SystemFacts,
+    read_scaling,
+    read_summary,
+    read_system,
+)
 from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, Score, score
-from equipoise.spec import names as spellings
+from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
 from equipoise.units import HOUR_S, MINUTE_S
+
+# Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
+# Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
+_CHECKPOINT_TARGETS = {"FID": (0.0, 90.0), "CLIP": (0.15, 1.0)}
+
+
+def _checkpoint(log: LogFacts) -> Progress | None:
+    """The first checkpoint with all metrics within their targets; None where no metrics are logged apart."""
+    results: dict[float, dict[str, float]] = {}
+    reached: dict[float, Progress] = {}
+    for metric in log.metrics:
+        at = metric.progress.get("samples_count", metric.progress.get("step_num"))
+        if at is not None and metric.name in _CHECKPOINT_TARGETS:
+            results.setdefault(at, {})[metric.name] = metric.value
+            reached[at] = metric.progress
+    for at in sorted(results):
+        if all(
+            name in results[at] and low <= results[at][name] <= high
+            for name, (low, high) in _CHECKPOINT_TARGETS.items()
+        ):
+            return reached[at]
+    return None
+
+
+def stated_progress(log: LogFacts) -> dict[str, float]:
+    """What a log states about the end of training, by the names of its own keys."""
+    stated = dict(_checkpoint(log) or log.progress or {})
+    epochs = _early_epochs(log)
+    if epochs is not None:
+        stated["epoch_num"] = epochs
+    if log.train_samples is not None:
+        stated["train_samples"] = log.train_samples
+    return stated
+
+
+def _early_epochs(log: LogFacts) -> float | None:
+    """Epochs trained, where they are numbered by `epoch` (v0.5): from 0 or 1, some evaluations one behind."""
+    numbered = log.progress.get("epoch") if log.progress else None
+    if numbered is None:
+        return None
+    last = numbered if log.last_train_epoch is None else max(numbered, log.last_train_epoch)
+    return last if log.first_train_epoch == 1 else last + 1
+
 
 # Time from the first `init_start` to `init_stop` that the rules allow; from v2.0 on, open submissions may
 # compile for longer. Source: mlperf-logging, compliance checker, common.yaml of each round.
@@ -252,3 +320,97 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
         "source_uri": entry.uri,
         "source_line": entry.logs[0].facts.run_stop_line if entry.logs else None,
     }
+
+
+Fact: TypeAlias = LogFacts | SystemFacts | SummaryFacts | ScalingFacts | Meter | Rejection
+
+
+def wanted(path: str, size: int) -> bool:
+    """Whether a file may hold results, a description of a system, a scaling factor or power readings."""
+    return file_kind(path) is not None and (size <= MAX_JSON_BYTES or not path.lower().endswith(".json"))
+
+
+def passed_over(path: str) -> Rejection | None:
+    """Why a text file among the results is not read as a log."""
+    if file_kind(path) is not None or not looks_like_log(path):
+        return None
+    return Rejection(kind="not_a_result", where=path, detail="not named result_*.txt: no log of a scored run")
+
+
+def parse(blob: Blob) -> Fact:
+    """The facts of one file; a file that the user named himself is read as a log whatever its name."""
+    match file_kind(blob.path):
+        case "system" | "entry":
+            return read_system(blob.data) or Rejection(
+                kind="unreadable_system",
+                where=blob.path,
+                detail="neither JSON nor a text of key: value lines",
+            )
+        case "summary":
+            return read_summary(blob.data) or Rejection(
+                kind="unreadable_summary", where=blob.path, detail="not a JSON list of results"
+            )
+        case "scaling":
+            return ScalingFacts(factor=read_scaling(blob.data))
+        case "node_power":
+            return node_meter(blob.data)
+        case "switch_power":
+            return switch_meter(blob.data)
+        case _:
+            return read_log(blob.data)
+
+
+def _entry_ids(entries: Sequence[JudgedEntry]) -> list[str]:
+    """A unique name each: round, organisation, system, workload; the folder where that is not enough."""
+    names: list[str] = []
+    seen: set[str] = set()
+    for each in entries:
+        columns = each.columns
+        parts = [columns["campaign"], columns["submitter"], columns["system"], columns["workload"]]
+        name = "/".join(str(part) for part in parts if part is not None)
+        if name in seen:
+            name = f"{name}@{each.entry.uri}"
+        while name in seen:
+            name += "+"
+        seen.add(name)
+        names.append(name)
+    return names
+
+
+def _note_identical_logs(entries: Sequence[Entry], rejected: Tally) -> None:
+    """Warn of logs that are the same run twice; both are kept, as the official scoring keeps them."""
+    first: dict[tuple[str, bytes], str] = {}
+    for entry in entries:
+        for log in entry.logs:
+            if log.facts.num_events == 0:
+                continue
+            uri = f"{entry.uri}/{log.name}"
+            other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
+            if other != uri:
+                rejected.add(
+                    Rejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}")
+                )
+
+
+def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> Reading:
+    """The rows of both tables from the facts of all sources, sorted by entry."""
+    rejected = Tally()
+    names = Names(catalogue=catalogue)
+    entries, num_runs_rejected = collect(sources, rejected)
+    _note_identical_logs(entries, rejected)
+    found = [judged(entry, names, rejected) for entry in entries]
+    runs: list[Row] = []
+    scores: list[Row] = []
+    for each, entry_id in zip(found, _entry_ids(found), strict=True):
+        runs += run_rows(each, names)
+        scores.append(score_row(each, entry_id))
+    return Reading(
+        runs=runs,
+        scores=scores,
+        num_runs_rejected=num_runs_rejected,
+        rejected=rejected,
+        unknown_names=names.rows(),
+    )
+
+
+MLPERF = Reader(name="mlperf", wanted=wanted, passed_over=passed_over, parse=parse, assemble=assemble)

@@ -1,1 +1,0 @@
-"""What to do: theory meets measured and published evidence here, and only here."""

@@ -1,1 +1,0 @@
-"""What do the links mean? Topologies and collectives as rates, verdicts and sentences."""

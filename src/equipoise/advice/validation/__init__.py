@@ -1,1 +1,0 @@
-"""How wrong is the model? Predictions held against measurements that it was not fitted to."""

@@ -1,0 +1,346 @@
+"""JSON documents of timed collectives.
+
+Those written here, those of nccl-tests -J, and fitted ones read back.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from statistics import median
+from typing import Any
+
+import orjson
+
+from equipoise.bench.collectives.records import OPERATIONS, WIDTH_BYTES, Reading, Run, Timing, bus_fraction
+from equipoise.bench.collectives.text import PROGRAMS, Found, Printed, Row, Side, Table
+from equipoise.errors import DataError
+from equipoise.runs.reader import Rejection, Tally
+from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
+
+MEASURED_SCHEMA = "equipoise.timed_collectives/1"
+_REDUCING = ("all_reduce", "reduce_scatter")
+_DOCUMENT_MOST_BYTES = 1024 * GIB
+_MOST_RANKS = 1_000_000
+_MOST_NAMED = 4
+
+
+def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
+    """One result of the document: a size of an operation, in one start of the processes.
+
+    row: as timed.py leaves it, with `start`.
+    """
+    operation, size = row["operation"], row["payload_bytes"]
+    seconds = median(row["seconds"])
+    parts = 1 if operation in {"all_reduce", "broadcast", "send"} else num_ranks
+    rate = size / seconds / SI_PREFIXES["G"]
+    return {
+        "operation": operation,
+        "start": row["start"],
+        "size": size,
+        "count": size // WIDTH_BYTES // parts,
+        "type": "float",
+        "redop": "sum" if operation in _REDUCING else None,
+        "in_place" if operation in {"all_reduce", "broadcast"} else "out_of_place": {
+            "time": seconds / MICROSECOND_S,
+            "alg_bw": rate,
+            "bus_bw": rate * bus_fraction(operation, num_ranks),
+            "nwrong": row["num_wrong"],
+        },
+        "num_calls": row["num_calls"],
+        "is_steady": row["is_steady"],
+        "cpu_fraction": median(row["cpu_fraction"]),
+        "rounds_s": row["seconds"],
+    }
+
+
+def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
+    """The runs of a document: one an operation.
+
+    where: names it. Raises DataError for what is not as it is written.
+    """
+    rejected, notes = Tally(), list[str]()
+    by_operation: dict[str, list[Timing]] = {}
+    restless: list[str] = []
+    try:
+        num_ranks = _document_whole(document["num_ranks"], _MOST_RANKS)
+        num_nodes = _document_whole(document["num_nodes"], _MOST_RANKS)
+        for number, result in enumerate(document["results"], 1):
+            timing = _timing(result, number, num_ranks, num_nodes)
+            name = f"{timing.operation} of {timing.payload_bytes} bytes"
+            if timing.num_wrong:
+                detail = f"{name} came out wrong: its time says nothing"
+                rejected.add(Rejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
+                continue
+            by_operation.setdefault(timing.operation, []).append(timing)
+            if not result["is_steady"]:
+                restless.append(name)
+        for operation, reason in document["refused"].items():
+            detail = f"{operation}: {str(reason)[:300]}"
+            kind = f"refused {operation}"
+            rejected.add(Rejection(kind=kind, where=where, detail=detail))
+        backend, device = str(document["backend"])[:16], document["device_name"]
+        link = document["link"]
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise DataError(
+            f"{where}: {type(err).__name__}: {err}; expected what "
+            "`equipoise collectives --measure --out` wrote"
+        ) from err
+    if restless:
+        named = ", ".join(list(dict.fromkeys(restless))[:_MOST_NAMED])
+        notes.append(f"never took as long twice while warming up: {named}")
+    runs = [
+        Run(
+            file=where,
+            number=number,
+            operation=operation,
+            num_ranks=num_ranks,
+            num_nodes=num_nodes,
+            device=None if device is None else str(device)[:256],
+            timings=tuple(timings),
+            backend=backend,
+            link=None if link is None else str(link)[:40],
+        )
+        for number, (operation, timings) in enumerate(by_operation.items(), 1)
+    ]
+    return Reading(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
+
+
+def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
+    operation = result["operation"]
+    if operation not in OPERATIONS:
+        raise ValueError(f"operation {str(operation)[:40]!r}")
+    sides = [result.get("out_of_place"), result.get("in_place")]
+    seconds = [None if side is None else _seconds(side["time"]) for side in sides]
+    share = float(result["cpu_fraction"])
+    if seconds == [None, None] or not 0 <= share < _MOST_RANKS:
+        raise ValueError(f"result {number}")
+    return Timing(
+        operation=operation,
+        payload_bytes=_document_whole(result["size"], _DOCUMENT_MOST_BYTES),
+        num_ranks=num_ranks,
+        num_nodes=num_nodes,
+        out_of_place_s=seconds[0],
+        in_place_s=seconds[1],
+        redop=result["redop"],
+        dtype=str(result["type"])[:16],
+        num_wrong=max(int(side["nwrong"]) for side in sides if side is not None),
+        line=number,
+        cpu_fraction=share,
+    )
+
+
+def _seconds(time_us: float) -> float:
+    seconds = float(time_us) * MICROSECOND_S
+    if not 0 < seconds < _MOST_RANKS:
+        raise ValueError(f"time {time_us!r}")
+    return seconds
+
+
+def _document_whole(value: object, most: int) -> int:
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
+    return value
+
+
+FITTED_SCHEMA = "equipoise.collectives/1"
+_MOST_FITS, _MOST_REGIMES = 1000, 100
+_TEXT = 256
+
+
+def reading_of_fits(document: Mapping[str, Any], *, where: str) -> Reading:
+    """The runs of a document, one a fit: a time at the ends of each range of sizes, and at each octave
+    between.
+
+    where: names it. Raises DataError for what is not as it is printed.
+    """
+    try:
+        runs = tuple(_run(fit, number, where) for number, fit in enumerate(document["fits"][:_MOST_FITS], 1))
+        rejected = Tally()
+        for each in document["rejected"][:_MOST_FITS]:
+            detail = str(each["first"])[:_TEXT]
+            refused = Rejection(kind=str(each["kind"])[:40], where=where, detail=detail)
+            rejected.add(refused, count=_fitted_document_whole(each["count"], _DOCUMENT_MOST_BYTES))
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
+        raise DataError(
+            f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"
+        ) from err
+    note = f"{where}: fits and not what was timed: times are of their lines"
+    return Reading(runs=runs, rejected=rejected, notes=(note,) if runs else ())
+
+
+def _run(fit: Mapping[str, Any], number: int, where: str) -> Run:
+    num_ranks, num_nodes = _fitted_document_whole(fit["num_ranks"]), fit["num_nodes"]
+    operation, device, backend = str(fit["operation"])[:40], fit["device"], fit.get("backend")
+    seconds: dict[int, float] = {}
+    for regime in fit["regimes"][:_MOST_REGIMES]:
+        rate = regime["byte_per_s"]
+        byte_s = 0.0 if rate is None else 1.0 / _positive(rate)
+        start_s = float(regime["latency_s"])
+        first, last = (
+            _fitted_document_whole(regime[name], _DOCUMENT_MOST_BYTES) for name in ("from_bytes", "to_bytes")
+        )
+        for size in _sizes(first, last):
+            seconds[size] = _positive(start_s + size * byte_s)
+    return Run(
+        file=str(fit.get("file") or where)[:_TEXT],
+        number=number,
+        operation=operation,
+        num_ranks=num_ranks,
+        num_nodes=None if num_nodes is None else _fitted_document_whole(num_nodes),
+        device=None if device is None else str(device)[:_TEXT],
+        backend=None if backend is None else str(backend)[:16],
+        timings=tuple(
+            Timing(
+                operation=operation,
+                payload_bytes=size,
+                num_ranks=num_ranks,
+                num_nodes=num_nodes,
+                out_of_place_s=took_s,
+                in_place_s=None,
+                redop=None,
+                dtype="float",
+                num_wrong=None,
+                line=number,
+                resolution=min(1.0, max(0.0, float(fit["log_sd"]))),
+            )
+            for size, took_s in sorted(seconds.items())
+        ),
+    )
+
+
+def _sizes(first: int, last: int) -> list[int]:
+    """The ends of a range, and every power of two between."""
+    octaves = range(first.bit_length(), last.bit_length())
+    return sorted({first, last, *(2**octave for octave in octaves if first < 2**octave < last)})
+
+
+def _fitted_document_whole(value: object, most: int = _MOST_RANKS) -> int:
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
+    return value
+
+
+def _positive(value: float) -> float:
+    number = float(value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{value!r} where a number above zero stands")
+    return number
+
+
+# Printed with %lf: six digits after the point, of microseconds and of GB/s.
+_HALF = 5e-7
+_SECRET = ("env",)
+_INFINITE = re.compile(r"(?<=:)-?(?:inf|nan)(?=[,}])")
+_JSON_MOST_BYTES = 2**62
+
+
+def looks_like_json(text: str) -> bool:
+    """Whether a file begins as a JSON object does."""
+    return text.lstrip("\ufeff \t\r\n").startswith("{")
+
+
+def document_in(text: str, *, where: str) -> dict[str, Any]:
+    """The document without the environment it was written in.
+
+    Raises DataError where the text is no JSON object, or neither of nccl-tests nor of `collectives`.
+    """
+    try:
+        # A rate over no time is printed as `inf`, which JSON does not have.
+        whole = orjson.loads(_INFINITE.sub("null", text.lstrip("\ufeff")))
+    except (orjson.JSONDecodeError, RecursionError) as err:
+        raise DataError(
+            f"{where}: broken or cut JSON ({err}); expected the whole file of `nccl-tests -J`, or its "
+            "text output"
+        ) from err
+    is_fits = isinstance(whole, dict) and whole.get("schema") == FITTED_SCHEMA
+    if not is_fits and not (isinstance(whole, dict) and isinstance(whole.get("results"), list)):
+        raise DataError(
+            f"{where}: JSON without a list `results`; expected what `nccl-tests -J FILE` writes, or "
+            "`equipoise collectives`"
+        )
+    return {key: value for key, value in whole.items() if key not in _SECRET}
+
+
+def tables_in_document(document: Mapping[str, Any]) -> Found:
+    """The one table of a document; lines are counted by result, from 1."""
+    config = document.get("config")
+    config = config if isinstance(config, dict) else {}
+    table = Table(programs=_programs(document), devices=_devices(config))
+    found = Found(tables=[table])
+    for number, result in enumerate(document["results"], 1):
+        try:
+            table.rows.append(_row(number, result))
+            table.is_host_time |= any("cpu_time" in _side_of(result, key) for key in _SIDES)
+        except (TypeError, ValueError, KeyError, OverflowError) as err:
+            found.broken.append((number, f"a result whose {err} is not as nccl-tests writes it"))
+    return found
+
+
+_SIDES = ("out_of_place", "in_place")
+
+
+def _programs(document: Mapping[str, Any]) -> list[str]:
+    arguments = document.get("args")
+    if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
+        return []
+    name = PurePath(arguments[0][:4096]).name.partition("_perf")[0]
+    return [PROGRAMS[name]] if name in PROGRAMS else []
+
+
+def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    """Host and name by rank. Of each process only the first rank is listed: the others are alike."""
+    listed = config.get("devices")
+    counts = [config.get(key, 1) for key in ("nthreads", "ngpus")]
+    num_each = (
+        counts[0] * counts[1] if all(type(each) is int and 0 < each <= _MOST_EACH for each in counts) else 1
+    )
+    found: dict[int, tuple[str, str]] = {}
+    for device in listed if isinstance(listed, list) else ():
+        if isinstance(device, dict) and type(device.get("rank")) is int:
+            each = (str(device.get("hostname"))[:256], str(device.get("device_info"))[:256])
+            found |= {device["rank"] + at: each for at in range(num_each) if device["rank"] + at not in found}
+    return found
+
+
+_MOST_EACH = 1024
+
+
+def _row(number: int, result: Mapping[str, Any]) -> Row:
+    sides = [_side(_side_of(result, key)) for key in _SIDES]
+    wrongs = [_side_of(result, key).get("nwrong") for key in _SIDES]
+    counted = [int(float(each)) for each in wrongs if each is not None]
+    size, count = result["size"], result["count"]
+    if not all(type(each) is int and 0 <= each < _JSON_MOST_BYTES for each in (size, count)):
+        raise ValueError("size or count")
+    root = result.get("root")
+    redop = result.get("redop")
+    return Row(
+        line=number,
+        payload_bytes=size,
+        count=count,
+        dtype=str(result["type"])[:16],
+        redop=str(redop)[:16] if redop else None,
+        root=None if root is None else int(root),
+        sides=(sides[0], sides[1]),
+        num_wrong=max(counted) if counted else None,
+    )
+
+
+def _side_of(result: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    side = result.get(key)
+    if side is not None and not isinstance(side, dict):
+        raise TypeError(key)
+    return side or {}
+
+
+def _side(values: Mapping[str, Any]) -> Side | None:
+    """One side; None where it was not run, or took what is no number (`nan`)."""
+    time_us = values.get("time", values.get("cpu_time"))
+    bus = values.get("bus_bw")
+    if not isinstance(time_us, int | float) or not isinstance(bus, int | float):
+        return None
+    return Side(
+        time_us=Printed(value=float(time_us), half=_HALF),
+        bus=Printed(value=float(bus), half=_HALF),
+    )

@@ -1,0 +1,244 @@
+"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network.
+
+No torch.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from equipoise.bench.environment import file_text
+from equipoise.bench.meters import Reading, Source, Sources
+from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
+
+_MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[bench]'"
+
+
+def nvml_sources(addresses: Sequence[str], library: Any = None) -> Sources:  # noqa: ANN401 - pynvml has no types
+    """The accelerators at these addresses on the PCI bus, or of these names, which begin with `GPU-`.
+
+    library: what answers as pynvml does; None for pynvml itself.
+    """
+    nvml, reason = _opened(library)
+    if nvml is None:
+        return Sources(reason=reason)
+    try:
+        handles = [_handle(nvml, address) for address in addresses]
+    except nvml.NVMLError as err:
+        return Sources(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
+    named = zip(addresses, handles, strict=True)
+    return Sources(found=tuple(_nvml_source(nvml, address, handle) for address, handle in named))
+
+
+def _opened(library: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - pynvml has no types
+    """NVML, ready to be asked, or None and why not."""
+    if library is None:
+        try:
+            library = import_module("pynvml")
+        except ModuleNotFoundError:
+            return None, _MISSING
+    try:
+        library.nvmlInit()  # counted: closing is left to the end of the process
+    except library.NVMLError as err:
+        return None, f"accelerators: NVML does not start ({err})"
+    return library, None
+
+
+def _handle(nvml: Any, address: str) -> Any:  # noqa: ANN401 - pynvml has no types
+    """The accelerator at an address on the PCI bus, or of that name."""
+    if address.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(address.encode())
+    return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+
+
+def _nvml_source(nvml: Any, address: str, handle: Any) -> Source:  # noqa: ANN401 - pynvml has no types
+    def asked(ask: Callable[[Any], float], factor: float) -> Reading | None:
+        def reading() -> float | None:
+            try:
+                return ask(handle) * factor
+            except nvml.NVMLError:
+                return None
+
+        return None if reading() is None else reading  # what it cannot tell now it never tells
+
+    return Source(
+        part=f"accelerator {address}",
+        meter="NVML",
+        counter_j=asked(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
+        power_w=asked(nvml.nvmlDeviceGetPowerUsage, MILLIWATT_W),
+        busy_fraction=asked(lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu, 0.01),
+    )
+
+
+def nvml_conditions(address: str, library: Any = None) -> dict[str, Any]:  # noqa: ANN401 - pynvml has no types
+    """Driver, clocks and power limit of one accelerator; None where not told."""
+    nvml, _ = _opened(library)
+    told: dict[str, Any] = dict.fromkeys(
+        ("driver", "accelerator_clock_hz", "accelerator_most_clock_hz", "accelerator_power_limit_w")
+    )
+    if nvml is None:
+        return told
+    try:
+        handle = _handle(nvml, address)
+        told["driver"] = nvml.nvmlSystemGetDriverVersion()
+        megahertz = SI_PREFIXES["M"]
+        told["accelerator_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
+        told["accelerator_most_clock_hz"] = (
+            nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
+        )
+        told["accelerator_power_limit_w"] = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLIWATT_W
+    except nvml.NVMLError:
+        return told
+    return told
+
+
+BUS = Path("/sys/bus/pci/devices")
+# Lines of pp_dpm_sclk: `1: 2100Mhz *`, the star beside the clock it has now.
+_CLOCK = re.compile(r"\d+:\s*(\d+)\s*mhz\s*\*", re.IGNORECASE)
+
+
+def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> Sources:
+    """The accelerators at these addresses on the PCI bus.
+
+    bus: a folder that looks like /sys/bus/pci/devices.
+    """
+    found = []
+    for address in addresses:
+        sensors = sorted((bus / address / "hwmon").glob("hwmon*"))
+        if not sensors:
+            return Sources(reason=f"accelerators: amdgpu shows no sensor of {address}")
+        found.append(_amdgpu_source(bus / address, sensors[0]))
+    return Sources(found=tuple(found))
+
+
+def _amdgpu_source(card: Path, sensor: Path) -> Source:
+    # Newer drivers name the reading of the moment `input`, older ones an average over some milliseconds.
+    power = next(
+        (sensor / name for name in ("power1_input", "power1_average") if (sensor / name).exists()), None
+    )
+    energy = sensor / "energy1_input"
+    busy = card / "gpu_busy_percent"
+    return Source(
+        part=f"accelerator {card.name}",
+        meter="amdgpu",
+        counter_j=_scaled(energy, MICROJOULE_J) if energy.exists() else None,
+        power_w=_scaled(power, MICROWATT_W) if power else None,
+        busy_fraction=_scaled(busy, 0.01) if busy.exists() else None,
+    )
+
+
+def _scaled(path: Path, factor: float) -> Reading:
+    def reading() -> float | None:
+        try:
+            return float(path.read_text(encoding="ascii")) * factor
+        except (OSError, ValueError):
+            return None
+
+    return reading
+
+
+def amdgpu_conditions(
+    address: str, bus: Path = BUS, driver: Path = Path("/sys/module/amdgpu/version")
+) -> dict[str, Any]:
+    """Driver and clock of one accelerator; None where not told."""
+    clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
+    return {
+        "driver": file_text(driver).strip() or None,
+        "accelerator_clock_hz": float(clock[1]) * SI_PREFIXES["M"] if clock else None,
+    }
+
+
+POWERCAP = Path("/sys/class/powercap")
+# Packages, and what lies below them. The same packages are shown again as intel-rapl-mmio.
+_ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
+# `core` and `uncore` are within their package, `psys` holds it; memory is counted beside it.
+_ADDED = re.compile(r"package-\d+(-die-\d+)?|dram")
+
+
+def rapl_sources(root: Path = POWERCAP) -> Sources:
+    """Every package and its memory.
+
+    root: a folder that looks like /sys/class/powercap.
+    """
+    if not root.is_dir():
+        return Sources(reason="processors: this kernel or virtual machine shows no energy counter (powercap)")
+    found, forbidden = [], 0
+    for zone, part in _zones(root):
+        try:
+            _number(zone / "energy_uj")
+            largest = _number(zone / "max_energy_range_uj")
+        except PermissionError:
+            forbidden += 1
+        except (OSError, ValueError):
+            continue
+        else:
+            found.append(_rapl_source(zone, part, largest))
+    if forbidden:
+        return Sources(reason="processors: only root may read their energy counters (powercap energy_uj)")
+    if not found:
+        return Sources(reason="processors: powercap shows no package that counts energy")
+    return Sources(found=tuple(found))
+
+
+def _zones(root: Path) -> Iterator[tuple[Path, str]]:
+    """Zones to add up, with a name for each."""
+    for zone in sorted(root.iterdir()):
+        name = _line(zone / "name")
+        if _ZONE.fullmatch(zone.name) and _ADDED.fullmatch(name):
+            above = _line(root / zone.name.rpartition(":")[0] / "name")
+            yield zone, f"{above} {name}" if name == "dram" else name
+
+
+def _rapl_source(zone: Path, part: str, largest: float) -> Source:
+    def counter_j() -> float | None:
+        try:
+            return _number(zone / "energy_uj") * MICROJOULE_J
+        except (OSError, ValueError):
+            return None
+
+    return Source(part=part, meter="RAPL", counter_j=counter_j, range_j=largest * MICROJOULE_J)
+
+
+def _number(path: Path) -> float:
+    return float(path.read_text(encoding="ascii"))
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+_LOOPBACK = "lo"
+# Of /proc/net/dev: after the name 8 numbers of what was received, then the bytes that were sent.
+_SENT = 8
+# InfiniBand counts words of four bytes (Linux Documentation/ABI/stable/sysfs-class-infiniband).
+_WORD_BYTES = 4
+
+
+def sent_bytes(processes: Path = Path("/proc"), system: Path = Path("/sys")) -> dict[str, int]:
+    """Bytes sent so far by network: `wire` over all interfaces but the loopback, and `loopback`.
+
+    Bridges and bonds are left out: what they send is counted at the interfaces below them. InfiniBand, which
+    the kernel does not see sending, is counted by its ports.
+    """
+    sent = {"wire": _infiniband_bytes(system / "class" / "infiniband"), "loopback": 0}
+    for line in file_text(processes / "self" / "net" / "dev").splitlines():
+        name, colon, numbers = line.strip().partition(":")
+        fields = numbers.split()
+        if not colon or len(fields) <= _SENT or not fields[_SENT].isdigit():
+            continue
+        shown = system / "class" / "net" / name
+        if name == _LOOPBACK:
+            sent["loopback"] += int(fields[_SENT])
+        elif not (shown / "bridge").exists() and not (shown / "bonding").exists():
+            sent["wire"] += int(fields[_SENT])
+    return sent
+
+
+def _infiniband_bytes(root: Path) -> int:
+    words = (file_text(path).strip() for path in root.glob("*/ports/*/counters/port_xmit_data"))
+    return sum(int(each) for each in words if each.isdigit()) * _WORD_BYTES

@@ -1,0 +1,305 @@
+"""The devices that ranks compute on: how they are taken, exchanged over, waited for and read.
+
+No torch until one is used.
+"""
+
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from equipoise.bench import counters
+from equipoise.errors import UsageError
+from equipoise.units import MILLISECOND_S
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Clock(Protocol):
+    """Tells when the work given to a device up to a point was done, without waiting for it."""
+
+    def now(self) -> Any:  # noqa: ANN401 - a number or an event; only `moments` reads it
+        """A stamp of this point in the program."""
+
+    def moments(self, stamps: Sequence[Any]) -> list[float]:
+        """Seconds from the first stamp to each; waits until the last is reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A kind of device; functions are called in the process of the rank, after its cores are set.
+
+    backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
+    refusal: why it cannot compute in a precision; None where it can. bind: of the rank's number on its node,
+    the device it has for itself from now on; raises UsageError where there is none. synchronise: returns
+    when all work given to it is done. settle: sets what arithmetic of a precision means.
+    restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: what tells it
+    from all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
+    """
+
+    name: str
+    backend: str
+    activities: tuple[str, ...]
+    why_not: Callable[[], str | None]
+    refusal: Callable[[str], str | None]
+    bind: Callable[[int], "torch.device"]
+    settle: Callable[[str], None]
+    synchronise: Callable[[], None]
+    clock: Callable[[], Clock]
+    restart_peak: Callable[[], None]
+    memory: Callable[[], Mapping[str, int]]
+    address: Callable[["torch.device"], str | None]
+    conditions: Callable[["torch.device"], Mapping[str, Any]]
+
+
+_KIB = 1024
+_STATUS = Path("/proc/self/status")
+
+
+class HostClock:
+    """The processor's own clock: a program that has come to a point has done all before it."""
+
+    now = staticmethod(perf_counter)
+
+    def moments(self, stamps: Sequence[float]) -> list[float]:
+        """Seconds from the first stamp to each."""
+        return [stamp - stamps[0] for stamp in stamps]
+
+
+def _cpu_why_not() -> str | None:
+    return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
+
+
+def _cpu_refusal(precision: str) -> str | None:
+    if precision == "tf32":
+        return (
+            "tf32 is arithmetic of NVIDIA's and AMD's matrix units; a processor has none: take fp32 or bf16"
+        )
+    return None
+
+
+def _cpu_bind(local_rank: int) -> "torch.device":
+    del local_rank  # its cores were set before torch was loaded
+    import torch  # noqa: PLC0415 - after the cores are set
+
+    return torch.device("cpu")
+
+
+def _cpu_restart_peak() -> None:
+    """Have the kernel count the peak from now on, where it lets a process ask for that."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _cpu_memory() -> Mapping[str, int]:
+    """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
+    told = dict(line.split(":", 1) for line in _status().splitlines() if ":" in line)
+    counted = {name: int(told[key].split()[0]) * _KIB for name, key in _KEYS if key in told}
+    if "peak" not in counted:
+        counted["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    return counted
+
+
+# Names of the kernel: resident set now, and its high-water mark.
+_KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
+
+
+def _status() -> str:
+    try:
+        return _STATUS.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _cpu_conditions(place: "torch.device") -> Mapping[str, Any]:
+    del place
+    return {}  # the processor is recorded with its machine
+
+
+CPU = Device(
+    name="cpu",
+    backend="gloo",
+    activities=("CPU",),
+    why_not=_cpu_why_not,
+    refusal=_cpu_refusal,
+    bind=_cpu_bind,
+    settle=lambda _precision: None,
+    synchronise=lambda: None,
+    clock=HostClock,
+    restart_peak=_cpu_restart_peak,
+    memory=_cpu_memory,
+    address=lambda _place: None,
+    conditions=_cpu_conditions,
+)
+
+
+class EventClock:
+    """Events in the stream that computes; each is reached when all work given before it is done."""
+
+    def now(self) -> tuple[float, Any]:
+        """When the host came to this point, and the event that the device will reach."""
+        import torch  # noqa: PLC0415 - loaded by now
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return perf_counter(), event
+
+    def moments(self, stamps: Sequence[tuple[float, Any]]) -> list[float]:
+        """Seconds from the first stamp to each, on the device's clock; waits for the last."""
+        if not stamps:
+            return []
+        stamps[-1][1].synchronize()
+        first = stamps[0][1]
+        return [first.elapsed_time(event) * MILLISECOND_S for _, event in stamps]
+
+
+def _cuda_why_not() -> str | None:
+    if not find_spec("torch"):
+        return "torch is not installed: pip install 'equipoise[torch]'"
+    import torch  # noqa: PLC0415 - torch takes seconds
+    import torch.distributed as dist  # noqa: PLC0415 - likewise
+
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or getattr(torch.version, "hip", None)
+        told = "finds no accelerator" if built else "was built without CUDA and ROCm"
+        return f"torch {torch.__version__} {told}; take --device cpu or install a torch built for yours"
+    return None if dist.is_nccl_available() else "torch was built without NCCL and RCCL"
+
+
+def _cuda_refusal(precision: str) -> str | None:
+    import torch  # noqa: PLC0415 - torch takes seconds
+
+    name = torch.cuda.get_device_name()
+    if precision == "tf32" and not torch.cuda.is_tf32_supported():
+        return f"{name} has no tf32; take fp32 or bf16"
+    if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return f"{name} has no bf16; take fp32"
+    return None
+
+
+def own_index(local_rank: int, num_visible: int) -> int:
+    """Which of the accelerators that a rank sees is its own.
+
+    A scheduler may show each rank its own alone: then it is the first whatever the rank's number.
+    Raises UsageError when there are too few.
+
+    >>> own_index(3, 8), own_index(3, 1)
+    (3, 0)
+    """
+    if num_visible == 1:
+        return 0
+    if local_rank >= num_visible:
+        raise UsageError(
+            f"rank {local_rank} of this node sees {num_visible} accelerators; take at most "
+            f"{num_visible} ranks a node"
+        )
+    return local_rank
+
+
+def _cuda_bind(local_rank: int) -> "torch.device":
+    import torch  # noqa: PLC0415 - after the cores are set
+
+    place = torch.device("cuda", own_index(local_rank, torch.cuda.device_count()))
+    torch.cuda.set_device(place)
+    return place
+
+
+def _settle(precision: str) -> None:
+    """fp32 means it: torch's convolutions take tf32 unless told not to."""
+    import torch  # noqa: PLC0415 - loaded by now
+
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def _synchronise() -> None:
+    import torch  # noqa: PLC0415 - loaded by now
+
+    torch.cuda.synchronize()
+
+
+def _cuda_restart_peak() -> None:
+    import torch  # noqa: PLC0415 - loaded by now
+
+    torch.cuda.reset_peak_memory_stats()
+
+
+def _cuda_memory() -> Mapping[str, int]:
+    """What tensors take now and took at most, and what torch's allocator held at most."""
+    import torch  # noqa: PLC0415 - loaded by now
+
+    return {
+        "now": torch.cuda.memory_allocated(),
+        "peak": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+    }
+
+
+def _address(place: "torch.device") -> str | None:
+    import torch  # noqa: PLC0415 - loaded by now
+
+    return address_of(torch.cuda.get_device_properties(place))
+
+
+def address_of(told: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
+    """The address on the PCI bus, as the kernel writes it; where torch tells none, NVIDIA's own name."""
+    if hasattr(told, "pci_bus_id"):
+        return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}.0"
+    return f"GPU-{told.uuid}" if hasattr(told, "uuid") else None
+
+
+def _cuda_conditions(place: "torch.device") -> Mapping[str, Any]:
+    import torch  # noqa: PLC0415 - loaded by now
+
+    told = torch.cuda.get_device_properties(place)
+    rocm = getattr(torch.version, "hip", None)
+    address = _address(place) or ""
+    return {
+        "accelerator": told.name,
+        "accelerator_memory_bytes": told.total_memory,
+        "cuda": torch.version.cuda,
+        "rocm": rocm,
+        "collectives": ".".join(map(str, torch.cuda.nccl.version())),
+        **(counters.amdgpu_conditions(address) if rocm else counters.nvml_conditions(address)),
+    }
+
+
+CUDA = Device(
+    name="cuda",
+    backend="nccl",
+    activities=("CPU", "CUDA"),
+    why_not=_cuda_why_not,
+    refusal=_cuda_refusal,
+    bind=_cuda_bind,
+    settle=_settle,
+    synchronise=_synchronise,
+    clock=EventClock,
+    restart_peak=_cuda_restart_peak,
+    memory=_cuda_memory,
+    address=_address,
+    conditions=_cuda_conditions,
+)
+
+DEVICES = (CPU, CUDA)
+
+
+def device(name: str) -> Device:
+    """The device of that name.
+
+    Raises UsageError listing those there are.
+
+    >>> device("cpu").backend
+    'gloo'
+    """
+    for found in DEVICES:
+        if found.name == name:
+            return found
+    raise UsageError(f"device {name!r}; expected one of {', '.join(each.name for each in DEVICES)}")
+
+
+__all__ = ["DEVICES", "Clock", "Device", "device"]

@@ -1,0 +1,246 @@
+"""Readings of power, energy and use over a window, and their combination over ranks and machines.
+
+No torch.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from statistics import fmean
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+from equipoise.units import format_percent
+
+Reading = Callable[[], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A part of a machine that draws power; readings are None where it does not answer.
+
+    part: its name on its machine. meter: what tells. counter_j: joules since some moment, which begins again
+    at zero beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
+    """
+
+    part: str
+    meter: str
+    counter_j: Reading | None = None
+    range_j: float = inf
+    power_w: Reading | None = None
+    busy_fraction: Reading | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The sources found, and why there is none, or not all, where that is so."""
+
+    found: tuple[Source, ...] = ()
+    reason: str | None = None
+
+
+def counted_j(readings_j: Sequence[float], range_j: float) -> float:
+    """Joules between the first and the last reading of a counter.
+
+    readings_j: in order of time. range_j: the counter begins again at zero beyond it.
+    Assumes it begins again at most once between two readings.
+    Source: Linux Documentation/power/powercap, max_energy_range_uj.
+
+    >>> counted_j([90.0, 98.0, 4.0, 10.0], 100.0)
+    20.0
+    """
+    return sum(
+        later - earlier if later >= earlier else later - earlier + range_j
+        for earlier, later in pairwise(readings_j)
+    )
+
+
+def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
+    """Joules under power readings, which are joined by straight lines.
+
+    moments_s, power_w: (n_readings,), in order of time.
+    Assumes readings are of the moment; sensors that average over a while lag behind it.
+    Source: the trapezoidal rule.
+
+    >>> integrated_j([0.0, 2.0, 3.0], [100.0, 200.0, 0.0])
+    400.0
+    """
+    points = zip(moments_s, power_w, strict=True)
+    return sum((end - begun) * (low + high) / 2 for (begun, low), (end, high) in pairwise(points))
+
+
+def disagreement(counter_j: float, polled_j: float) -> float:
+    """How far polled power is from the counter, as a fraction of the counter.
+
+    Assumes a counter above zero. Source: definition.
+
+    >>> disagreement(200.0, 150.0)
+    0.25
+    """
+    return abs(polled_j - counter_j) / counter_j
+
+
+# Ten readings a second cost a thousandth of a core; sensors renew theirs about as often.
+PERIOD_S = 0.1
+# Counter and polled power of one accelerator that differ by more are told. Sensors are good to 5 %, and some
+# look at a part of the time only: Yang et al. 2023, arXiv 2312.02741.
+AGREED_FRACTION = 0.1
+# A window of fewer readings says nothing about agreement.
+_LEAST_READINGS = 20
+
+Series = tuple[list[float], list[float]]
+
+
+@dataclass(slots=True)
+class Readings:
+    """What one source said, each series with its moments."""
+
+    counter: Series = field(default_factory=lambda: ([], []))
+    power: Series = field(default_factory=lambda: ([], []))
+    busy: Series = field(default_factory=lambda: ([], []))
+
+
+class Sampler:
+    """Reads sources at the beginning, every period, and at the end, on a thread of its own."""
+
+    def __init__(self, sources: Sequence[Source], period_s: float = PERIOD_S) -> None:
+        """period_s: between readings."""
+        self._sources = sources
+        self._readings = [Readings() for _ in sources]
+        self._period_s = period_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._read()
+        if self._sources:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End with a last reading."""
+        self._over.set()
+        if self._sources:
+            self._thread.join()
+        self._read()
+
+    def _poll(self) -> None:
+        while not self._over.wait(self._period_s):
+            self._read()
+
+    def _read(self) -> None:
+        for source, seen in zip(self._sources, self._readings, strict=True):
+            _noted(source.counter_j, seen.counter)
+            _noted(source.power_w, seen.power)
+            _noted(source.busy_fraction, seen.busy)
+
+    def drawn(self) -> list[dict[str, Any]]:
+        """One record a source, after the end."""
+        return [drawn(*pair) for pair in zip(self._sources, self._readings, strict=True)]
+
+
+def _noted(ask: Reading | None, series: Series) -> None:
+    value = ask() if ask else None
+    if value is not None:
+        series[0].append(perf_counter())
+        series[1].append(value)
+
+
+def drawn(source: Source, readings: Readings) -> dict[str, Any]:
+    """Energy of one source: by its counter where it has one, else by its power; and what does not agree.
+
+    Assumes readings often enough that a counter begins again at most once between two.
+    Source: integrated.py.
+    """
+    counter = counted_j(readings.counter[1], source.range_j) if len(readings.counter[1]) > 1 else None
+    polled = integrated_j(*readings.power) if len(readings.power[1]) > 1 else None
+    told = None
+    if counter and polled and len(readings.power[1]) >= _LEAST_READINGS:
+        apart = disagreement(counter, polled)
+        if apart > AGREED_FRACTION:
+            told = (
+                f"{source.part}: polled power is {format_percent(apart)} from the energy counter, "
+                f"more than {format_percent(AGREED_FRACTION)}"
+            )
+    energy = polled if counter is None else counter
+    return {
+        "part": source.part,
+        "meter": f"{source.meter} {'power' if counter is None else 'counter'}"
+        if energy is not None
+        else None,
+        "energy_j": energy,
+        "counter_j": counter,
+        "polled_j": polled,
+        "busy_fraction": fmean(readings.busy[1]) if readings.busy[1] else None,
+        "num_readings": max(len(readings.counter[1]), len(readings.power[1])),
+        "disagreement": told,
+    }
+
+
+Share = Mapping[str, Any]  # what one rank read in the window
+
+
+def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
+    """How busy processors, accelerators and network were in the window.
+
+    shares: one a rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
+    that sent most: over wires where ranks see several networks, over the loopback where processors share
+    one; accelerators of one node exchange where no network counts, and one rank exchanges nothing: None.
+    Assumes one window. Source: definition; docs/measure/phases.md.
+    """
+    by_rank = [share["cpu_s"] / (share["wall_s"] * share["num_cores"]) for share in shares]
+    parts = [part for share in shares for part in share["drawn"]]
+    busy = [part["busy_fraction"] for part in parts if part["busy_fraction"] is not None]
+    networks = [share for share in shares if share["sent"] is not None]
+    kind = "wire" if len(networks) > 1 else "loopback" if len(shares) > 1 and not of_accelerators else None
+    return {
+        "cpu_fraction": fmean(by_rank),
+        "cpu_fraction_by_rank": by_rank,
+        "accelerator_fraction": fmean(busy) if busy else None,
+        "network": kind,
+        "network_byte_per_s": max(each["sent"][kind] / each["wall_s"] for each in networks) if kind else None,
+    }
+
+
+def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
+    """Joules of all machines in the window, or why they were not measured.
+
+    of_accelerators: ranks compute on some; then a sum without every one of them is none.
+    Assumes each part of a machine is read by one rank. Source: definition; docs/measure/phases.md.
+    """
+    metering = [share for share in shares if share["meters"]]
+    parts = [part for share in metering for part in share["drawn"]]
+    counted = [part for part in parts if part["energy_j"] is not None]
+    missing = sorted({reason for share in metering for reason in share["reasons"]})
+    missing += [f"{part['part']} did not answer" for part in parts if part["energy_j"] is None]
+    start = "accelerator" if of_accelerators else ""
+    lacking = any(reason.startswith(start) for reason in missing)
+    measured = bool(counted) and not lacking
+    return {
+        "energy_j": sum(part["energy_j"] for part in counted) if measured else None,
+        "meter": " + ".join(sorted({part["meter"] for part in counted})) if measured else None,
+        "reason": None if measured else "; ".join(missing) or "nothing here counts energy",
+        "left_out": missing if measured else [],
+        "disagreements": [part["disagreement"] for part in counted if part["disagreement"]],
+        "parts": [{**part, "node": share["node"]} for share in metering for part in share["drawn"]],
+    }
+
+
+def memory(shares: Sequence[Share]) -> dict[str, Any]:
+    """Peaks by rank, and their growth over what was there before the model."""
+    peaks = [share["memory"]["peak"] for share in shares]
+    before = [share["memory_before"] for share in shares]
+    reserved = [share["memory"].get("reserved") for share in shares]
+    return {
+        "memory_bytes": peaks,
+        "memory_growth_bytes": [
+            None if start is None else peak - start for peak, start in zip(peaks, before, strict=True)
+        ],
+        "memory_reserved_bytes": None if None in reserved else reserved,
+    }

@@ -1,0 +1,356 @@
+"""Methods that exchange gradients every update.
+
+The common step, DDP, accumulation, FSDP and compressed exchange.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from equipoise.bench.methods.method import Argument, OptimizerSettings
+from equipoise.bench.models import Trainee
+
+
+class TrainingStep:
+    """Runs batches through a module; every `num_accumulated` runs update, every `period` runs exchange."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        num_accumulated: int = 1,
+        exchange: Callable[[], None] | None = None,
+        exchange_every: int = 1,
+    ) -> None:
+        """module: what is called, wrapped or bare. exchange: called after updates."""
+        self.module = module
+        self.optimizer = optimizer
+        self.period = num_accumulated * exchange_every
+        self.marks: list[Callable[[str], None]] = []
+        self._trainee = trainee
+        self._loss = trainee.loss
+        self._is_plain = num_accumulated == 1 and exchange is None
+        self._num_accumulated = num_accumulated
+        self._exchange = exchange
+        self._num_runs = 0
+
+    def run(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The batch's loss on this rank, after forward, backward, and what of update and exchange is due."""
+        if self._is_plain and not self.marks:
+            # As anybody's loop: what else is called costs a step of a millisecond a percent.
+            loss = self._loss(self.module, batch)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            return loss
+        return self._run(batch)
+
+    def _run(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """A step that is marked, or that does not do all there is."""
+        self._num_runs += 1
+        updates = self._num_runs % self._num_accumulated == 0
+        # Only the last of the accumulated backward passes sends: it carries the sum of all.
+        waiting: Any = nullcontext() if updates else self.module.no_sync()
+        with waiting:
+            self._mark("forward")
+            loss = self._loss(self.module, batch)
+            self._mark("backward")
+            # Dividing by one would cost a short step a percent.
+            (loss / self._num_accumulated if self._num_accumulated > 1 else loss).backward()
+        if updates:
+            self._mark("optimizer")
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        if self._exchange is not None and self._num_runs % self.period == 0:
+            self._mark("communication")
+            self._exchange()
+        self._mark("rest")
+        return loss
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Every weight and buffer, whole, under its name in the bare model."""
+        state = self._trainee.model.state_dict()
+        return {name: whole(tensor.detach()).clone() for name, tensor in state.items()}
+
+    def close(self) -> None:
+        """Ends with equal weights on all ranks; gradients of an unfinished cycle are dropped."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._exchange is not None and self._num_runs % self.period:
+            self._exchange()
+        self.marks.clear()
+
+    def _mark(self, phase: str) -> None:
+        for mark in self.marks:
+            mark(phase)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, gathered if it is sharded."""
+    gathered = getattr(tensor, "full_tensor", None)
+    return tensor if gathered is None else gathered()
+
+
+def optimizer(settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of the weights that are trained."""
+    trained = [each for each in parameters if each.requires_grad]
+    if settings.name == "adamw":
+        return torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(
+        trained,
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def start_equal(model: nn.Module) -> None:
+    """Gives every rank the weights and buffers of rank 0, as DistributedDataParallel does by itself."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.data, src=0)
+
+
+def begin_single(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> TrainingStep:
+    """Steps on this rank's own batches."""
+    del name, rank, world_size, argument
+    return TrainingStep(trainee, trainee.model, optimizer(settings, trainee.model.parameters()))
+
+
+def begin_ddp(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> TrainingStep:
+    """Steps that average gradients; the argument is the bucket in MiB, torch's own choice without it."""
+    del rank, world_size
+    module = DistributedDataParallel(
+        trainee.model, bucket_cap_mb=argument, static_graph=name == "static_graph"
+    )
+    return TrainingStep(trainee, module, optimizer(settings, trainee.model.parameters()))
+
+
+def begin_accumulate(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> TrainingStep:
+    """Steps of which every `argument`-th sends gradients and updates."""
+    del name, rank, world_size
+    module = DistributedDataParallel(trainee.model)
+    return TrainingStep(
+        trainee,
+        module,
+        optimizer(settings, trainee.model.parameters()),
+        num_accumulated=int(argument or 1),
+    )
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The layers of a stack: what is gathered together, one ahead of its use."""
+    stacks = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
+    nested = {inner for stack in stacks for inner in stack.modules() if inner is not stack}
+    return [
+        block
+        for stack in stacks
+        if stack not in nested
+        for block in stack
+        if any(True for _ in block.parameters())
+    ]
+
+
+def begin_fsdp(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> TrainingStep:
+    """Steps on sharded weights; each layer of a stack is one unit, the rest of the model another."""
+    del name, rank, argument
+    model = trainee.model
+    start_equal(model)
+    device: torch.device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (world_size,))
+    for block in blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return TrainingStep(trainee, model, optimizer(settings, model.parameters()))
+
+
+_DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def begin_rounded(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> TrainingStep:
+    """Steps whose gradients cross the wire as `name`."""
+    del rank, argument
+    module = DistributedDataParallel(trainee.model)
+    dtype = _DTYPE[name]
+
+    # torch's own bf16 hook refuses without CUDA, although gloo adds bfloat16; one hook serves both types.
+    def hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        gradient = bucket.buffer()
+        # Divided before it is added, as torch does: a sum of many ranks could exceed float16's 65,504.
+        sent = gradient.div(world_size).to(dtype)
+        adding = dist.all_reduce(sent, async_op=True).get_future()
+
+        def restored(_done: object) -> torch.Tensor:
+            gradient.copy_(sent)
+            received: torch.Tensor = gradient
+            return received
+
+        return adding.then(restored)
+
+    module.register_comm_hook(None, hook)
+    return TrainingStep(trainee, module, optimizer(settings, trainee.model.parameters()))
+
+
+# The callbacks of torch's hook wait for further all-reduces on gloo's own threads: with several buckets in
+# flight every thread waits and none works. With one bucket that cannot happen, but nothing overlaps.
+_ONE_BUCKET_MIB = 100_000
+
+# The first steps are sent whole: buckets are laid out anew after the first, and errors belong to a layout.
+NUM_WHOLE_STEPS = 2
+
+
+class PowerStep(TrainingStep):
+    """A training step that shows the state of its approximation."""
+
+    state: powerSGD_hook.PowerSGDState
+
+
+def begin_powersgd(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> PowerStep:
+    """Steps whose gradients are sent as matrices of rank `argument`."""
+    del name, rank, world_size
+    one_bucket = _ONE_BUCKET_MIB if dist.get_backend() == "gloo" else None
+    module = DistributedDataParallel(trainee.model, bucket_cap_mb=one_bucket)
+    step = PowerStep(trainee, module, optimizer(settings, trainee.model.parameters()))
+    step.state = powerSGD_hook.PowerSGDState(
+        process_group=None,
+        matrix_approximation_rank=int(argument or 1),
+        start_powerSGD_iter=NUM_WHOLE_STEPS,
+    )
+    module.register_comm_hook(step.state, powerSGD_hook.powerSGD_hook)
+    return step
+
+
+def largest(corrected: torch.Tensor, num_sent: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Places and values of the largest entries by size, and the tensor without them: what is kept.
+
+    corrected: (num_values,), a gradient plus what was kept of earlier ones. The parts add up to it exactly.
+    """
+    places = torch.topk(corrected.abs(), num_sent, sorted=False).indices
+    kept = corrected.clone()
+    kept[places] = 0
+    return places, corrected[places], kept
+
+
+class Sparsifier:
+    """A communication hook with the memory of what was not sent yet, one tensor a bucket."""
+
+    def __init__(self, fraction: float, world_size: int) -> None:
+        """fraction: of the values of a bucket, 0..1; at least one value is sent."""
+        self.kept: dict[int, torch.Tensor] = {}
+        self._fraction = fraction
+        self._world_size = world_size
+        self._num_steps = 0
+
+    def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of the averaged bucket."""
+        gradient = bucket.buffer()
+        whole = self._num_steps < NUM_WHOLE_STEPS
+        self._num_steps += bucket.is_last()
+        return self._averaged(gradient) if whole else self._sparse(gradient, bucket.index())
+
+    def _averaged(self, gradient: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        gradient.div_(self._world_size)
+        adding = dist.all_reduce(gradient, async_op=True).get_future()
+        return adding.then(lambda _done: gradient)
+
+    def _sparse(self, gradient: torch.Tensor, index: int) -> torch.futures.Future[torch.Tensor]:
+        corrected = gradient.float()
+        if index in self.kept:
+            corrected = corrected + self.kept[index]
+        num_sent = max(1, math.ceil(self._fraction * corrected.numel()))
+        places, values, self.kept[index] = largest(corrected, num_sent)
+        # Places and values travel together, as bytes of one message: an exchange costs one latency, not two.
+        sent = torch.cat((places.to(torch.int32), values.view(torch.int32)))
+        received = torch.empty(self._world_size * sent.numel(), dtype=torch.int32, device=sent.device)
+        gathering = dist.all_gather_into_tensor(received, sent, async_op=True).get_future()
+
+        def added(_done: object) -> torch.Tensor:
+            total = torch.zeros_like(corrected)
+            for part in received.view(self._world_size, 2, num_sent):
+                total.index_add_(0, part[0].long(), part[1].view(torch.float32))
+            averaged: torch.Tensor = gradient.copy_(total.div_(self._world_size))
+            return averaged
+
+        return gathering.then(added)
+
+
+class SparseStep(TrainingStep):
+    """A training step that shows what its ranks have not sent yet."""
+
+    sparsifier: Sparsifier
+
+
+def begin_topk(
+    name: str,
+    trainee: Trainee,
+    settings: OptimizerSettings,
+    *,
+    rank: int,
+    world_size: int,
+    argument: Argument,
+) -> SparseStep:
+    """Steps that send the fraction `argument` of their gradients' values."""
+    del name, rank
+    module = DistributedDataParallel(trainee.model)
+    step = SparseStep(trainee, module, optimizer(settings, trainee.model.parameters()))
+    step.sparsifier = Sparsifier(float(argument or 1.0), world_size)
+    module.register_comm_hook(None, step.sparsifier.hook)
+    return step

@@ -1,0 +1,569 @@
+"""What nvidia-smi, rocm-smi and amd-smi print of a machine's topology, as a Topology."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from equipoise.bench.topology.topology import Device, Link, MissingRow, Nic, Topology, pairs
+from equipoise.spec.links import PEER_WORDS, link_class
+
+MOST_COLUMNS = 256
+SELF = "X"
+_HEADS = {"cpu": r"CPU\s+Affinity", "numa": r"NUMA\s+Affinity", "numa_id": r"GPU\s+NUMA\s+ID"}
+_HEAD = re.compile("|".join(f"(?P<{key}>{pattern})" for key, pattern in _HEADS.items()), re.IGNORECASE)
+_NUMBERED = r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+"
+# Devices of the kernel's RDMA layer: vendor's prefix and number, or a name after the slot (rocep145s0).
+_RDMA = (
+    r"(?:hfi1|efa|qedr|hns|irdma|erdma|cxi|mana|usnic|ionic|i40iw|mthca|siw|rxe|ib|iw)[\w.]*_?\d+"
+    r"|bnxt_re\w*\d+|(?:roce|ib|iw|rdma)[a-z]*\d\w*|[a-z]\w*_\d+"
+)
+_MATRIX_NAME = re.compile(rf"(?:{_NUMBERED}|{_RDMA})")
+_NAMES_RUN_TOGETHER = re.compile(rf"(?:{_NUMBERED}){{2,}}")
+_WORD = r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC"
+_CELLS_RUN_TOGETHER = re.compile(rf"(?:{_WORD}){{2,}}")
+# A class of some later driver, or one that is cut.
+_UNKNOWN_CELL = re.compile(r"[A-Z][A-Z0-9#!?]{1,5}")
+_AFFINITY = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?|N/A|0x[0-9a-f,]+)", re.IGNORECASE)
+
+Kind: TypeAlias = Literal["name", "cell", "head", "legend", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """One word of the text, of what kind, and the line it stands on."""
+
+    text: str
+    kind: Kind
+    line: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """A row as read: cells from the left; what stands behind them on its line."""
+
+    name: str
+    line: int
+    cells: list[str] = field(default_factory=list)
+    behind: list[str] = field(default_factory=list)
+    ends_text: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Matrix:
+    """A matrix as read: columns as headed (none where the heads are cut off), and rows in order.
+
+    heads: of the affinities, in order.
+    """
+
+    line: int
+    columns: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def is_of_peers(self) -> bool:
+        """Whether its words are of `topo -p2p`."""
+        words = {cell for row in self.rows for cell in row.cells} - {SELF}
+        return bool(words) and words <= PEER_WORDS.keys()
+
+
+def is_name(text: str) -> bool:
+    """Whether a word may be the name of an accelerator or a network card."""
+    return _MATRIX_NAME.fullmatch(text) is not None
+
+
+def _is_cell(text: str) -> bool:
+    return text == SELF or text in PEER_WORDS or link_class(text) is not None
+
+
+def words(lines: Sequence[str]) -> Iterator[Word]:
+    """The words of a text; names, cells and heads that are run together are taken apart."""
+    for number, line in enumerate(lines, start=1):
+        marked = _HEAD.sub(lambda found: f" \0{found.lastgroup} ", line.replace("|", " "))
+        for chunk in marked.split():
+            for text, kind in _parts(chunk):
+                yield Word(text=text, kind=kind, line=number)
+
+
+def _parts(chunk: str) -> Iterator[tuple[str, Kind]]:
+    if chunk.startswith("\0"):
+        yield chunk[1:], "head"
+    elif chunk.lower().startswith("legend"):
+        yield chunk, "legend"
+    elif _NAMES_RUN_TOGETHER.fullmatch(chunk):
+        for name in re.findall(_NUMBERED, chunk):
+            yield name, "name"
+    elif is_name(chunk):
+        yield chunk, "name"
+    elif _is_cell(chunk):
+        yield chunk, "cell"
+    elif _CELLS_RUN_TOGETHER.fullmatch(chunk):
+        for cell in re.findall(_WORD, chunk):
+            yield cell, "cell"
+    else:
+        yield from _name_and_cells(chunk)
+
+
+def _name_and_cells(chunk: str) -> Iterator[tuple[str, Kind]]:
+    """A row's name that is run together with its cells, or just some other word."""
+    fused = re.fullmatch(rf"((?:GPU|NIC)\d+)((?:{_WORD})+)", chunk)
+    if fused is None:
+        yield chunk, "other"
+        return
+    yield fused[1], "name"
+    for cell in re.findall(_WORD, fused[2]):
+        yield cell, "cell"
+
+
+def _heads_of_columns(names: Sequence[Word]) -> list[str]:
+    """Names each once, from the line of the first accelerator on; words before it are not of the table."""
+    accelerators = [word.line for word in names if word.text.startswith("GPU")]
+    if not accelerators:
+        return []
+    return list(dict.fromkeys(word.text for word in names if word.line >= accelerators[0]))[:MOST_COLUMNS]
+
+
+class _Reader:
+    """Makes matrices of words, one word at a time."""
+
+    def __init__(self, stream: Sequence[Word]) -> None:
+        self.stream = stream
+        self.place = 0
+        self.matrices: list[Matrix] = []
+        self.current: Matrix | None = None
+
+    def read(self) -> list[Matrix]:
+        """Every matrix of the stream that has columns or rows."""
+        while self.place < len(self.stream):
+            word = self.stream[self.place]
+            if word.kind == "legend":
+                self.current = None
+            if word.kind == "name":
+                self._names()
+            else:
+                self.place += 1
+        return [matrix for matrix in self.matrices if matrix.rows or matrix.heads]
+
+    def _peek(self, place: int) -> Word | None:
+        return self.stream[place] if place < len(self.stream) else None
+
+    def _names(self) -> None:
+        """A run of names: columns, rows that are cut to their name, and perhaps a row that begins."""
+        start = self.place
+        while (word := self._peek(self.place)) is not None and word.kind == "name":
+            self.place += 1
+        run = list(self.stream[start : self.place])
+        behind = self._peek(self.place)
+        begins_row = behind is not None and (behind.kind == "cell" or self._is_strange_cell(behind, run[-1]))
+        heads = run[:-1] if begins_row else run
+        if heads:
+            self._columns(heads)
+        if begins_row:
+            self._row(run[-1])
+
+    def _columns(self, names: Sequence[Word]) -> None:
+        """Names that head columns; or the names of rows without a cell, under columns that are known."""
+        current = self.current
+        if current is not None and {word.text for word in names} < set(current.columns):
+            current.rows += [Row(name=word.text, line=word.line) for word in names]
+            return
+        texts = _heads_of_columns(names)
+        if texts and (current is None or texts != current.columns or current.rows):
+            self.current = Matrix(line=names[0].line, columns=texts)
+            self.matrices.append(self.current)
+        while (word := self._peek(self.place)) is not None and word.kind == "head":
+            if self.current is not None:
+                self.current.heads.append(word.text)
+            self.place += 1
+
+    def _row(self, name: Word) -> None:
+        if self.current is None:
+            self.current = Matrix(line=name.line)
+            self.matrices.append(self.current)
+        row = Row(name=name.text, line=name.line)
+        width = len(self.current.columns) or MOST_COLUMNS
+        while (
+            (word := self._peek(self.place)) is not None
+            and len(row.cells) < width
+            and (word.kind == "cell" or self._is_strange_cell(word, name))
+        ):
+            row.cells.append(word.text)
+            self.place += 1
+        last = self.stream[self.place - 1].line
+        while (
+            (word := self._peek(self.place)) is not None
+            and word.kind in ("other", "cell")
+            and word.line == last
+        ):
+            row.behind.append(word.text)
+            self.place += 1
+        row.ends_text = self.place >= len(self.stream)
+        self.current.rows.append(row)
+
+    def _is_strange_cell(self, word: Word, name: Word) -> bool:
+        """Whether a word stands where a class has to, and looks like one, but is none that is known."""
+        if self.current is None or name.text not in self.current.columns or word.line != name.line:
+            return False
+        return word.kind == "other" and _UNKNOWN_CELL.fullmatch(word.text) is not None
+
+
+def matrices(lines: Sequence[str]) -> list[Matrix]:
+    """Every matrix of device names that a text holds, in order."""
+    return _Reader(list(words(lines))).read()
+
+
+def affinities(matrix: Matrix, row: Row) -> dict[str, str]:
+    """What stands behind the cells of a whole row, by head; empty where it cannot be told apart.
+
+    Assumes no affinity is left blank but for a card's, of which all are.
+    """
+    found = [text for text in row.behind if _AFFINITY.fullmatch(text)]
+    if len(found) != len(row.behind) or len(found) > len(matrix.heads):
+        return {}
+    return dict(zip(matrix.heads, found, strict=False))
+
+
+_LISTED = re.compile(r"^\s*GPU\s+(\d{1,3}):\s*(\S.*?)\s*(?:\(UUID.*)?$")
+_SLICE = re.compile(r"^\s*MIG\s+(\S+)\s+Device\s+\d+:")
+_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
+_PEERS_ASKED = re.compile(r"-p2p\s+(\w+)")
+# What `topo -p2p` can tell of memory; its other tables are of NVLink, atomics and PCIe.
+_OF_MEMORY = frozenset({"r", "w", "rw", "p"})
+_ACCELERATOR = "GPU"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cells:
+    """Words of a matrix by row and column, the rows that are not whole, and what was left out."""
+
+    names: list[str]
+    words: dict[tuple[str, str], str] = field(default_factory=dict)
+    missing: list[MissingRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_nvidia(lines: Sequence[str]) -> Topology | None:
+    """The topology that a text of nvidia-smi tells; None where it tells none."""
+    found = matrices(lines)
+    links = [matrix for matrix in found if not matrix.is_of_peers]
+    peers = [matrix for matrix in found if matrix.is_of_peers and _asked(matrix, lines) in _OF_MEMORY]
+    listed = dict(_listed(lines))
+    if not (links or peers or listed):
+        return None
+    cells = _cells((links or peers)[0]) if links or peers else _Cells(names=sorted(listed, key=_by_number))
+    notes = [*cells.notes, *_others(links)]
+    if listed and not links:
+        notes.append("No matrix of links is in the text; `nvidia-smi topo -m` prints it.")
+    if peers and not links:
+        notes.append("The text says who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
+    names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
+    strange = [name for name in listed if name not in names]
+    if strange:
+        notes.append(f"`nvidia-smi -L` lists {', '.join(strange)}, the matrix does not.")
+    return Topology(
+        origin=_origin(has_links=bool(links), has_peers=bool(peers), has_list=bool(listed)),
+        devices=tuple(_device(name, links[0] if links else None, listed.get(name)) for name in names),
+        nics=_nics(cells.names, lines),
+        links=tuple(_links(cells, peers, is_of_peers=not links)),
+        missing_rows=tuple(cells.missing),
+        notes=tuple(notes),
+    )
+
+
+def _by_number(name: str) -> tuple[str, int, str, str]:
+    """By what names sort: GPU2 before GPU10. Python refuses to read a number of more than 4,300 digits."""
+    prefix = name.rstrip("0123456789")
+    digits = name.removeprefix(prefix).lstrip("0")
+    return prefix, len(digits), digits, name
+
+
+def _origin(*, has_links: bool, has_peers: bool, has_list: bool) -> str:
+    parts = (("topo -m", has_links), ("topo -p2p", has_peers), ("-L", has_list))
+    return "nvidia-smi " + ", ".join(name for name, is_there in parts if is_there)
+
+
+def _asked(matrix: Matrix, lines: Sequence[str]) -> str:
+    """Which table of peers was asked for by the last command before it; `rw` where none is echoed."""
+    asked = _PEERS_ASKED.findall("\n".join(lines[: matrix.line]))
+    return asked[-1] if asked else "rw"
+
+
+def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+    """Name, title and slices of every GPU that `nvidia-smi -L` lists."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    last: str | None = None
+    for line in lines:
+        if listed := _LISTED.match(line):
+            last = f"{_ACCELERATOR}{int(listed[1])}"
+            found.setdefault(last, (listed[2], []))
+        elif last is not None and (part := _SLICE.match(line)):
+            found[last][1].append(part[1])
+    for name, (title, slices) in found.items():
+        yield name, (title, tuple(slices))
+
+
+def _others(links: Sequence[Matrix]) -> Iterator[str]:
+    """What is said of further matrices in one text."""
+    for other in links[1:]:
+        if _cells(other).words != _cells(links[0]).words:
+            yield (
+                f"A further matrix of links, from line {other.line}, differs from the first, and is left "
+                "out: give one machine at a time."
+            )
+
+
+def _cells(matrix: Matrix) -> _Cells:
+    """The words of a matrix by row and column; rows that do not line up with the heads are left out."""
+    cells = _Cells(names=list(matrix.columns))
+    if not matrix.columns:
+        cells.names = _columns_by_self(matrix)
+        cells.notes.append("The heads of the columns are missing; the X in each row tells which is its own.")
+    seen: dict[str, Row] = {}
+    for row in matrix.rows:
+        if row.name in seen and (not row.cells or row.cells == seen[row.name].cells):
+            continue
+        trouble = _trouble(row, cells.names, seen)
+        if trouble:
+            cells.notes.append(f"Row {row.name}, line {row.line}: {trouble}; it is left out.")
+            continue
+        seen[row.name] = row
+    _add_rows(cells, seen)
+    return cells
+
+
+def _columns_by_self(matrix: Matrix) -> list[str]:
+    """Names of the columns where their heads are cut off: each is that of the row that has its X there."""
+    places = {row.cells.index(SELF): row.name for row in matrix.rows if row.cells.count(SELF) == 1}
+    return [places.get(place, "") for place in range(max(places, default=-1) + 1)]
+
+
+def _trouble(row: Row, names: Sequence[str], seen: dict[str, Row]) -> str | None:
+    """Why a row cannot be used; None where it can."""
+    if row.name in seen:
+        return "it differs from an earlier row of that name"
+    if row.cells.count(SELF) > 1:
+        return f"{row.cells.count(SELF)} cells say X"
+    if row.name not in names:
+        return None
+    own = names.index(row.name)
+    is_off = SELF in row.cells and row.cells.index(SELF) != own
+    if is_off or (len(row.cells) > own and row.cells[own] != SELF):
+        return "its cells do not line up with the heads of the columns"
+    return None
+
+
+def _add_rows(cells: _Cells, rows: dict[str, Row]) -> None:
+    for name, row in rows.items():
+        for column, word in zip(cells.names, row.cells, strict=False):
+            if column and column != name:
+                cells.words[name, column] = word
+    columns = [name for name in cells.names if name]
+    for name in columns:
+        there = rows.get(name)
+        count = 0 if there is None else len(there.cells)
+        if there is not None:
+            count -= _drop_cut_cell(cells, there)
+        if count < len(cells.names):
+            cells.missing.append(MissingRow(name=name, num_cells=count, num_expected=len(cells.names)))
+    cells.names = columns + [name for name in rows if name not in columns]
+    strange = {word for word in cells.words.values() if link_class(word) is None} - PEER_WORDS.keys()
+    if strange:
+        cells.notes.append(f"No class of link that is known here: {', '.join(sorted(strange)[:5])}.")
+
+
+def _drop_cut_cell(cells: _Cells, row: Row) -> int:
+    """Forget the last cell of a row in which the text ends, where more of it may have been cut; 1 if so.
+
+    Assumes whole tables end in an X or an affinity.
+    """
+    if not (row.ends_text and row.cells) or row.behind or row.cells[-1] == SELF:
+        return 0
+    column = cells.names[min(len(row.cells), len(cells.names)) - 1]
+    word = cells.words.get((row.name, column))
+    may_be_cut = word is not None and (link_class(word) is None or re.fullmatch(r"NV\d", word) is not None)
+    if not may_be_cut or cells.words.get((column, row.name)) == word:
+        return 0
+    del cells.words[row.name, column]
+    return 1
+
+
+def _device(name: str, matrix: Matrix | None, listed: tuple[str, tuple[str, ...]] | None) -> Device:
+    row = next((row for row in matrix.rows if row.name == name), None) if matrix else None
+    found = affinities(matrix, row) if matrix and row and len(row.cells) == len(matrix.columns) else {}
+    said = {head: text for head, text in found.items() if text.upper() != "N/A"}
+    title, slices = listed or (None, ())
+    return Device(
+        name=name,
+        title=title,
+        cpu_affinity=said.get("cpu"),
+        numa_affinity=said.get("numa"),
+        numa_id=said.get("numa_id"),
+        slices=slices,
+    )
+
+
+def _nics(names: Iterable[str], lines: Iterable[str]) -> tuple[Nic, ...]:
+    titles = {found[1]: found[2] for line in lines if (found := _LEGEND.match(line))}
+    return tuple(
+        Nic(name=name, title=titles.get(name)) for name in names if not name.startswith(_ACCELERATOR)
+    )
+
+
+def _links(cells: _Cells, peers: Sequence[Matrix], *, is_of_peers: bool) -> Iterator[Link]:
+    """Every pair of accelerators and cards: first those of accelerators, all in order."""
+    access: dict[tuple[str, str], str] = {}
+    for matrix in peers:
+        access |= _cells(matrix).words
+    accelerators = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
+    cards = [name for name in cells.names if not name.startswith(_ACCELERATOR)]
+    for a, b in pairs((*accelerators, *cards)):
+        said = [] if is_of_peers else [cells.words.get(pair) for pair in ((a, b), (b, a))]
+        given = [word for word in said if word is not None]
+        disagree = len(given) > 1 and link_class(given[0]) != link_class(given[1])
+        reached = [access[pair] for pair in ((a, b), (b, a)) if pair in access]
+        yield Link(
+            a=a,
+            b=b,
+            link_class=link_class(given[0]) if given and not disagree else None,
+            said=(given[0], given[1]) if disagree else None,
+            peers=next((word for word in reached if word != "OK"), reached[0] if reached else None),
+        )
+
+
+_TITLES = (
+    ("weight", re.compile(r"weight between two gpus|weight table", re.IGNORECASE)),
+    ("hops", re.compile(r"hops between two gpus|hops table", re.IGNORECASE)),
+    ("type", re.compile(r"link type between two gpus|link type table", re.IGNORECASE)),
+    ("other", re.compile(r"={4,}.*[a-z].*={4,}|\w+ table:|numa nodes|legend", re.IGNORECASE)),
+)
+_AMD_NAME = re.compile(r"GPU\d{1,3}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
+_NUMA = re.compile(r"GPU\[(\d{1,3})\]\s*:\s*\(Topology\)\s*Numa (Node|Affinity):\s*(-?\d+)", re.IGNORECASE)
+_SERIES = re.compile(
+    r"GPU\[(\d{1,3})\]\s*:\s*(?:Card series|Market name|Device Name)\s*:\s*(\S.*)", re.IGNORECASE
+)
+# A hop over Infinity Fabric weighs 15 (Linux, drivers/gpu/drm/amd/amdkfd/kfd_crat.c: KFD_CRAT_XGMI_WEIGHT);
+# accelerator to processor to accelerator 40, and more where processors lie between.
+_XGMI_HOP_WEIGHT = 15
+_ONE_NODE_WEIGHT, _ONE_NODE_HOPS = 40, 2
+
+
+@dataclass(slots=True, kw_only=True)
+class _Table:
+    """One titled table: heads of its columns, and rows by name, cells from the left."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: dict[str, list[str]] = field(default_factory=dict)
+
+    def cell(self, a: str, b: str) -> str | None:
+        """The word of a row and column; None where it is missing."""
+        row = self.rows.get(a, [])
+        place = self.columns.index(b) if b in self.columns else len(row)
+        return row[place] if place < len(row) else None
+
+
+def read_amd(lines: Sequence[str]) -> Topology | None:
+    """The topology that a text of rocm-smi or amd-smi tells; None where it has no table of either."""
+    tables = _tables(lines)
+    if not tables:
+        return None
+    names = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
+    shown = {name: name if name.startswith("GPU") else f"GPU{place}" for place, name in enumerate(names)}
+    links = tuple(_link(tables, (a, b), (shown[a], shown[b])) for a, b in pairs(tuple(names)))
+    return Topology(
+        origin="rocm-smi --showtopo" if any(name.startswith("GPU") for name in names) else "amd-smi topology",
+        devices=tuple(_devices(names, shown, lines)),
+        links=links,
+        missing_rows=tuple(_missing(tables, names, shown)),
+        notes=tuple(_notes(tables)),
+    )
+
+
+def _tables(lines: Sequence[str]) -> dict[str, _Table]:
+    """The tables by kind; the first of each."""
+    found: dict[str, _Table] = {}
+    current: _Table | None = None
+    for line in lines:
+        kind = next((kind for kind, title in _TITLES if title.search(line)), None)
+        if kind is not None:
+            current = None if kind == "other" else _Table()
+            if current is not None:
+                current = found.setdefault(kind, current)
+            continue
+        texts = line.replace("|", " ").replace("*", " ").split()
+        if current is not None and texts:
+            _add_line(current, texts)
+    return {kind: table for kind, table in found.items() if table.columns}
+
+
+def _add_line(table: _Table, texts: Sequence[str]) -> None:
+    if all(_AMD_NAME.fullmatch(text) for text in texts) and not (table.columns and len(texts) == 1):
+        table.columns = table.columns or list(dict.fromkeys(texts))
+    elif _AMD_NAME.fullmatch(texts[0]):
+        table.rows.setdefault(texts[0], list(texts[1 : len(table.columns) + 1]))
+
+
+def _link(tables: dict[str, _Table], pair: tuple[str, str], shown: tuple[str, str]) -> Link:
+    said = {kind: [tables[kind].cell(*pair), tables[kind].cell(*reversed(pair))] for kind in tables}
+    weight, hops = (_whole(said.get(kind, [])) for kind in ("weight", "hops"))
+    types = [word for word in said.get("type", []) if word is not None]
+    disagree = len(set(types)) > 1
+    return Link(
+        a=shown[0],
+        b=shown[1],
+        link_class=None if disagree or not types else _class(types[0].upper(), weight, hops),
+        said=(types[0], types[1]) if disagree else None,
+        weight=weight,
+        hops=hops,
+    )
+
+
+def _whole(words: Sequence[str | None]) -> int | None:
+    """The number that row and column agree on; None where they do not."""
+    given = {word for word in words if word is not None}
+    word = given.pop() if len(given) == 1 else ""
+    return int(word) if re.fullmatch(r"\d{1,6}", word) else None
+
+
+def _class(link_type: str, weight: int | None, hops: int | None) -> str | None:
+    """The class of a pair in the words of nvidia-smi; XGMI stays, as NVLink's counterpart.
+
+    Hops are 1 over XGMI however many there are: the weight tells. PCIe between two NUMA nodes is what SYS
+    means; inside one, rocm-smi does not see switches.
+    """
+    if link_type == "XGMI":
+        count = 1 if weight is None else max(1, round(weight / _XGMI_HOP_WEIGHT))
+        return "XGMI" if count == 1 else f"XGMI{min(count, 99)}"
+    if link_type != "PCIE" or (hops is None and weight is None):
+        return None
+    far = hops > _ONE_NODE_HOPS if hops is not None else (weight or 0) > _ONE_NODE_WEIGHT
+    return "SYS" if far else "PCIE"
+
+
+def _devices(names: Sequence[str], shown: dict[str, str], lines: Sequence[str]) -> Iterator[Device]:
+    series, numa = dict[str, str](), dict[tuple[str, str], str]()
+    for line in lines:
+        if found := _SERIES.search(line):
+            series.setdefault(f"GPU{int(found[1])}", found[2])
+        if found := _NUMA.search(line):
+            numa[f"GPU{int(found[1])}", found[2].lower()] = found[3]
+    for name in names:
+        yield Device(
+            name=shown[name],
+            title=series.get(shown[name], None if name == shown[name] else name),
+            numa_affinity=numa.get((shown[name], "affinity")),
+        )
+
+
+def _missing(tables: dict[str, _Table], names: Sequence[str], shown: dict[str, str]) -> Iterator[MissingRow]:
+    for name in names:
+        counts = [len(table.rows.get(name, [])) for table in tables.values()]
+        if min(counts) < len(names):
+            yield MissingRow(name=shown[name], num_cells=min(counts), num_expected=len(names))
+
+
+def _notes(tables: dict[str, _Table]) -> Iterator[str]:
+    if "type" not in tables:
+        yield "The table of link types is missing; without it no class of link is told."
+    elif "weight" not in tables:
+        yield "The table of weights is missing; without it XGMI links may be of more than one hop."

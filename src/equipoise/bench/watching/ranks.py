@@ -1,0 +1,242 @@
+"""Ranks of a watched run put together.
+
+Like steps, the slowest rank's, warm-up left out; the run in some lines.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from equipoise.bench.phases import (
+    BACKWARD,
+    EXPOSED,
+    FORWARD,
+    INPUT,
+    OPTIMIZER,
+    PARTS,
+    REST,
+    STEP,
+    TOTAL,
+    with_share_exposed,
+    with_total,
+)
+from equipoise.bench.summary import WINDOW_STEPS, is_steady, outliers
+from equipoise.bench.watching.record import RankRecord
+from equipoise.stats import median_interval
+from equipoise.units import MILLISECOND_S
+
+# As the sweep: how often steadiness is asked for; after so many steps they are taken as they are, and marked.
+_ASKED_EVERY = 4
+_MOST_WARM_UP = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One run as the tables hold it.
+
+    steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.
+    num_unlike: steps left out because they took another number of batches or samples than most, as with a
+    skipped update or the end of the data. missing_ranks: those that left nothing.
+    num_samples: of a step, over the ranks; None where batches were not seen or a rank is missing.
+    """
+
+    about: Mapping[str, Any]
+    steps: Sequence[Mapping[str, float]]
+    numbers: Sequence[int]
+    num_warm_up: int
+    is_steady: bool
+    num_unlike: int
+    num_batches: int
+    num_samples: int | None
+    missing_ranks: Sequence[int]
+    nodes: Sequence[Mapping[str, Any]]
+    memory_bytes: Sequence[int]
+    cpu_fraction: float | None
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the run had."""
+        return int(self.about["num_ranks"])
+
+
+def joined(records: Sequence[RankRecord]) -> Watched:
+    """The run that these ranks saw; steps that some rank did not see are left out.
+
+    Assumes updates are counted alike on all ranks, as where they train one model together.
+    Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
+    """
+    first = records[0]
+    by_number = [{step["step"]: step for step in record.steps} for record in records]
+    common = sorted(set.intersection(*(set(steps) for steps in by_number)))
+    profiled = {number for steps in by_number for number in common if steps[number]["profiled"]}
+    series = [number for number in common if number not in profiled]
+    num_warm_up, steady = _warm_up([max(steps[n]["seconds"][STEP] for steps in by_number) for n in series])
+    timed = series[num_warm_up:]
+    usual = [_usual([steps[number] for number in timed]) for steps in by_number]
+    like = [
+        number
+        for number in timed
+        if all(_size(steps[number]) == size for steps, size in zip(by_number, usual, strict=True))
+    ]
+    shares = [_share(record) for record in records]
+    missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
+    samples = sum(size[1] for size in usual)
+    memory = [record.end["memory_bytes"] for record in records if "memory_bytes" in record.end]
+    return Watched(
+        about=first.about,
+        steps=[_slowest([steps[n]["seconds"] for steps in by_number], shares) for n in like],
+        numbers=like,
+        num_warm_up=num_warm_up + sum(number < (timed or [0])[0] for number in profiled),
+        is_steady=steady,
+        num_unlike=len(timed) - len(like),
+        num_batches=usual[0][0],
+        num_samples=samples if samples and not missing else None,
+        missing_ranks=missing,
+        nodes=_nodes(records),
+        memory_bytes=memory,
+        cpu_fraction=_mean([record.end.get("cpu_fraction") for record in records]),
+    )
+
+
+def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
+    """How many of the first steps are warm-up, and whether steps were steady after them.
+
+    step_s: (n_steps,), of the rank that took longest. A run too short to become steady keeps its second half.
+    """
+    for num_first in range(WINDOW_STEPS, min(_MOST_WARM_UP + 1, len(step_s)), _ASKED_EVERY):
+        if is_steady(step_s[:num_first]):
+            return num_first, True
+    return min(_MOST_WARM_UP, len(step_s) // 2), False
+
+
+def _size(step: Mapping[str, Any]) -> tuple[int, int]:
+    return step["batches"], step["samples"]
+
+
+def _usual(steps: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Batches and samples of most steps."""
+    found = Counter(map(_size, steps)).most_common(1)
+    return found[0][0] if found else (0, 0)
+
+
+def _share(record: RankRecord) -> Mapping[str, float]:
+    """Seconds of communication, in so many seconds of steps and passes; empty where not profiled."""
+    if record.num_ranks == 1:
+        return {"communication_s": 0.0, "step_s": 1.0}
+    found: Mapping[str, float] = record.end.get("exchanged") or {}
+    return found
+
+
+def _slowest(
+    splits: Sequence[Mapping[str, float]], shares: Sequence[Mapping[str, float]]
+) -> Mapping[str, float]:
+    """The split of the rank whose step took longest, with communication in total where it was profiled."""
+    split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
+    if not share.get("step_s"):
+        return split
+    if share.get("passes_s") and {FORWARD, BACKWARD} <= set(
+        split
+    ):  # exchanges throughout both passes: no moment parts computing from waiting
+        split = with_share_exposed(split, min(1.0, share["exposed_s"] / share["passes_s"]))
+    return with_total(split, total_s=share["communication_s"], step_s=share["step_s"])
+
+
+def _nodes(records: Sequence[RankRecord]) -> list[dict[str, Any]]:
+    """The conditions of each node that took part, with its ranks and their cores."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for record in records:
+        found = record.about["conditions"]
+        node = nodes.setdefault(str(found.get("host")), {**found, "ranks": [], "core_sets": []})
+        node["ranks"].append(record.rank)
+        node["core_sets"] += found.get("core_sets", [])
+    return list(nodes.values())
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+_LEVEL = 0.95
+_FEWEST = 6
+# A part that takes less is not worth a line.
+_WORTH_FRACTION = 0.1
+
+_NAMES = {EXPOSED: "communication exposed"}
+_WAYS = {
+    EXPOSED: "larger batches, accumulated gradients, compression: "
+    "`equipoise bench --strategy ddp,accumulate:4,fp16` measures them",
+    INPUT: "more workers or prefetching in the data loader",
+    OPTIMIZER: "an optimizer with fused=True or foreach=True",
+    REST: "fewer .item(), prints and logs a step",
+}
+
+
+def summary(watched: Watched) -> str:
+    """Lines for a terminal; every figure is a median over the steps that count."""
+    if not watched.steps:
+        return (
+            "No step was seen after warm-up: iterate over seen.batches(loader), or call seen.end_step() "
+            "after each update, for a few dozen steps."
+        )
+    step_s = [step[STEP] for step in watched.steps]
+    shares = shares_of(watched)
+    lines = [_headline(watched, step_s), _split(shares)]
+    total = shares.get(TOTAL)
+    if total:
+        hidden = 1 - shares[EXPOSED] / total
+        lines.append(f"  communication runs {total:.0%} of the time, {hidden:.0%} of it hidden by computing")
+    lines += [f"  {line}" for line in gains(shares)]
+    return "\n".join([*lines, *_notes(watched, step_s)])
+
+
+def gains(shares: Mapping[str, float]) -> list[str]:
+    """What a step could gain, a line for each part that takes enough of it, and how.
+
+    shares: of phases in the time of the steps.
+    Assumes the other parts take as long as before. Source: Amdahl 1967.
+    """
+    return [
+        f"without {_NAMES.get(name, name)} a step is at most {1 / (1 - share):.2f} times as fast: {way}"
+        for name, way in _WAYS.items()
+        if _WORTH_FRACTION <= (share := shares.get(name, 0.0)) < 1
+    ]
+
+
+def _headline(watched: Watched, step_s: list[float]) -> str:
+    step = f"{median(step_s) / MILLISECOND_S:.3g} ms"
+    if len(step_s) >= _FEWEST:
+        found = median_interval(step_s, level=_LEVEL)
+        step += f" ({found.low / MILLISECOND_S:.3g} to {found.high / MILLISECOND_S:.3g})"
+    samples = watched.about["batch_samples"] or watched.num_samples
+    rate = f", {samples} samples each, {samples / median(step_s):.4g} samples/s" if samples else ""
+    ranks = "1 rank" if watched.num_ranks == 1 else f"{watched.num_ranks} ranks"
+    return f"{watched.about['workload']} on {ranks}: {len(step_s)} steps of {step}{rate}"
+
+
+def shares_of(watched: Watched) -> dict[str, float]:
+    """Each phase's fraction of all the time of the steps that count; parts sum to 1."""
+    whole_s = sum(step[STEP] for step in watched.steps)
+    named = [name for name in (*PARTS, TOTAL) if all(name in step for step in watched.steps)]
+    return {name: sum(step[name] for step in watched.steps) / whole_s for name in named}
+
+
+def _split(shares: dict[str, float]) -> str:
+    words = [f"{_NAMES.get(name, name)} {share:.0%}" for name, share in shares.items() if name != TOTAL]
+    return "  " + ", ".join(words)
+
+
+def _notes(watched: Watched, step_s: list[float]) -> list[str]:
+    """What to know before relying on it."""
+    notes = [f"warm-up {watched.num_warm_up} steps, {sum(outliers(step_s))} outliers kept"]
+    if not watched.is_steady:
+        notes.append("NOT steady: step times still had a trend")
+    if watched.num_unlike:
+        notes.append(f"{watched.num_unlike} steps of another size left out")
+    if watched.missing_ranks and watched.about["rank"]:
+        notes.append(f"as rank {watched.about['rank']} saw it; rank 0 has all ranks")
+    elif watched.missing_ranks:
+        notes.append(f"ranks {', '.join(map(str, watched.missing_ranks))} left nothing in this folder")
+    return [f"  {'; '.join(notes)}"]

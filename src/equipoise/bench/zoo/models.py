@@ -1,0 +1,317 @@
+"""Models that can be trained by name: small ones on real data, published ones with random weights, LoRA."""
+
+import gzip
+import math
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from equipoise.bench.zoo.data import HELD_OUT_EVERY, NUM_RANDOM_SAMPLES, Made
+
+SMALL_NUM_CLASSES = 10
+
+
+class Residual(nn.Module):  # type: ignore[misc] # torch is not followed
+    """Two convolutions of 3 x 3 whose output is added to the input, halved and widened where they differ.
+
+    Source: He et al. 2015, figure 2; the projection of equation 2 where the shape changes.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
+        """stride: of the first convolution."""
+        super().__init__()
+        self.change = nn.Sequential(
+            nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+            nn.ReLU(),
+            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+        )
+        same = channels_in == channels_out and stride == 1
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+            )
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(num_samples, channels_out, side / stride, side / stride)."""
+        return functional.relu(self.shortcut(x) + self.change(x))
+
+
+def mlp() -> Made:
+    """64 pixels, two hidden layers of 256, 10 digits."""
+    return _mlp(256)
+
+
+def wide_mlp() -> Made:
+    """64 pixels, two hidden layers of 768, 10 digits."""
+    return _mlp(768)
+
+
+def large_mlp() -> Made:
+    """64 pixels, two hidden layers of 1,920, 10 digits."""
+    return _mlp(1920)
+
+
+def _mlp(hidden: int) -> Made:
+    model = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, SMALL_NUM_CLASSES),
+    )
+    return on_digits(model, side=8)
+
+
+def small_resnet() -> Made:
+    """One block a width: 64, 128, 256 channels on 8 x 8, 4 x 4, 2 x 2 pixels."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        Residual(64, 64, stride=1),
+        Residual(64, 128, stride=2),
+        Residual(128, 256, stride=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, SMALL_NUM_CLASSES),
+    )
+    return on_digits(model, side=8)
+
+
+def small_cnn() -> Made:
+    """The network of torch's MNIST example, whose images have 28 x 28 pixels."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(9216, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, SMALL_NUM_CLASSES),
+    )
+    return on_digits(model, side=28)
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of (num_samples, 8, 8) pixels from 0 to 16, and which digit each shows.
+
+    Read from scikit-learn's file where it is: importing its reader takes every rank of every run a second.
+    """
+    spec = find_spec("sklearn")
+    path = Path(str(spec and spec.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    if path.exists():
+        with gzip.open(path, "rt") as file:
+            rows = np.loadtxt(file, delimiter=",")
+    else:  # another layout of that package
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - see above
+
+        found = load_digits()
+        rows = np.column_stack([found.data, found.target])
+    images = torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 8, 8)
+    return images, torch.tensor(rows[:, -1], dtype=torch.long)
+
+
+def on_digits(
+    model: nn.Module,
+    *,
+    side: int,
+    num_channels: int = 1,
+    scores: Callable[..., torch.Tensor] = nn.Module.__call__,
+) -> Made:
+    """The model with the digits as images of side x side, every fifth held out.
+
+    scores: of model and images: (num_samples, num_classes).
+    """
+    pixels, labels = digits()
+    images = pixels[:, None] / 16
+    if side != images.shape[-1]:
+        images = functional.interpolate(images, (side, side), mode="bilinear")
+    images = images.repeat(1, num_channels, 1, 1)
+    held_out = torch.arange(len(labels)) % HELD_OUT_EVERY == 0
+
+    def loss(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return functional.cross_entropy(scores(module, batch[0]), batch[1])
+
+    def num_correct(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> int:
+        return int((scores(module, batch[0]).argmax(1) == batch[1]).sum())
+
+    return Made(
+        model=model,
+        pool=(images[~held_out], labels[~held_out]),
+        loss=loss,
+        held_out=(images[held_out], labels[held_out]),
+        num_correct=num_correct,
+    )
+
+
+class LowRank(nn.Module):  # type: ignore[misc] # torch is not followed
+    """A frozen linear layer plus a trained product of two thin matrices, which starts at zero.
+
+    Source: Hu et al. 2021, equation 3: W x + (alpha / rank) B A x.
+    """
+
+    def __init__(self, frozen: nn.Linear, *, rank: int, alpha: float) -> None:
+        """frozen: the layer that is replaced; its weights are kept and no longer trained."""
+        super().__init__()
+        self.frozen = frozen.requires_grad_(requires_grad=False)
+        self.down = nn.Parameter(torch.empty(rank, frozen.in_features, device=frozen.weight.device))
+        self.up = nn.Parameter(torch.zeros(frozen.out_features, rank, device=frozen.weight.device))
+        self.scale = alpha / rank
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output with the change."""
+        changed: torch.Tensor = self.frozen(x) + self.scale * (x @ self.down.T @ self.up.T)
+        return changed
+
+
+def add_lora(model: nn.Module, names: tuple[str, ...], *, rank: int, alpha: float) -> None:
+    """Freezes the model and gives each linear layer of one of these names a trained change."""
+    model.requires_grad_(requires_grad=False)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if name in names and isinstance(child, nn.Linear):
+                setattr(parent, name, LowRank(child, rank=rank, alpha=alpha))
+
+
+LARGE_NUM_CLASSES = 1000
+IMAGE_SIDE = 224
+MASKED_FRACTION = 0.15  # Devlin et al. 2018, section 3.1
+IGNORED = -100  # the label that torch's cross entropy leaves out
+
+
+def _code() -> Any:  # noqa: ANN401 - a module
+    """Transformers, loaded when a model is built: without it this module can still be read."""
+    return import_module("transformers")
+
+
+def mobilenet_v2() -> Made:
+    """Width 1.0."""
+    config = _code().MobileNetV2Config(num_labels=LARGE_NUM_CLASSES, image_size=IMAGE_SIDE)
+    return _on_images(_code().MobileNetV2ForImageClassification(config))
+
+
+def digits_mobilenet() -> Made:
+    """Width 1.0, for digits of 32 x 32 pixels, the least its five halvings take."""
+    config = _code().MobileNetV2Config(num_labels=SMALL_NUM_CLASSES, image_size=32)
+    model = _code().MobileNetV2ForImageClassification(config)
+    for each in model.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            # The code sets 0.997, which with small batches makes the statistics those of the last one.
+            each.momentum = 0.1
+    return on_digits(
+        model,
+        side=32,
+        num_channels=3,
+        scores=lambda model, images: model(pixel_values=images).logits,
+    )
+
+
+def resnet50() -> Made:
+    """3, 4, 6 and 3 bottleneck blocks."""
+    return _resnet([3, 4, 6, 3])
+
+
+def resnet152() -> Made:
+    """3, 8, 36 and 3 bottleneck blocks."""
+    return _resnet([3, 8, 36, 3])
+
+
+def _resnet(depths: list[int]) -> Made:
+    config = _code().ResNetConfig(depths=depths, num_labels=LARGE_NUM_CLASSES)
+    return _on_images(_code().ResNetForImageClassification(config))
+
+
+def vit_large() -> Made:
+    """24 layers, 1,024 wide, 16 heads, patches of 16 x 16."""
+    config = _code().ViTConfig(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        image_size=IMAGE_SIDE,
+        num_labels=LARGE_NUM_CLASSES,
+    )
+    return _on_images(_code().ViTForImageClassification(config))
+
+
+def bert() -> Made:
+    """24 layers, 1,024 wide, 16 heads, 30,522 words; 128 tokens, as in most of its pre-training."""
+    config = _code().BertConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    )
+    model = _code().BertForMaskedLM(config)
+    tokens = _text(config.vocab_size, num_tokens=128)
+    labels = tokens.clone()
+    labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
+    return Made(model=model, pool=(tokens, labels), loss=_foretold)
+
+
+def small_llama() -> Made:
+    """6 layers, 288 wide, 6 heads, 32,000 words, input and output embeddings shared; 256 tokens."""
+    return _llama()
+
+
+def small_llama_lora() -> Made:
+    """The same, of which only low-rank changes to queries and values are trained."""
+    made = _llama()
+    add_lora(made.model, ("q_proj", "v_proj"), rank=8, alpha=16)
+    return made
+
+
+def _llama() -> Made:
+    config = _code().LlamaConfig(
+        hidden_size=288,
+        intermediate_size=768,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        vocab_size=32_000,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    tokens = _text(config.vocab_size, num_tokens=256)
+    return Made(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_foretold)
+
+
+def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
+    """Random words: (num_samples, num_tokens)."""
+    return torch.randint(num_words, (NUM_RANDOM_SAMPLES, num_tokens))
+
+
+def _on_images(model: nn.Module) -> Made:
+    """A classifier with random images and labels."""
+    images = torch.randn(NUM_RANDOM_SAMPLES, 3, IMAGE_SIDE, IMAGE_SIDE)
+    labels = torch.randint(LARGE_NUM_CLASSES, (NUM_RANDOM_SAMPLES,))
+    return Made(model=model, pool=(images, labels), loss=_classified)
+
+
+def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Mean cross entropy of classes."""
+    images, labels = batch
+    loss: torch.Tensor = nn.functional.cross_entropy(model(pixel_values=images).logits, labels)
+    return loss
+
+
+def _foretold(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The model's own loss of words."""
+    tokens, labels = batch
+    loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss
+    return loss

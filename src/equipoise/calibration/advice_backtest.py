@@ -1,0 +1,447 @@
+"""How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import orjson
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from equipoise.calibration.forecasts import smooth_curves
+from equipoise.errors import DataError, EvidenceError
+from equipoise.runs import embedded
+from equipoise.runs.queries import best_per_size
+from equipoise.scaling.backtest import JUMPS, past_laws
+from equipoise.scaling.equilibrium import (
+    BALANCE,
+    FLOOR,
+    MARGINAL,
+    Equilibrium,
+    cheapest,
+    default_answer,
+    discrete_equilibria,
+    equilibria,
+)
+from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.scaling.points import GROUP
+from equipoise.scaling.pooled import PooledLaw, Question
+from equipoise.units import significant
+
+HeldOutPart: TypeAlias = Literal["largest", "half"]
+Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
+Curves: TypeAlias = Callable[[FloatArray], FloatArray]
+# From the law of the past, the rows of a group that are known, and the sizes asked about.
+CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
+SizesOf: TypeAlias = Callable[[Domain], Sequence[int]]
+
+OBJECTIVES: Final[Mapping[Objective, str]] = {
+    "answer": "the default answer: the smallest of balance, marginal and floor",
+    "balance": BALANCE.title,
+    "marginal": MARGINAL.title,
+    "floor": FLOOR.title,
+    "cost": "least cost within three quarters of the fastest time known",
+}
+OURS: Final = "ours"
+LARGEST_KNOWN: Final = "largest_known"
+# Met inside the known sizes, a deadline would ask for no forecast.
+_DEADLINE_FACTOR = 0.75
+# A curve through the known sizes has two parameters; `half` differs from `largest` from four sizes on.
+_FEWEST_SIZES: Mapping[HeldOutPart, int] = {"largest": 3, "half": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a number loses, as fractions.
+
+    curve: against the number found, on the curve of all sizes: of efficiency times speedup (its difference,
+    either way); for `cost`, what it costs too much or misses the deadline by.
+    measured: of efficiency times speedup against the best size measured, at the measured size nearest to the
+    number; for `balance` only.
+    """
+
+    num_accelerators: int
+    curve: float
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutAdvice:
+    """The number advised to one group for one objective, and the number found when its sizes were known.
+
+    largest_known, largest: the group's largest size before and after; both were asked up to the latter.
+    losses: of the number advised (OURS) and of each simple rule.
+    """
+
+    round: str
+    workload: str
+    accelerator: str
+    held_out: HeldOutPart
+    objective: Objective
+    largest_known: int
+    largest: int
+    advised: Equilibrium
+    found: Equilibrium
+    losses: Mapping[str, Loss]
+
+    @property
+    def jump(self) -> float:
+        """The largest size asked about over the largest that was known."""
+        return self.largest / self.largest_known
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both numbers lie inside the sizes, so that one can be held against the other."""
+        return self.advised.is_found and self.found.is_found
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the interval of the advice holds what was found, as far as that is known."""
+        low, high = self.advised.low or 0, self.advised.high or np.inf
+        found = self.found.num_accelerators
+        if self.found.is_found:
+            return low <= found <= high
+        return high >= found if self.found.limited_by else low <= found
+
+    def num_doublings(self, way: str = OURS) -> float:
+        """How far the number of a way lies from the one found, in doublings."""
+        return float(abs(np.log2(self.losses[way].num_accelerators / self.found.num_accelerators)))
+
+
+def pooled_curves(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Curves:
+    """What the forecast draws from some of a group's rows."""
+    first = known.row(0, named=True)
+    question = Question(workload=first["workload"], accelerator=first["accelerator"], num_accelerators=1)
+    return smooth_curves(law, known, question, domain)
+
+
+def held_out_advice(
+    scores: pl.DataFrame,
+    *,
+    rounds: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    curves_of: CurvesOf = pooled_curves,
+    sizes_of: SizesOf | None = None,
+) -> tuple[HeldOutAdvice, ...]:
+    """Every number advised from strictly earlier rounds and a group's smaller sizes, beside the one found.
+
+    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is told each
+    round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless given.
+    A group is asked twice, if it has the sizes: without its largest, and without its larger half.
+    Raises EvidenceError if no group has three sizes.
+    """
+    best = best_per_size(scores)
+    groups: dict[str, list[pl.DataFrame]] = {}
+    for (campaign, *_), rows in best.group_by(*GROUP, maintain_order=True):
+        if len(rows) >= _FEWEST_SIZES["largest"] and (rounds is None or campaign in rounds):
+            groups.setdefault(str(campaign), []).append(rows)
+    if not groups:
+        raise EvidenceError(
+            "no group has enough sizes to hold one out",
+            missing=(f"a round with a group of {_FEWEST_SIZES['largest']} sizes of one accelerator",),
+        )
+    found: list[HeldOutAdvice] = []
+    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+        for campaign, law in past_laws(best, tuple(groups), progress=progress):
+            for rows in groups[campaign]:
+                found += _of_group(law, rows, curves_of, sizes_of)
+    return tuple(found)
+
+
+def _of_group(
+    law: PooledLaw, rows: pl.DataFrame, curves_of: CurvesOf, sizes_of: SizesOf | None
+) -> Iterator[HeldOutAdvice]:
+    """rows: one group, in order of size."""
+    sizes = rows["num_accelerators"].to_numpy().astype(float)
+    domain = Domain(smallest=float(sizes[0]), largest=float(sizes[-1]))
+    taken = None if sizes_of is None else sizes_of(domain)
+    all_known = curves_of(law, rows, domain)
+    for part, fewest in _FEWEST_SIZES.items():
+        if len(rows) < fewest:
+            continue
+        known = rows[: -1 if part == "largest" else len(rows) - len(rows) // 2]
+        deadline_s = _DEADLINE_FACTOR * float(known["score_s"].to_numpy().min())
+        found = _located(all_known, domain, deadline_s, taken)
+        advised = _located(curves_of(law, known, domain), domain, deadline_s, taken)
+        by_rule = {name: _located(rule, domain, deadline_s, taken) for name, rule in _rules(known).items()}
+        for objective in OBJECTIVES:
+            numbers = {OURS: advised[objective].num_accelerators}
+            numbers[LARGEST_KNOWN] = int(known["num_accelerators"][-1])
+            numbers |= {name: points[objective].num_accelerators for name, points in by_rule.items()}
+            judge = _Judge(
+                objective=objective,
+                found=found[objective].num_accelerators,
+                curves_s=all_known,
+                sizes=sizes,
+                time_s=rows["score_s"].to_numpy(),
+                deadline_s=deadline_s,
+            )
+            yield HeldOutAdvice(
+                round=rows["campaign"][0],
+                workload=rows["workload"][0],
+                accelerator=rows["accelerator"][0],
+                held_out=part,
+                objective=objective,
+                largest_known=numbers[LARGEST_KNOWN],
+                largest=int(sizes[-1]),
+                advised=advised[objective],
+                found=found[objective],
+                losses={name: judge.loss(number) for name, number in numbers.items()},
+            )
+
+
+def _located(
+    curves_s: Curves, domain: Domain, deadline_s: float, sizes: Sequence[int] | None
+) -> dict[Objective, Equilibrium]:
+    """The number of each objective. Money and energy go as accelerator-hours: their least is one number.
+
+    sizes: that may be taken, of all but `cost`; any unless given.
+    """
+    cost = cheapest("cost", per_accelerator=1.0, deadline_s=deadline_s)
+    (least,) = equilibria(curves_s, domain, kinds=(cost,))
+    if sizes is None:
+        balance, marginal, floor = equilibria(curves_s, domain, kinds=(BALANCE, MARGINAL, FLOOR))
+    else:
+        drawn_s = curves_s(np.array(sizes, dtype=float))
+        central_s = np.median(drawn_s, axis=0)
+        balance, marginal, floor, _ = discrete_equilibria(
+            sizes, drawn_s, central_s=central_s, limited_by="data"
+        )
+    return {
+        "answer": default_answer((balance, marginal, floor)),
+        "balance": balance,
+        "marginal": marginal,
+        "floor": floor,
+        "cost": least,
+    }
+
+
+def _rules(known: pl.DataFrame) -> dict[str, Curves]:
+    """The curves of who has no law: perfect scaling from the largest size, and a line through the logs."""
+    sizes = known["num_accelerators"].to_numpy().astype(float)
+    times_s = known["score_s"].to_numpy()
+    slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
+    return {
+        # A hair less than perfect: else every size costs the same, and rounding would choose.
+        "perfect": lambda at: np.atleast_2d(times_s[-1] * (sizes[-1] / at) ** 0.999999),
+        "power_law": lambda at: np.atleast_2d(np.exp(level + slope * np.log(at))),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judge:
+    """What numbers lose for one objective. curves_s: of all sizes; sizes, time_s: those measured."""
+
+    objective: Objective
+    found: int
+    curves_s: Curves
+    sizes: FloatArray
+    time_s: FloatArray
+    deadline_s: float
+
+    def loss(self, number: int) -> Loss:
+        ours_s, found_s = np.median(self.curves_s(np.array([number, self.found], dtype=float)), axis=0)
+        if self.objective == "cost":
+            # What it costs too much, or how far it misses the deadline, whichever is the worse.
+            excess = float(number * ours_s / (self.found * found_s) - 1.0)
+            late = float(ours_s / max(self.deadline_s, found_s) - 1.0)
+            return Loss(num_accelerators=number, curve=max(excess, late), measured=None)
+        lost = abs(float(1.0 - self.found * found_s**2 / (number * ours_s**2)))
+        nearest = int(np.argmin(np.abs(np.log(self.sizes / number))))
+        worth = 1.0 / (self.sizes * self.time_s**2)  # efficiency times speedup, but for a constant
+        return Loss(
+            num_accelerators=number,
+            curve=lost,
+            measured=float(1.0 - worth[nearest] / worth.max()) if self.objective == "balance" else None,
+        )
+
+
+ALL_JUMPS = "all"
+# Of numbers sought on the curves of published results alone, and on those combined with the model's
+# (decide/records/combined_advice.py).
+PUBLISHED, JOINED = "advice.json", "joined_advice.json"
+_NUM_DIGITS = 5
+# Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
+_JUMPS = JUMPS[-2:]
+_PARTS: Mapping[HeldOutPart, str] = {
+    "largest": "the largest size of a group",
+    "half": "the larger half of a group's sizes",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How right one way to choose a number was. within_doubling, doublings: of the numbers compared.
+
+    regret: what the numbers compared lose against those found, on the curve of all sizes; measured_regret:
+    what all lose against the best measured size, censored or not. None where nothing was compared.
+    """
+
+    within_doubling: float | None
+    median_doublings: float | None
+    median_regret: float | None
+    p90_regret: float | None
+    mean_measured_regret: float | None
+    p90_measured_regret: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceErrors:
+    """The errors for one objective where sizes were held out in one way, at some jumps in size.
+
+    num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
+    num_both_beyond lie at the largest size or beyond; num_advised_beyond and num_found_beyond, only one of
+    the two; the rest lie at the smallest or below. coverage: how often the 90 % interval held.
+    ways: ours and the simple rules, over the same groups.
+    """
+
+    objective: Objective
+    held_out: HeldOutPart
+    jump: str
+    num_groups: int
+    num_compared: int
+    num_both_beyond: int
+    num_advised_beyond: int
+    num_found_beyond: int
+    coverage: float
+    ways: Mapping[str, Way]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRecord:
+    """How right numbers like this one were. of: over what, in words; the rest as in AdviceErrors."""
+
+    objective: Objective
+    of: str
+    num_groups: int
+    num_compared: int
+    within_doubling: float
+    median_regret: float
+    p90_regret: float
+    coverage: float
+
+
+def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
+    """The errors of every objective and part held out, over all and by jump; without those of no group."""
+    jumps = ((ALL_JUMPS, 0.0, np.inf), *_JUMPS)
+    found = []
+    for objective in OBJECTIVES:
+        for part in _PARTS:
+            asked = [one for one in results if (one.objective, one.held_out) == (objective, part)]
+            for name, above, most in jumps:
+                kept = [one for one in asked if above < one.jump <= most]
+                if kept:
+                    found.append(_errors(kept, name))
+    return tuple(found)
+
+
+def _errors(kept: Sequence[HeldOutAdvice], jump: str) -> AdviceErrors:
+    beyond = [(one.advised.limited_by is not None, one.found.limited_by is not None) for one in kept]
+    return AdviceErrors(
+        objective=kept[0].objective,
+        held_out=kept[0].held_out,
+        jump=jump,
+        num_groups=len(kept),
+        num_compared=sum(one.is_compared for one in kept),
+        num_both_beyond=beyond.count((True, True)),
+        num_advised_beyond=beyond.count((True, False)),
+        num_found_beyond=beyond.count((False, True)),
+        coverage=float(np.mean([one.is_covered for one in kept])),
+        ways={name: _way(kept, name) for name in kept[0].losses},
+    )
+
+
+def _way(kept: Sequence[HeldOutAdvice], name: str) -> Way:
+    compared = [one for one in kept if one.is_compared]
+    doublings = [one.num_doublings(name) for one in compared]
+    regret = [one.losses[name].curve for one in compared]
+    measured = [loss for one in kept if (loss := one.losses[name].measured) is not None]
+    return Way(
+        within_doubling=float(np.mean(np.array(doublings) <= 1.0)) if compared else None,
+        median_doublings=float(np.median(doublings)) if compared else None,
+        median_regret=float(np.median(regret)) if compared else None,
+        p90_regret=float(np.quantile(regret, 0.9)) if compared else None,
+        mean_measured_regret=float(np.mean(measured)) if measured else None,
+        p90_measured_regret=float(np.quantile(measured, 0.9)) if measured else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedAdvice:
+    """The record that ships; dataset: the version it is of."""
+
+    dataset: str
+    errors: tuple[AdviceErrors, ...]
+
+    def record(self, objective: Objective = "answer", *, jump: float = 1.0) -> AdviceRecord | None:
+        """How right the advised number was; None where none was ever held against one found.
+
+        jump: the largest size asked about over the largest with a time. Near jumps are those of the group's
+        largest size held out, far ones those of its larger half: the others are few.
+        """
+        (near, _, most), (far, _, _) = _JUMPS
+        part, name = ("largest", near) if jump <= most else ("half", far)
+        for each in self.errors:
+            ours = each.ways[OURS]
+            if (each.objective, each.held_out, each.jump) != (objective, part, name):
+                continue
+            if ours.within_doubling is None or ours.median_regret is None or ours.p90_regret is None:
+                return None
+            return AdviceRecord(
+                objective=objective,
+                of=f"{_PARTS[each.held_out]} held out, {name} the largest known",
+                num_groups=each.num_groups,
+                num_compared=each.num_compared,
+                within_doubling=ours.within_doubling,
+                median_regret=ours.median_regret,
+                p90_regret=ours.p90_regret,
+                coverage=each.coverage,
+            )
+        return None
+
+
+@cache
+def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
+    """What ships, PUBLISHED or JOINED. Raises DataError where the file is missing or is no such record."""
+    path = files("equipoise") / "data" / name
+    try:
+        found = orjson.loads(path.read_bytes())
+        return ShippedAdvice(
+            dataset=found["dataset"], errors=tuple(_read_errors(each) for each in found["errors"])
+        )
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected a record of advised numbers: `make dataset profiles` writes it"
+        ) from err
+
+
+def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
+    ways = {name: Way(**each) for name, each in found["ways"].items()}
+    return AdviceErrors(**{**found, "ways": ways})
+
+
+def write_advice(name: str, results: Sequence[HeldOutAdvice]) -> None:
+    """Write the record of some results beside the embedded tables, under a name."""
+    document = {
+        "dataset": embedded.version(),
+        "errors": [asdict(each) for each in advice_errors(results)],
+    }
+    encoded = orjson.dumps(
+        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    )
+    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
+
+
+def main() -> int:
+    """Write the record of the curves of published results."""
+    write_advice(PUBLISHED, held_out_advice(embedded.load().scores))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,424 @@
+"""Latency and rate of one measured collective, as straight lines of time over size, and its machine."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.bench.collectives.records import Run
+from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.perfmodel.machine import Group, Wires, machine
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster, joined, usual_system
+from equipoise.spec.cluster_text import cluster_in_text, network_reach
+from equipoise.spec.links import FABRICS, KINDS, Reach, kind, link_class, reach
+from equipoise.stats import Interval
+
+if TYPE_CHECKING:
+    from equipoise.spec.hardware import Accelerator, Topology
+
+LEVEL = 0.9
+# 0.02: what repetitions of nccl-tests on one machine differ by at least; no line need follow more closely.
+NOISE = 0.02
+FEWEST_SIZES = 3
+MOST_REGIMES = 5
+# Beyond, sizes are thinned evenly: the search below looks at every pair of them.
+MOST_SIZES = 400
+_ROUNDS = 3
+
+Numbers: TypeAlias = NDArray[np.float64]
+Indices: TypeAlias = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """A range of sizes in which time is latency_s + payload / byte_per_s; inf where size does not matter."""
+
+    from_bytes: int
+    to_bytes: int
+    latency_s: float
+    byte_per_s: float
+    num_points: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What the sizes measured say of one collective over one group of ranks.
+
+    latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
+    the largest messages add; None where even they are mostly latency. num_points: sizes. log_sd: what the
+    lines leave, of the logarithm.
+    """
+
+    latency_s: Interval | None
+    byte_per_s: Interval | None
+    regimes: tuple[Regime, ...]
+    num_points: int
+    log_sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A line through some sizes, fitted to relative errors: time = start_s + byte_s x payload."""
+
+    start_s: float
+    byte_s: float
+    misfit: float
+
+
+def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> Curve:
+    """The curve of one collective whose messages took the times measured.
+
+    payload_bytes, seconds: (n_points,), above zero; a size may come several times.
+    Raises EvidenceError for fewer than three sizes.
+    Assumes relative errors of equal size, and ranges of sizes in each of which one algorithm and protocol
+    run.
+    Source: Hockney 1994 for a line; where lines meet, least squares over all cuts (Bellman 1961) with their
+    number by the Bayesian information criterion (Schwarz 1978).
+
+    >>> sizes = [2.0**power for power in range(3, 31)]
+    >>> found = fit_curve(sizes, [20e-6 + size / 100e9 for size in sizes])
+    >>> round(found.latency_s.value * 1e6, 3), round(found.byte_per_s.value / 1e9, 3), len(found.regimes)
+    (20.0, 100.0, 1)
+    """
+    payload, took = (np.asarray(each, dtype=float) for each in (payload_bytes, seconds))
+    sizes = np.unique(payload)
+    if sizes.size < FEWEST_SIZES:
+        raise EvidenceError(
+            f"{sizes.size} message sizes; latency and rate need at least {FEWEST_SIZES}",
+            missing=(f"{FEWEST_SIZES - sizes.size} more sizes, from a few bytes to some GiB",),
+        )
+    if sizes.size > MOST_SIZES:
+        sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
+        kept = np.isin(payload, sizes)
+        payload, took = payload[kept], took[kept]
+    cuts = _cuts(sizes, payload, took)
+    pieces = list(pairwise(cuts))
+    inside = [(payload >= sizes[first]) & (payload <= sizes[last - 1]) for first, last in pieces]
+    lines = [_line(payload[each], took[each]) for each in inside]
+    left = np.concatenate(
+        [np.log(took[each] / _line_s(line, payload[each])) for each, line in zip(inside, lines, strict=True)]
+    )
+    return Curve(
+        latency_s=_latency(lines[0], payload[inside[0]], took[inside[0]]),
+        byte_per_s=_rate(lines[-1], payload[inside[-1]], took[inside[-1]]),
+        regimes=tuple(
+            Regime(
+                from_bytes=int(sizes[first]),
+                to_bytes=int(sizes[last - 1]),
+                latency_s=line.start_s,
+                byte_per_s=1.0 / line.byte_s if line.byte_s > 0 else np.inf,
+                num_points=last - first,
+            )
+            for (first, last), line in zip(pieces, lines, strict=True)
+        ),
+        num_points=int(np.unique(payload).size),
+        log_sd=float(np.sqrt(np.mean(left**2))),
+    )
+
+
+def _line_s(line: _Line, payload: Numbers) -> Numbers:
+    return np.asarray(line.start_s + line.byte_s * payload)
+
+
+def _line(payload: Numbers, took: Numbers) -> _Line:
+    """The line through points with the least squares of relative errors, and neither part below zero.
+
+    Errors are relative to the line itself, found in a few rounds: relative to what was measured, times that
+    came out short by chance would weigh more, and the line would lie below.
+    """
+    expected = took
+    for _ in range(_ROUNDS):
+        line = _weighted(payload, took, expected)
+        expected = _line_s(line, payload)
+    return line
+
+
+def _weighted(payload: Numbers, took: Numbers, expected: Numbers) -> _Line:
+    one, wire, target = 1.0 / expected, payload / expected, took / expected
+    candidates = [
+        ((one * target).sum() / (one**2).sum(), 0.0),
+        (0.0, (wire * target).sum() / (wire**2).sum()),
+    ]
+    scale = payload.max()
+    start, byte = np.linalg.lstsq(np.stack([one, wire / scale], axis=1), target, rcond=None)[0]
+    if start > 0 and byte > 0:
+        candidates.append((start, byte / scale))
+    misfit, start, byte = min(
+        (float(((a * one + b * wire - target) ** 2).sum()), float(a), float(b)) for a, b in candidates
+    )
+    return _Line(start_s=start, byte_s=byte, misfit=misfit)
+
+
+def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
+    """Where ranges of sizes begin, with the end of the last: indices into sizes, from 0 to their number."""
+    order = np.argsort(payload, kind="stable")
+    payload, took = payload[order], took[order]
+    ends = np.searchsorted(payload, sizes, side="right")
+    starts = np.concatenate([[0], ends[:-1]])
+    misfits = _misfits(payload, took, starts, ends)
+    num_sizes, num_points = sizes.size, payload.size
+    best = misfits[0]  # best[end - 1]: least misfit of so many lines through the sizes up to there
+    chosen, score = [0, num_sizes], _score(best[-1], 1, num_points)
+    backs: list[Indices] = []
+    for num_lines in range(2, min(MOST_REGIMES, num_sizes // FEWEST_SIZES) + 1):
+        # joined[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
+        joined = best[:-1, None] + misfits[1:]
+        back = joined.argmin(axis=0)
+        best = joined[back, np.arange(num_sizes)]
+        backs.append(back + 1)
+        found = _score(best[-1], num_lines, num_points)
+        if found < score:
+            chosen, score = _traced(backs, num_sizes), found
+    return chosen
+
+
+def _traced(backs: list[Indices], num_sizes: int) -> list[int]:
+    cuts = [num_sizes]
+    for back in reversed(backs):
+        cuts.append(int(back[cuts[-1] - 1]))
+    return [0, *reversed(cuts)]
+
+
+def _score(misfit: float, num_lines: int, num_points: int) -> float:
+    variance = misfit / num_points + NOISE**2
+    return float(num_points * np.log(variance) + (3 * num_lines - 1) * np.log(num_points))
+
+
+def _misfits(payload: Numbers, took: Numbers, starts: Indices, ends: Indices) -> Numbers:
+    """misfits[i, j]: of one line through sizes i to j; infinite where these are fewer than three."""
+    num_sizes = starts.size
+    misfits = np.full((num_sizes, num_sizes), np.inf)
+    for first in range(num_sizes - FEWEST_SIZES + 1):
+        begin = int(starts[first])
+        one, wire = 1.0 / took[begin:], payload[begin:] / took[begin:]
+        sums = [np.cumsum(each) for each in (np.ones_like(one), one, wire, one**2, one * wire, wire**2)]
+        at = ends[first + FEWEST_SIZES - 1 :] - begin - 1
+        misfits[first, first + FEWEST_SIZES - 1 :] = _least(np.stack([each[at] for each in sums]))
+    return misfits
+
+
+def _least(sums: Numbers) -> Numbers:
+    """Least sum of squares of a/t + b m/t - 1 over a, b >= 0; elementwise.
+
+    sums: (6, n_cases), over points: their number, 1/t, m/t, 1/t^2, m/t^2 and m^2/t^2.
+    """
+    count, s1, sm, s11, s1m, smm = sums
+    flat, steep = count - s1**2 / s11, count - sm**2 / smm
+    determinant = s11 * smm - s1m**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a, b = (s1 * smm - sm * s1m) / determinant, (sm * s11 - s1 * s1m) / determinant
+        both = np.where((a > 0) & (b > 0) & (determinant > 0), count - a * s1 - b * sm, np.inf)
+    return np.asarray(np.maximum(np.minimum(np.minimum(flat, steep), both), 0.0))
+
+
+def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, float, float]:
+    """Standard errors of a line's start and slope, and the quantile of Student's t that makes an interval."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - loading it takes as long as a plan
+
+    expected = _line_s(line, payload)
+    one, wire = 1.0 / expected, payload / expected
+    scale = wire.max()
+    if line.start_s == 0 or line.byte_s == 0:
+        free = took.size - 1
+        variance = max(line.misfit / max(free, 1), NOISE**2)
+        design = one if line.byte_s == 0 else wire
+        error = float(np.sqrt(variance / (design**2).sum()))
+        errors = (error, 0.0) if line.byte_s == 0 else (0.0, error)
+    else:
+        free = took.size - 2
+        variance = max(line.misfit / max(free, 1), NOISE**2)
+        design = np.stack([one * expected.min(), wire / scale], axis=1)
+        spread = np.linalg.inv(design.T @ design) * variance
+        errors = (float(np.sqrt(spread[0, 0])) * float(expected.min()), float(np.sqrt(spread[1, 1])) / scale)
+    return *errors, float(stdtrit(max(free, 1), 0.5 + LEVEL / 2))
+
+
+def _latency(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
+    """Latency of the first line; None where less than half of its smallest message's time."""
+    if line.start_s < line.byte_s * payload.min():
+        return None
+    error, _, quantile = _deviations(line, payload, took)
+    low, high = max(0.0, line.start_s - quantile * error), line.start_s + quantile * error
+    return Interval(value=line.start_s, low=float(low), high=float(high), level=LEVEL)
+
+
+def _rate(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
+    """Rate of the last line; None where less than half of its largest message's time is spent on the wire."""
+    if line.byte_s * payload.max() < line.start_s:
+        return None
+    _, error, quantile = _deviations(line, payload, took)
+    slow, quick = float(line.byte_s + quantile * error), float(line.byte_s - quantile * error)
+    # A slope that may be zero bounds no rate from above.
+    return Interval(
+        value=1.0 / line.byte_s, low=1.0 / slow, high=1.0 / quick if quick > 0 else np.inf, level=LEVEL
+    )
+
+
+# Domains of the fast links that are larger span hosts: racks and pods.
+_LARGEST_HOST = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The links of a run's ranks.
+
+    link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of
+    the network cards of a node together. card_byte_per_s: of one accelerator's share of them.
+    """
+
+    cluster: Cluster
+    group: Group
+    wires: Wires
+    link: str
+    bus_byte_per_s: float
+    card_byte_per_s: float
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the ranks are on."""
+        return round(float(self.group.num_nodes))
+
+    @property
+    def ring_wires(self) -> Wires:
+        """The same links if their switch did not reduce."""
+        return replace(self.wires, switch_reduces=0.0)
+
+    @property
+    def host_byte_per_s(self) -> float | None:
+        """Between an accelerator and its host."""
+        return self.cluster.accelerator.host_byte_per_s
+
+    def is_like(self, accelerator: str, link: str) -> bool:
+        """Whether a published figure of an accelerator and class of link is of such a machine.
+
+        The memory of a chip does not matter: `a100-sxm4-40gb` is like `a100-sxm4-80gb`.
+        """
+        return accelerator.rpartition("-")[0] == self.cluster.accelerator.slug.rpartition("-")[
+            0
+        ] and _over_host(link) == (self.cluster.topology == "host")
+
+
+def checked_link(word: str) -> str:
+    """A class of link as `nvidia-smi topo -m` names it, or the rate of a network. Raises UsageError else.
+
+    >>> checked_link("phb"), checked_link("nv12"), checked_link("10Gbit")
+    ('PHB', 'NV12', '10gbit')
+    """
+    named = word.strip().lower() if network_reach(word) else link_class(word)
+    if named is None:
+        raise UsageError(
+            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}, or the "
+            "rate of a network such as 10gbit"
+        )
+    return named
+
+
+def machine_of(
+    run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
+) -> Machine | str:
+    """The machine of a run; where nothing tells it, one sentence that says what to give.
+
+    accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
+    catalogue: the shipped one unless given.
+    Raises SpecError for an accelerator that was given and is not known.
+    """
+    tables = catalogue or shipped()
+    if run.backend == "gloo":
+        return _over_gloo(run, link)
+    if link is not None and network_reach(link) is not None:
+        link = None  # inside a node, ranks are joined as is usual there
+    if accelerator is not None:
+        return _machine(run, tables.cluster(accelerator, num_accelerators=run.num_ranks), link)
+    if run.device is None:
+        return "the file does not name the accelerator: give --accelerator NAME or --link CLASS"
+    try:
+        known = tables.accelerator_alias(run.device)
+        found = (
+            tables.cluster(known.slug, num_accelerators=run.num_ranks)
+            if known is not None
+            else cluster_in_text(run.device, num_accelerators=run.num_ranks, catalogue=tables)
+        )
+        if found is not None:
+            return _machine(run, found, link)
+    except SpecError as err:
+        return str(err)
+    return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
+
+
+def _over_gloo(run: Run, link: str | None) -> str:
+    """Why nothing is known of the machine of a run over gloo."""
+    if run.num_nodes == 1:
+        return "gloo between processes of one host is its processors and memory: no link to compare with"
+    if link is None:
+        return "gloo over a network whose rate nobody stated: give --link, e.g. 10gbit"
+    return "nothing is published of gloo to compare with"
+
+
+def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
+    """What the class of link that was stated reaches, where that says more than the machine does.
+
+    So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
+    for hosts joined by a network of a stated rate.
+    """
+    chip: Accelerator | None = None
+    network = None if link is None else network_reach(link)
+    if network is not None:
+        return network if run.num_nodes != 1 else None
+    if link is None or (run.num_nodes or 1) > 1:
+        return None
+    if isinstance(found, Machine):
+        if found.num_nodes > 1 or not _over_host(link):
+            return None
+        chip = found.cluster.accelerator
+    return reach(link, chip)
+
+
+def _over_host(link: str) -> bool:
+    return network_reach(link) is None and kind(link) not in FABRICS
+
+
+def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:
+    found = _joined_by(usual, link)
+    num_nodes = -(-run.num_ranks // found.node_size)
+    if run.num_nodes is not None and found.node_size <= _LARGEST_HOST:
+        num_nodes = max(num_nodes, run.num_nodes)
+    group = Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
+    wires = machine(found).wires
+    inside, card = float(wires.intra.byte_per_s), float(wires.inter.byte_per_s)
+    return Machine(
+        cluster=found,
+        group=group,
+        wires=wires,
+        link=_within(found, link) if num_nodes == 1 else f"the network of {num_nodes} nodes",
+        bus_byte_per_s=inside if num_nodes == 1 else card * float(group.ranks_per_node),
+        card_byte_per_s=card,
+    )
+
+
+def _joined_by(usual: Cluster, link: str | None) -> Cluster:
+    """The cluster with its accelerators joined as the class of link says, where that is not the usual."""
+    chip = usual.accelerator
+    topology: Topology | None = None
+    if link is not None and _over_host(link) and usual.topology != "host":
+        topology = "host"
+    elif link is not None and not _over_host(link) and usual.topology == "host" and chip.bridge_byte_per_s:
+        topology = "bridge"
+    if topology is None:
+        return usual
+    return joined(
+        usual_system(chip, topology),
+        accelerator=chip,
+        num_accelerators=usual.num_accelerators,
+        node_size=usual.node_size,
+        topology=topology,
+    )
+
+
+def _within(found: Cluster, link: str | None) -> str:
+    """What joins accelerators inside a node, in words."""
+    if found.topology == "host":
+        return f"PCIe through the host ({link})" if link else "PCIe through the host"
+    return found.accelerator.link or "the link"

@@ -1,0 +1,170 @@
+"""Measured collectives and their prediction: each machine's own table where rows of it are known, else
+beliefs.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.calibration.accuracy import Foretold, Indices, Predictor, Seconds, Task
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.errors import EvidenceError, SpecError
+from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings
+from equipoise.perfmodel.machine import Group, Wire, Wires
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.runs.readers.cells import echo
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.cluster_text import cluster_in_text
+
+_NUDGE = 1e-3
+_MOST_CLUSTERS = 4096
+
+
+def _begin(rows: Sequence[PublishedRow]) -> Task:
+    """Rows by machine: a table is fitted to each."""
+    reasons = tuple(_refusal(row) for row in rows)
+    machines: dict[tuple[str, str], list[int]] = {}
+    for index, row in enumerate(rows):
+        if reasons[index] is None:
+            machines.setdefault((row.hardware, _library(row)), []).append(index)
+
+    def foretell(fitted: Indices) -> Foretold:
+        seconds, log_sd = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        known = set(fitted.tolist())
+        for members in machines.values():
+            table = _table([rows[at] for at in members if at in known])
+            asked = [rows[at] for at in members]
+            if table is None:
+                seconds[members] = _believed_s(asked, CollectiveParameters())
+                log_sd[members] = _prior_log_sd(asked)
+            else:
+                seconds[members] = _tabled_s(asked, table)
+        return Foretold(seconds=seconds, prior_log_sd=log_sd)
+
+    return Task(reasons=reasons, foretell=foretell)
+
+
+def _refusal(row: PublishedRow) -> str | None:
+    """Why a row of a collective is not expressed; None where it is."""
+    if row.operation not in OPERATIONS:
+        return f"workload {echo(row.workload)} names no collective that is modelled"
+    try:
+        cluster = _cluster(row)
+    except SpecError as err:
+        return str(err)
+    if cluster is None:
+        return f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
+    if row.num_accelerators > cluster.node_size and row.num_accelerators % cluster.node_size:
+        return f"{row.num_accelerators} ranks do not fill nodes of {cluster.node_size}"
+    return None
+
+
+def _library(row: PublishedRow) -> str:
+    """The library and algorithm that ran: another one is as good as another machine."""
+    return row.cells.get("parallel_config", "").strip().lower()
+
+
+def _cluster(row: PublishedRow) -> Cluster | None:
+    return _named_cluster(row.hardware, row.num_accelerators, row.catalogue)
+
+
+@lru_cache(maxsize=_MOST_CLUSTERS)
+def _named_cluster(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
+    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
+
+
+def wires_of(row: PublishedRow) -> Wires:
+    """The links of a row's machine; a ring asked for by name keeps the switch from reducing."""
+    cluster = _cluster(row)
+    if cluster is None:
+        raise SpecError(f"hardware {echo(row.hardware)} names no known system or accelerator")
+    library = _library(row)
+    is_ring = "ring" in library or "nvls_enable=0" in library
+    return Wires(
+        intra=Wire(byte_per_s=cluster.intra.byte_per_s, latency_s=cluster.intra.latency_s),
+        inter=Wire(byte_per_s=cluster.inter.byte_per_s, latency_s=cluster.inter.latency_s),
+        switch_reduces=float(cluster.switch_reduces and not is_ring),
+        keeps_order=float(cluster.keeps_order),
+    )
+
+
+def _num_nodes(row: PublishedRow) -> float:
+    """Nodes that the ranks of a row fill, or the one that holds them all."""
+    cluster = _cluster(row)
+    size = row.num_accelerators if cluster is None else min(cluster.node_size, row.num_accelerators)
+    return row.num_accelerators / size
+
+
+def _group(row: PublishedRow) -> Group:
+    nodes = _num_nodes(row)
+    return Group(ranks_per_node=row.num_accelerators / nodes, num_nodes=nodes)
+
+
+def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
+    """What a machine's own rows say of it; None where they are too few."""
+    by_operation: dict[str, list[PublishedRow]] = {}
+    for row in rows:
+        by_operation.setdefault(str(row.operation), []).append(row)
+    if not rows:
+        return None
+    try:
+        return collective_table(
+            tuple(_timings(name, some) for name, some in by_operation.items()), wires_of(rows[0])
+        )
+    except EvidenceError:
+        return None
+
+
+def _timings(operation: str, rows: Sequence[PublishedRow]) -> Timings:
+    nodes = [_num_nodes(row) for row in rows]
+    return timings(
+        operation,
+        [row.payload_bytes or np.nan for row in rows],
+        [row.seconds or np.nan for row in rows],
+        ranks_per_node=[row.num_accelerators / count for row, count in zip(rows, nodes, strict=True)],
+        num_nodes=nodes,
+        log_error=[row.resolution for row in rows],
+    )
+
+
+def _tabled_s(rows: Sequence[PublishedRow], table: CollectiveTable) -> Seconds:
+    """Seconds of rows of one machine by its table."""
+    return np.array(
+        [float(table.seconds(str(row.operation), row.payload_bytes or np.nan, _group(row))) for row in rows]
+    )
+
+
+def _believed_s(rows: Sequence[PublishedRow], parameters: CollectiveParameters) -> Seconds:
+    """Seconds of rows of one machine under some parameters."""
+    timers = [OPERATIONS[str(row.operation)] for row in rows]
+    return np.array(
+        [
+            float(timer(row.payload_bytes or np.nan, _group(row), wires_of(row), parameters))
+            for timer, row in zip(timers, rows, strict=True)
+        ]
+    )
+
+
+def _prior_log_sd(rows: Sequence[PublishedRow]) -> NDArray[np.float64]:
+    """Standard deviation of the logarithm of a prediction under the priors alone.
+
+    Assumes that parameters are independent and small changes add up.
+    Source: first-order propagation of the priors' log_sd.
+    """
+    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
+    at = _believed_s(rows, CollectiveParameters())
+    variance = np.zeros(len(rows))
+    for prior in COLLECTIVE_PRIORS:
+        moved = CollectiveParameters(**(centre | {prior.name: prior.median * (1 - _NUDGE)}))
+        slope = np.log(_believed_s(rows, moved) / at) / np.log1p(-_NUDGE)
+        variance += (slope * prior.log_sd) ** 2
+    return np.sqrt(variance)
+
+
+COLLECTIVE = Predictor(
+    name="collective", claims=lambda rows: [row.kind == "collective" for row in rows], begin=_begin
+)

@@ -1,0 +1,377 @@
+"""Measured collectives as latency and bandwidth, and whether they are what such a machine reaches.
+
+A verdict holds a measurement against the performance model under its priors and against published figures.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
+from equipoise.calibration.collective_fits import (
+    LEVEL,
+    Curve,
+    Machine,
+    checked_link,
+    fit_curve,
+    machine_of,
+    reach_of,
+)
+from equipoise.errors import EvidenceError
+from equipoise.perfmodel.collectives import OPERATIONS
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.links import PublishedCollective, Reach, published_collectives
+from equipoise.units import MIB
+
+# A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64
+# KiB on PCIe 3 is 5 us; 16 MiB take 35 us on 480 GB/s.
+SMALL_BYTES = 65_536
+LARGE_BYTES = 16 * MIB
+# Healthy machines of one kind differ by less: 8 A100 in one node, published twice, by 3 %; B200 by 1 %.
+PUBLISHED_MARGIN = 0.15
+_LIKE_SIZE = 8.0
+# gloo sums as for all_reduce and cuts the rest off: 16 MiB over 1 Gbit/s took 150 ms, all_reduce 142.
+GLOO_REDUCES_ALL = ("reduce_scatter",)
+# A process that waits for a network has its processor free for most of the time: 20 to 50 % over 1 Gbit/s.
+BUSY_FRACTION = 0.75
+_NUDGE = 1e-3
+# Operations whose steps for short messages the model knows. Sends to all peers of an all-to-all do not go out
+# at once: 87 us over 8 A100, where a ring or a tree takes 35.
+_KNOWN_STEPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+_Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so many deviations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One run and the curve through it."""
+
+    run: Run
+    curve: Curve
+
+    @property
+    def bus_byte_per_s(self) -> float | None:
+        """The rate of the largest messages as busbw counts: what a link of a ring carries."""
+        rate = self.curve.byte_per_s
+        return None if rate is None else rate.value * bus_fraction(self.run.operation, self.run.num_ranks)
+
+    @property
+    def cpu_fractions(self) -> tuple[tuple[int, float], ...]:
+        """By size, how many cores a rank was busy on while it ran: the median; empty where not measured."""
+        by_size: dict[int, list[float]] = {}
+        for timing in self.run.timings:
+            if timing.cpu_fraction is not None:
+                by_size.setdefault(timing.payload_bytes, []).append(timing.cpu_fraction)
+        return tuple((size, median(shares)) for size, shares in sorted(by_size.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether one measured figure is normal.
+
+    quantity: `bus_byte_per_s` of a large message, or `latency_s` of a small one. verdict: `normal`, `slow`,
+    `fast`, or `unknown` where nothing is known to compare with. expected: between low and high with LEVEL.
+    link: what joins the ranks, with its rate where known. because: one sentence. evidence: sources.
+    """
+
+    run: Run
+    quantity: str
+    payload_bytes: int
+    measured: float
+    verdict: str
+    because: str
+    expected: float | None = None
+    low: float | None = None
+    high: float | None = None
+    link: str | None = None
+    link_byte_per_s: float | None = None
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What files of timed collectives say: fits, runs that allow none (with the reason), verdicts."""
+
+    reading: Reading
+    fits: tuple[Fit, ...]
+    unfitted: tuple[tuple[Run, str], ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def judged(
+    reading: Reading,
+    *,
+    accelerator: str | None = None,
+    link: str | None = None,
+    catalogue: Catalogue | None = None,
+) -> Links:
+    """Fits and verdicts of every run that was read.
+
+    accelerator: of the catalogue, or a system; what the files name unless given. link: the class of the
+    weakest link between ranks, as `nvidia-smi topo -m` names it; what is usual unless given.
+    catalogue: what names mean; the shipped one unless given.
+    Raises SpecError for an accelerator or link that is not known; EvidenceError where no run was read.
+    """
+    if not reading.runs:
+        reasons = tuple(f"{each['first']} ({each['count']} rows)" for each in reading.rejected.rows())
+        raise EvidenceError("no row of the files can be used", missing=reasons)
+    named = None if link is None else checked_link(link)
+    fits, unfitted = list[Fit](), list[tuple[Run, str]]()
+    verdicts = list[Verdict]()
+    for run in reading.runs:
+        joined_by = named or run.link
+        try:
+            fits.append(Fit(run=run, curve=fit_curve(*_points(run.timings))))
+        except EvidenceError as err:
+            unfitted.append((run, str(err)))
+        found = machine_of(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
+        verdicts.extend(_verdicts(run, found, joined_by))
+    return Links(reading=reading, fits=tuple(fits), unfitted=tuple(unfitted), verdicts=tuple(verdicts))
+
+
+def _points(rows: Sequence[Timing]) -> tuple[list[float], list[float]]:
+    """Sizes and seconds of rows, a point a side."""
+    pairs = [(float(row.payload_bytes), seconds) for row in rows for seconds in row.seconds]
+    return [size for size, _ in pairs], [seconds for _, seconds in pairs]
+
+
+def _median_s(rows: Sequence[Timing]) -> float:
+    return float(np.median([seconds for row in rows for seconds in row.seconds]))
+
+
+def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Verdict]:
+    """A verdict on the largest messages and one on the smallest, where they are large and small enough."""
+    largest = max(timing.payload_bytes for timing in run.timings)
+    smallest = min(timing.payload_bytes for timing in run.timings)
+    if largest >= LARGE_BYTES:
+        took = _median_s([each for each in run.timings if each.payload_bytes == largest])
+        rate = largest * bus_fraction(run.operation, run.num_ranks) / took
+        stated = reach_of(run, machine, link)
+        if stated is not None and link is not None:
+            yield _on_link(run, largest, rate, stated, link)
+        else:
+            yield _on_bandwidth(run, largest, rate, machine)
+    if smallest <= SMALL_BYTES and run.operation in _KNOWN_STEPS:
+        small = [each for each in run.timings if each.payload_bytes <= smallest * 4]
+        yield _on_latency(run, smallest, _median_s(small), machine)
+
+
+def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
+    """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
+    verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
+    told = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
+    return Verdict(
+        run=run,
+        quantity="bus_byte_per_s",
+        payload_bytes=payload_bytes,
+        measured=measured,
+        verdict=verdict,
+        because=told[verdict],
+        expected=stated.byte_per_s,
+        low=stated.low,
+        high=stated.high,
+        link=link,
+        link_byte_per_s=stated.stated_byte_per_s[1],
+        evidence=(stated.source,),
+    )
+
+
+def _class_words(link: str) -> Mapping[str, str]:
+    return {
+        "normal": f"as links of class {link} reach",
+        "slow": f"less than links of class {link} reach: is the slot as wide as meant, is ACS off, do more "
+        "than two ranks share a path?",
+        "fast": f"more than links of class {link} reach: is there a faster path between these ranks?",
+    }
+
+
+def _network_words(run: Run, payload_bytes: int, link: str) -> Mapping[str, str]:
+    """What a verdict on hosts over a network says; a slow one, whether the processor is in the way."""
+    busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
+    shares = [each for each in busy if each is not None]
+    share = median(shares) if shares else 0.0
+    slow = f"less than a network of {link} carries: "
+    if run.backend == "gloo" and run.operation in GLOO_REDUCES_ALL:
+        slow += "gloo sums the whole payload on every rank, as for all_reduce"
+    elif share >= BUSY_FRACTION:
+        slow += f"ranks computed {share:.0%} of the time: the processor is the limit, not the network"
+    else:
+        slow += f"is it shared, and are its frames small? Ranks computed {share:.0%} of the time"
+    return {
+        "normal": f"as a network of {link} carries, one way",
+        "slow": slow,
+        "fast": f"more than a network of {link} carries: is that its rate, do all ranks meet over it?",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Belief:
+    """What the model expects under its priors: seconds between low_s and high_s with LEVEL."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+
+
+def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: bool = True) -> _Belief | None:
+    """The model's expectation of one message; None for operations it does not know.
+
+    Assumes that parameters are independent and small changes add up.
+    Source: first-order propagation of the priors' log_sd.
+    """
+    timer = OPERATIONS.get(run.operation)
+    if timer is None:
+        return None
+    wires = machine.wires if switch_reduces else machine.ring_wires
+
+    def seconds(parameters: CollectiveParameters) -> float:
+        return float(timer(float(payload_bytes), machine.group, wires, parameters))
+
+    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
+    usual_s = seconds(CollectiveParameters(**centre))
+    variance = 0.0
+    for prior in COLLECTIVE_PRIORS:
+        moved = CollectiveParameters(**(centre | {prior.name: prior.median * (1 - _NUDGE)}))
+        variance += (math.log(seconds(moved) / usual_s) / math.log1p(-_NUDGE) * prior.log_sd) ** 2
+    width = math.exp(_Z * math.sqrt(variance))
+    return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
+
+
+def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machine | str) -> Verdict:
+    """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
+    belief = None if isinstance(machine, str) else _belief(run, payload_bytes, machine)
+    if isinstance(machine, str) or belief is None:
+        return _unknown(run, "latency_s", payload_bytes, measured_s, machine)
+    verdict = _compared(measured_s, belief.low_s, belief.high_s, more_is_faster=False)
+    told = {
+        "normal": "as launching, and the steps from rank to rank, take on such links",
+        "slow": "more than launching and the steps between ranks explain: look for a busy host, unpinned "
+        "processes, or a slower network than meant",
+        "fast": "less than such links usually take: fewer steps, or CUDA graphs (-G)",
+    }[verdict]
+    return Verdict(
+        run=run,
+        quantity="latency_s",
+        payload_bytes=payload_bytes,
+        measured=measured_s,
+        verdict=verdict,
+        because=told,
+        expected=belief.seconds,
+        low=belief.low_s,
+        high=belief.high_s,
+        link=machine.link,
+        link_byte_per_s=machine.bus_byte_per_s,
+        evidence=("model: perfmodel.collectives under its priors",),
+    )
+
+
+def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+    """The verdict on the largest messages: by published figures of such machines, else by the model."""
+    if isinstance(machine, str):
+        return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
+    moved = payload_bytes * bus_fraction(run.operation, run.num_ranks)
+    belief = _belief(run, payload_bytes, machine)
+    published = _published(run, payload_bytes, machine)
+    if belief is None and not published:
+        return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
+    evidence = [f"published {each.bus_byte_per_s:.4g} byte/s: {each.source}" for each in published]
+    if published:
+        expected = max(each.bus_byte_per_s for each in published)
+        low, high = expected * (1 - PUBLISHED_MARGIN), expected * (1 + PUBLISHED_MARGIN)
+    if belief is not None:
+        evidence.append(f"model {moved / belief.seconds:.4g} byte/s under its priors")
+        if not published:
+            expected, low, high = (moved / each for each in (belief.seconds, belief.high_s, belief.low_s))
+    verdict = _compared(measured, low, high, more_is_faster=True)
+    return Verdict(
+        run=run,
+        quantity="bus_byte_per_s",
+        payload_bytes=payload_bytes,
+        measured=measured,
+        verdict=verdict,
+        because=_why(run, payload_bytes, measured, machine, verdict),
+        expected=expected,
+        low=low,
+        high=high,
+        link=machine.link,
+        link_byte_per_s=machine.bus_byte_per_s,
+        evidence=tuple(evidence),
+    )
+
+
+def _compared(measured: float, low: float, high: float, *, more_is_faster: bool) -> str:
+    if low <= measured <= high:
+        return "normal"
+    return "fast" if (measured > high) == more_is_faster else "slow"
+
+
+def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+    why = machine if isinstance(machine, str) else f"nothing is known of {run.operation} to compare with"
+    return Verdict(
+        run=run,
+        quantity=quantity,
+        payload_bytes=payload_bytes,
+        measured=measured,
+        verdict="unknown",
+        because=why,
+        link=None if isinstance(machine, str) else machine.link,
+    )
+
+
+def _published(run: Run, payload_bytes: int, machine: Machine) -> list[PublishedCollective]:
+    """Published figures of the same operation, chip and group, of about this size or a peak."""
+    return [
+        each
+        for each in published_collectives()
+        if each.operation == run.operation
+        and each.num_ranks == run.num_ranks
+        and each.num_nodes == round(float(machine.group.num_nodes))
+        and machine.is_like(each.accelerator, each.link)
+        and _is_like_size(each, payload_bytes)
+    ]
+
+
+def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
+    """Whether a figure is of about this size; a peak is of every size that is long on the wire."""
+    if published.payload_bytes is None:
+        return payload_bytes >= LARGE_BYTES * _LIKE_SIZE
+    return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
+
+
+def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdict: str) -> str:
+    """One sentence on a verdict about bandwidth."""
+    share = measured / machine.bus_byte_per_s
+    if verdict == "fast":
+        return "faster than such machines are: are accelerator, link and number of ranks as taken here?"
+    if verdict == "normal" and share > 1:
+        return "more than the link carries one way, as busbw may be where the switch reduces (NVLink SHARP)"
+    if verdict == "normal":
+        return f"{share:.0%} of what {machine.link} carries one way, as such machines reach"
+    suspect = _suspect(run, payload_bytes, measured, machine)
+    return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
+
+
+def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) -> str | None:
+    """What a slow rate is just as much as, which tells where to look; None where it resembles nothing."""
+    if machine.num_nodes > 1:
+        one_card = measured <= machine.card_byte_per_s
+        return (
+            "no more than one network card carries: do all take part, next to their ranks?"
+            if one_card
+            else None
+        )
+    if machine.wires.switch_reduces:
+        ring = _belief(run, payload_bytes, machine, switch_reduces=False)
+        moved = payload_bytes * bus_fraction(run.operation, run.num_ranks)
+        if ring is not None and measured >= moved / ring.high_s:
+            return "as a ring takes: the switch does not reduce; is NVLink SHARP (NCCL_NVLS_ENABLE) off?"
+    if machine.cluster.topology != "host" and measured <= (machine.host_byte_per_s or 0):
+        return "no more than the host's PCIe carries: do ranks meet over it and not over their link?"
+    return None
+
+
+__all__ = ["LEVEL", "Fit", "Links", "Verdict", "judged"]

@@ -1,0 +1,139 @@
+"""How the profiles that ship are made: fitted to published measurements, and held out against them.
+
+`python -m equipoise.calibration.fitted_profiles DIR` fits them to files of DIR and writes
+data/profiles.json.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import orjson
+from threadpoolctl import threadpool_limits
+
+from equipoise.calibration.accuracy import LEVEL, half_width
+from equipoise.calibration.profiles import NAME, Profile, ProfileRecord
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.steps import calibrated, refusal
+from equipoise.calibration.validate import Validation, validate
+from equipoise.errors import UsageError
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.units import significant
+
+_NUM_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a profile is made: the files it is fitted to, and the split that tells how wrong it is."""
+
+    name: str
+    title: str
+    file_names: tuple[str, ...]
+    split: str
+
+
+RECIPES: tuple[Recipe, ...] = (
+    Recipe(
+        name="a100-megatron",
+        title="Megatron of 2021 to 2023 on A100, fp16, attention not fused (vTrain, Selene)",
+        file_names=(
+            "vtrain_single.csv",
+            "vtrain_multi.csv",
+            "korthikanti_table5.csv",
+            "megatron_sc21_mtnlg.csv",
+        ),
+        split="leave-n_gpus-out",
+    ),
+    Recipe(
+        name="h100-torchtitan",
+        title="torchtitan of 2024 and 2025 on H100 and H200, bf16 and fp8",
+        file_names=("torchtitan.csv",),
+        split="leave-strategy-out",
+    ),
+    Recipe(
+        name="blackwell-bridge",
+        title="NVIDIA Megatron-Bridge of 2025 and 2026 on Blackwell and H100, bf16 to nvfp4",
+        file_names=("megatron_bridge_nemo.csv",),
+        split="leave-model-out",
+    ),
+)
+
+
+def fitted(recipe: Recipe, directory: Path) -> Profile:
+    """The profile a recipe makes of the files of a directory.
+
+    Raises as `read_executions` and `validate` do.
+    """
+    paths = [directory / name for name in recipe.file_names]
+    rows = [row for row in read_executions(paths) if row.kind == "step" and refusal(row) is None]
+    found = calibrated(rows)
+    values = {name: found.parameters.value(name) for name in found.moved}
+    return Profile(
+        name=recipe.name,
+        title=recipe.title,
+        file_names=recipe.file_names,
+        accelerators=_accelerators(rows),
+        values=values,
+        log_sd=dict(zip(found.moved, found.log_sd.tolist(), strict=True)),
+        record=_record(validate(paths, split=recipe.split)),
+    )
+
+
+def _accelerators(rows: Sequence[PublishedRow]) -> tuple[str, ...]:
+    """Slugs of the accelerators of some rows, in order of first appearance."""
+    clusters = [
+        cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+        for row in rows
+    ]
+    return tuple(dict.fromkeys(each.accelerator.slug for each in clusters if each is not None))
+
+
+def _record(held_out: Validation) -> ProfileRecord:
+    """The errors of a validation, and the interval that follows from them."""
+    ratios: dict[int, tuple[float, int]] = {}
+    for each in held_out.verdicts:
+        row, conversion = each.row, each.row.conversion
+        if each.predicted is not None and conversion is not None and row.seconds is not None:
+            ratios[row.execution] = (np.log(row.seconds / conversion.seconds(each.predicted)), row.cluster)
+    logs, clusters = (np.array(each) for each in zip(*ratios.values(), strict=True))
+    errors = held_out.errors
+    return ProfileRecord(
+        split=held_out.split,
+        num_executions=errors.num_executions,
+        num_clusters=errors.num_clusters,
+        mape=errors.mape,
+        median=errors.median,
+        p90=errors.p90,
+        coverage=errors.coverage,
+        level=LEVEL,
+        log_half_width=float(half_width(logs, clusters.astype(np.intp), level=LEVEL)),
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fit every profile and write the file beside the embedded tables. arguments: the directory of
+    measurements.
+
+    Raises UsageError for other arguments.
+    """
+    if len(arguments) != 1:
+        raise UsageError(
+            f"python -m equipoise.calibration.fitted_profiles DIR: got {len(arguments)} arguments; "
+            "expected one, the directory of torchtitan.csv and the other measurements"
+        )
+    directory = Path(arguments[0])
+    with threadpool_limits(limits=1):
+        made = [asdict(fitted(each, directory)) for each in RECIPES]
+    path = Path(str(files("equipoise") / "data" / NAME))
+    document = significant({"profiles": made}, _NUM_DIGITS)
+    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""What ships with the package: settings of the pooled law, and how wrong it was on results held out.
+
+`python -m equipoise.calibration.forecast_record` fits and backtests on the embedded data: data/forecast.json.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from threadpoolctl import threadpool_limits
+
+from equipoise.calibration.curves import Record
+from equipoise.errors import DataError
+from equipoise.runs import embedded
+from equipoise.runs.queries import best_per_size
+from equipoise.scaling import backtest as scaling
+from equipoise.scaling import pooled
+from equipoise.scaling.backtest import JUMPS, Protocol
+from equipoise.units import significant
+
+_NAME = "forecast.json"
+# As many as are the same whatever the order of sums inside a library: the file is then the same bytes.
+_NUM_DIGITS = 5
+_PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
+_HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the smallest size of a group"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The errors of one backtest on the embedded data, beside the baselines."""
+
+    protocol: Protocol
+    given_batch: bool
+    ours: scaling.Record
+    baselines: Mapping[str, scaling.Record]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """Settings by whether batches are given, and the record of the law; dataset: the version both are of."""
+
+    dataset: str
+    by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
+    summaries: tuple[Summary, ...]
+
+    def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
+        """The settings of the pooled law, as `pooled.fit` takes them."""
+        return self.by_batch[given_batch]
+
+    def summary(self, protocol: Protocol, *, given_batch: bool) -> Summary | None:
+        """The whole record of one protocol; None where it was not made."""
+        wanted = (
+            each for each in self.summaries if (each.protocol, each.given_batch) == (protocol, given_batch)
+        )
+        return next(wanted, None)
+
+    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> Record | None:
+        """The errors at sizes so many times the largest known; None where none was held out."""
+        found = self.summary(protocol, given_batch=given_batch)
+        for name, above, most in JUMPS:
+            errors = found and found.ours.by_jump.get(name)
+            if errors and above < jump <= most and errors.coverage is not None:
+                far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
+                return Record(
+                    of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
+                    num_held_out=errors.num_groups,
+                    median_abs_error=errors.median_abs_error or 0.0,
+                    p90_abs_error=errors.p90_abs_error,
+                    coverage=errors.coverage,
+                )
+        return None
+
+
+@cache
+def shipped() -> Shipped:
+    """What ships. Raises DataError where the file is missing or not what `main` writes."""
+    path = files("equipoise") / "data" / _NAME
+    try:
+        found = orjson.loads(path.read_bytes())
+        return Shipped(
+            dataset=found["dataset"],
+            by_batch={False: found["settings"], True: found["settings_given_batch"]},
+            summaries=tuple(_summary(each) for each in found["backtests"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected the pooled law's settings: `make dataset` writes it"
+        ) from err
+
+
+def _summary(found: Mapping[str, Any]) -> Summary:
+    return Summary(
+        protocol=found["protocol"],
+        given_batch=found["given_batch"],
+        ours=_errors_record(found["ours"]),
+        baselines={name: _errors_record(each) for name, each in found["baselines"].items()},
+    )
+
+
+def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
+    """A record from its plain form: of its fields, those that are tables hold errors by name."""
+    values: dict[str, Any] = {
+        name: {key: scaling.Errors(**each) for key, each in value.items()}
+        if isinstance(value, dict)
+        else value
+        for name, value in found.items()
+    }
+    return scaling.Record(**values)
+
+
+def _document() -> dict[str, Any]:
+    """Settings and record of the embedded data."""
+    best = best_per_size(embedded.load().scores)
+    summaries = []
+    for protocol, given_batch in _PROTOCOLS:
+        result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
+        summaries.append(
+            Summary(protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines)
+        )
+    return {
+        "dataset": embedded.version(),
+        "settings": pooled.fit(best).settings(),
+        "settings_given_batch": pooled.fit(best, given_batch=True).settings(),
+        "backtests": [asdict(each) for each in summaries],
+    }
+
+
+def main() -> int:
+    """Write the file beside the embedded tables."""
+    path = Path(str(files("equipoise") / "data" / _NAME))
+    with threadpool_limits(limits=1):
+        found = significant(_document(), _NUM_DIGITS)
+    path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,440 @@
+"""Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from equipoise.calibration import forecast_record
+from equipoise.calibration.curves import (
+    CurveQuestion,
+    Evidence,
+    LawUsed,
+    PredictedTime,
+    Record,
+    TimeCurve,
+    fitted_curve,
+    sizes_of_interest,
+)
+from equipoise.errors import EvidenceError, SpecError
+from equipoise.runs.queries import best_per_size
+from equipoise.runs.readers.measurements import Measurements
+from equipoise.scaling import pooled
+from equipoise.scaling.fit import Points, points
+from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
+from equipoise.scaling.pooled import PooledLaw, Question
+from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.mlperf import is_round, round_key
+from equipoise.stats import Interval
+from equipoise.units import format_count
+
+# The name of the campaign that a user's own entries are of.
+YOURS = "yours"
+
+
+def own_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
+    """The user's measurements as rows of the table `scores`: the median of each size."""
+    rows = []
+    for size in np.unique(own.num_accelerators):
+        here = own.num_accelerators == size
+        batch = np.median(own.global_batch_samples[here])
+        rows.append(
+            {
+                "entry_id": f"{own.where}: {format_count(size)} accelerators",
+                "origin": "measured",
+                "campaign": YOURS,
+                "workload": workload,
+                "accelerator": accelerator,
+                "num_accelerators": int(size),
+                "score_s": float(np.median(own.time_s[here])),
+                "global_batch_samples": int(batch) if np.isfinite(batch) else None,
+                "source_uri": own.where,
+            }
+        )
+    return pl.DataFrame(rows, schema=schema)
+
+
+def beside_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...]:
+    """How the user's times compare with the best published ones of the accelerator at the same size."""
+    best = group.group_by("num_accelerators").agg(best_s=pl.col("score_s").min())
+    both = known.join(best, on="num_accelerators").sort("num_accelerators")
+    ratios = both["score_s"] / both["best_s"]
+    return tuple(
+        f"At {format_count(size)} accelerators your time is {ratio:.2g} times the best published one."
+        for size, ratio in zip(both["num_accelerators"], ratios, strict=True)
+    )
+
+
+def own_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float:
+    """How many times longer the user's trainings take than the law expects of the best system of each size.
+
+    known: the user's rows. question: of the same group; its size does not matter.
+    Source: the median over the sizes.
+    """
+    sizes = known["num_accelerators"].to_list()
+    expected = law.predict_all(known.head(0), [replace(question, num_accelerators=size) for size in sizes])
+    ratios = [actual_s / each.time_s.value for actual_s, each in zip(known["score_s"], expected, strict=True)]
+    return float(np.median(ratios))
+
+
+POOLED = "pooled"
+WORK = "the whole training"
+_MOST_LISTED = 8
+_NUM_EVIDENCE = 8
+_KNOT_LOG2 = 0.25
+_MOST_LAWS = 8
+_LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
+_ASSUMES = (
+    "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
+    "good as the best of its size usually is"
+)
+_ASSUMES_OWN = (
+    "curves of a workload share their shape across accelerators and rounds; yours has its own level, which "
+    "stays the same at every size"
+)
+
+_NOT_FOLLOWED = (
+    "The law takes a measured time for an outlier and follows it only in part. If you trust that time more "
+    "than the others, fit the measured ones alone, e.g. --law amdahl."
+)
+
+
+def workload_in(scores: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
+    """A workload as the data name it: itself, or the slug of its catalogue."""
+    if name in scores["workload"]:
+        return name
+    return catalogue.workload_slug(name) or name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Published results: the best per size of every group.
+
+    laws: the pooled laws already fitted, by the round they know nothing of (None: they know all) and whether
+    batches are given.
+    """
+
+    best: pl.DataFrame
+    laws: dict[tuple[str | None, bool], pooled.PooledLaw] = field(default_factory=dict)
+
+    def law_before(self, round_: str | None, *, given_batch: bool) -> pooled.PooledLaw:
+        """The pooled law of strictly earlier rounds, with the settings that ship."""
+        key = (round_, given_batch)
+        if key not in self.laws:
+            self.laws[key] = _fitted(_Entries(self.before(round_)), given_batch=given_batch)
+        return self.laws[key]
+
+    def before(self, round_: str | None) -> pl.DataFrame:
+        """The entries of strictly earlier rounds; all without a round."""
+        if round_ is None:
+            return self.best
+        rounds = self.best["campaign"].unique()
+        earlier = [name for name in rounds if round_key(name) < round_key(round_)]
+        return self.best.filter(pl.col("campaign").is_in(earlier))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entries:
+    """Rows that are the same where they hold the same."""
+
+    rows: pl.DataFrame
+
+    def __hash__(self) -> int:
+        """Equal for equal rows."""
+        return hash((self.rows.height, int(self.rows.hash_rows().sum())))
+
+    def __eq__(self, other: object) -> bool:
+        """By content."""
+        return isinstance(other, _Entries) and self.rows.equals(other.rows)
+
+
+@lru_cache(maxsize=_MOST_LAWS)
+def _fitted(entries: _Entries, *, given_batch: bool) -> pooled.PooledLaw:
+    """The pooled law of entries: a dashboard asks the same ones again and again."""
+    settings = forecast_record.shipped().settings(given_batch=given_batch)
+    return pooled.fit(entries.rows, given_batch=given_batch, settings=settings)
+
+
+def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements | None = None) -> TimeCurve:
+    """What the results of a workload say about an accelerator at the sizes asked for.
+
+    asked: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
+    points; else the group's best of each size: of the round asked about, or of all rounds (a time once
+    reached can be reached again), compared as results of the newest; for one law by name those of the
+    newest round alone that has enough sizes.
+    Raises SpecError for names the data do not have, EvidenceError for a group without a result.
+    """
+    best, accelerator = results.best, str(asked.accelerator)
+    workload = _workload(best, str(asked.workload), asked.catalogue)
+    group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
+    if own is not None:
+        newest = None
+        known = own_rows(own, workload, accelerator, best.schema)
+    else:
+        newest = _round(group, best, asked, workload=workload, accelerator=accelerator)
+        # One law has one level: results of several rounds are not one curve.
+        is_one_law = asked.law is not None and asked.law != POOLED
+        if asked.round is None and is_one_law:
+            newest = _enough_for(law_named(str(asked.law)), group) or newest
+        mixes = asked.round is None and not is_one_law
+        known = _best_of_all(group) if mixes else group.filter(pl.col("campaign") == newest)
+    sizes = asked.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+    notes = () if own is None else (*own.notes, *beside_published(known, group))
+    if asked.law not in {None, POOLED}:
+        return _by_one_law(known, sizes, asked, newest)
+    return _by_pooled_law(results, known, sizes, asked, round_=newest, notes=notes)
+
+
+def _enough_for(law: Law, group: pl.DataFrame) -> str | None:
+    """The newest round with more sizes than the law has parameters; None where none has."""
+    counts = group.group_by("campaign").agg(pl.col("num_accelerators").n_unique())
+    enough = counts.filter(pl.col("num_accelerators") > len(law.params))["campaign"].to_list()
+    return max(enough, key=round_key, default=None)
+
+
+def _best_of_all(group: pl.DataFrame) -> pl.DataFrame:
+    """The best result of each size over all rounds."""
+    return (
+        group.sort("score_s", "entry_id")
+        .unique(subset=["num_accelerators"], keep="first", maintain_order=True)
+        .sort("num_accelerators")
+    )
+
+
+def _by_one_law(
+    known: pl.DataFrame, sizes: Sequence[int], asked: CurveQuestion, newest: str | None
+) -> TimeCurve:
+    """One law of time against size, fitted to the group's own points."""
+    notes = []
+    if asked.global_batch_samples is not None:
+        notes.append("--global-batch was not used: only the pooled law knows batches.")
+    if newest is not None and asked.round is None:
+        notes.append(
+            f"Fitted to the {len(known)} results of {newest} alone, the newest round that has enough sizes "
+            "for this law; --round names another."
+        )
+    own = fitted_curve(
+        points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
+        sizes,
+        law=asked.law,
+        noise=PUBLISHED_NOISE,
+        work=WORK,
+        evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
+        notes=tuple(notes),
+    )
+    return replace(own, round=newest)
+
+
+def _by_pooled_law(
+    results: Results,
+    known: pl.DataFrame,
+    sizes: Sequence[int],
+    asked: CurveQuestion,
+    *,
+    round_: str | None,
+    notes: tuple[str, ...],
+) -> TimeCurve:
+    """The pooled law of the past, on which the group's own points act.
+
+    A user's system may be slower than the best of its size by any factor: of his times only the shape is
+    compared with others, the level is theirs.
+    """
+    given_batch = asked.global_batch_samples is not None
+    law = results.law_before(round_, given_batch=given_batch)
+    past = results.before(round_)
+    first = known.row(0, named=True)
+    questions = [
+        pooled.Question(
+            workload=first["workload"],
+            accelerator=first["accelerator"],
+            num_accelerators=size,
+            global_batch_samples=asked.global_batch_samples,
+        )
+        for size in sizes
+    ]
+    level = own_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
+    levelled = known.with_columns(pl.col("score_s") / level)
+    found = law.predict_all(levelled, questions)
+    disbelieved = _disbelieved(law, levelled, questions[0])
+    group = past.filter(
+        pl.col("accelerator") == first["accelerator"], pl.col("workload") == first["workload"]
+    )
+    measured = np.concatenate([group["num_accelerators"], known["num_accelerators"]]).astype(float)
+    domain = Domain(smallest=float(measured.min()), largest=min(float(measured.max()), _LARGEST_CURVE))
+    energy_j = dict(known.filter(pl.col("energy_j") > 0).select("num_accelerators", "energy_j").iter_rows())
+    curves_s = smooth_curves(law, levelled, questions[0], domain)
+    return TimeCurve(
+        law=LawUsed(
+            name=POOLED,
+            assumes=_ASSUMES if level == 1.0 else _ASSUMES_OWN,
+            source="a Gaussian process with variance components: docs/experiments/0002-pooled-law.md",
+        ),
+        work=WORK,
+        round=round_,
+        domain=domain,
+        predictions=tuple(
+            PredictedTime(
+                num_accelerators=each.question.num_accelerators,
+                time=_times(each.time_s, level),
+                outside=disbelieved.get(each.question.num_accelerators, each.outside),
+                record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
+                energy_j=energy_j.get(each.question.num_accelerators),
+            )
+            for each in found
+        ),
+        curves_s=lambda at: level * curves_s(at),
+        evidence=_weighed(pl.concat([past, known]), found),
+        notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
+    )
+
+
+def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question) -> dict[int, str]:
+    """The group's own sizes whose measured time lies outside of its range there, and what to say of each."""
+    sizes = known["num_accelerators"].to_list()
+    found = law.predict_all(known, [replace(question, num_accelerators=size) for size in sizes])
+    words = {}
+    for size, measured_s, each in zip(sizes, known["score_s"], found, strict=True):
+        if not each.time_s.low <= measured_s <= each.time_s.high:
+            side = "above" if measured_s > each.time_s.high else "below"
+            words[size] = (
+                f"the time measured at {format_count(size)} lies {side} the range: other results speak "
+                "against it"
+            )
+    return words
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return replace(
+        interval, value=factor * interval.value, low=factor * interval.low, high=factor * interval.high
+    )
+
+
+def smooth_curves(
+    law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
+) -> Callable[[FloatArray], FloatArray]:
+    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when first asked.
+
+    Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
+    """
+
+    @cache
+    def spline() -> Callable[[FloatArray], FloatArray]:
+        first = math.floor(math.log2(domain.smallest))
+        last = math.ceil(math.log2(2.0 * domain.largest))
+        knots_log2 = np.arange(first, last + _KNOT_LOG2 / 2.0, _KNOT_LOG2)
+        log_times = np.log(law.curves_s(known, question, 2.0**knots_log2))
+        return cubic_spline(float(first), _KNOT_LOG2, log_times)
+
+    def curves_s(at: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(spline()(np.log2(at))))
+
+    return curves_s
+
+
+def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record | None:
+    """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
+    own = known["num_accelerators"].to_numpy()
+    if size < own.min():
+        return None
+    return forecast_record.shipped().record(
+        "largest" if len(own) > 1 else "new_round", jump=size / float(own.max()), given_batch=given_batch
+    )
+
+
+def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[Evidence, ...]:
+    """The entries that weighed most over all sizes, heaviest first, with where they come from."""
+    weights: dict[str, float] = {}
+    own: set[str] = set()
+    for prediction in found:
+        for each in prediction.evidence:
+            weights[each.entry_id] = weights.get(each.entry_id, 0.0) + each.weight / len(found)
+            own |= {each.entry_id} if each.is_own else set()
+    heaviest = sorted(weights, key=lambda entry_id: -weights[entry_id])[:_NUM_EVIDENCE]
+    rows = {row["entry_id"]: row for row in entries.filter(pl.col("entry_id").is_in(heaviest)).to_dicts()}
+    return tuple(
+        _evidence(rows[entry_id], weights[entry_id], is_own=entry_id in own) for entry_id in heaviest
+    )
+
+
+def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evidence:
+    return Evidence(
+        kind="measured" if row["campaign"] == YOURS else "published",
+        ref=row["entry_id"],
+        num_accelerators=row["num_accelerators"],
+        time_s=row["score_s"],
+        weight=weight,
+        is_own=is_own,
+        source_uri=row["source_uri"],
+        source_line=row["source_line"],
+    )
+
+
+def results_of(scores: pl.DataFrame) -> Results:
+    """The published results of a frame of the table `scores`.
+
+    Only MLPerf rounds: of other campaigns nobody knows what came before what.
+    """
+    best = best_per_size(scores)
+    rounds = list(filter(is_round, best["campaign"].unique()))
+    return Results(best=best.filter(pl.col("campaign").is_in(rounds)))
+
+
+def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
+    found = workload_in(best, name, catalogue)
+    held = best["workload"].unique().sort().to_list()
+    if found in held:
+        return found
+    if catalogue.workload_slug(name) is None:
+        raise SpecError(f"workload {name!r} is not in the data; they hold {', '.join(held)}")
+    raise EvidenceError(
+        f"the data hold no scored closed entry of {found}",
+        missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
+    )
+
+
+def _round(
+    group: pl.DataFrame, best: pl.DataFrame, asked: CurveQuestion, *, workload: str, accelerator: str
+) -> str:
+    """The round to start from. Raises where the group has no result, or none in the round asked for."""
+    rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
+    if not rounds:
+        with_results = best.filter(pl.col("workload") == workload)["accelerator"]
+        others = with_results.value_counts(sort=True)["accelerator"].to_list()
+        raise EvidenceError(
+            f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
+            missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
+        )
+    if asked.round is None:
+        return rounds[-1]
+    wanted = f"v{asked.round.strip().lower().removeprefix('v')}"
+    if wanted not in rounds:
+        raise SpecError(
+            f"round {asked.round!r} has no scored closed entry of {workload} on {accelerator}; "
+            f"{', '.join(rounds)} have"
+        )
+    return wanted
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def own_evidence(data: Points, where: str) -> tuple[Evidence, ...]:
+    """The user's own times as evidence: the median of each size."""
+    return tuple(
+        Evidence(
+            kind="measured",
+            ref=where,
+            num_accelerators=int(size),
+            time_s=float(np.median(data.time_s[data.num_accelerators == size])),
+            weight=None,
+            is_own=True,
+        )
+        for size in data.sizes
+    )

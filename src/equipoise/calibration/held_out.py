@@ -1,0 +1,259 @@
+"""Rows predicted by models that have not seen them.
+
+Which are held out together, and intervals from errors elsewhere.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from equipoise.calibration.accuracy import LEVEL, Basis, Indices, Seconds, Task, half_width, prior_half_width
+from equipoise.calibration.published.models import known_workload
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.runs.readers.cells import listed
+
+NONE = "none"
+_LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")
+_AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+def _size(name: str) -> Callable[[PublishedRow], object]:
+    """A size of the model, from wherever it is known."""
+
+    def value(row: PublishedRow) -> object:
+        model = None if row.model is None else row.model.transformer
+        return row.cells.get(name, "").strip() if model is None else getattr(model, name)
+
+    return value
+
+
+def _knob(name: str) -> Callable[[PublishedRow], object]:
+    """A knob of the strategy as it was understood."""
+    return lambda row: None if row.strategy is None else getattr(row.strategy, name)
+
+
+def _strategy(row: PublishedRow) -> object:
+    """What kind of strategy, in words: which axes are used, and every knob that is no size."""
+    found = row.strategy
+    if found is None:
+        return row.cells.get("parallel_config", "").strip()
+    words = [axis for axis in _AXES if getattr(found, axis) > 1]
+    words += [f"zero{found.zero_stage}"] if found.zero_stage else []
+    words += ["interleaved"] if found.interleave > 1 else []
+    words += [name for name in ("sequence_parallel", "tp_overlap") if getattr(found, name)]
+    words += [found.trained] if found.trained != "full" else []
+    return " ".join((*words, f"recompute={found.recompute}", found.precision, found.implementation))
+
+
+def _model(row: PublishedRow) -> object:
+    """The model, by its name in the catalogue, else by its sizes or name."""
+    known = known_workload(row.workload, row.catalogue) if row.model is None else row.model.known
+    if known is not None:
+        return known.slug
+    return row.workload if row.model is None else row.model.transformer
+
+
+# Columns that mean more than their text; every other column of a file is taken as written.
+_VALUES: dict[str, Callable[[PublishedRow], object]] = {
+    "n_gpus": lambda row: row.num_accelerators,
+    "model": _model,
+    "workload": _model,
+    "strategy": _strategy,
+    "file": lambda row: row.file,
+    "cluster": lambda row: row.cluster,
+    **{name: _size(name) for name in ("layers", "hidden", "heads")},
+    **{name: _knob(name) for name in (*_AXES, "precision", "recompute", "implementation")},
+    "bytes": lambda row: row.payload_bytes,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What is left out at a time: all rows of one value of a column, or of every second of its values.
+
+    column: several are joined by `+`; then their values together are one.
+    """
+
+    column: str
+    is_half: bool
+
+
+def split_of(text: str) -> Split | None:
+    """The split a text names; None for none.
+
+    Raises UsageError for what is no split.
+
+    >>> split_of("leave-n_gpus-out")
+    Split(column='n_gpus', is_half=False)
+    """
+    if text == NONE:
+        return None
+    match = _LEAVE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--split {text[:80]!r}: expected none, leave-COLUMN-out or leave-half-of-COLUMN-out, such as "
+            "leave-n_gpus-out"
+        )
+    return Split(column=match[2], is_half=match[1] is not None)
+
+
+def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
+    """The fold of every row: the text of its value in a column, or which half of all values has it.
+
+    Raises UsageError where no row has the column, EvidenceError where all rows have one value.
+    """
+    column = split.column
+    parts = [_values(rows, name) for name in column.split("+")]
+    found = parts[0] if len(parts) == 1 else [" ".join(map(str, each)) for each in zip(*parts, strict=True)]
+    distinct = sorted(set(found), key=_order)
+    if len(distinct) == 1:
+        raise EvidenceError(
+            f"every row has {column} = {str(distinct[0])[:80]}: nothing is left to calibrate on",
+            missing=(f"rows with another {column}",),
+        )
+    if split.is_half:
+        place = {each: ("first", "second")[at % 2] for at, each in enumerate(distinct)}
+        return [f"{place[each]} half of {column}" for each in found]
+    return [str(each) for each in found]
+
+
+def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
+    """The value of every row in one column, as meant where that is known, else as written."""
+    value = _VALUES.get(column)
+    if value is not None:
+        return [value(row) for row in rows]
+    if not any(column in row.cells for row in rows):
+        known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
+        raise UsageError(f"--split leave-{column}-out: no such column; found {listed([*known])}")
+    return [row.cells.get(column, "").strip() for row in rows]
+
+
+def _order(value: object) -> tuple[float, str]:
+    """Numbers by size, then everything else by its text."""
+    return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
+
+
+# Of the rows a calibration is made on, so many folds tell how wrong it is on rows it has not seen.
+_NUM_INNER_FOLDS = 5
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Seconds, their bounds, and memory of every row, NaN where a row was not asked about; shape
+    (n_rows,).
+    """
+
+    seconds: Seconds
+    low_s: Seconds
+    high_s: Seconds
+    memory_bytes: Seconds
+    bases: tuple[Basis | None, ...]
+
+
+def held_out(
+    task: Task,
+    rows: Sequence[PublishedRow],
+    *,
+    aims: Indices,
+    folds: Sequence[str],
+    fitted: Indices,
+    progress: Progress | None,
+) -> HeldOut:
+    """What a task foretells of some rows, each fold by models fitted to the other folds and to `fitted`.
+
+    aims: the rows asked about. folds: of every aim; where all are one, models are fitted to `fitted` alone.
+    fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
+    `fitted` when held out in folds of their own.
+    """
+    measured_s = np.array([row.seconds for row in rows], dtype=float)
+    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
+    members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
+    found = _crossed(task, len(rows), members, fitted, progress)
+    seconds, prior_log_sd = found.seconds, found.prior_log_sd
+    known = np.log(measured_s / seconds)
+    if len(members) == 1 and len(fitted):
+        inner = _crossed(task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress)
+        known = np.log(measured_s / inner.seconds)
+    half = np.full(len(rows), np.nan)
+    for name, some in members.items():
+        others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
+        half[some] = half_width(known[others], clusters[others], level=LEVEL)
+    # Where parameters matter that the fitted rows do not tell, their errors say too little.
+    further = prior_half_width(found.further_log_sd, level=LEVEL)
+    half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
+    by_beliefs = np.isfinite(prior_log_sd)
+    half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
+    return HeldOut(
+        seconds=seconds,
+        low_s=seconds * np.exp(-half),
+        high_s=seconds * np.exp(half),
+        memory_bytes=found.memory_bytes,
+        bases=tuple(found.bases),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crossed:
+    """What was foretold of every row by models that had not seen it, NaN where nothing was."""
+
+    seconds: Seconds
+    prior_log_sd: Seconds
+    further_log_sd: Seconds
+    memory_bytes: Seconds
+    bases: list[Basis | None]
+
+
+def _crossed(
+    task: Task, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
+) -> _Crossed:
+    """Seconds of the members of every fold by models fitted to all others, and their spread where none
+    was.
+    """
+    seconds, prior_log_sd, further, memory_bytes = (np.full(num_rows, np.nan) for _ in range(4))
+    bases: list[Basis | None] = [None] * num_rows
+    for done, (name, members) in enumerate(folds.items()):
+        if progress is not None:
+            progress(f"holding out {name}" if name else "foretelling", done, len(folds))
+        others = [rest for other, rest in folds.items() if other != name]
+        told = task.foretell(np.concatenate([fitted, *others]).astype(np.intp))
+        seconds[members] = told.seconds[members]
+        if told.prior_log_sd is not None:
+            prior_log_sd[members] = told.prior_log_sd[members]
+        if told.further_log_sd is not None:
+            further[members] = told.further_log_sd[members]
+        if told.bases is not None:
+            for at in members:
+                bases[at] = told.bases[at]
+        if told.memory_bytes is not None:
+            memory_bytes[members] = told.memory_bytes[members]
+    return _Crossed(
+        seconds=seconds,
+        prior_log_sd=prior_log_sd,
+        further_log_sd=further,
+        memory_bytes=memory_bytes,
+        bases=bases,
+    )
+
+
+def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:
+    """Folds of the rows a calibration is made on: whole settings (machine, size, model) where there are
+    enough.
+    """
+    settings = [_setting(rows[i]) for i in fitted]
+    if len(set(settings)) < _NUM_INNER_FOLDS:
+        settings = [str(rows[i].cluster) for i in fitted]
+    order = {setting: at % _NUM_INNER_FOLDS for at, setting in enumerate(sorted(set(settings)))}
+    numbers = np.array([order[setting] for setting in settings], dtype=np.intp)
+    return {f"part {number + 1}": fitted[numbers == number] for number in np.unique(numbers)}
+
+
+def _setting(row: PublishedRow) -> str:
+    model = None if row.model is None else row.model.transformer
+    return f"{row.hardware} {row.num_accelerators} {row.workload if model is None else model.hidden}"

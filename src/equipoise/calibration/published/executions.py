@@ -1,0 +1,139 @@
+"""One execution once: rows that state it in several units are joined; executions that are nearly one are
+grouped.
+
+A cluster is what one composed measurement says: the same model width, machine and strategy, whatever the
+number of layers and micro-batches. Errors are counted, and folds of a split are cut, by cluster.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from equipoise.calibration.published.rows import PublishedRow, read_rows
+
+# What tells rows apart that otherwise agree: whatever was run is in these columns.
+_IDENTITY = (
+    *(
+        "workload",
+        "params_b",
+        "layers",
+        "hidden",
+        "heads",
+        "hardware",
+        "n_gpus",
+        "parallel_config",
+        "tp",
+        "pp",
+        "dp",
+    ),
+    *("cp", "ep", "precision", "global_batch", "micro_batch", "seq", "recompute", "source"),
+)
+# A figure in FLOP/s rests on a convention of counting: as much as this many digits less.
+_CONVENTION_DOUBT = 0.01
+_EXACT_ENOUGH = 0.01
+_FROZEN_WEIGHTS = (0.6, 0.72)  # of a step's FLOP where weights have no gradients: 2/3
+_USUAL_RANK = 16
+
+
+# Each size of a message is timed by itself; so is each rate.
+_COLLECTIVE_CELLS = ("parallel_config", "global_batch")
+_RATE_CELLS = ("precision", "micro_batch", "seq", "source")
+
+
+def read_executions(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
+    """The rows of the files, one an execution: of several units the one with the finest figure.
+
+    Rows without seconds are left out. Raises as `read_rows` does.
+    """
+    return chosen(joined(read_rows(paths)))
+
+
+def joined(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
+    """The rows, each with its execution and cluster; what a pair of figures tells of an execution is filled
+    in.
+
+    Rows that agree in everything but unit and figure are one execution; with the same unit too, they are
+    repetitions.
+    """
+    executions: dict[Hashable, list[int]] = defaultdict(list)
+    times_seen: dict[Hashable, int] = defaultdict(int)
+    for index, row in enumerate(rows):
+        if row.seconds is None or row.quantity is None:
+            continue
+        identity = tuple(row.cells.get(name, "").strip() for name in _IDENTITY)
+        same_unit = (identity, row.quantity.kind)
+        executions[identity, times_seen[same_unit]].append(index)
+        times_seen[same_unit] += 1
+    found = list(rows)
+    clusters: dict[Hashable, int] = {}
+    for number, members in enumerate(executions.values()):
+        whole = _completed([found[index] for index in members])
+        cluster = clusters.setdefault(_cluster_key(whole[0]), len(clusters))
+        for index, row in zip(members, whole, strict=True):
+            found[index] = replace(row, execution=number, cluster=cluster)
+    return tuple(found)
+
+
+def chosen(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
+    """One row an execution, in the order of their first rows: the one whose figure says most exactly how long
+    it took.
+    """
+    best: dict[int, PublishedRow] = {}
+    for row in rows:
+        if row.execution >= 0 and (row.execution not in best or _rank(row) < _rank(best[row.execution])):
+            best[row.execution] = row
+    return tuple(best.values())
+
+
+def _rank(row: PublishedRow) -> tuple[float, bool]:
+    """The less the better: doubt, as far as it matters, and then times before rates."""
+    is_rate = row.quantity is not None and row.quantity.is_rate
+    return max(_doubt(row), _EXACT_ENOUGH), is_rate
+
+
+def _doubt(row: PublishedRow) -> float:
+    """How far the seconds of a row may be off by how its figure is written."""
+    by_convention = row.quantity is not None and row.quantity.kind in {"flop", "utilisation"}
+    return row.resolution + (_CONVENTION_DOUBT if by_convention else 0.0)
+
+
+def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
+    """Rows of one execution, each with what any of them states: its memory, and which weights were
+    trained.
+    """
+    memory_bytes = next((row.memory_bytes for row in rows if row.memory_bytes is not None), None)
+    whole = [replace(row, memory_bytes=memory_bytes) for row in rows]
+    strategy = rows[0].strategy
+    if strategy is None or strategy.trained != "full" or not _trains_adapters(rows):
+        return whole
+    told = replace(strategy, trained="lora", lora_rank=_USUAL_RANK)
+    note = "FLOP and tokens of one execution are 2/3 of full training: adapters over frozen weights"
+    return [replace(row, strategy=told, notes=(*row.notes, note)) for row in whole]
+
+
+def _trains_adapters(rows: list[PublishedRow]) -> bool:
+    """Whether FLOP/s and tokens/s of one execution imply that frozen weights have no gradients."""
+    by_kind = {
+        row.quantity.kind: row.seconds for row in rows if row.quantity and row.quantity.counted == "model"
+    }
+    by_kind |= {
+        row.quantity.kind: row.seconds for row in rows if row.quantity and row.quantity.kind == "tokens"
+    }
+    by_tokens, by_flop = by_kind.get("tokens"), by_kind.get("flop")
+    if by_tokens is None or by_flop is None:
+        return False
+    # Seconds by FLOP/s assume full training: they are too many by as much as the FLOP are too many.
+    return _FROZEN_WEIGHTS[0] <= by_tokens / by_flop <= _FROZEN_WEIGHTS[1]
+
+
+def _cluster_key(row: PublishedRow) -> Hashable:
+    """What executions share that are nearly one: all but layers, batch of a step, and which release ran."""
+    where = (row.kind, row.workload, row.hardware, row.num_accelerators)
+    if row.kind == "step" and row.strategy is not None and row.model is not None:
+        strategy = row.strategy
+        fixed = replace(strategy, global_batch_samples=strategy.dp * strategy.microbatch_samples)
+        model = row.model.transformer
+        return (*where, fixed, row.model.sequence, None if model is None else (model.hidden, model.heads))
+    told = _COLLECTIVE_CELLS if row.kind == "collective" else _RATE_CELLS
+    return (*where, row.operation, *(row.cells.get(name, "").strip() for name in told))

@@ -1,0 +1,329 @@
+"""Cells of published tables as numbers, and what the unit beside one says that the figure is.
+
+Nothing is converted.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from equipoise.errors import DataError
+from equipoise.runs.readers.cells import MAX_TEXT, Row, echo
+from equipoise.units import DAY_S, HOUR_S, MICROSECOND_S, MILLISECOND_S, MINUTE_S, SI_PREFIXES
+
+_ABSENT = frozenset({"", "n/a", "na", "none", "null", "nan", "-", "--", "?", "unknown", "not stated"})
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
+_NUMBER = re.compile(
+    rf"\+?(?P<digits>{_DIGITS})(?P<power>e[+-]?\d{{1,3}})?\s*(?P<prefix>[km])?", re.IGNORECASE
+)
+# One of several values: `128 (FP32)`.
+_TAGGED = re.compile(rf"\s*(?P<value>{_NUMBER.pattern})\s*(?:\((?P<tag>[^()]*)\))?\s*", re.IGNORECASE)
+_BETWEEN = re.compile(r"\s+and\s+|\s+or\s+|/|:|;|,\s+")
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6}
+# Counts are powers of two where they are written so: a batch of 64k is 65536.
+_BINARY_PREFIXES = {"": 1.0, "k": 2.0**10, "m": 2.0**20}
+_FULL_PRECISION = re.compile(r"\b(fp32|tf32|float32)\b", re.IGNORECASE)
+_MIXED_PRECISION = re.compile(r"\b(amp|mixed|fp16|bf16|half|float16|bfloat16)\b", re.IGNORECASE)
+_NUM_PRECISIONS = 2
+
+
+def stated(row: Row, column: str) -> str:
+    """The text of a cell without blanks around it; empty where the column is missing or says that nothing is
+    known.
+    """
+    text = row.cells.get(column, "").strip()
+    return "" if text.lower() in _ABSENT else text
+
+
+def number(row: Row, column: str, *, most: float) -> float | None:
+    """A cell as a number above 0 and at most `most`; None where it is not stated.
+
+    Raises DataError for anything else.
+    """
+    text = stated(row, column)
+    if not text:
+        return None
+    value = _value(text) if len(text) <= MAX_TEXT else None
+    if value is None or not 0.0 < value <= most:
+        raise row.refusal(column, f"a number above 0, at most {most:g}")
+    return value
+
+
+def count(row: Row, column: str, *, most: int) -> int | None:
+    """A cell as a whole number from 1 to `most`; None where it is not stated. Raises DataError for anything
+    else.
+    """
+    text = stated(row, column)
+    if not text:
+        return None
+    value = _value(text, binary=True) if len(text) <= MAX_TEXT else None
+    if value is None or not value.is_integer() or not 1 <= value <= most:
+        raise row.refusal(column, f"a whole number from 1 to {most}")
+    return int(value)
+
+
+def count_at(row: Row, column: str, *, most: int) -> int | None:
+    """A cell as a whole number, where it holds two, that of the row's precision; None where it is not stated.
+
+    Two values without names are those of full and of mixed precision, as tables put them in their heads.
+    Raises DataError where it holds neither.
+    """
+    text = stated(row, column)
+    value = count_in(text, row.cells.get("precision", "")) if text else None
+    if text and (value is None or not 0 < value <= most):
+        raise row.refusal(
+            column, f"a whole number from 1 to {most}, or one for full and one for mixed precision"
+        )
+    return value
+
+
+def count_in(text: str, precision: str) -> int | None:
+    """The whole number a text holds for a precision, as `count_at` says; None where it holds none.
+
+    >>> count_in("128 (FP32) / 256 (AMP)", "mixed"), count_in("16 and 32", "TF32"), count_in("64k", "TF32")
+    (256, 16, 65536)
+    """
+    if len(text) > MAX_TEXT:
+        return None
+    matches = [_TAGGED.fullmatch(part) for part in _BETWEEN.split(text)]
+    if not all(matches):
+        return None
+    parts = [match for match in matches if match]
+    if len(parts) > _NUM_PRECISIONS:
+        return None
+    chosen = parts[0]
+    if len(parts) == _NUM_PRECISIONS:
+        is_full = _FULL_PRECISION.search(precision) is not None
+        tagged = [
+            part
+            for part in parts
+            if (_FULL_PRECISION if is_full else _MIXED_PRECISION).search(part["tag"] or "")
+        ]
+        chosen = tagged[0] if len(tagged) == 1 else parts[0 if is_full else 1]
+    value = _value(chosen["value"], binary=True)
+    return int(value) if value is not None and value.is_integer() else None
+
+
+def _value(text: str, *, binary: bool = False) -> float | None:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        return None
+    prefixes = _BINARY_PREFIXES if binary else _PREFIXES
+    return (
+        float(match["digits"].replace(",", "") + (match["power"] or ""))
+        * prefixes[(match["prefix"] or "").lower()]
+    )
+
+
+Kind: TypeAlias = Literal[
+    "time",  # of one step, or of one collective
+    "run_time",  # of training on so many tokens
+    "steps",  # a second; likewise the next three
+    "tokens",
+    "samples",
+    "items",  # of what is counted, the unit says nothing
+    "flop",
+    "utilisation",  # a share of the accelerator's peak
+    "bus",  # byte/s as nccl-tests defines the bandwidth of the bus
+    "payload",  # byte/s of the message
+    "efficiency",  # a share of perfect scaling
+]
+Counted: TypeAlias = Literal["model", "executed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What a figure is: its kind, and one unit of it in SI.
+
+    per_accelerator: whether it is of one accelerator; None where the unit does not say.
+    counted: FLOP the model asks for, or also those of recomputation. tokens: of a run_time.
+    """
+
+    kind: Kind
+    si: float = 1.0
+    per_accelerator: bool | None = None
+    counted: Counted = "executed"
+    tokens: float = 0.0
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is faster."""
+        return self.kind not in {"time", "run_time"}
+
+
+_TIME_S = {
+    **dict.fromkeys(("us", "usec", "µs", "μs", "microseconds"), MICROSECOND_S),
+    **dict.fromkeys(("ms", "msec", "milliseconds"), MILLISECOND_S),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), MINUTE_S),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), HOUR_S),
+    **dict.fromkeys(("d", "day", "days"), DAY_S),
+}
+# Prefixes in lower case; people also write a billion tokens as `b`.
+_SI = {prefix.lower(): factor for prefix, factor in SI_PREFIXES.items()} | {"b": SI_PREFIXES["G"]}
+_SECOND = "|".join(sorted(_TIME_S, key=len, reverse=True))
+_PER = r"\s*(?:/|per)\s*"
+_TOKENS = ("token", "tokens", "tok", "toks")
+_SAMPLES = (
+    *(
+        "sample",
+        "samples",
+        "img",
+        "imgs",
+        "image",
+        "images",
+        "sequence",
+        "sequences",
+        "seq",
+        "seqs",
+        "sentences",
+    ),
+    *("mels", "frames", "utterances", "examples", "records", "volumes", "molecules", "clips"),
+)
+_STEPS = ("it", "iter", "iters", "iteration", "iterations", "step", "steps", "batch", "batches")
+
+# Abbreviations in use: tokens per second, and tokens per GPU and second.
+_SHORT_RATES = {"tps": "tokens/s", "tps/gpu": "tokens/s/gpu", "tgs": "tokens/s/gpu", "fps": "frames/s"}
+
+_STEP_TIME = re.compile(rf"(?P<time>{_SECOND})(?:{_PER}(?:{'|'.join(_STEPS)}))?")
+_COUNTED: dict[str, Kind] = {
+    **dict.fromkeys(_TOKENS, "tokens"),
+    **dict.fromkeys(_SAMPLES, "samples"),
+    **dict.fromkeys(_STEPS, "steps"),
+}
+_RATE = re.compile(rf"(?P<si>[kmb])?\s?(?P<item>{'|'.join(_COUNTED)}){_PER}(?P<time>{_SECOND})")
+_FLOP_RATE = re.compile(r"(?P<si>[gtpe])?flops?(?:\s*(?:/|per)\s*s(?:ec(?:ond)?)?|ps)?")
+_RUN_TIME = re.compile(rf"(?P<time>{_SECOND}) for (?P<tokens>\d+(?:\.\d+)?)\s?(?P<si>[kmbt])? tokens")
+_BYTE_RATE = re.compile(r"(?P<si>[KMGT])i?(?P<unit>B|b|bit)(?:/s|ps)", re.ASCII)
+_ONE = re.compile(rf"{_PER}(?:gpu|gpus|device|accelerator|chip|card|gcd|tpu|hpu|npu|core)\b")
+_ALL = re.compile(r"\b(?:total|in total|overall|aggregate|all (?:gpus|devices|accelerators)|global|system)\b")
+_ASIDE = re.compile(r"\([^()]*\)")
+# A quantity by its name, with its unit in brackets or behind `in`: `iteration time (ms)`.
+_NAMED = re.compile(
+    r"(?:throughput|speed|performance|(?:mean |median |average )?(?:(?:training )?(?:step|iteration) )?"
+    r"(?:time|latency)(?: (?:per|of an?) (?:step|iteration))?)"
+    r"(?:,? in |: ?| ?[(\[])(?P<unit>[^()\[\]]+)[)\]]?",
+    re.IGNORECASE,
+)
+_BITS_PER_BYTE = 8.0
+
+
+def quantity(unit: str) -> Quantity:
+    """What a unit says.
+
+    Raises DataError for a unit that is not known.
+
+    >>> quantity("ms/iteration").si, quantity("tokens/s/GPU").per_accelerator, quantity("% MFU").kind
+    (0.001, True, 'utilisation')
+    """
+    text = " ".join(unit.split())
+    if len(text) <= MAX_TEXT:
+        named = _NAMED.fullmatch(text)
+        for wording in (named["unit"], text) if named else (text,):
+            found = _read(wording)
+            if found is not None:
+                return found
+    raise DataError(
+        f"unit {echo(unit)} is not known; expected one such as ms/iteration, s/iteration, us, tokens/s/GPU, "
+        "samples/s, model TFLOP/s/GPU, % MFU or busbw GB/s"
+    )
+
+
+def _read(text: str) -> Quantity | None:
+    """What a wording says; None where it is none of a unit."""
+    for reading in (_share, _run_time, _message_rate, _flop_rate, _time, _counted_rate):
+        found = reading(text if reading is _message_rate else text.lower())
+        if found is not None:
+            return found
+    return None
+
+
+def _share(text: str) -> Quantity | None:
+    """A share of the peak or of perfect scaling."""
+    si = 0.01 if "%" in text or re.search(r"\bpercent\b", text) else 1.0
+    words = _plain(text).replace("%", " ").replace("percent", " ").split()
+    match [word for word in words if word not in {"in", "of", "fraction"}]:
+        case ["mfu"] | ["model", ("flop" | "flops"), "utilization" | "utilisation"]:
+            return Quantity(kind="utilisation", si=si, per_accelerator=True, counted="model")
+        case ["hfu"] | ["hardware", ("flop" | "flops"), "utilization" | "utilisation"]:
+            return Quantity(kind="utilisation", si=si, per_accelerator=True, counted="executed")
+        case ["scaling", "efficiency"] | ["parallel", "efficiency"] | ["weak", "scaling", "efficiency"]:
+            return Quantity(kind="efficiency", si=si)
+    return None
+
+
+def _run_time(text: str) -> Quantity | None:
+    match = _RUN_TIME.fullmatch(text)
+    if match is None:
+        return None
+    return Quantity(
+        kind="run_time", si=_TIME_S[match["time"]], tokens=float(match["tokens"]) * _SI[match["si"] or ""]
+    )
+
+
+def _message_rate(text: str) -> Quantity | None:
+    """Bandwidths as nccl-tests prints them; the case of letters tells bytes from bits."""
+    words = text.replace("(", " ").replace(")", " ").split()
+    rates = [match for word in words if (match := _BYTE_RATE.fullmatch(word))]
+    lowered = {word.lower() for word in words}
+    if len(rates) != 1:
+        return None
+    si = _SI[rates[0]["si"].lower()] / (1.0 if rates[0]["unit"] == "B" else _BITS_PER_BYTE)
+    if lowered & {"busbw", "bus"}:
+        return Quantity(kind="bus", si=si)
+    return Quantity(kind="payload", si=si) if lowered & {"algbw", "algorithm"} else None
+
+
+def _flop_rate(text: str) -> Quantity | None:
+    """FLOP a second; a word in the unit or in brackets may say which are counted."""
+    plain = _plain(text)
+    rest, per_accelerator = _spread(plain)
+    if per_accelerator is None and _ALL.search(text):
+        per_accelerator = False
+    words = rest.split()
+    counted: Counted = "executed"
+    if {"model"} & {*words} or re.search(r"\b(?:model flops?|without recompute|excl)", text):
+        counted = "model"
+    rate = _FLOP_RATE.fullmatch(" ".join(word for word in words if word not in _FLOP_WORDS))
+    if rate is None:
+        return None
+    return Quantity(kind="flop", si=_SI[rate["si"] or ""], per_accelerator=per_accelerator, counted=counted)
+
+
+_FLOP_WORDS = frozenset({"model", "hardware", "executed", "achieved", "bf16", "fp16", "fp8"})
+
+
+def _time(text: str) -> Quantity | None:
+    match = _STEP_TIME.fullmatch(_plain(text))
+    return None if match is None else Quantity(kind="time", si=_TIME_S[match["time"]])
+
+
+def _counted_rate(text: str) -> Quantity | None:
+    """So many of something a second."""
+    plain = _SHORT_RATES.get(_plain(text), _plain(text))
+    if plain == "throughput":
+        return Quantity(kind="items")
+    rest, per_accelerator = _spread(plain)
+    match = _RATE.fullmatch(rest)
+    if match is None:
+        return None
+    si = _SI[match["si"] or ""] / _TIME_S[match["time"]]
+    return Quantity(kind=_COUNTED[match["item"]], si=si, per_accelerator=bool(per_accelerator))
+
+
+def _plain(text: str) -> str:
+    """A unit without what stands in brackets."""
+    while (less := _ASIDE.sub(" ", text)) != text:
+        text = less
+    return " ".join(text.split())
+
+
+def _spread(text: str) -> tuple[str, bool | None]:
+    """A unit without the words that say over what it is summed, and what they say: one accelerator, all, or
+    nothing.
+    """
+    if _ONE.search(text):
+        return _ONE.sub("", text).strip(), True
+    if _ALL.search(text):
+        return " ".join(_ALL.sub("", text).split()), False
+    return text.strip(), None

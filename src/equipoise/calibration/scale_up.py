@@ -1,0 +1,401 @@
+"""Rows on many accelerators predicted from the row of the same set-up on the fewest."""
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.calibration.accuracy import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
+from equipoise.calibration.published.models import known_workload
+from equipoise.calibration.published.quantities import count_in
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.published.strategies import Knobs, knobs
+from equipoise.calibration.steps import machine_of
+from equipoise.errors import DataError, SpecError
+from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.scale_up import (
+    GRADIENT_BYTES,
+    RAGGED_SAMPLES,
+    SCALE_UP_PRIORS,
+    Measured,
+    ScaleUpParameters,
+    fit_scale_up,
+    scaled_up,
+)
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.strategy import DTYPE_OF
+from equipoise.spec.workload import Workload
+
+# What rows of one set-up agree in, whatever the number of accelerators and however the batch grows with it.
+_ALIKE = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
+_OTHER_AXES = ("tp", "pp", "cp", "ep")
+_ACCUMULATION = re.compile(r"(?:grad\w*[-_ ])?acc(?:um\w*)?(?:[-_ ]steps)?\s*[=:][^;+]*")
+# `8 x` of `8 x A100`: the same accelerators all the same.
+_MULTIPLE = re.compile(r"(?<![\w-])\d+\s*[x\u00d7]\s*(?=\D)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples of an accelerator's micro-batch, and micro-batches an exchange; None where not stated."""
+
+    microbatch: int | None
+    num_accumulated: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partner:
+    """Rows, by index, of one set-up on fewer accelerators, and their rate of samples over all, in 1/s.
+
+    rows: several where a table repeats a measurement; the rate is their geometric mean.
+    """
+
+    rows: tuple[int, ...]
+    rate: float
+
+
+def is_data_parallel(row: PublishedRow) -> bool:
+    """Whether all that a row's accelerators share is the batch."""
+    return all(row.cells.get(name, "").strip() in {"", "1"} for name in _OTHER_AXES)
+
+
+def words_of(row: PublishedRow) -> Knobs | None:
+    """What a row's words say of its strategy; None where they mean nothing."""
+    try:
+        return knobs(
+            *(row.cells.get(name, "").strip() for name in ("parallel_config", "precision", "recompute"))
+        )
+    except DataError:
+        return None
+
+
+def batch_of(row: PublishedRow) -> Batch:
+    """The batch a row states."""
+    if row.kind == "step" and row.strategy is not None:
+        micro, dp = row.strategy.microbatch_samples, row.strategy.dp
+        return Batch(
+            microbatch=micro, num_accumulated=max(1, row.strategy.global_batch_samples // (micro * dp))
+        )
+    precision = row.cells.get("precision", "")
+    micro_text = row.cells.get("micro_batch", "").strip()
+    words = words_of(row)
+    said = words.num_accumulated if words else None
+    return Batch(
+        microbatch=count_in(micro_text, precision) or None if micro_text else None,
+        num_accumulated=count_in(said, precision) or None if said else None,
+    )
+
+
+def rate_of(row: PublishedRow) -> float:
+    """Samples a second over all accelerators, or whatever a row counts; NaN without seconds."""
+    if row.seconds is None:
+        return float("nan")
+    return (row.strategy.global_batch_samples if row.kind == "step" and row.strategy else 1.0) / row.seconds
+
+
+def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
+    """For every row those of its set-up on the fewest accelerators; None for these and where there are none.
+
+    Those with the same micro-batch are preferred; else it shrank, and the batch stayed. Tables list
+    repetitions of a set-up in one order at every size: the second of two is the second's partner.
+    """
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        alike[_set_up(row)].append(index)
+    found: dict[int, Partner] = {}
+    for members in alike.values():
+        tables = _tables(rows, members)
+        for with_same_batch in (True, False):
+            for places in (tables, [members]):
+                given = {at for index in members if index in found for at in found[index].rows}
+                for table in places:
+                    for index, partner in _partners_within(rows, table, with_same_batch).items():
+                        if index not in given:
+                            found.setdefault(index, partner)
+    return tuple(found.get(index) for index in range(len(rows)))
+
+
+def _set_up(row: PublishedRow) -> Hashable:
+    config = " ".join(_ACCUMULATION.sub("", row.cells.get("parallel_config", "").lower()).split())
+    cells = tuple(row.cells.get(name, "").strip() for name in _ALIKE)
+    hardware = " ".join(_MULTIPLE.sub("", row.hardware).split())
+    return (row.file, row.workload, hardware, row.unit, config.strip(" ;+"), cells)
+
+
+def _tables(rows: Sequence[PublishedRow], members: Sequence[int]) -> list[list[int]]:
+    """Rows of one set-up, cut where sizes begin again: another table, of a model with the same name."""
+    tables: list[list[int]] = [[]]
+    seen: set[int] = set()
+    for index in members:
+        size = rows[index].num_accelerators
+        if size in seen and size < rows[tables[-1][-1]].num_accelerators:
+            tables.append([])
+            seen = set()
+        tables[-1].append(index)
+        seen.add(size)
+    return tables
+
+
+def _partners_within(
+    rows: Sequence[PublishedRow],
+    table: Sequence[int],
+    with_same_batch: bool,  # noqa: FBT001 - a loop's variable
+) -> dict[int, Partner]:
+    """The rows of a table, each with those on the fewest accelerators, of its own micro-batch or of any."""
+    fewest = min(rows[at].num_accelerators for at in table)
+    alike: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for at in table:
+        alike[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
+    everyone = [at for at in table if rows[at].num_accelerators == fewest]
+    found: dict[int, Partner] = {}
+    for (size, batch), again in alike.items():
+        first = alike.get((fewest, batch), [] if with_same_batch else everyone)
+        if size == fewest or not first:
+            continue
+        if len(first) == len(again):
+            found |= {at: _partner(rows, [one]) for at, one in zip(again, first, strict=True)}
+        else:
+            found |= dict.fromkeys(again, _partner(rows, first))
+    return found
+
+
+def _partner(rows: Sequence[PublishedRow], first: Sequence[int]) -> Partner:
+    return Partner(rows=tuple(first), rate=geometric_mean([rate_of(rows[at]) for at in first]))
+
+
+# A micro-batch takes no less than its launches and no more than anybody waits for; else what the row counts
+# are no samples (frames, millions).
+_SHORTEST_S, _LONGEST_S = 3e-3, 1e3
+# Nor does it need more FLOP than a chip has, by more than what sequences are shorter than in the catalogue,
+# or next to none.
+_MOST_OF_PEAK, _LEAST_OF_PEAK = 10.0, 1e-5
+_IMAGES = re.compile(r"\b(?:imgs?|images?)\b", re.IGNORECASE)
+_RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
+# What no parameter explains: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
+_UNEXPLAINED_LOG_SD = 0.16
+_NUDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
+
+    rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what
+    it took there. alike_s: seconds of a row if it took the same. workloads: names, one a model.
+    """
+
+    rows: Indices
+    measured: Measured
+    num_accelerators: NDArray[np.float64]
+    microbatch_ratio: NDArray[np.float64]
+    num_accumulated: NDArray[np.float64]
+    slowdowns: NDArray[np.float64]
+    alike_s: Seconds
+    workloads: NDArray[np.str_]
+
+    def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
+        """What the law says of every pair."""
+        return scaled_up(
+            self.measured,
+            self.num_accelerators,
+            parameters,
+            microbatch_ratio=self.microbatch_ratio,
+            num_accumulated=self.num_accumulated,
+        ).slowdown
+
+    def fitted(self, chosen: Indices) -> ScaleUpParameters:
+        """The law fitted to some pairs, each workload counting once; the priors' medians without any."""
+        if not len(chosen):
+            return ScaleUpParameters()
+        numbers = np.unique(self.workloads[chosen], return_inverse=True)[1]
+        return fit_scale_up(
+            lambda parameters: self.slowdown(parameters)[chosen],
+            self.slowdowns[chosen],
+            weights=cluster_weights(numbers),
+        )
+
+    def prior_log_sd(self) -> NDArray[np.float64]:
+        """Standard deviation of the logarithm of a prediction under the priors alone.
+
+        Assumes that parameters are independent and small changes add up; what none of them explains is added.
+        Source: first-order propagation of the priors' log_sd.
+        """
+        centre = self.slowdown(ScaleUpParameters())
+        variance = np.full(len(centre), _UNEXPLAINED_LOG_SD**2)
+        for prior in SCALE_UP_PRIORS:
+            moved = replace(ScaleUpParameters(), **{prior.name: prior.median * (1 + _NUDGE)})
+            slope = np.log(self.slowdown(moved) / centre) / np.log1p(_NUDGE)
+            variance += (slope * prior.log_sd) ** 2
+        return np.asarray(np.sqrt(variance))
+
+
+def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
+    """The pairs among rows, of those whose hardware is known; None where there are none."""
+    found = {
+        at: partner
+        for at, partner in enumerate(partners(rows))
+        if partner is not None and _refusal(rows[at], partner) is None
+    }
+    if not found:
+        return None
+    here = [rows[at] for at in found]
+    first = [rows[partner.rows[0]] for partner in found.values()]
+    rates = np.array([partner.rate for partner in found.values()])
+    each_rate = rates / np.array([row.num_accelerators for row in first])
+    size = np.array([row.num_accelerators for row in here], dtype=float)
+    ratio = np.array([_microbatch_ratio(*pair) for pair in zip(here, first, strict=True)])
+    measured_s = np.array([row.seconds or np.nan for row in here])
+    alike_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
+    return Pairs(
+        rows=np.array(list(found), dtype=np.intp),
+        measured=_measured(here, first, each_rate),
+        num_accelerators=size,
+        microbatch_ratio=ratio,
+        num_accumulated=np.array([_accumulated(row) for row in here]),
+        slowdowns=measured_s / alike_s,
+        alike_s=alike_s,
+        workloads=np.array([known.slug if (known := _known(row)) else row.workload for row in here]),
+    )
+
+
+def _claims(rows: Sequence[PublishedRow]) -> list[bool]:
+    """Rows of data parallelism that are foretold from others, and those others.
+
+    Not steps of transformers in times and tokens: those are what the model of steps is held against.
+    """
+    mine = [at for at, row in enumerate(rows) if _is_claimable(row)]
+    found = partners([rows[at] for at in mine])
+    paired = [
+        (at, *(mine[first] for first in each.rows)) for at, each in zip(mine, found, strict=True) if each
+    ]
+    claimed = {at for pair in paired for at in pair}
+    return [at in claimed for at in range(len(rows))]
+
+
+def _is_claimable(row: PublishedRow) -> bool:
+    if row.kind not in {"step", "throughput"} or row.quantity is None or not is_data_parallel(row):
+        return False
+    is_modelled = row.kind == "step" and row.model is not None and row.model.transformer is not None
+    return row.quantity.kind in {"samples", "items"} or not is_modelled
+
+
+def _begin(rows: Sequence[PublishedRow]) -> Task:
+    """Rows in pairs: each with its set-up on the fewest accelerators."""
+    found = partners(rows)
+    given = frozenset(at for partner in found if partner is not None for at in partner.rows)
+    pairs = scale_up_pairs(rows)
+
+    def foretell(fitted: Indices) -> Foretold:
+        seconds = np.full(len(rows), np.nan)
+        if pairs is None:
+            return Foretold(seconds=seconds)
+        chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
+        seconds[pairs.rows] = pairs.alike_s * pairs.slowdown(pairs.fitted(chosen))
+        if len(chosen):
+            return Foretold(seconds=seconds)
+        spread = np.full(len(rows), np.nan)
+        spread[pairs.rows] = pairs.prior_log_sd()
+        return Foretold(seconds=seconds, prior_log_sd=spread)
+
+    reasons = tuple(
+        None if at in given else _refusal(row, partner)
+        for at, (row, partner) in enumerate(zip(rows, found, strict=True))
+    )
+    return Task(reasons=reasons, foretell=foretell, given=given)
+
+
+def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
+    """Why a row cannot be foretold from another; None where it can."""
+    if partner is None:
+        return "no row of the same set-up on fewer accelerators"
+    try:
+        machine_of(row)
+    except SpecError as err:
+        return str(err)
+    return None
+
+
+def _measured(
+    here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
+) -> Measured:
+    """First rows as arrays; the machines are those of the rows that are foretold from them."""
+    rates = machines.stacked([machine_of(row) for row in here])
+    return Measured(
+        microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
+        num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
+        gradient_bytes=np.array([_gradient_bytes(row) for row in first]),
+        node_size=rates.node_size,
+        wires=rates.wires,
+        num_accumulated=np.array([_accumulated(row) for row in first]),
+        num_cores=np.array([_num_cores(row) for row in here]),
+        decoded_per_s=each_rate * np.array([_is_decoded(row) for row in first], dtype=float),
+        is_ragged=np.array([_is_ragged(row) for row in first], dtype=float),
+    )
+
+
+def _microbatch_ratio(here: PublishedRow, first: PublishedRow) -> float:
+    """Samples of a micro-batch here over those of the first row; 1 where they are not stated."""
+    now, then = batch_of(here).microbatch, batch_of(first).microbatch
+    return now / then if now and then else 1.0
+
+
+def _microbatch_s(row: PublishedRow, each_rate: float) -> float:
+    """Seconds of a first row's micro-batch, each accelerator taking so many samples; NaN if implausible."""
+    samples = batch_of(row).microbatch
+    if samples is None:
+        return float("nan")
+    seconds = samples / each_rate
+    share = _share_of_peak(row, each_rate)
+    is_plausible = _SHORTEST_S <= seconds <= _LONGEST_S and _LEAST_OF_PEAK <= share <= _MOST_OF_PEAK
+    return seconds if is_plausible else float("nan")
+
+
+def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
+    """FLOP/s that a rate of samples implies, over the accelerator's peak; 1 where either is not known."""
+    known, words = _known(row), words_of(row)
+    flop = known.train_flop_per_sample if known else None
+    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    if flop is None or cluster is None or words is None or words.precision is None:
+        return 1.0
+    peak = cluster.accelerator.peak_flop_per_s(DTYPE_OF[words.precision])
+    return each_rate * flop / peak if peak else 1.0
+
+
+def _gradient_bytes(row: PublishedRow) -> float:
+    """Bytes of gradients; NaN where the workload is not known."""
+    known = _known(row)
+    trained = known.trained_params if known else None
+    return float("nan") if trained is None else trained * GRADIENT_BYTES
+
+
+def _is_decoded(row: PublishedRow) -> bool:
+    """Whether a host decodes what the row counts: the workload's samples are images, or its unit says so."""
+    known = _known(row)
+    return known.sample == "image" if known else _IMAGES.search(row.unit) is not None
+
+
+def _is_ragged(row: PublishedRow) -> bool:
+    """Whether samples have unequal lengths."""
+    known = _known(row)
+    return known.sample in RAGGED_SAMPLES if known else _RAGGED.search(row.unit) is not None
+
+
+def _accumulated(row: PublishedRow) -> float:
+    return float(batch_of(row).num_accumulated or 1)
+
+
+def _known(row: PublishedRow) -> Workload | None:
+    """The workload of the catalogue that a row trains."""
+    return row.model.known if row.model is not None else known_workload(row.workload, row.catalogue)
+
+
+def _num_cores(row: PublishedRow) -> float:
+    """Cores of a host; NaN where not stated."""
+    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
+
+
+SCALE_UP = Predictor(name="scale_up", claims=_claims, begin=_begin)

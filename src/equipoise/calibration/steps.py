@@ -1,0 +1,287 @@
+"""Measured steps as arrays for the performance model, and their prediction by a model fitted to some."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
+from statistics import NormalDist
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.calibration.accuracy import (
+    LEVEL,
+    Basis,
+    Foretold,
+    Indices,
+    Predictor,
+    Seconds,
+    Task,
+    cluster_weights,
+)
+from equipoise.calibration.published.rows import PublishedRow
+from equipoise.errors import SpecError
+from equipoise.perfmodel import load as loads
+from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import Grid, grid
+from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.machine import Machine, machine
+from equipoise.perfmodel.memory import memory
+from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.runs.readers.cells import echo
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
+
+_MOST_MACHINES = 4096
+
+
+def machine_of(row: PublishedRow) -> Machine:
+    """The rates of the accelerators of a row. Raises SpecError where its catalogue does not know them."""
+    return _machine(row.hardware, row.num_accelerators, row.catalogue)
+
+
+@lru_cache(maxsize=_MOST_MACHINES)
+def _machine(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Machine:
+    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
+    if cluster is None:
+        raise SpecError(
+            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
+        )
+    return machine(cluster)
+
+
+_Arrays = TypeVar("_Arrays", Load, Machine, Grid)
+# One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
+_NUDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """Rows of one index as arrays: loads, machines and strategies."""
+
+    load: Load
+    machine: Machine
+    grid: Grid
+
+    def taken(self, indices: Indices) -> "StepRows":
+        """The rows of some indices."""
+        return StepRows(
+            load=_taken(self.load, indices),
+            machine=_taken(self.machine, indices),
+            grid=_taken(self.grid, indices),
+        )
+
+    def memory_bytes(self, parameters: Parameters) -> NDArray[np.float64]:
+        """What frameworks report as reserved on the fullest accelerator, of every row; shape (n_rows,)."""
+        shape = np.shape(self.grid.dp)
+        return np.broadcast_to(memory(self.load, self.grid, parameters).reserved, shape)
+
+    def step_s(self, parameters: Parameters) -> Seconds:
+        """Seconds of a step of every row, shape (n_rows,); of stacked parameters (n_draws, n_rows)."""
+        found = estimate(self.load, self.machine, self.grid, parameters).step_s
+        return np.broadcast_to(found, np.broadcast_shapes(np.shape(found), np.shape(self.grid.dp)))
+
+
+def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
+    """A structure of arrays, each with some of its elements."""
+
+    def some(value: Any) -> Any:  # noqa: ANN401 - an array, or a tuple of arrays
+        return tuple(some(each) for each in value) if isinstance(value, tuple) else value[indices]
+
+    return type(arrays)(**{each.name: some(getattr(arrays, each.name)) for each in fields(arrays)})
+
+
+def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
+    """Rows as arrays; each has to be expressed: `refusal` says None of it.
+
+    rows: at least one.
+    """
+    return StepRows(
+        load=loads.stacked([_load(row) for row in rows]),
+        machine=machines.stacked([machine_of(row) for row in rows]),
+        grid=grid([row.strategy for row in rows if row.strategy is not None]),
+    )
+
+
+def refusal(row: PublishedRow) -> str | None:
+    """Why the performance model does not express a row; None where it does."""
+    if row.reason is not None:
+        return row.reason
+    if row.kind != "step" or row.strategy is None or row.model is None:
+        return row.notes[0] if row.notes else "no time of a training step"
+    try:
+        _load(row)
+        rates = machine_of(row)
+    except SpecError as err:
+        return str(err)
+    peak = machines.stacked([rates]).peak_flop_per_s[int(grid([row.strategy]).precision[0])]
+    if not np.isfinite(peak).all():
+        return f"hardware {echo(row.hardware)} has no known peak in {row.strategy.precision}"
+    return None
+
+
+def _load(row: PublishedRow) -> Load:
+    """What the model of a row asks for. Raises SpecError where its sizes are not known."""
+    model = row.model
+    if model is None:
+        raise SpecError(f"workload {echo(row.workload)}: neither sizes nor a name of the catalogue")
+    if model.transformer is None and model.known is not None:
+        return _workload_load(model.known)
+    if model.transformer is None or model.sequence is None:
+        raise SpecError(f"workload {echo(row.workload)}: tokens a sample are not stated")
+    return _transformer_load(model.transformer, model.sequence)
+
+
+@cache
+def _transformer_load(model: Transformer, sequence: int) -> Load:
+    return loads.transformer_load(model, sequence=sequence)
+
+
+@cache
+def _workload_load(known: Workload) -> Load:
+    return loads.workload_load(known)
+
+
+def calibrated(rows: Sequence[PublishedRow]) -> Calibration:
+    """The calibration of the performance model on rows, every cluster counted once.
+
+    rows: of steps, at least one, each expressed.
+    """
+    measured_s = np.array([row.seconds for row in rows], dtype=float)
+    clusters = np.array([row.cluster for row in rows], dtype=np.intp)
+    return _calibrated(step_rows(rows), measured_s, clusters, _campaigns([row.file for row in rows]))
+
+
+def _calibrated(
+    seen: StepRows, measured_s: Seconds, clusters: NDArray[np.intp], campaigns: NDArray[np.intp]
+) -> Calibration:
+    """The calibration on rows of every parameter that any of them is sensitive to.
+
+    Assumes that what collectives say of links is not bettered by steps, which tell it from other causes
+    badly.
+    """
+    mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
+    return calibrate(
+        seen.step_s,
+        measured_s,
+        names=[name for name in mine if _slope(seen, name).any()],
+        weights=cluster_weights(clusters),
+        campaigns=campaigns,
+    )
+
+
+def _campaigns(files: Sequence[str]) -> NDArray[np.intp]:
+    """The number of each row's campaign, from 0 by first sight: its file's."""
+    order = {name: at for at, name in enumerate(dict.fromkeys(files))}
+    return np.array([order[name] for name in files], dtype=np.intp)
+
+
+def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
+    """Seconds by parameters fitted before, or by the priors, and their spread; both (n_rows,)."""
+    seconds, spread = arrays.step_s(Parameters()).copy(), _prior_log_sd(arrays)
+    for basis in {each.name: each for each in bases if each is not None}.values():
+        mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
+        seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
+        spread[mine] = basis.log_half_width / NormalDist().inv_cdf((1 + LEVEL) / 2)
+    return seconds, spread
+
+
+def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> Task:
+    """Rows for the performance model. basis_of: what a row rests on where nothing is fitted."""
+    reasons = tuple(refusal(row) for row in rows)
+    told = [index for index, reason in enumerate(reasons) if reason is None]
+    if not told:
+        return Task(reasons=reasons, foretell=lambda _: Foretold(seconds=np.full(len(rows), np.nan)))
+    place = {index: at for at, index in enumerate(told)}
+    arrays = step_rows([rows[index] for index in told])
+    measured_s = np.array([rows[index].seconds for index in told], dtype=float)
+    clusters = np.array([rows[index].cluster for index in told], dtype=np.intp)
+
+    def foretell(fitted: Indices) -> Foretold:
+        chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
+        seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
+        held[told] = arrays.memory_bytes(Parameters())
+        if not len(chosen):
+            bases = [basis_of(rows[index]) for index in told]
+            seconds[told], spread[told] = _by_bases(arrays, bases)
+            by_row = dict(zip(told, bases, strict=True))
+            return Foretold(
+                seconds=seconds,
+                prior_log_sd=spread,
+                memory_bytes=held,
+                bases=tuple(by_row.get(index) for index in range(len(rows))),
+            )
+        seen = arrays.taken(chosen)
+        files = [rows[index].file for index in told]
+        campaigns = _campaigns([files[at] for at in chosen])
+        found = _calibrated(seen, measured_s[chosen], clusters[chosen], campaigns)
+        home = {files[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
+        mine = np.array([home.get(name, -1) for name in files])
+        foretold = arrays.step_s(found.parameters).copy()
+        for campaign, parameters in enumerate(found.by_campaign):
+            foretold[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
+        seconds[told] = foretold
+        further = np.full(len(rows), np.nan)
+        further[told] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
+        return Foretold(seconds=seconds, further_log_sd=further, memory_bytes=held)
+
+    return Task(reasons=reasons, foretell=foretell)
+
+
+def _prior_log_sd(arrays: StepRows) -> Seconds:
+    """Standard deviation of the logarithm of a prediction under the priors alone.
+
+    Assumes that parameters are independent and small changes add up.
+    Source: first-order propagation of the priors' log_sd.
+    """
+    variance = sum((_slope(arrays, prior.name, Parameters()) * prior.log_sd) ** 2 for prior in PRIORS)
+    return np.sqrt(variance)
+
+
+def _further_log_sd(
+    arrays: StepRows,
+    fitted: Indices,
+    clusters: NDArray[np.intp],
+    found: Calibration,
+    is_elsewhere: NDArray[np.bool_],
+) -> Seconds:
+    """What is left open of every row by parameters, beyond what is left open of the middle fitted row.
+
+    is_elsewhere: (n_rows,), rows of no campaign that was fitted: what is a campaign's own is open for them.
+    Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
+    Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
+    """
+    slopes = np.stack([_slope(arrays, prior.name, found.parameters) for prior in PRIORS], axis=1)
+    moved = np.array([prior.name in found.moved for prior in PRIORS])
+    own = np.array([prior.local for prior in PRIORS])
+    log_sd = np.array([prior.log_sd for prior in PRIORS])
+    seen = slopes[fitted] * moved * np.sqrt(cluster_weights(clusters[fitted]))[:, None] / STRAY_LOG_SD
+    covariance = np.linalg.inv(seen.T @ seen + np.diag(log_sd**-2.0))
+    variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+    shared = slopes * ~own
+    away = np.einsum("ij,jk,ik->i", shared, covariance, shared) + ((slopes * own * log_sd) ** 2).sum(axis=1)
+    variance = np.where(is_elsewhere, away, variance)
+    return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
+
+
+def _slope(arrays: StepRows, name: str, at: Parameters | None = None) -> Seconds:
+    """Change of every prediction's logarithm with one parameter's, `at` some, else at the priors' medians."""
+    centre = Parameters() if at is None else at
+    moved = centre.changed({name: centre.value(name) * (1 - _NUDGE)})
+    return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(-_NUDGE))
+
+
+def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:
+    """The performance model as a predictor.
+
+    basis_of: parameters fitted before, for rows that nothing is fitted to; None for the priors.
+    """
+    return Predictor(
+        name="step",
+        claims=lambda rows: [row.kind == "step" for row in rows],
+        begin=lambda rows: _begin(rows, basis_of),
+    )

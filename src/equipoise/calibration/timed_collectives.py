@@ -1,0 +1,262 @@
+"""A user's timed collectives: which apply to a machine and to which group of its ranks; why others do not."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.bench.collectives.records import Run
+from equipoise.calibration.collectives import LARGE_BYTES
+from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
+from equipoise.perfmodel.machine import Group
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.hardware import Accelerator
+from equipoise.units import format_count
+
+# Domains of the fast links that are larger span hosts, so that hosts are no nodes of theirs.
+LARGEST_HOST = 16
+_SHOWN = 60
+_MOST_FILES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCollectives:
+    """What files of timed collectives hold. notes: what was refused of them, one sentence each.
+
+    catalogue: what the names of devices in them mean.
+    """
+
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()
+    catalogue: Catalogue = field(default_factory=shipped, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A run that speaks of a cluster, and how its ranks sit on the cluster's nodes."""
+
+    run: Run
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """The runs that speak of a cluster; notes: what does not and why, and what contradicts it."""
+
+    used: tuple[Heard, ...]
+    notes: tuple[str, ...]
+
+
+def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None) -> TimedCollectives:
+    """What files hold that nccl-tests, rccl-tests or `collectives --measure --out` wrote.
+
+    Raises DataError for a file that cannot be read, EvidenceError where no row of any can be used.
+    """
+    from equipoise.bench.collectives.files import read_files  # noqa: PLC0415 - only where files are given
+
+    reading = read_files(files)
+    refused = tuple(
+        f"{format_count(each['count'])} row{'' if each['count'] == 1 else 's'} not used: {each['first']}."
+        for each in reading.rejected.rows()
+    )
+    if not reading.runs:
+        raise EvidenceError("--collectives: no row of the files can be used", missing=refused)
+    return TimedCollectives(
+        runs=reading.runs,
+        notes=(*refused, *(f"{each}." for each in reading.notes)),
+        catalogue=catalogue or shipped(),
+    )
+
+
+def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None:
+    """Raise UsageError where several accelerators are asked about and a file does not say of which it is."""
+    kinds = set(accelerators)
+    unnamed = next((run for run in given.runs if not names_accelerator(run, given.catalogue)), None)
+    if unnamed is not None and len(kinds) > 1:
+        raise UsageError(
+            f"--collectives {unnamed.file}: it names no accelerator that is known, and {len(kinds)} are "
+            "asked about: ask about the one it was timed on"
+        )
+
+
+def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
+    """The runs that speak of a cluster. A file that names no accelerator is taken to be of this one."""
+    runs = given.runs
+    used: list[Heard] = []
+    notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
+    for run in runs:
+        reason = _why_not(run, nodes.accelerator, given.catalogue)
+        if reason is not None:
+            notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
+            continue
+        for told in _told(run, nodes, given.catalogue):
+            notes["", told].append(run.file)
+        used.append(Heard(run=run, group=_group(run, nodes)))
+    return Spoken(
+        used=tuple(used),
+        notes=(
+            *given.notes,
+            *(f"{before}{_named(files)}{after}" for (before, after), files in notes.items()),
+        ),
+    )
+
+
+def names_accelerator(run: Run, catalogue: Catalogue) -> bool:
+    """Whether a run says which accelerator it was timed on, by a name that is known."""
+    return run.device is not None and _chip(run.device, catalogue) is not None
+
+
+def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
+    """Why a run says nothing of an accelerator; None where it does."""
+    if run.operation not in OPERATIONS:
+        return f"{run.operation} is no operation of the model"
+    if run.num_copies > 1:
+        return f"{run.num_copies} copies of the program ran at once, in each other's way"
+    if run.num_ranks < 2:  # noqa: PLR2004 - one never talks
+        return "one rank: nothing was sent"
+    if run.backend == "gloo" and chip.kind != "cpu":
+        return "timed between processors (gloo)"
+    found = None if run.device is None else _chip(run.device, catalogue)
+    if found is not None and not is_like(found, chip) and run.backend != "gloo":
+        return f"timed on {found.title}"
+    return None
+
+
+def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
+    """The accelerator that a program names, also within other words; None where it is not known."""
+    try:
+        if catalogue.accelerator_alias(device) is not None:
+            return catalogue.cluster(device).accelerator
+        found = cluster_in_text(device, num_accelerators=1, catalogue=catalogue)
+    except SpecError:
+        return None
+    return None if found is None else found.accelerator
+
+
+def is_like(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two have the same links: of one chip and form, whatever its memory."""
+    return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
+
+
+def _told(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
+    """What a reader must know of a run that is used, as goes on behind its file's name."""
+    told = []
+    title = nodes.accelerator.title
+    if run.device is None:
+        told.append(f" names no accelerator: taken for {title}.")
+    elif not names_accelerator(run, catalogue):
+        told.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
+    size, ranks = nodes.node_size, run.num_ranks
+    if run.num_nodes is None and ranks > size:
+        told.append(
+            f" does not say on how many hosts its {format_count(ranks)} ranks are: taken for "
+            f"{format_count(size)} to a host."
+        )
+    if run.num_nodes == 1 and ranks > size:
+        told.append(
+            f" has {format_count(ranks)} ranks on one host, the cluster asked about "
+            f"{format_count(size)} to a node: its figures are taken for links inside a node."
+        )
+    return told
+
+
+def _group(run: Run, nodes: Cluster) -> Group:
+    """How the ranks of a run sit on nodes: as the file says, else filling one after another."""
+    if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
+        num_nodes = min(run.num_nodes, run.num_ranks)
+    elif run.num_nodes == 1:
+        num_nodes = 1
+    else:
+        num_nodes = -(-run.num_ranks // nodes.node_size)
+    return Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
+
+
+def _named(files: Sequence[str]) -> str:
+    names = list(dict.fromkeys(each.rpartition("/")[2] for each in files))
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    return ", ".join(names[:_MOST_FILES]) + more
+
+
+Numbers: TypeAlias = NDArray[np.float64]
+
+# More sizes say nothing more; beyond, they are thinned evenly.
+MOST_SIZES = 200
+# Around a ring or along trees: of these the law knows the steps of short messages too.
+RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
+
+    operation: str
+    group: Group
+    payload_bytes: Numbers
+    seconds: Numbers
+    log_error: Numbers
+    spread: float
+    runs: tuple[Run, ...]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it stayed inside a node."""
+        return float(self.group.num_nodes) <= 1
+
+    def points(self) -> Timings | None:
+        """What the law is fitted to, as one row of points; None where the law says nothing of them."""
+        kept = (self.operation in RINGS) | (self.payload_bytes >= LARGE_BYTES)
+        if not kept.any():
+            return None
+        return timings(
+            self.operation,
+            self.payload_bytes[kept],
+            self.seconds[kept],
+            ranks_per_node=self.group.ranks_per_node,
+            num_nodes=self.group.num_nodes,
+            log_error=self.log_error[kept],
+        )
+
+
+def pooled(heard: Spoken) -> tuple[Timed, ...]:
+    """Runs of one operation over one group together, in order: files may come in any."""
+    together: dict[tuple[str, float, float], list[Run]] = {}
+    groups: dict[tuple[str, float, float], Group] = {}
+    for each in heard.used:
+        key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
+        together.setdefault(key, []).append(each.run)
+        groups[key] = each.group
+    return tuple(_of_group(key[0], groups[key], together[key]) for key in sorted(together))
+
+
+def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> Timed:
+    rows = [
+        (float(timing.payload_bytes), seconds, timing.resolution)
+        for run in runs
+        for timing in run.timings
+        for seconds in timing.seconds
+    ]
+    payload, seconds, resolution = np.array(rows).T
+    sizes = np.unique(payload)
+    if sizes.size > MOST_SIZES:
+        sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
+    alike = [payload == size for size in sizes]
+    medians = np.array([np.median(seconds[each]) for each in alike])
+    left = np.concatenate(
+        [np.log(seconds[each] / middle) for each, middle in zip(alike, medians, strict=True)]
+    )
+    return Timed(
+        operation=operation,
+        group=group,
+        payload_bytes=sizes,
+        seconds=medians,
+        log_error=np.array([np.median(resolution[each]) for each in alike]),
+        spread=float(np.hypot(NOISE_LOG_SD, np.sqrt(np.mean(left**2)))),
+        runs=tuple(runs),
+    )

@@ -1,0 +1,329 @@
+"""What `bench` runs: its options as a plan of runs, their progress, and the search of `--find`."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+from statistics import fmean
+
+from equipoise.bench.cell import AtHand, Cell, at_hand
+from equipoise.bench.devices import device
+from equipoise.bench.launchers import Launcher
+from equipoise.bench.methods import method
+from equipoise.bench.models import known_name
+from equipoise.bench.store import Store
+from equipoise.bench.sweep import Progress, Scaling, Trials, planned
+from equipoise.cli.output import counted, printable
+from equipoise.diagnose.method_search import EXACT, Found, Space, default_methods, effect, tuned
+from equipoise.errors import DataError, EquipoiseError, UsageError
+from equipoise.spec.catalogue import Catalogue
+from equipoise.units import format_duration
+
+_MOST_VALUES = 100
+_MOST_CELLS = 100_000
+_MOST_RANKS = 1_000_000
+_MOST_BATCH = 1_000_000_000
+# A host with many cores is not cut into ranks of one core each unless that is asked for.
+_MOST_RANKS_UNASKED = 8
+_WHOLE = re.compile(r"[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options as they were given: lists are still text. binds_here: whether ranks run on this machine."""
+
+    workloads: tuple[str, ...]
+    sizes: str | None
+    batches: str
+    strategies: str
+    precisions: str
+    scaling: Scaling
+    device: str
+    binds_here: bool
+    num_repetitions: int
+    num_steps: int
+    train_samples: int | None
+    learning_rate: float | None
+    num_arms: int
+
+
+def cells_of(asked: Asked) -> tuple[Cell, ...]:
+    """The cells of the sweep.
+
+    Raises UsageError for what no cell can be made of: unknown names, batches that ranks cannot share, more
+    ranks than devices.
+    """
+    for workload in asked.workloads:
+        _refuse_unknown(workload)
+    methods = _items(asked.strategies, "--strategy")
+    for text in methods:
+        method(text)
+    here = at_hand(asked.device)
+    sizes = _sizes(asked.sizes, here if asked.binds_here else None)
+    cells = tuple(
+        cell
+        for precision in _items(asked.precisions, "--precision")
+        for cell in planned(
+            workloads=asked.workloads,
+            methods=methods,
+            sizes=sizes,
+            batches=[_whole(item, "--batch", _MOST_BATCH) for item in _items(asked.batches, "--batch")],
+            num_repetitions=asked.num_repetitions,
+            precision=precision,
+            num_steps=asked.num_steps,
+            scaling=asked.scaling,
+            num_arms=asked.num_arms,
+            device=here.device,
+            train_samples=asked.train_samples,
+            learning_rate=asked.learning_rate,
+        )
+    )
+    if len(cells) > _MOST_CELLS:
+        raise UsageError(f"{len(cells)} runs; a sweep has at most {_MOST_CELLS}: take fewer of something")
+    return cells
+
+
+def planned_before(folder: Path) -> tuple[tuple[Cell, ...], dict[str, str]]:
+    """The cells and settings of the sweep that a folder holds. Raises DataError when it holds none."""
+    store = Store(folder)
+    if not (folder / "sweep.json").exists():
+        raise UsageError(f"{folder}: holds no sweep; expected the folder of one, or what to train")
+    return store.plan(), store.settings()
+
+
+def _refuse_unknown(workload: str) -> None:
+    """Refuse a workload that no worker could find, before any is started."""
+    if not known_name(workload):
+        module = workload.partition(":")[0].partition(".")[0]
+        if not module.isidentifier() or PathFinder.find_spec(module, [str(Path.cwd()), *sys.path]) is None:
+            raise UsageError(
+                f"{workload!r}: no module {module!r} here; expected module:function, such as train:model "
+                "for def model() in train.py of this directory"
+            )
+
+
+def _sizes(listed: str | None, here: AtHand | None) -> tuple[int, ...]:
+    """Numbers of ranks. here: the devices they have to share; None where other machines have them."""
+    if listed is None:
+        most = min(here.num_devices, _MOST_RANKS_UNASKED) if here else 2
+        return tuple(_doubled(1, max(1, most)))
+    text = listed.strip()
+    continued = text.endswith("..")
+    sizes = [_whole(item, "--sizes", _MOST_RANKS) for item in _items(text.removesuffix(".."), "--sizes")]
+    if continued:
+        if here is None:
+            raise UsageError(f"--sizes {listed}: this launcher's devices are not known here; name every size")
+        sizes += [size for size in _doubled(max(sizes), here.num_devices) if size not in sizes]
+    if here is not None and max(sizes) > here.num_devices:
+        kind = "cores" if here.device == "cpu" else "accelerators"
+        raise UsageError(
+            f"--sizes {max(sizes)}: this machine has {here.num_devices} {kind} to give each rank one; "
+            "take smaller --sizes"
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _doubled(first: int, most: int) -> list[int]:
+    """A size doubled until it would pass the most."""
+    sizes = []
+    while first <= most:
+        sizes.append(first)
+        first *= 2
+    return sizes
+
+
+def _items(listed: str, option: str) -> list[str]:
+    """The parts of a list, each once."""
+    items = list(dict.fromkeys(item.strip() for item in listed.split(",") if item.strip()))
+    if not items or len(items) > _MOST_VALUES:
+        raise UsageError(f"{option} {listed!r}: expected 1 to {_MOST_VALUES} values, with commas between")
+    return items
+
+
+def _whole(item: str, option: str, most: int) -> int:
+    if not _WHOLE.fullmatch(item) or not 1 <= int(item) <= most:
+        raise UsageError(f"{option} {item!r}: expected whole numbers from 1 to {most:,}, such as 1,2,4")
+    return int(item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """How to look: runs on several ranks, repetitions of the best few, whether only for what is exact."""
+
+    num_trials: int
+    num_repetitions: int
+    exact_only: bool
+
+
+def strategies(given: str | None, *, exact_only: bool) -> str:
+    """The ways to train that are searched: those named, or those searched by default.
+
+    Raises UsageError where none of those named is exact and only such are wanted.
+    """
+    if given is None:
+        return ",".join(default_methods(exact_only=exact_only))
+    named = [item.strip() for item in given.split(",") if item.strip()]
+    kept = [item for item in named if not exact_only or effect(item) == EXACT]
+    if not kept:
+        raise UsageError(f"--exact: none of {given} is exact; such as ddp, static_graph and fsdp are")
+    return ",".join(kept)
+
+
+def search_for_methods(
+    cells: Sequence[Cell],
+    folder: Path,
+    launch_with: Launcher,
+    looked: Looked,
+    *,
+    limit_s: float,
+    resume: bool,
+) -> Found:
+    """The fastest way that was found among the cells of a sweep, and one device alone.
+
+    Raises UsageError for what is no one search, and as `tuned`.
+    """
+    if len({(cell.workload, cell.precision) for cell in cells}) != 1:
+        raise UsageError("--find: expected one workload and one precision; each is a search of its own")
+    if any(cell.train_samples is not None or cell.arm > 1 for cell in cells):
+        raise UsageError("--find times steps: it goes with neither --train nor --aa")
+    first = cells[0]
+    space = Space(
+        workload=first.workload,
+        methods=tuple(dict.fromkeys(cell.method for cell in cells if cell.num_ranks > 1)),
+        sizes=tuple(sorted({1, *(cell.num_ranks for cell in cells)})),
+        batches=tuple(sorted({cell.batch_samples for cell in cells})),
+        precision=first.precision,
+        device=first.device,
+        backend=device(first.device).backend,
+        num_steps=first.num_steps,
+    )
+    trials = Trials(
+        folder=folder,
+        launch_with=launch_with,
+        limit_s=limit_s,
+        most_ranks=max(space.sizes),
+        progress=_show if sys.stderr.isatty() else None,
+    )
+    return tuned(
+        space,
+        trials,
+        num_trials=looked.num_trials,
+        num_repetitions=looked.num_repetitions,
+        resume=resume,
+    )
+
+
+def _show(what: str, done: int, total: int) -> None:
+    """Say on standard error what is being run."""
+    if what and done < total:
+        sys.stderr.write(f"{printable(what)}\n")
+
+
+@dataclass(slots=True)
+class Pace:
+    """What runs took, by number of ranks, and what the rest may take."""
+
+    took_s: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, cell: Cell, seconds: float) -> None:
+        """Remember what one run took."""
+        self.took_s.setdefault(cell.num_ranks, []).append(seconds)
+
+    def left_s(self, rest: Sequence[Cell]) -> float | None:
+        """Seconds that the rest may take, each as the mean of its like; None before any has ended.
+
+        Assumes runs of as many ranks take alike; others as the mean of all.
+        Source: definition.
+        """
+        everything = [seconds for each in self.took_s.values() for seconds in each]
+        if not everything:
+            return None
+        return sum(fmean(self.took_s.get(cell.num_ranks, everything)) for cell in rest)
+
+
+def words(cell: Cell) -> str:
+    """A run in words."""
+    return (
+        f"{cell.workload}, {cell.method} on {cell.num_ranks} at batch {cell.batch_samples}, "
+        f"repetition {cell.repetition}"
+    )
+
+
+@contextmanager
+def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
+    """A bar on standard error, fed by what it gives; None when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
+
+    named = {cell.cell_id: cell for cell in cells}
+    pace, running = Pace(), _Running()
+    columns = (
+        BarColumn(bar_width=12),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
+        task = bar.add_task("", total=len(cells), left="")
+
+        def show(what: str, done: int, total: int) -> None:
+            cell = named.get(what)
+            if cell is not None or done == total:
+                running.next(cell, pace)
+            left_s = pace.left_s([each for each in cells if not store.has(each)])
+            left = "" if left_s is None else f"{format_duration(left_s)} left"
+            said = words(cell) if cell else what
+            bar.update(task, description=escape(printable(said)), completed=done, total=total, left=left)
+
+        yield show
+
+
+@dataclass(slots=True)
+class _Running:
+    """The run that is under way, and since when."""
+
+    cell: Cell | None = None
+    since_s: float = 0.0
+
+    def next(self, cell: Cell | None, pace: Pace) -> None:
+        """One has ended, if one ran; another begins, if it is not None."""
+        now_s = time.monotonic()
+        if self.cell is not None:
+            pace.add(self.cell, now_s - self.since_s)
+        self.cell, self.since_s = cell, now_s
+
+
+@contextmanager
+def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) -> Iterator[None]:
+    """Where a sweep is interrupted or cannot go on: its tables written, and how to go on said."""
+    try:
+        yield
+    except (KeyboardInterrupt, DataError, OSError):
+        _say_what_is_kept(store, num_cells, catalogue)
+        raise
+
+
+def _say_what_is_kept(store: Store, num_cells: int, catalogue: Catalogue | None) -> None:
+    from equipoise.bench.tables import write_sweep_tables
+
+    # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
+    with suppress(EquipoiseError, OSError):
+        if store.finished():
+            write_sweep_tables(store.folder, catalogue)
+    num_kept = store.num_finished()
+    if not num_kept:
+        return
+    runs = counted(num_cells, "run", "runs")
+    folder = printable(str(store.folder))
+    sys.stderr.write(f"{num_kept} of {runs} are kept in {folder}; the same command with --resume goes on\n")
+    sys.stderr.flush()

@@ -1,0 +1,440 @@
+"""What a topology and timed collectives mean, as findings: most important first.
+
+Figures come from `links.py`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from equipoise.bench.topology.topology import Topology
+from equipoise.calibration.measured_links import OCTAVE_LOG_SD, LinkFigure, OwnLinks
+from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
+from equipoise.diagnose.pairs import LEVEL
+from equipoise.spec.cluster import Cluster, Link
+from equipoise.spec.links import PEER_WORDS, Reach, kind, number, rank
+from equipoise.spec.links import meaning as what_lies_between
+from equipoise.spec.workload import workload
+from equipoise.units import (
+    MICROSECOND_S,
+    MILLISECOND_S,
+    format_count,
+    format_percent,
+    format_rough,
+    format_si,
+)
+
+# Two cards over one behind a host bridge without peer access: docs/experiments/0018-field-report.md.
+_REPORTED_SPEEDUPS = (("mobilenet_v2", 0.80), ("resnet50", 1.18), ("resnet152", 1.60))
+
+
+def basis(found: Meaning) -> str:
+    """What the predictions rest on, in one sentence."""
+    count = len(found.candidates)
+    who = found.candidates[0].title if count == 1 else f"any of {count} accelerators"
+    return (
+        f"Predicted, not measured, for {who} under torch's DistributedDataParallel "
+        f"{'with autocast' if found.with_autocast else 'in fp32'}: "
+        f"{format_percent(LEVEL)} ranges from the model's priors and the rates of the links"
+        f"{'' if count == 1 else ', over all of them'}."
+    )
+
+
+def gain_words(found: Meaning) -> Iterator[str]:
+    """Which models gain on two, over the weakest link between devices; and which more over the best."""
+    classes = ends([each.link_class for each in found.reached])
+    by_class = {name: [gain for gain in found.gains if gain.link_class == name] for name in classes}
+    if not found.gains or not by_class[classes[-1]]:
+        return
+    yield _sentence_of(classes[-1], by_class[classes[-1]], found.batch)
+    sure = {gain.workload for gain in by_class[classes[-1]] if gain.verdict == "gains"}
+    more = [gain for gain in by_class[classes[0]] if gain.verdict == "gains" and gain.workload not in sure]
+    if more:
+        also = ", ".join(f"{gain.title} ({_times(gain)})" for gain in more[:_MOST_NAMED])
+        yield f"Over {classes[0]} also {also}."
+    for crossover in found.crossovers:
+        if crossover.link_class == classes[-1]:
+            yield _family(crossover, found.batch)
+    yield from _why(found, classes)
+    if any("staged" in each.reach.path and each.link_class == classes[-1] for each in found.reached):
+        yield _elsewhere()
+
+
+def _why(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
+    """Where a step on two goes, over the weakest link and over the best."""
+    of = {each.link_class: each for each in found.parts}
+    shown = [of[name] for name in reversed(classes) if name in of]
+    if not shown:
+        return
+    parts = "; ".join(
+        f"on two over {each.link_class}, {_ms(each.share_s)} for half the batch, {_ms(each.launching_s)} of "
+        f"launches and copies that do not shrink with it, {_ms(each.exchange_s)} of exposed communication"
+        for each in shown
+    )
+    yield f"Why: a step of {shown[0].title} takes {_ms(shown[0].one_s)} on one; {parts}."
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds / MILLISECOND_S:.3g} ms"
+
+
+def _elsewhere() -> str:
+    """What others measured on a pair without peer access."""
+    measured = ", ".join(
+        f"{speedup:.2f}x with {model.title} ({format_rough(float(model.params or 0))})"
+        for model, speedup in ((workload(name), speedup) for name, speedup in _REPORTED_SPEEDUPS)
+    )
+    return (
+        f"A field report measured two cards without peer access: {measured}; a rule by parameters alone "
+        "holds for its link and batch."
+    )
+
+
+def _sentence_of(name: str, gains: Sequence[Gain], batch: int) -> str:
+    idle = [gain for gain in gains if gain.verdict in ("slower", "no gain")]
+    fast = [gain for gain in gains if gain.verdict == "gains"]
+    start = f"Two over {name}, sharing a batch of {batch}: "
+    slow = "no model tried surely loses" if not idle else _idle(idle)
+    worth = f"{_example(fast[0])} gains" if fast else f"none surely gains, not even {_example(gains[-1])}"
+    return f"{start}{slow}; {worth}."
+
+
+def _example(gain: Gain) -> str:
+    return f"{gain.title} ({format_rough(gain.params)}; {_times(gain)})"
+
+
+def _idle(gains: Sequence[Gain]) -> str:
+    largest = max(gains, key=lambda gain: gain.params)
+    slower = any(gain.verdict == "slower" for gain in gains)
+    what = "slow down" if slower else "gain nothing"
+    size = format_rough(largest.params)
+    return f"expect models of {size} parameters or fewer to {what}, like {largest.title} ({_times(largest)})"
+
+
+def _times(gain: Gain) -> str:
+    return f"{gain.speedup:.2f}x, {gain.low:.2f} to {gain.high:.2f}"
+
+
+def _family(crossover: Crossover, batch: int) -> str:
+    if crossover.params is None:
+        start = f"up to {_size(crossover.most, crossover)} parameters gain less than 5 %"
+    else:
+        start = f"gain 5 % or more from {_size(crossover.params, crossover)} parameters up"
+    low = "none" if crossover.low is None else _size(crossover.low, crossover)
+    beyond = f"no size up to {_size(crossover.most, crossover)}"
+    high = beyond if crossover.high is None else _size(crossover.high, crossover)
+    return (
+        f"{FAMILY[:1].upper()}{FAMILY[1:]} {start} ({format_percent(LEVEL)} range: from {low} to {high}; "
+        f"batch {batch}, {crossover.link_class})."
+    )
+
+
+def _size(params: float, crossover: Crossover) -> str:
+    text = format_rough(params)
+    return f"{text} or fewer" if params == crossover.least else text
+
+
+def ends(classes: Sequence[str]) -> list[str]:
+    """The first and the last of some classes, which stand from best to worst."""
+    return list(dict.fromkeys((*classes[:1], *classes[-1:])))
+
+
+_MOST_NAMED = 4
+
+
+def sentences(found: Meaning) -> tuple[str, ...]:
+    """What the links mean for training, a sentence each, the most important first."""
+    topology = found.topology
+    return (
+        *_joined(found),
+        *_rates(found),
+        *gain_words(found),
+        *_parts(found),
+        *_cards(topology),
+        *_slices(topology),
+    )
+
+
+def gaps(topology: Topology) -> tuple[str, ...]:
+    """What the text leaves out, or states twice and differently, a sentence each."""
+    return (*_missing(topology), *_contradictions(topology), *topology.notes)
+
+
+def named(names: Sequence[str]) -> str:
+    """Names as people list them, runs of numbers joined.
+
+    >>> named(["GPU0", "GPU1", "GPU2", "NIC4"]), named(["GPU0", "GPU1"])
+    ('GPU0-GPU2 and NIC4', 'GPU0 and GPU1')
+    """
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    short = [text for run in runs for text in (run if len(run) < 3 else [f"{run[0]}-{run[-1]}"])]  # noqa: PLR2004
+    return short[0] if len(short) == 1 else f"{', '.join(short[:-1])} and {short[-1]}"
+
+
+def _follows(before: str, name: str) -> bool:
+    parts = [re.fullmatch(r"(.*?)(\d{1,9})", text) for text in (before, name)]
+    first, second = parts
+    return bool(first and second and first[1] == second[1] and int(second[2]) == int(first[2]) + 1)
+
+
+def _counted(topology: Topology) -> str:
+    count = len(topology.devices)
+    return f"{count} accelerator{'s' if count > 1 else ''}"
+
+
+def _joined(found: Meaning) -> Iterator[str]:
+    """What joins the devices, in one sentence."""
+    topology = found.topology
+    if all(device.kind == "cpu" for device in topology.devices):
+        yield from _processors(topology)
+        return
+    if len(topology.devices) == 1:
+        yield "One accelerator: there is no link to another."
+        return
+    pairs = len(topology.devices) * (len(topology.devices) - 1) // 2
+    known = sum(each.num_pairs for each in found.reached)
+    if not found.reached:
+        yield f"Of {_counted(topology)} no link is known."
+    elif len(found.reached) == 1 and known == pairs:
+        yield _all_alike(found.reached[0], topology)
+    else:
+        parts = [f"{each.num_pairs} {each.link_class}" for each in found.reached]
+        rest = [f"{pairs - known} not known"] if known < pairs else []
+        yield f"Of {pairs} pairs of {_counted(topology)}: {', '.join((*parts, *rest))}."
+    if topology.is_switched:
+        yield "Their NVLinks go through a switch: each pair may use all of an accelerator's links."
+
+
+def _processors(topology: Topology) -> Iterator[str]:
+    count = len(topology.devices)
+    cores = sum(device.num_cores or 0 for device in topology.devices)
+    nodes = ", ".join(sorted({str(device.numa_affinity or "unknown") for device in topology.devices}))
+    yield (
+        f"No accelerators: {count} processor socket{'s' if count > 1 else ''} with {format_count(cores)} "
+        f"cores; NUMA {nodes}."
+    )
+    if count > 1:
+        yield "Ranks on different sockets meet over the link between them (SYS)."
+
+
+def _all_alike(only: ClassReach, topology: Topology) -> str:
+    whole = "The one pair" if only.num_pairs == 1 else f"All {only.num_pairs} pairs"
+    return f"{whole} of {_counted(topology)} {_verb(only.num_pairs, only.link_class)}."
+
+
+def _verb(count: int, name: str) -> str:
+    """What so many pairs do: go by links of their own, or cross what others cross too."""
+    if kind(name) == "NV":
+        links = f"{number(name)} link{'s' if number(name) > 1 else ''} bonded"
+        return f"{'has' if count == 1 else 'have'} NVLink ({name}: {links})"
+    if kind(name) == "XGMI":
+        hops = f"{number(name)} hop{'s' if number(name) > 1 else ''}"
+        return f"{'has' if count == 1 else 'have'} Infinity Fabric ({name}: {hops})"
+    return f"cross{'es' if count == 1 else ''} {what_lies_between(name)} ({name})"
+
+
+def _rates(found: Meaning) -> Iterator[str]:
+    alike: dict[Reach, list[str]] = {}
+    for each in found.reached:
+        alike.setdefault(each.reach, []).append(each.link_class)
+    for rate, classes in alike.items():
+        stated, shared = rate.stated_byte_per_s, (rate.byte_per_s, rate.low, rate.high)
+        low, high = (format_rough(each, "B/s") for each in stated)
+        middle, least, most = (format_rough(each, "B/s") for each in shared)
+        figures = low if low == high else f"{low} to {high}"
+        yield (
+            f"{', '.join(classes)}: 2 accelerators share about {middle} per direction ({least} to {most}), "
+            f"of {figures} stated."
+        )
+    denied = any(link.peers not in (None, "OK", "U") for link in found.topology.between_devices)
+    if denied or any(each.reach.path == "staged" for each in found.reached):
+        yield f"{_why_staged(found)}: every byte is written to the host's memory and read from it again."
+    yield from _unknowns(found)
+
+
+def _why_staged(found: Meaning) -> str:
+    said = {link.peers for link in found.topology.between_devices} - {None, "OK"}
+    words = "; ".join(f"{word}: {PEER_WORDS[word]}" for word in sorted(str(each) for each in said))
+    name = found.chip.title if found.chip else "these accelerators"
+    return (
+        f"Peers do not reach each other's memory ({words})"
+        if words
+        else f"The driver gives {name} no peer access over PCIe"
+    )
+
+
+def _unknowns(found: Meaning) -> Iterator[str]:
+    """What would narrow the ranges."""
+    if not found.reached or found.chip is not None:
+        return
+    titles = sorted({device.title for device in found.topology.devices if device.title})
+    who = "The accelerator is not named"
+    if titles:
+        who = f"They differ: {', '.join(titles[:_MOST_NAMED])}"
+        if not named_chips(found.topology, found.catalogue):
+            who = f"The table of accelerators lacks {', '.join(titles[:_MOST_NAMED])}"
+    over_pcie = any(each.reach.path != "fabric" for each in found.reached)
+    asked = any(link.peers for link in found.topology.between_devices)
+    peers = ""
+    if over_pcie and not asked and "nvidia" in found.topology.origin:
+        peers = ", nor whether peers reach each other's memory (`nvidia-smi topo -p2p r` shows it)"
+    yield f"{who} (--accelerator NAME names it){peers}: ranges cover all {len(found.candidates)} candidates."
+
+
+def _parts(found: Meaning) -> Iterator[str]:
+    """Islands, and which group to take for so many ranks."""
+    members = [group for group in found.islands.members if len(group) > 1]
+    if len(found.islands.members) > 1 and members:
+        yield f"Islands: {'; '.join(named(group) for group in members)}. Keep tensor parallelism inside one."
+    if found.islands.unplaced and len(found.topology.devices) > 1:
+        yield f"The island of {named(found.islands.unplaced)} is not known."
+    known = ends([each.link_class for each in found.reached])
+    for group in found.groups:
+        # Where links are not known, a careless choice may meet worse than the worst that is.
+        worst = group.worst_class or (f"{known[-1]} or what is not known" if known else None)
+        if worst is not None and worst.split()[0] != group.link_class:
+            yield (
+                f"For {group.num_devices}, take {named(group.devices)}: weakest link {group.link_class}; "
+                f"others may have {worst}."
+            )
+
+
+def _cards(topology: Topology) -> Iterator[str]:
+    """The nearest network card of each accelerator."""
+    if not topology.nics or any(device.kind == "cpu" for device in topology.devices):
+        return
+    nearest: dict[str, list[str]] = {}
+    known = topology.classes
+    for device in topology.devices:
+        classes = [
+            known[pair] for nic in topology.nics if (pair := frozenset((device.name, nic.name))) in known
+        ]
+        if classes:
+            nearest.setdefault(min(classes, key=rank), []).append(device.name)
+    parts = [f"{named(nearest[name])} {name}" for name in sorted(nearest, key=rank)]
+    if parts:
+        yield f"Nearest network card of each: {'; '.join(parts)}."
+    if "SYS" in nearest:
+        yield f"What {named(nearest['SYS'])} send to other machines crosses the link between sockets."
+
+
+def _slices(topology: Topology) -> Iterator[str]:
+    cut = [device for device in topology.devices if device.slices]
+    for device in cut[:_MOST_NAMED]:
+        profiles = ", ".join(dict.fromkeys(device.slices))
+        yield f"{device.name} is cut into {len(device.slices)} MIG slices ({profiles})."
+    if cut:
+        yield (
+            "MIG slices have neither NVLink nor peer access to each other (NVIDIA MIG User Guide): they suit "
+            "separate runs, not one run over several."
+        )
+
+
+def _missing(topology: Topology) -> Iterator[str]:
+    whole = [row.name for row in topology.missing_rows if row.num_cells == 0]
+    if whole:
+        yield f"Missing rows: {named(whole)}; what is known of them stands in other rows."
+    for row in topology.missing_rows:
+        if row.num_cells:
+            yield f"Row {row.name} is cut: {row.num_cells} of {row.num_expected} cells."
+    silent = sum(link.link_class is None and link.said is None for link in topology.links)
+    if topology.missing_rows and silent:
+        among = sum(link.link_class is None and link.said is None for link in topology.between_devices)
+        yield f"Not known: the links of {silent} pairs, {among} of them between accelerators."
+
+
+def _contradictions(topology: Topology) -> Iterator[str]:
+    torn = [link for link in topology.links if link.said]
+    for link in torn[:_MOST_NAMED]:
+        assert link.said is not None
+        yield (
+            f"{link.a} and {link.b}: the row of {link.a} says {link.said[0]}, that of {link.b} "
+            f"{link.said[1]}; neither is used."
+        )
+    if len(torn) > _MOST_NAMED:
+        yield f"The same holds for {len(torn) - _MOST_NAMED} more pairs."
+
+
+# What was timed is as the catalogue has it within this factor; beyond, it is said that the two contradict.
+LIKE_FACTOR = 1.5
+_MOST_FIGURES = 6
+_MOST_FILES = 2
+
+
+def link_words(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
+    """Sentences, from what was timed to what is still of the catalogue; own.notes has what was not used."""
+    for each in own.figures[:_MOST_FIGURES]:
+        yield figure_words(each)
+    if len(own.figures) > _MOST_FIGURES:
+        yield f"{len(own.figures) - _MOST_FIGURES} more were timed: --json has them."
+    for each in own.figures[:_MOST_FIGURES]:
+        yield from _contradiction(each)
+    yield from _rest(own, nodes)
+
+
+def figure_words(each: LinkFigure) -> str:
+    """One operation over one group, as it was timed."""
+    told, usual = [], []
+    if each.latency_s is not None and each.usual_latency_s is not None:
+        told.append(f"short messages take {_micro(each.latency_s)}")
+        usual.append(_micro(each.usual_latency_s))
+    if each.bus_byte_per_s is not None and each.usual_bus_byte_per_s is not None:
+        told.append(f"long ones go at {format_si(each.bus_byte_per_s, 'B/s')} of bus")
+        usual.append(format_si(each.usual_bus_byte_per_s, "B/s"))
+    if not told:
+        told = [f"{format_si(float(each.from_bytes), 'B')} to {format_si(float(each.to_bytes), 'B')} only"]
+    beside = f"; the model without it: {' and '.join(usual)}" if usual else ""
+    return f"Links timed, {_group(each)} ({_files(each.files)}): {', '.join(told)}{beside}."
+
+
+def _contradiction(each: LinkFigure) -> Iterator[str]:
+    """What to look at where what was timed is not what the catalogue lets expect."""
+    if each.bus_byte_per_s is None or each.usual_bus_byte_per_s is None:
+        return
+    ratio = each.bus_byte_per_s / each.usual_bus_byte_per_s
+    if 1 / LIKE_FACTOR <= ratio <= LIKE_FACTOR:
+        return
+    times = f"{ratio:.2g} times" if ratio > 1 else f"{ratio:.2g} of"
+    yield (
+        f"The catalogue is contradicted: {_group(each)} reaches {times} what it lets expect. What was timed "
+        f"is used; `equipoise collectives {each.files[0].rpartition('/')[2]}` says whether it is normal."
+    )
+
+
+def _rest(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
+    """What follows by the law, and what nothing was timed on."""
+    if not own.figures:
+        yield "No link was timed: all are of the catalogue."
+        return
+    others = f"{', '.join(own.by_law)} and " if own.by_law else ""
+    yield (
+        f"By the law fitted to these: {others}groups of other sizes, less sure by "
+        f"{format_percent(OCTAVE_LOG_SD)} a doubling away."
+    )
+    if not own.inside:
+        yield f"Of the catalogue still: links inside a node, {_link(nodes.intra)}."
+    if not own.between and nodes.num_accelerators > nodes.node_size:
+        yield f"Of the catalogue still: links between nodes, {_link(nodes.inter)}."
+
+
+def _group(each: LinkFigure) -> str:
+    where = "in a node" if each.num_nodes <= 1 else f"on {format_count(each.num_nodes)} nodes"
+    return f"{each.operation} of {format_count(each.num_ranks)} {where}"
+
+
+def _files(files: tuple[str, ...]) -> str:
+    names = [each.rpartition("/")[2] for each in files]
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    return ", ".join(names[:_MOST_FILES]) + more
+
+
+def _link(link: Link) -> str:
+    return f"{format_si(link.byte_per_s, 'B/s')} an accelerator, {_micro(link.latency_s)} a hop"
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds / MICROSECOND_S:.3g} us"

@@ -1,0 +1,329 @@
+"""What a topology means for training: the rates its links reach, and which models gain on two accelerators.
+
+Sentences for people are in `link_words.py`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.bench.topology.topology import BestGroup, Islands, Link, Topology, best_groups, islands
+from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
+from equipoise.errors import SpecError
+from equipoise.perfmodel.load import Load, transformer_load, workload_load
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.links import Reach, kind, number, nvlink_candidates, rank, reach
+from equipoise.spec.workload import Workload, workload
+
+USUAL_BATCH = 32
+# From small to large; the first five are those of a field report on two GPUs behind a host bridge.
+MODELS = ("small_cnn", "mobilenet_v2", "resnet50", "resnet152", "vit_large", "bert", "gpt2_medium")
+# The model whose step is taken apart: between those that lose and those that gain.
+EXAMPLE = "resnet50"
+# A family that differs in width alone: vision transformers of 12 layers, heads of 64.
+FAMILY = "vision transformers of 12 layers"
+_FAMILY_OF = "vit_base"
+_WIDTHS = tuple(range(64, 2048 + 1, 64))
+_HEAD = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassReach:
+    """A class of link, how many pairs of devices it joins, and what it reaches."""
+
+    link_class: str
+    num_pairs: int
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Steps of one accelerator over steps of two that share its batch; bounds at LEVEL."""
+
+    link_class: str
+    workload: str
+    title: str
+    params: float
+    speedup: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether two are worth it, as far as the range tells."""
+        if self.high < 1 and self.speedup < 1 / LEAST_GAIN:
+            return "slower"
+        if self.high < LEAST_GAIN:
+            return "no gain"
+        return "gains" if self.low >= 1 else "either way"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossover:
+    """Parameters from which a model of FAMILY gains LEAST_GAIN on two accelerators; bounds at LEVEL.
+
+    None: no size that was tried gains, up to `most`. A figure equal to `least` means that or less: the
+    smallest that was tried gains already.
+    """
+
+    link_class: str
+    params: float | None
+    low: float | None
+    high: float | None
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Why EXAMPLE gains or does not: where a step goes on two accelerators, at the medians of all priors.
+
+    share_s: of half the batch. launching_s: launches and copies of the exchange. exchange_s: messages that
+    nothing hides, and waiting for the slower of two.
+    """
+
+    link_class: str
+    workload: str
+    title: str
+    one_s: float
+    share_s: float
+    launching_s: float
+    exchange_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What the links of a topology mean.
+
+    chip: of all devices; None where not known. candidates: those the predictions stand for. batch: samples of
+    a step, over all accelerators. with_autocast: whether products run in fewer than 32 bits. catalogue: what
+    the titles of devices mean.
+    """
+
+    catalogue: Catalogue = field(repr=False)
+    topology: Topology
+    chip: Accelerator | None
+    candidates: tuple[Accelerator, ...]
+    batch: int
+    with_autocast: bool
+    islands: Islands
+    groups: tuple[BestGroup, ...]
+    reached: tuple[ClassReach, ...]
+    gains: tuple[Gain, ...]
+    crossovers: tuple[Crossover, ...]
+    parts: tuple[Parts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What predictions are asked for: links, samples of a step, and whether products are narrowed."""
+
+    topology: Topology
+    batch: int
+    with_autocast: bool
+
+
+def meaning(
+    topology: Topology,
+    *,
+    chip: Accelerator | None = None,
+    batch: int = USUAL_BATCH,
+    with_autocast: bool = True,
+    catalogue: Catalogue | None = None,
+) -> Meaning:
+    """What the links of a topology mean for training with data parallelism.
+
+    chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
+    in bf16 or fp16; else all in fp32, as torch trains unless told otherwise. catalogue: the shipped one
+    unless given.
+    Assumes two accelerators alone on their links, an input that keeps up, and torch's
+    DistributedDataParallel: fp32 gradients that travel once a step.
+    Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
+    """
+    known = catalogue or shipped()
+    named = named_chips(topology, known)
+    chip = chip or (named[0] if len(named) == 1 else None)
+    links = [link for link in topology.between_devices if link.link_class is not None]
+    counts = Counter(str(link.link_class) for link in links)
+    classes = sorted(counts, key=rank)
+    has_accelerators = any(device.kind == "gpu" for device in topology.devices)
+    reached = tuple(
+        ClassReach(
+            link_class=name, num_pairs=counts[name], reach=_reach(name, chip, links, topology=topology)
+        )
+        for name in (classes if has_accelerators else ())
+    )
+    candidates = (chip,) if chip else named or _candidates(classes, topology, known)
+    setting = Setting(topology=topology, batch=batch, with_autocast=with_autocast)
+    gains, crossovers, parts = _predicted(reached, candidates, links, setting)
+    return Meaning(
+        catalogue=known,
+        topology=topology,
+        chip=chip,
+        candidates=candidates,
+        batch=batch,
+        with_autocast=with_autocast,
+        islands=islands(topology),
+        groups=best_groups(topology),
+        reached=reached,
+        gains=gains,
+        crossovers=crossovers,
+        parts=parts,
+    )
+
+
+def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple[Accelerator, ...]:
+    """The accelerators that the devices are by their titles, each once; none where any is not known."""
+    titles = dict.fromkeys(device.title or "" for device in topology.devices if device.kind == "gpu")
+    known = (catalogue or shipped()).hardware
+    found = [known.exact(title) for title in titles]
+    chips = {chip.slug: chip for chip in found if chip is not None}
+    return () if None in found else tuple(chips.values())
+
+
+def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topology: Topology) -> Reach:
+    said = {link.peers for link in links if link.link_class == name} - {None, "U"}
+    slots = [device.slot_byte_per_s for device in topology.devices if device.slot_byte_per_s]
+    return reach(
+        name,
+        chip,
+        has_peers=None if not said else said == {"OK"},
+        slot_byte_per_s=min(slots) if slots else None,
+    )
+
+
+def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue) -> tuple[Accelerator, ...]:
+    """Accelerators that may be meant where none is named: by their NVLinks, else all that PCIe joins."""
+    bonded = [number(name) for name in classes if kind(name) == "NV"]
+    if bonded:
+        return nvlink_candidates(max(bonded), catalogue.accelerators())
+    vendor = "NVIDIA" if "nvidia" in topology.origin else "AMD"
+    has_mesh = any(kind(name) == "XGMI" for name in classes)
+    return tuple(
+        each
+        for each in catalogue.accelerators()
+        if each.vendor == vendor and (each.topology == "mesh" if has_mesh else "-pcie-" in each.slug)
+    )
+
+
+def _predicted(
+    reached: Sequence[ClassReach],
+    candidates: Sequence[Accelerator],
+    links: Sequence[Link],
+    setting: Setting,
+) -> tuple[tuple[Gain, ...], tuple[Crossover, ...], tuple[Parts, ...]]:
+    if not reached or not candidates or setting.batch < 2:  # noqa: PLR2004 - two share a batch
+        return (), (), ()
+    known = [workload(name) for name in MODELS]
+    family, sizes = _family()
+    gains: list[Gain] = []
+    crossovers: list[Crossover] = []
+    parts: list[Parts] = []
+    for each in reached:
+        pairs = _pairs_of(each.link_class, candidates, links, setting.topology)
+        if not pairs:
+            continue
+        loads = [*map(workload_load, known), *family]
+        subjects = Subjects.of_loads(loads)
+        tried = cases(pairs, subjects, [setting.batch], with_autocast=setting.with_autocast)
+        flat = np.reshape(speedups(tried), (-1, len(loads)))  # a draw of each pair is one more
+        gains += [_gain(each.link_class, model, flat[..., place]) for place, model in enumerate(known)]
+        crossovers.append(_crossover(each.link_class, flat[..., len(known) :], sizes))
+        parts.append(_parts(each.link_class, tried, known))
+    return tuple(gains), tuple(crossovers), tuple(parts)
+
+
+def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
+    """Where the example's step goes, on the pair whose speed-up is the middle one."""
+    found = seconds(tried)
+    place = next(index for index, model in enumerate(known) if model.slug == EXAMPLE)
+    whole = np.broadcast_to(found.step, found.share.shape)[:, place, 0]
+    ratios = whole[:, 0] / whole[:, 1]
+    middle = int(np.argsort(ratios)[len(ratios) // 2])
+
+    def part_s(*names: str) -> float:
+        values = (np.broadcast_to(getattr(found, name), found.share.shape) for name in names)
+        return float(sum(value[middle, place, 0, 1] for value in values))
+
+    return Parts(
+        link_class=link_class,
+        workload=known[place].slug,
+        title=known[place].title,
+        one_s=float(whole[middle, 0]),
+        share_s=part_s("share"),
+        launching_s=part_s("launching", "copying"),
+        exchange_s=part_s("buffers", "exposed", "waiting"),
+    )
+
+
+def _pairs_of(
+    name: str, candidates: Sequence[Accelerator], links: Sequence[Link], topology: Topology
+) -> list[Pair]:
+    """Two of each candidate joined by a link of a class; those the model knows too little of are left out."""
+    found = []
+    for chip in candidates:
+        try:
+            each = Pair.over(chip, _reach(name, chip, links, topology=topology))
+            each.machine()
+        except SpecError:
+            continue
+        found.append(each)
+    return found
+
+
+def _family() -> tuple[list[Load], NDArray[np.float64]]:
+    """Loads of the family, and their parameters, from narrow to wide."""
+    model = workload(_FAMILY_OF)
+    assert model.transformer is not None
+    assert model.sequence_tokens is not None
+    wide = [
+        replace(
+            model.transformer,
+            hidden=width,
+            heads=width // _HEAD,
+            kv_heads=width // _HEAD,
+            ffn_hidden=4 * width,
+        )
+        for width in _WIDTHS
+    ]
+    loads = [transformer_load(each, sequence=model.sequence_tokens) for each in wide]
+    return loads, np.array([each.params for each in wide], dtype=float)
+
+
+def _gain(link_class: str, model: Workload, speedups: NDArray[np.float64]) -> Gain:
+    low, middle, high = np.quantile(speedups, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+    return Gain(
+        link_class=link_class,
+        workload=model.slug,
+        title=model.title,
+        params=float(model.params or 0),
+        speedup=float(middle),
+        low=float(low),
+        high=float(high),
+    )
+
+
+def _crossover(link_class: str, speedups: NDArray[np.float64], sizes: NDArray[np.float64]) -> Crossover:
+    """Where speed-ups of sizes pass LEAST_GAIN, in each draw; sizes that no draw reaches are infinite."""
+    gains = speedups >= LEAST_GAIN
+    first = np.where(gains.any(axis=1), gains.argmax(axis=1), len(sizes))
+    tried = np.append(sizes, np.inf)
+    low, middle, high = np.quantile(
+        tried[first], [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2], method="inverted_cdf"
+    )
+    return Crossover(
+        link_class=link_class,
+        params=_finite(middle),
+        low=_finite(low),
+        high=_finite(high),
+        least=float(sizes[0]),
+        most=float(sizes[-1]),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,390 @@
+"""The fastest way to train a model on this machine, in few trials: predicted for all, measured for few."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from math import exp, log
+from pathlib import Path
+from statistics import median
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.methods import method
+from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.summary import timed_run
+from equipoise.bench.sweep import Trials
+from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
+from equipoise.diagnose.predicted_steps import ForetoldStep, OneDevice, foretold, one_device
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.stats import Interval, ratio_interval
+
+# What a way to train does to what is learned from a sample.
+EXACT, LARGER_BATCH, LOSSY, OTHER = (
+    "exact",
+    "exact for a larger batch",
+    "lossy",
+    "changes the algorithm",
+)
+_EFFECTS = {
+    **dict.fromkeys(("single", "ddp", "static_graph", "fsdp"), EXACT),
+    "accumulate": LARGER_BATCH,
+    **dict.fromkeys(("fp16", "bf16", "powersgd", "topk"), LOSSY),
+    **dict.fromkeys(("localsgd", "diloco", "localsgd_fp16", "diloco_fp16"), OTHER),
+}
+# Searched unless others are named: what is exact, and what was seen to reach the same loss.
+EXACT_METHODS = ("ddp", "ddp:1", "static_graph", "fsdp")
+EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp16:32")
+EVIDENCE = "docs/experiments/0013-convergence.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What may be tried. methods: of several ranks, as texts. batches: samples of a step over all ranks."""
+
+    workload: str
+    methods: tuple[str, ...]
+    sizes: tuple[int, ...]
+    batches: tuple[int, ...]
+    precision: str = "fp32"
+    device: str = "cpu"
+    backend: str = "gloo"
+    num_steps: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """What cannot be tried here, and why."""
+
+    method: str
+    num_ranks: int
+    batch_samples: int | None
+    reason: str
+
+
+def effect(text: str) -> str:
+    """What a way to train does to what is learned from a sample.
+
+    >>> effect("fp16"), effect("ddp"), effect("localsgd:8")
+    ('lossy', 'exact', 'changes the algorithm')
+    """
+    return _EFFECTS[method(text)[0].name]
+
+
+def default_methods(*, exact_only: bool) -> tuple[str, ...]:
+    """What is searched when no strategy is named."""
+    return EXACT_METHODS if exact_only else (*EXACT_METHODS, *EVIDENCED_METHODS)
+
+
+def candidates(space: Space) -> tuple[tuple[Cell, ...], tuple[Refused, ...]]:
+    """Every combination that can run here, one device among them, and those that cannot with the reason."""
+    cells: dict[str, Cell] = {}
+    refused = []
+    for size, text, batch in product(space.sizes, ("single", *space.methods), space.batches):
+        if (size == 1) != (text == "single"):
+            continue
+        reason = method(text)[0].why_not(size, space.backend)
+        if reason is not None:
+            refused.append(Refused(method=text, num_ranks=size, batch_samples=None, reason=reason))
+            continue
+        if batch % size:
+            reason = f"a batch of {batch} cannot be shared equally by {size} ranks"
+            refused.append(Refused(method=text, num_ranks=size, batch_samples=batch, reason=reason))
+            continue
+        cell = _cell(space, text, size, batch)
+        cells[cell.cell_id] = cell
+    return tuple(cells.values()), tuple(dict.fromkeys(refused))
+
+
+def _cell(space: Space, text: str, size: int, batch: int) -> Cell:
+    return Cell(
+        workload=space.workload,
+        method=text,
+        num_ranks=size,
+        batch_samples=batch,
+        precision=space.precision,
+        device=space.device,
+        num_steps=space.num_steps,
+        seed=space.seed,
+    )
+
+
+def alone_cells(space: Space) -> tuple[Cell, ...]:
+    """Runs of one device that predictions need: its smallest and largest share, and all own batches."""
+    shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
+    wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
+    return tuple(_cell(space, "single", 1, batch) for batch in sorted(wanted))
+
+
+LEVEL = 0.9
+# Once a method was measured at one batch, others of it are predicted by that error, within this factor.
+_SEEN_HALF_LOG = 0.12
+# Measured speeds that lie closer than this are measured again.
+_NEAR = 0.93
+_MOST_FINALISTS = 3
+
+Measure = Callable[[Sequence[Cell]], Sequence[Finished]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to train: what it does to learning, what was predicted of it, and what was measured.
+
+    predicted_step: None where the evidence was too thin, `not_predicted` says why. runs: samples per
+    second of each repetition.
+    """
+
+    cell: Cell
+    effect: str
+    predicted_step: ForetoldStep | None
+    not_predicted: str | None = None
+    runs: tuple[float, ...] = ()
+    failed: str | None = None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Measured samples per second, the median over repetitions; None where none succeeded."""
+        return median(self.runs) if self.runs else None
+
+    @property
+    def error_log(self) -> float | None:
+        """Logarithm of measured over predicted samples per second; None without both."""
+        speed = self.samples_per_s
+        if speed is None or self.predicted_step is None:
+            return None
+        return log(speed / self.predicted_step.samples_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found. tried: every candidate, fastest first, those measured before those predicted.
+
+    best: the fastest measured, one device alone among them. alone, plain: the fastest of one device and of
+    plain ddp; None where none ran. over_alone, over_plain: the best's samples per second over theirs; None
+    where nothing was repeated. num_trials: runs on several ranks. stopped: why no more were tried.
+    folder: where runs are kept.
+    """
+
+    space: Space
+    tried: tuple[Candidate, ...]
+    refused: tuple[Refused, ...]
+    best: Candidate
+    alone: Candidate
+    plain: Candidate | None
+    over_alone: Interval | None
+    over_plain: Interval | None
+    num_trials: int
+    stopped: str
+    folder: Path | None = None
+
+    @property
+    def median_error_fraction(self) -> float | None:
+        """Median error of the predicted speeds of what was tried on several ranks; None without any."""
+        errors = [
+            abs(exp(-each.error_log) - 1.0)
+            for each in self.tried
+            if each.cell.num_ranks > 1 and each.error_log is not None
+        ]
+        return median(errors) if errors else None
+
+
+def search_methods(
+    space: Space,
+    measure: Measure,
+    costs: Mapping[int, ExchangeCosts],
+    *,
+    num_trials: int,
+    num_repetitions: int,
+) -> Found:
+    """The fastest of the space that was found in so many runs on several ranks.
+
+    measure: runs cells, or remembers what they gave. costs: of messages, by number of ranks.
+    Foretells every candidate, measures the most promising, learns from each how wrong it was, and stops when
+    no other can be faster by its predicted interval; then repeats the best few, plain ddp and one device.
+    Raises EvidenceError where not even one device could be measured.
+    """
+    if num_trials < 1:
+        raise UsageError(f"{num_trials} trials; expected at least 1")
+    cells, refused = candidates(space)
+    alone = measure(alone_cells(space))
+    one = one_device(alone)
+    known = {each.cell_id: _foretold_candidate(each, one, costs) for each in cells}
+    for finished in alone:
+        _learn(known, finished)
+    trials, stopped = _explored(known, measure, num_trials)
+    trials += _repeated(known, measure, num_trials - trials, num_repetitions)
+    return _judged(space, known, refused, trials, stopped)
+
+
+def _foretold_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> Candidate:
+    step, reason = None, None
+    try:
+        step = foretold(
+            cell.method,
+            num_ranks=cell.num_ranks,
+            batch_samples=cell.batch_samples,
+            one=one,
+            # Costs of another number of ranks are refused there, with what is missing.
+            costs=costs.get(cell.num_ranks) or next(iter(costs.values())),
+        )
+    except EvidenceError as err:
+        reason = str(err)
+    return Candidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
+
+
+def _learn(known: dict[str, Candidate], finished: Finished) -> None:
+    """Add what a run gave to its candidate."""
+    key = replace(finished.cell, repetition=1).cell_id
+    if key not in known:
+        return
+    run = timed_run(finished)
+    if finished.status != SUCCESS or run is None:
+        known[key] = replace(known[key], failed=finished.reason or "no step was timed")
+        return
+    speed = finished.cell.batch_samples / run.step_s
+    known[key] = replace(known[key], runs=(*known[key].runs, speed))
+
+
+def _explored(known: dict[str, Candidate], measure: Measure, num_trials: int) -> tuple[int, str]:
+    """Measure the most promising until no other can be faster; the runs spent, and why it ended."""
+    spent = 0
+    baseline = _most_promising(known, _untried(known, only="ddp"))
+    while spent < num_trials:
+        left = _untried(known)
+        if not left:
+            return spent, "everything was tried"
+        best = max(each.samples_per_s or 0.0 for each in known.values())
+        following = baseline if baseline and not spent else _most_promising(known, left)
+        assert following is not None
+        if following is not baseline and max(_bounds(known, each)[1] for each in left) < best:
+            return spent, "by their intervals no other is faster"
+        for finished in measure([following.cell]):
+            _learn(known, finished)
+        spent += 1
+    return spent, f"{num_trials} trials were spent"
+
+
+def _untried(known: Mapping[str, Candidate], only: str | None = None) -> list[Candidate]:
+    return [
+        each
+        for each in known.values()
+        if not each.runs
+        and each.failed is None
+        and each.cell.num_ranks > 1
+        and (only is None or each.cell.method == only)
+    ]
+
+
+def _most_promising(known: Mapping[str, Candidate], left: Sequence[Candidate]) -> Candidate | None:
+    """The one with the highest predicted speed; those of which nothing could be predicted come first."""
+    return max(left, key=lambda each: _bounds(known, each)[0], default=None)
+
+
+def _bounds(known: Mapping[str, Candidate], of: Candidate) -> tuple[float, float]:
+    """Samples per second predicted, corrected by what was learned of the method, and the most they may be."""
+    if of.predicted_step is None:
+        return float("inf"), float("inf")
+    alike = [
+        each.error_log
+        for each in known.values()
+        if each.error_log is not None
+        and each.cell.method == of.cell.method
+        and each.cell.num_ranks == of.cell.num_ranks
+    ]
+    step = of.predicted_step
+    half = _SEEN_HALF_LOG if alike else log(step.step_s.value / step.step_s.low)
+    expected = step.samples_per_s * exp(median(alike) if alike else 0.0)
+    return expected, expected * exp(half)
+
+
+def _repeated(known: dict[str, Candidate], measure: Measure, num_left: int, num_repetitions: int) -> int:
+    """Run the fastest few, plain ddp and one device again; the runs spent on several ranks."""
+    measured = sorted((each for each in known.values() if each.runs), key=_speed, reverse=True)
+    if not measured:
+        return 0
+    near = [each for each in measured if _speed(each) >= _NEAR * _speed(measured[0])][:_MOST_FINALISTS]
+    plain, alone = (_fastest(measured, name) for name in ("ddp", "single"))
+    finalists = {each.cell.cell_id: each.cell for each in (*near, plain, alone) if each is not None}
+    spent = 0
+    for repetition in range(2, num_repetitions + 1):
+        for cell in finalists.values():
+            if cell.num_ranks > 1 and spent >= num_left:
+                continue
+            spent += cell.num_ranks > 1
+            for finished in measure([replace(cell, repetition=repetition)]):
+                _learn(known, finished)
+    return spent
+
+
+def _speed(candidate: Candidate) -> float:
+    return candidate.samples_per_s or 0.0
+
+
+def _fastest(measured: Iterable[Candidate], name: str) -> Candidate | None:
+    """The fastest candidate of a method; None where none ran."""
+    return max(
+        (each for each in measured if each.runs and each.cell.method == name), key=_speed, default=None
+    )
+
+
+def _repeated_if_any(measured: list[Candidate]) -> list[Candidate]:
+    """Those that ran several times: one lucky run does not outdo what was looked at twice."""
+    return [each for each in measured if len(each.runs) > 1] or measured
+
+
+def _judged(
+    space: Space, known: Mapping[str, Candidate], refused: tuple[Refused, ...], trials: int, stopped: str
+) -> Found:
+    measured = [each for each in known.values() if each.runs]
+    alone, plain = (
+        _fastest(_repeated_if_any([each for each in measured if each.cell.method == name]), name)
+        for name in ("single", "ddp")
+    )
+    if alone is None:
+        raise EvidenceError("no run on one device succeeded", missing=("a run on one device",))
+    best = max((alone, *_repeated_if_any([each for each in measured if each.cell.num_ranks > 1])), key=_speed)
+    ordered = sorted(
+        known.values(), key=lambda each: (not each.runs, -(_speed(each) or _bounds(known, each)[0]))
+    )
+    return Found(
+        space=space,
+        tried=tuple(ordered),
+        refused=refused,
+        best=best,
+        alone=alone,
+        plain=plain,
+        over_alone=_gain(best, alone),
+        over_plain=_gain(best, plain),
+        num_trials=trials,
+        stopped=stopped,
+    )
+
+
+def _gain(best: Candidate, other: Candidate | None) -> Interval | None:
+    """Samples per second of the best over another's; None where either ran only once."""
+    if other is None or min(len(best.runs), len(other.runs)) < 2:  # noqa: PLR2004 - one run has no spread
+        return None
+    return ratio_interval(best.runs, other.runs, level=LEVEL)
+
+
+def tuned(
+    space: Space, trials: Trials, *, num_trials: int, num_repetitions: int, resume: bool = False
+) -> Found:
+    """The fastest way that was found to train here; everything measured is kept in the folder of the trials.
+
+    Raises UsageError where only one device is to be tried or the folder holds other trials, EvidenceError
+    where nothing could be measured, DataError where it cannot be kept.
+    """
+    sizes = [size for size in space.sizes if size > 1]
+    if not sizes:
+        raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
+    asked = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
+    trials.begin({**asked, "launcher": trials.launch_with.name}, resume=resume)
+    gradient_bytes = one_device(trials.measured(alone_cells(space))).gradient_bytes
+    costs = {}
+    for size in sizes:
+        rivals = needed(space.methods, num_ranks=size, device=space.device, gradient_bytes=gradient_bytes)
+        costs[size] = exchange_costs(trials.costs(rivals), str(trials.folder))
+    found = search_methods(
+        space, trials.measured, costs, num_trials=num_trials, num_repetitions=num_repetitions
+    )
+    return replace(found, folder=trials.folder)

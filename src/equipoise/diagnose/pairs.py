@@ -1,0 +1,216 @@
+"""One accelerator or two: steps of each for pairs, models and batches, over draws of the model's priors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.calibration.profiles import prior_model
+from equipoise.perfmodel.layouts import CODES, Grid, grid
+from equipoise.perfmodel.load import Load, stacked
+from equipoise.perfmodel.machine import Machine, machine
+from equipoise.perfmodel.machine import stacked as stacked_machines
+from equipoise.perfmodel.parameters import Parameters
+from equipoise.perfmodel.replicas import ExchangedTensors, ReplicaSeconds, exchanged_tensors, replica_seconds
+from equipoise.spec.cluster import joined, usual_system
+from equipoise.spec.hardware import Accelerator
+from equipoise.spec.links import Reach
+from equipoise.spec.strategy import Strategy
+
+# Below this, what two gain over one is not worth a second accelerator's trouble.
+LEAST_GAIN = 1.05
+LEVEL = 0.9
+_TWO_SIDED = 1.645  # standard deviations that hold 90 % of a normal distribution
+_SEED = 1
+_RANKS = (1, 2)
+
+Speedups: TypeAlias = NDArray[np.float64]
+_Record = TypeVar("_Record", Load, ExchangedTensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two accelerators of a kind and the link between them; byte/s each way while both are busy."""
+
+    accelerator: Accelerator
+    low_byte_per_s: float
+    byte_per_s: float
+    high_byte_per_s: float
+    latency_s: float
+
+    @classmethod
+    def over(cls, accelerator: Accelerator, link: Reach) -> "Pair":
+        """The pair over what a class of link reaches."""
+        return cls(
+            accelerator=accelerator,
+            low_byte_per_s=link.low,
+            byte_per_s=link.byte_per_s,
+            high_byte_per_s=link.high,
+            latency_s=link.latency_s,
+        )
+
+    def machine(self) -> Machine:
+        """Its rates. Raises SpecError where the table lacks what an estimate needs of the accelerator."""
+        return machine(
+            joined(
+                usual_system(self.accelerator, "switch"),
+                accelerator=self.accelerator,
+                node_size=2,
+                num_accelerators=2,
+                intra_byte_per_s=self.byte_per_s,
+                intra_latency_s=self.latency_s,
+                topology="switch",
+                switch_reduces=False,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subjects:
+    """Models whose steps are asked for: loads along the first axis, what each holds, and their precisions."""
+
+    load: Load
+    holds: ExchangedTensors
+    are_transformers: NDArray[np.bool_]
+
+    @classmethod
+    def of_loads(cls, loads: Sequence[Load], holds: Sequence[ExchangedTensors] | None = None) -> "Subjects":
+        """Models that are known by their loads alone."""
+        exchanged = [exchanged_tensors(each) for each in loads] if holds is None else list(holds)
+        return cls(
+            load=stacked(list(loads)),
+            holds=ExchangedTensors(
+                **{
+                    each.name: np.array([getattr(item, each.name) for item in exchanged], dtype=float)
+                    for each in fields(ExchangedTensors)
+                }
+            ),
+            are_transformers=np.array([float(each.hidden) > 0 for each in loads]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cases:
+    """Every pair with every model and batch, ready to be estimated; axes (pairs, models, batches, ranks)."""
+
+    pairs: tuple[Pair, ...]
+    machines: Machine
+    load: Load
+    holds: ExchangedTensors
+    grid: Grid
+
+
+def cases(
+    pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int], *, with_autocast: bool = False
+) -> Cases:
+    """All cases, as torch trains unless told otherwise: eager, in fp32, batches shared between two.
+
+    batches: samples of a step over both; odd ones are made even for two. with_autocast: products in bf16
+    where the accelerator has it, else fp16; weights and gradients stay in fp32.
+    Assumes convolutions without it run in tf32 where the accelerator has it (cuDNN's default in torch),
+    products of transformers in fp32.
+    Raises SpecError where the table lacks what an estimate needs of an accelerator.
+    """
+    machines = stacked_machines([each.machine() for each in pairs])
+    shape = (-1, 1, 1, 1)
+    peaks = tuple(np.reshape(peak, shape) for peak in machines.peak_flop_per_s)
+    rates = {
+        field.name: np.reshape(getattr(machines, field.name), shape)
+        for field in fields(Machine)
+        if field.name != "peak_flop_per_s"
+    }
+    along = (1, -1, 1, 1)
+    return Cases(
+        pairs=tuple(pairs),
+        machines=Machine(peak_flop_per_s=peaks, **rates),
+        load=_shaped(subjects.load, along),
+        holds=_shaped(subjects.holds, along),
+        grid=replace(
+            _shares(batches),
+            precision=_narrowest(peaks)
+            if with_autocast
+            else _precisions(peaks, np.reshape(subjects.are_transformers, along)),
+        ),
+    )
+
+
+def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
+    return type(record)(
+        **{field.name: np.reshape(getattr(record, field.name), shape) for field in fields(record)}
+    )
+
+
+def _shares(batches: Sequence[int]) -> Grid:
+    strategies = [
+        Strategy(
+            dp=ranks,
+            microbatch_samples=-(-batch // ranks),
+            global_batch_samples=-(-batch // ranks) * ranks,
+            precision="fp32",
+            implementation="eager",
+        )
+        for batch in batches
+        for ranks in _RANKS
+    ]
+    flat = grid(strategies)
+    return Grid(
+        **{
+            field.name: np.reshape(getattr(flat, field.name), (1, 1, len(batches), len(_RANKS)))
+            for field in fields(Grid)
+        }
+    )
+
+
+def _precisions(
+    peaks: Sequence[NDArray[np.float64]], are_transformers: NDArray[np.bool_]
+) -> NDArray[np.intp]:
+    names = CODES["precision"]
+    plain, wide = names.index("fp32"), names.index("tf32")
+    lacks = np.isnan(peaks[wide])
+    # A chip whose table has no fp32 runs it at the rate of what is nearest.
+    return np.where(lacks | (are_transformers & ~np.isnan(peaks[plain])), plain, wide).astype(np.intp)
+
+
+def _narrowest(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
+    """bf16 where the accelerator has it, else fp16, else fp32; as codes."""
+    names = CODES["precision"]
+    codes = np.full(peaks[0].shape, names.index("fp32"), dtype=np.intp)
+    for name in ("fp16", "bf16"):
+        codes = np.where(np.isnan(peaks[names.index(name)]), codes, names.index(name))
+    return codes
+
+
+def seconds(found: Cases, parameters: Parameters | None = None) -> ReplicaSeconds:
+    """Seconds by cause at the typical rates of the links; parameters: medians of the priors unless given."""
+    known = parameters or Parameters()
+    rates = np.array([each.byte_per_s for each in found.pairs])
+    return _estimated(found, known, rates)
+
+
+def speedups(found: Cases) -> Speedups:
+    """Seconds on one over seconds on two, over draws: shape (n_draws, n_pairs, n_models, n_batches).
+
+    Assumes every draw has its own parameters and its own rate of each link, log-normal within its range.
+    Source: draws of all priors of the model; ranges of rates as the pairs state them.
+    """
+    rng = np.random.default_rng(_SEED)
+    low, middle, high = (
+        np.array([getattr(each, name) for each in found.pairs])
+        for name in ("low_byte_per_s", "byte_per_s", "high_byte_per_s")
+    )
+    spread = np.log(high / low) / (2 * _TWO_SIDED)
+    drawn = []
+    for parameters in prior_model().draws:
+        rates = np.clip(middle * np.exp(spread * rng.standard_normal(len(middle))), low, high)
+        step_s = _estimated(found, parameters, rates).step
+        drawn.append(step_s[..., 0] / step_s[..., 1])
+    return np.asarray(drawn)
+
+
+def _estimated(found: Cases, parameters: Parameters, byte_per_s: NDArray[np.float64]) -> ReplicaSeconds:
+    # Rates are what transfers reach; the model takes a stated rate and multiplies it by this share.
+    stated = np.reshape(byte_per_s / parameters.value("collective.intra_fraction"), (-1, 1, 1, 1))
+    machines = replace(found.machines, intra_byte_per_s=stated)
+    return replica_seconds(found.load, machines, found.grid, parameters, tensors=found.holds)

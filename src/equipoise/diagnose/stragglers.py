@@ -1,0 +1,190 @@
+"""Which rank the others wait for, and how long: from traces of several ranks.
+
+Clocks of hosts differ, so nothing compares moments: a collective ends for all at once, and the rank that
+spends the least time in it came last.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.bench.trace.rank import RankTrace, Step, Traces
+
+Numbers: TypeAlias = NDArray[np.float64]
+
+# Beyond this share of a step, and in so many of the steps, a rank is late and not just once in a while.
+LEAST_SHARE = 0.02
+LEAST_STEPS = 0.5
+# With four ranks and more also: beyond what the others differ by, in robust standard deviations.
+_DEVIATIONS = 3.0
+_MAD_SCALE = 1.4826
+_FEWEST_FOR_SPREAD = 4
+_FEWEST_RANKS = 2
+# Not done by all of a group together: the sides differ by their place in a pipeline.
+_ONE_WAY = frozenset({"send", "recv"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How long the others wait for a rank, a step.
+
+    late_s: the median over steps of what the others waited for it, half of them longer. share_of_steps: in
+    which it was waited for longest. is_late: steadily, and by more than ranks differ anyway. cause: what it
+    spends more time on than the others: `computes` or `idles`; None where neither. by: how it was told:
+    `collectives`, or `own time` (the step less exposed communication) where ranks' collectives do not match.
+    """
+
+    trace: RankTrace
+    late_s: float
+    share_of_steps: float
+    is_late: bool
+    cause: str | None
+    by: Literal["collectives", "own time"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSteps:
+    """Traces of ranks, and how late each rank is; without lateness where the traces do not show it."""
+
+    traces: Traces
+    lateness: tuple[Lateness, ...]
+
+
+def trace_steps(traces: Traces) -> TraceSteps:
+    """Traces with the lateness of their ranks."""
+    return TraceSteps(traces=traces, lateness=lateness(traces.ranks))
+
+
+def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
+    """The lateness of each rank; none where fewer than two ranks share steps, or the traces do not tell.
+
+    Assumes that all ranks of a group end a collective together, and that ranks do the same steps.
+    Source: the time in a collective is transfer plus waiting; the last to come does not wait. Spread as the
+    median absolute deviation (Rousseeuw and Croux 1993).
+    """
+    if len(ranks) < _FEWEST_RANKS or any(step.exposed_s is None for each in ranks for step in each.steps):
+        return ()
+    shared = _shared_steps(ranks)
+    if not shared:
+        return ()
+    held = _held_s(ranks, shared)
+    by: Literal["collectives", "own time"] = "own time" if held is None else "collectives"
+    waited = _own_excess_s(ranks, shared) if held is None else held
+    return tuple(_judged(ranks, shared, waited, by))
+
+
+def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
+    """Numbers of the steps that all ranks have, once each."""
+    numbers = [[step.number for step in each.steps] for each in ranks]
+    if any(len(set(each)) < len(each) for each in numbers):
+        return []
+    common = set(numbers[0]).intersection(*numbers[1:])
+    return [number for number in numbers[0] if number in common]
+
+
+def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
+    """How long the others waited for each rank in each step: (n_ranks, n_steps); None where nothing matches.
+
+    By how much less a rank is in the collectives of its groups than the median of the others is. Collectives
+    in flight at once are waited for once: what counts is the time in any of those with the same members, and
+    at most the step.
+    """
+    place = {number: at for at, number in enumerate(shared)}
+    taken: list[dict[tuple[int, str], list[tuple[float, float]]]] = []
+    for each in ranks:
+        found: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+        told = each.collectives
+        for group, step, start_s, seconds in zip(
+            told.group, told.step, told.start_s, told.seconds, strict=True
+        ):
+            at = place.get(each.steps[int(step)].number)
+            if at is not None and group.partition(" ")[0] not in _ONE_WAY:
+                found[at, group].append((float(start_s), float(start_s + seconds)))
+        taken.append(found)
+    matched: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
+    for number, group in sorted({key for found in taken for key in found}):
+        members = tuple(at for at, found in enumerate(taken) if (number, group) in found)
+        if len(members) >= _FEWEST_RANKS and len({len(taken[at][number, group]) for at in members}) == 1:
+            matched[number, members].append(group)
+    held = np.zeros((len(ranks), len(shared)))
+    for (number, members), groups in matched.items():
+        spent_s = np.array(
+            [_covered_s([span for group in groups for span in taken[at][number, group]]) for at in members]
+        )
+        for row, at in enumerate(members):
+            held[at, number] += float(np.median(np.delete(spent_s, row))) - spent_s[row]
+    longest_s = np.max(_of_shared(ranks, shared, lambda step: step.step_s), axis=0)
+    return np.asarray(np.clip(held, 0.0, longest_s)) if matched else None
+
+
+def _covered_s(spans: Sequence[tuple[float, float]]) -> float:
+    """How long at least one of the spans, each its start and end in seconds, lasts."""
+    total_s, reached_s = 0.0, -math.inf
+    for start_s, end_s in sorted(spans):
+        total_s += max(0.0, end_s - max(start_s, reached_s))
+        reached_s = max(reached_s, end_s)
+    return total_s
+
+
+def _of_shared(
+    ranks: Sequence[RankTrace], shared: Sequence[int | None], part_s: Callable[[Step], float]
+) -> Numbers:
+    """A part of the shared steps of each rank: (n_ranks, n_steps)."""
+    by_number = [{step.number: part_s(step) for step in each.steps} for each in ranks]
+    return np.array([[found[number] for number in shared] for found in by_number])
+
+
+def _own_excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
+    """What each rank's step takes without exposed communication, beyond the median rank's: at least zero."""
+    own = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
+    return np.asarray(np.maximum(own - np.median(own, axis=0), 0.0))
+
+
+def _judged(
+    ranks: Sequence[RankTrace],
+    shared: Sequence[int | None],
+    waited: Numbers,
+    by: Literal["collectives", "own time"],
+) -> Iterator[Lateness]:
+    step_s = float(
+        np.median([step.step_s for each in ranks for step in each.steps if step.number in set(shared)])
+    )
+    late_s = np.median(waited, axis=1)
+    longest = (waited == waited.max(axis=0)) & (waited > 0)
+    share = longest.mean(axis=1)
+    for at, each in enumerate(ranks):
+        others = np.delete(late_s, at)
+        usual = 0.0
+        if len(ranks) >= _FEWEST_FOR_SPREAD:
+            spread = _MAD_SCALE * float(np.median(np.abs(others - np.median(others))))
+            usual = float(np.median(others)) + _DEVIATIONS * spread
+        is_late = late_s[at] > max(LEAST_SHARE * step_s, usual) and share[at] >= LEAST_STEPS
+        yield Lateness(
+            trace=each,
+            late_s=float(late_s[at]),
+            share_of_steps=float(share[at]),
+            is_late=bool(is_late),
+            cause=_cause(ranks, at, shared) if is_late else None,
+            by=by,
+        )
+
+
+def _cause(ranks: Sequence[RankTrace], late: int, shared: Sequence[int | None]) -> str | None:
+    """What a late rank spends more time on than the median of the others, if it does."""
+    wanted = set(shared)
+
+    def excess_s(part: str) -> float:
+        medians = [
+            float(np.median([getattr(step, part) for step in each.steps if step.number in wanted]))
+            for each in ranks
+        ]
+        return medians[late] - float(np.median(medians[:late] + medians[late + 1 :]))
+
+    parts = {"computes": excess_s("compute_s"), "idles": excess_s("idle_s")}
+    most = max(parts, key=lambda name: parts[name])
+    return most if parts[most] > 0 else None

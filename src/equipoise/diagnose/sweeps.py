@@ -1,0 +1,435 @@
+"""What a sweep says, while it runs or afterwards.
+
+Speedup over one device, what costs it, whether more devices pay.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from equipoise.bench.cell import Cell
+from equipoise.bench.phases import EXPOSED, PARTS
+from equipoise.bench.store import SUCCESS, Finished, Store, UnderWay, under_way
+from equipoise.bench.summary import LEVEL, Spread, Summary, spread, summaries, timed_run
+from equipoise.bench.sweep import ALONE, Scaling
+from equipoise.stats import Interval, proportion_interval, ratio_interval
+from equipoise.units import format_count, format_percent
+
+_FEWEST_WITH_SPREAD = 2
+PLAIN = "ddp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One configuration beside the same work on one device and under plain data parallelism.
+
+    speedup, over_plain: ratios of samples per second; None without such a run. lost: seconds of a step above
+    those of perfect scaling, by phase; empty on one device or without a run on one.
+    """
+
+    summary: Summary
+    speedup: Spread | None
+    over_plain: Spread | None
+    lost: dict[str, float]
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speedup by the number of ranks."""
+        return None if self.speedup is None else self.speedup.value / self.summary.cell.num_ranks
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """What it trained: workload, precision and device."""
+        cell = self.summary.cell
+        return (cell.workload, cell.precision, cell.device)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it ran on one device."""
+        return self.summary.cell.num_ranks == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FalseDifferences:
+    """How many pairs of equal arms were called different, and the rate of it with its interval.
+
+    are_own: whether arms were run as such, and are no halves of repetitions.
+    """
+
+    num_different: int
+    num_compared: int
+    rate: Interval
+    are_own: bool
+
+
+def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement, ...]:
+    """Each configuration with what it is compared with, in the order given.
+
+    scaling: with `strong` the same batch over all ranks is the same work; with `weak` the same batch a rank.
+    Source: docs/measure/bench.md.
+    """
+    return tuple(_judgement(each, summaries, scaling) for each in summaries)
+
+
+def _judgement(summary: Summary, everyone: Sequence[Summary], scaling: Scaling) -> Judgement:
+    alone = _match(summary, everyone, scaling, 1, ALONE)
+    plain = _match(summary, everyone, scaling, summary.cell.num_ranks, PLAIN)
+    return Judgement(
+        summary=summary,
+        speedup=None if alone is None else over(summary, alone),
+        over_plain=None if plain is None else over(summary, plain),
+        lost={} if alone is None or summary.cell.num_ranks == 1 else lost_s(summary, alone),
+    )
+
+
+def _match(
+    summary: Summary, everyone: Sequence[Summary], scaling: Scaling, num_ranks: int, way: str
+) -> Summary | None:
+    """The configuration of so many ranks, trained that way, that does the same work."""
+
+    def work(cell: Cell) -> tuple[object, ...]:
+        batch = cell.batch_samples if scaling == "strong" else cell.rank_batch_samples
+        return (cell.workload, cell.precision, cell.device, cell.train_samples, cell.num_steps, batch)
+
+    alike = (
+        each
+        for each in everyone
+        if (each.cell.num_ranks, each.cell.method) == (num_ranks, way)
+        and work(each.cell) == work(summary.cell)
+    )
+    return next(alike, None)
+
+
+def over(summary: Summary, other: Summary) -> Spread | None:
+    """Samples per second of one against the other; None where one of them timed nothing.
+
+    Source: stats.ratio_interval over repetitions.
+    """
+    theirs, ours = ([run.step_s / each.cell.batch_samples for run in each.timed] for each in (other, summary))
+    if not theirs or not ours or summary.samples_per_s is None or other.samples_per_s is None:
+        return None
+    if summary is other:
+        return Spread(value=1.0, low=None, high=None)
+    if min(len(theirs), len(ours)) < _FEWEST_WITH_SPREAD:
+        value = summary.samples_per_s.value / other.samples_per_s.value
+        return Spread(value=value, low=None, high=None)
+    found = ratio_interval(theirs, ours, level=LEVEL)
+    return Spread(value=found.value, low=found.low, high=found.high)
+
+
+def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
+    """Seconds of a step above those of perfect scaling, by phase; they sum to what the step lost.
+
+    Assumes perfect scaling divides every phase by the number of ranks at the same work.
+    Source: definition; phases sum to the step.
+    """
+    ours, theirs = summary.phases, alone.phases
+    if not ours or not theirs:
+        return {}
+    share = summary.cell.rank_batch_samples / alone.cell.batch_samples
+    return {name: ours.get(name, 0.0) - share * theirs.get(name, 0.0) for name in PARTS}
+
+
+def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
+    """How often equal arms were called different; None where no configuration has two with a spread.
+
+    Different: the interval of the ratio, at LEVEL, excludes 1, which it should in 1 - LEVEL of the cases.
+    Arms are those that were run as such (A/A); else, of four repetitions or more, the odd and the even ones.
+    Assumes configurations are independent.
+    Source: docs/measure/bench.md.
+    """
+    own = [_own_arms(each) for each in summaries]
+    halves = [(each[::2], each[1::2]) for each in map(_steps_s, summaries)]
+    for arms, are_own in ((own, True), (halves, False)):
+        compared = [
+            called_different(first, second)
+            for first, second in arms
+            if min(len(first), len(second)) >= _FEWEST_WITH_SPREAD
+        ]
+        if compared:
+            return FalseDifferences(
+                num_different=sum(compared),
+                num_compared=len(compared),
+                rate=proportion_interval(sum(compared), len(compared), level=LEVEL),
+                are_own=are_own,
+            )
+    return None
+
+
+def _steps_s(summary: Summary) -> list[float]:
+    """Seconds of a step of each timed repetition, in order."""
+    return [run.step_s for run in summary.timed]
+
+
+def _own_arms(summary: Summary) -> tuple[list[float], list[float]]:
+    """The same of each arm."""
+    timed = [(one.cell.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
+    first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
+    return first, second
+
+
+def called_different(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether two sets of repetitions, (n,) and (m,), are called different at LEVEL.
+
+    Assumes and source: as stats.ratio_interval.
+    """
+    found = ratio_interval(first, second, level=LEVEL)
+    return found.low > 1.0 or found.high < 1.0
+
+
+_CAUSES = {
+    "input": "input",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    EXPOSED: "exposed communication",
+    "optimizer": "the optimizer",
+    "rest": "the time between phases",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A sweep as far as it went, and what is made of it.
+
+    num_planned: cells of its plan. meanings: sentences.
+    """
+
+    folder: Path
+    num_planned: int
+    settings: Mapping[str, str]
+    finished: tuple[Finished, ...]
+    judgements: tuple[Judgement, ...]
+    false_differences: FalseDifferences | None
+    meanings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The sweep's name: that of its folder."""
+        return self.folder.resolve().name
+
+    @property
+    def failed(self) -> tuple[Finished, ...]:
+        """Cells that failed."""
+        return tuple(one for one in self.finished if one.status != SUCCESS)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the sweep is too little evidence for anything; None where a run succeeded."""
+        if len(self.failed) < len(self.finished):
+            return None
+        return f"every run failed, the first: {self.failed[0].reason or 'no reason given'}"
+
+
+def swept(
+    folder: Path, finished: Sequence[Finished], *, num_planned: int, settings: Mapping[str, str]
+) -> Swept:
+    """What the finished cells of a sweep say; settings: `scaling` says what is the same work.
+
+    Raises DataError where repetitions of one configuration ran under unlike conditions.
+    """
+    put_together = summaries(finished)
+    is_weak = settings.get("scaling") == "weak"
+    judgements = judged(put_together, scaling="weak" if is_weak else "strong")
+    return Swept(
+        folder=folder,
+        num_planned=num_planned,
+        settings={**settings, **_launched(finished)},
+        finished=tuple(finished),
+        judgements=judgements,
+        false_differences=false_differences(put_together),
+        meanings=meanings(judgements),
+    )
+
+
+def _launched(finished: Sequence[Finished]) -> dict[str, str]:
+    """The launcher that ran the cells, where `auto` was asked for."""
+    name = next((one.conditions.get("launcher") for one in finished), None)
+    return {"launcher": str(name)} if name else {}
+
+
+def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    """A few sentences for each workload, precision and device."""
+    timed = [each for each in judgements if each.summary.timed]
+    grouped = (
+        list(group) for _, group in groupby(sorted(timed, key=attrgetter("subject")), attrgetter("subject"))
+    )
+    return tuple(
+        f"{group[0].summary.cell.workload} in {group[0].summary.cell.precision}: {' '.join(sentences)}"
+        for group in grouped
+        if (sentences := list(_about(group)))
+    )
+
+
+def _about(group: Sequence[Judgement]) -> Iterator[str]:
+    """What is to be said of one workload."""
+    several = [each for each in group if not each.is_alone]
+    if not several:
+        return
+    compared = [each for each in several if each.speedup is not None]
+    if not compared:
+        yield "no run of the same work on one device succeeded, so there is no speedup."
+        return
+    best = max(compared, key=_speedup)
+    worst = min(compared, key=_speedup)
+    yield _best(best)
+    if best.lost:
+        yield _blame(best)
+    most = max(each.summary.cell.num_ranks for each in compared)
+    if best.summary.cell.num_ranks < most:
+        at_most = max((each for each in compared if each.summary.cell.num_ranks == most), key=_speedup)
+        yield f"{most} ranks are no faster: at best {ranged(at_most.speedup)} of one device."
+    if _is_slower(worst) and not _is_slower(best):
+        yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
+    fastest = max(group, key=_rate)
+    if _rate(fastest) > _rate(best):
+        rate = format_count(float(f"{_rate(fastest):.4g}"))
+        yield f"Highest throughput: {rate} samples/s with {_way(fastest)}."
+
+
+def _best(best: Judgement) -> str:
+    """The best use of several devices, and whether it beats one."""
+    speedup = best.speedup
+    reached = f"{_way(best)} reaches {ranged(speedup)} of one device's throughput"
+    if speedup is None or speedup.low is None or speedup.high is None:
+        return f"{reached}, measured once: repeat it before relying on it (--repeat)."
+    if speedup.low > 1.0:
+        return f"several devices are faster than one: {reached}."
+    if speedup.high < 1.0:
+        return f"several devices are slower than one: at best {reached}."
+    return f"no significant gain over one device: at best {reached}; --repeat narrows the interval."
+
+
+def _blame(best: Judgement) -> str:
+    """Which phase takes most of what perfect scaling would have saved."""
+    lost = sum(best.lost.values())
+    phase = max(best.lost, key=lambda name: best.lost[name])
+    if lost <= 0:
+        return "That is perfect scaling."
+    step_s = best.summary.step_s
+    share = lost / step_s.value if step_s else 0.0
+    return (
+        f"{format_percent(share)} of that step is above perfect scaling, most of it in {_CAUSES[phase]} "
+        f"({format_percent(best.lost[phase] / lost)})."
+    )
+
+
+def _way(each: Judgement) -> str:
+    cell = each.summary.cell
+    where = "one device" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
+    return f"{cell.method} on {where} at batch {cell.batch_samples}"
+
+
+def _is_slower(each: Judgement) -> bool:
+    """Whether it is slower than one device beyond its interval, where it has one."""
+    speedup = each.speedup
+    if speedup is None:
+        return False
+    return (speedup.value if speedup.high is None else speedup.high) < 1.0
+
+
+def _rate(each: Judgement) -> float:
+    rate = each.summary.samples_per_s
+    return rate.value if rate else 0.0
+
+
+def _speedup(each: Judgement) -> float:
+    return each.speedup.value if each.speedup else 0.0
+
+
+def ranged(spread: Spread | None) -> str:
+    """A ratio with its interval, where it has one.
+
+    >>> ranged(Spread(value=1.234, low=1.1, high=1.3))
+    '1.23x (1.10..1.30)'
+    """
+    if spread is None:
+        return "-"
+    within = "" if spread.low is None else f" ({spread.low:.2f}..{spread.high:.2f})"
+    return f"{spread.value:.2f}x{within}"
+
+
+def false_difference_words(found: FalseDifferences) -> str:
+    """What an A/A run found, in a sentence."""
+    arms = "identical arms" if found.are_own else "halves (odd, even) of identical runs"
+    return (
+        f"A/A test: {found.num_different} of {found.num_compared} pairs of {arms} differed significantly: "
+        f"{format_percent(found.rate.value)} ({format_percent(found.rate.low)} to "
+        f"{format_percent(found.rate.high)}); {format_percent(1 - LEVEL)} is expected."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The ends of the trainings of one configuration, one a seed: medians with their intervals.
+
+    accuracy: None where the workload has none.
+    """
+
+    cell: Cell
+    num_seeds: int
+    num_samples: int
+    seconds: Spread
+    loss: Spread
+    accuracy: Spread | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One reason why cells failed. cell: the first of them."""
+
+    cell: Cell
+    reason: str
+    num_cells: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepNow:
+    """One sweep as it is now."""
+
+    under_way: UnderWay
+    swept: Swept
+    trained: tuple[Trained, ...]
+    failures: tuple[Failure, ...]
+
+
+def sweep_now(folder: Path) -> SweepNow:
+    """What the folder of a sweep tells now.
+
+    Raises DataError where a file of it is damaged, or repetitions ran under unlike conditions.
+    """
+    store = Store(folder)
+    now = under_way(folder)
+    found = swept(folder, store.finished(), num_planned=now.num_planned, settings=store.settings())
+    return SweepNow(
+        under_way=now,
+        swept=found,
+        trained=tuple(_trained(each.summary) for each in found.judgements if each.summary.trained),
+        failures=_failures(found.failed),
+    )
+
+
+def _trained(summary: Summary) -> Trained:
+    runs = summary.trained
+    accuracies = [run.accuracy for run in runs if run.accuracy is not None]
+    return Trained(
+        cell=summary.cell,
+        num_seeds=len(runs),
+        num_samples=runs[0].num_samples,
+        seconds=spread([run.seconds for run in runs]),
+        loss=spread([run.loss for run in runs]),
+        accuracy=spread(accuracies) if len(accuracies) == len(runs) else None,
+    )
+
+
+def _failures(failed: Sequence[Finished]) -> tuple[Failure, ...]:
+    """Each reason of each way to train once, in the order of the plan."""
+    first: dict[tuple[str, int, int, str], Finished] = {}
+    counts = Counter[tuple[str, int, int, str]]()
+    for one in failed:
+        key = (one.cell.method, one.cell.num_ranks, one.cell.batch_samples, one.reason or "no reason given")
+        first.setdefault(key, one)
+        counts[key] += 1
+    return tuple(Failure(cell=one.cell, reason=key[-1], num_cells=counts[key]) for key, one in first.items())

@@ -1,0 +1,210 @@
+"""Watched loops read from their folder, while they train or afterwards: steps, phases, ranks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+from equipoise.bench.phases import PARTS, STEP
+from equipoise.bench.summary import Spread, spread
+from equipoise.bench.tables import accelerator_of
+from equipoise.bench.watching.ranks import gains, shares_of
+from equipoise.bench.watching.record import RankRecord
+from equipoise.bench.watching.rows import RunFiles, RunNow, run_now, runs_files
+from equipoise.errors import DataError
+
+_MOST_POINTS = 100
+_MOST_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long steps took as training went on. steps, step_s: (n,) middles and medians of neighbours."""
+
+    steps: tuple[float, ...]
+    step_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeen:
+    """One rank, over the steps that count.
+
+    num_steps: that it has told. phases: mean seconds. end: its own word on how it ended; None before that.
+    """
+
+    rank: int
+    host: str
+    num_steps: int
+    step_s: float | None
+    phases: Mapping[str, float]
+    memory_bytes: float | None
+    end: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedRun:
+    """One run. num_steps: those that count.
+
+    phases: of the median step; parts sum to it. gains: what hiding a part could bring, in sentences.
+    """
+
+    name: str
+    workload: str | None
+    accelerator: str | None
+    strategy: str | None
+    precision: str | None
+    num_ranks: int
+    batch_samples: int | None
+    num_steps: int
+    num_warm_up: int
+    num_unlike: int
+    is_steady: bool
+    step_s: Spread | None
+    samples_per_s: Spread | None
+    phases: Mapping[str, float]
+    gains: tuple[str, ...]
+    course: Course | None
+    ranks: tuple[RankSeen, ...]
+    missing_ranks: tuple[int, ...]
+    status: str
+    is_running: bool
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A run whose files cannot be read, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedNow:
+    """The runs that were watched into one folder, the newest first. num_older: not read, being older."""
+
+    name: str
+    runs: tuple[WatchedRun, ...]
+    unread: tuple[Unread, ...]
+    num_older: int
+
+    @property
+    def split(self) -> tuple[WatchedRun, ...]:
+        """Those whose steps have told their phases."""
+        return tuple(run for run in self.runs if run.phases)
+
+    @property
+    def several(self) -> tuple[WatchedRun, ...]:
+        """Those of several ranks."""
+        return tuple(run for run in self.runs if run.num_ranks > 1)
+
+    @property
+    def drawn(self) -> tuple[WatchedRun, ...]:
+        """Those with a course."""
+        return tuple(run for run in self.runs if run.course is not None)
+
+
+def watched_now(folder: Path) -> WatchedNow:
+    """What the folder of `equipoise.watch` tells now; a run whose files are damaged is named, not read."""
+    found, num_older = runs_files(folder)
+    runs: list[WatchedRun] = []
+    unread: list[Unread] = []
+    for files in found:
+        try:
+            runs.append(_seen(files) if files.is_alive else _ended(files))
+        except DataError as err:
+            unread.append(Unread(name=files.folder.name, reason=str(err).replace(f"{files.folder}/", "")))
+    return WatchedNow(name=folder.resolve().name, runs=tuple(runs), unread=tuple(unread), num_older=num_older)
+
+
+@lru_cache(_MOST_KEPT)
+def _ended(files: RunFiles) -> WatchedRun:
+    """A run that has ended is read once."""
+    return _seen(files)
+
+
+def _seen(files: RunFiles) -> WatchedRun:
+    now = run_now(files)
+    watched, about = now.watched, now.watched.about
+    step_s = [step[STEP] for step in watched.steps]
+    found = spread(step_s) if step_s else None
+    batch = about["batch_samples"] or watched.num_samples
+    shares = shares_of(watched) if step_s else {}
+    strategy = about["strategy"]
+    if strategy == "ddp" and watched.num_batches > 1:
+        strategy = f"accumulate:{watched.num_batches}"
+    return WatchedRun(
+        name=files.folder.name,
+        workload=about["workload"],
+        accelerator=accelerator_of(about["device"], about["conditions"]),
+        strategy=strategy if watched.num_ranks > 1 else None,
+        precision=about["precision"],
+        num_ranks=watched.num_ranks,
+        batch_samples=batch,
+        num_steps=len(step_s),
+        num_warm_up=watched.num_warm_up,
+        num_unlike=watched.num_unlike,
+        is_steady=watched.is_steady,
+        step_s=found,
+        samples_per_s=_rate(batch, found),
+        phases=_phases(shares, found),
+        gains=tuple(gains(shares)),
+        course=_course(now),
+        ranks=tuple(_rank(record, watched.numbers) for record in now.records),
+        missing_ranks=tuple(watched.missing_ranks),
+        status=now.status,
+        is_running=now.is_running,
+        is_whole=now.is_whole,
+    )
+
+
+def _phases(shares: Mapping[str, float], step_s: Spread | None) -> dict[str, float]:
+    """Seconds of each phase of the median step; nothing where no parts were told."""
+    if step_s is None or sum(shares.get(name, 0.0) for name in PARTS) <= 0:
+        return {}
+    return {name: share * step_s.value for name, share in shares.items()}
+
+
+def _rate(batch: int | None, step_s: Spread | None) -> Spread | None:
+    """Samples of all ranks trained in a second."""
+    if not batch or step_s is None:
+        return None
+    low = None if step_s.high is None else batch / step_s.high
+    high = None if step_s.low is None else batch / step_s.low
+    return Spread(value=batch / step_s.value, low=low, high=high)
+
+
+def _course(now: RunNow) -> Course | None:
+    """All steps, warm-up too, but those that were profiled; neighbours put together where there are many."""
+    told = [
+        {step["step"]: step["seconds"][STEP] for step in record.steps if not step["profiled"]}
+        for record in now.records
+    ]
+    numbers = sorted(set.intersection(*map(set, told)))
+    slowest = [max(steps[number] for steps in told) for number in numbers]
+    width = max(1, ceil(len(numbers) / _MOST_POINTS))
+    starts = range(0, len(numbers) - width + 1, width)
+    if len(starts) < 2:  # noqa: PLR2004 - a line needs two points
+        return None
+    return Course(
+        steps=tuple(float(median(numbers[at : at + width])) for at in starts),
+        step_s=tuple(median(slowest[at : at + width]) for at in starts),
+    )
+
+
+def _rank(record: RankRecord, numbers: Sequence[int]) -> RankSeen:
+    counted = set(numbers)
+    splits = [step["seconds"] for step in record.steps if step["step"] in counted]
+    named = [name for name in PARTS if splits and all(name in split for split in splits)]
+    end = record.end
+    return RankSeen(
+        rank=record.rank,
+        host=str(record.about["conditions"].get("host") or "unknown"),
+        num_steps=max((step["step"] for step in record.steps), default=0),
+        step_s=median(split[STEP] for split in splits) if splits else None,
+        phases={name: sum(split[name] for split in splits) / len(splits) for name in named},
+        memory_bytes=end.get("memory_bytes"),
+        end=None if not end else str(end["reason"]) if end.get("reason") else "ended",
+    )

@@ -1,0 +1,316 @@
+"""The page of entries of one round and workload side by side."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+
+from equipoise.economics import Bill
+from equipoise.report.blocks import (
+    Block,
+    Bullets,
+    Page,
+    Panels,
+    Section,
+    Span,
+    Table,
+    Tile,
+    Tiles,
+    note,
+    prose,
+    strong,
+)
+from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, BarChart, Chart, Level, Mark, Part, Series
+from equipoise.report.format import (
+    TIMES,
+    accelerator_name,
+    count,
+    entry_name,
+    minutes,
+    plural,
+    printable,
+    ratio,
+    sentence,
+)
+from equipoise.report.pages.study.entries import (
+    COLUMNS,
+    NOT_VERIFIED,
+    Row,
+    efficiencies,
+    entry_row,
+    hardware,
+    hover,
+)
+from equipoise.report.pages.study.losses import CAUSES, SMALLEST_SCALE
+from equipoise.scaling.metrics import LOSSES
+from equipoise.study.findings import ComparedFindings
+from equipoise.units import MINUTE_S, format_duration, format_percent, format_si
+
+CHOSEN: Final = "side by side"
+
+
+def _curves_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
+    intro = prose(
+        "Lines join the best entry of each size of an accelerator; the large markers are the entries that "
+        "are side by side. Left, lower is faster; right, 1 means that nothing was lost to size."
+    )
+    panels = Panels(
+        charts=(
+            _curves_chart(findings, "score_s", MINUTE_S, name="compared-times", title="Time"),
+            _curves_chart(
+                findings,
+                "like_for_like_efficiency",
+                1.0,
+                name="compared-efficiency",
+                title="Like-for-like efficiency",
+            ),
+        ),
+        legend="Accelerator",
+    )
+    return (intro, panels)
+
+
+def _curves_chart(findings: ComparedFindings, column: str, scale: float, *, name: str, title: str) -> Chart:
+    is_time = column == "score_s"
+    chosen: list[Row] = list(findings.chosen.iter_rows(named=True))
+    words = "; ".join(f"{hardware(row)}: {_value(row, column)}" for row in chosen)
+    kinds = findings.curves["accelerator"].unique(maintain_order=True).to_list()
+    lines = [_line(findings.curves, kind, column, scale, place) for place, kind in enumerate(kinds)]
+    return Chart(
+        name=name,
+        title=title,
+        subtitle="official score" if is_time else "against the smallest entry of the same accelerator",
+        alternative=sentence(f"{printable(findings.name)}. {words}."),
+        x=Axis(title="accelerators", is_log=True),
+        y=Axis(title="minutes", is_log=True) if is_time else Axis(title="E", starts_at_zero=True),
+        series=(*lines, _chosen(chosen, column, scale)),
+        level=None if is_time else Level(y=1.0, text="nothing lost"),
+    )
+
+
+def _value(row: Row, column: str) -> str:
+    return f"{minutes(row[column])} minutes" if column == "score_s" else f"E {ratio(row[column])}"
+
+
+def _line(curves: pl.DataFrame, kind: str, column: str, scale: float, place: int) -> Series:
+    rows: list[Row] = list(curves.filter(accelerator=kind).iter_rows(named=True))
+    return Series(
+        name=accelerator_name(kind),
+        mark=Mark(
+            colour=place + 1 if place < NUM_COLOURS - 1 else None, symbol=SYMBOLS[place % len(SYMBOLS)]
+        ),
+        x=tuple(float(row["num_accelerators"]) for row in rows),
+        y=tuple(row[column] / scale for row in rows),
+        hovers=tuple(
+            (entry_name(row["submitter"], row["system"]), hardware(row), _value(row, column)) for row in rows
+        ),
+        is_line=True,
+    )
+
+
+def _chosen(rows: list[Row], column: str, scale: float) -> Series:
+    known = [row for row in rows if row[column] is not None]
+    return Series(
+        name=CHOSEN,
+        mark=Mark(colour=NUM_COLOURS, symbol="star"),
+        x=tuple(float(row["num_accelerators"]) for row in known),
+        y=tuple(row[column] / scale for row in known),
+        hovers=tuple(hover(row) for row in known),
+        is_main=True,
+    )
+
+
+CURVES_SECTION: Final[Section[ComparedFindings]] = Section(
+    name="curves", title="Among their like", needs=("workload",), blocks=_curves_blocks
+)
+
+
+def _figures_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
+    table = Table(
+        name="compared-entries",
+        caption="The entries as MLPerf published them; sources are paths in the repository of the round",
+        columns=COLUMNS,
+        rows=tuple(entry_row(row) for row in findings.chosen.iter_rows(named=True)),
+    )
+    return (table,)
+
+
+FIGURES_SECTION: Final[Section[ComparedFindings]] = Section(
+    name="figures", title="Every figure", needs=("workload",), blocks=_figures_blocks
+)
+
+
+def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
+    rows: list[Row] = list(findings.losses.iter_rows(named=True))
+    if not rows:
+        return (prose("No entry has a smaller one of the same accelerator to be held against."),)
+    causes = [cause for cause in LOSSES if any(row[cause] for row in rows)]
+    intro = prose(
+        "Each bar is -log2 E: one doubling lost means that half of the accelerators do nothing; what hangs "
+        "below zero was gained. An entry that is the smallest of its accelerator has lost nothing."
+    )
+    untold = sorted({row["factors_missing"] for row in rows if row["factors_missing"]})
+    told = (
+        (Bullets(items=tuple((sentence(f"Not told apart: {each}."),) for each in untold)),) if untold else ()
+    )
+    if not causes:
+        return (prose("Each of them is the smallest of its accelerator: nothing was lost to size."),)
+    return (intro, Panels(charts=(_lost_chart(findings, rows, causes),), legend="Lost to"), *told)
+
+
+def _lost_chart(findings: ComparedFindings, rows: list[Row], causes: list[str]) -> BarChart:
+    parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
+    words = "; ".join(
+        f"{hardware(row)}: E {ratio(row['efficiency'])}, "
+        + ", ".join(f"{CAUSES[cause][0]} {row[cause]:.2f} doublings" for cause in causes if row[cause])
+        for row in rows
+    )
+    return BarChart(
+        name="compared-losses",
+        title="Doublings lost, by cause",
+        subtitle="above each bar, its E",
+        alternative=sentence(f"{printable(findings.name)}. {words}."),
+        x_title="accelerators",
+        y_title="doublings lost (-log2 E)",
+        categories=_names(rows),
+        labels=tuple(ratio(row["efficiency"]) for row in rows),
+        limits=(
+            min(sum(min(part, 0.0) for part in each) for each in parts),
+            max(SMALLEST_SCALE, *(sum(max(part, 0.0) for part in each) for each in parts)),
+        ),
+        series=tuple(
+            Part(
+                name=CAUSES[cause][0],
+                mark=CAUSES[cause][1],
+                heights=tuple(row[cause] for row in rows),
+                hovers=tuple(
+                    (hardware(row), f"{CAUSES[cause][0]}: {row[cause] or 0.0:.2f} doublings") for row in rows
+                ),
+            )
+            for cause in causes
+        ),
+    )
+
+
+def _names(rows: list[Row]) -> tuple[str, ...]:
+    """Sizes, with a number where two are alike."""
+    named: list[str] = []
+    for row in rows:
+        name = f"{count(row['num_accelerators'])} {printable(row['accelerator'] or '').partition('-')[0]}"
+        repeated = sum(each.partition(" (")[0] == name for each in named)
+        named.append(f"{name} ({repeated + 1})" if repeated else name)
+    return tuple(named)
+
+
+LOST_SECTION: Final[Section[ComparedFindings]] = Section(
+    name="lost", title="What was lost to size", needs=("workload",), blocks=_lost_blocks
+)
+
+ALIKE: Final = 0.005  # times differ by less: not worth a word
+
+
+def about(findings: ComparedFindings) -> str:
+    """What is compared."""
+    return (
+        f"{printable(findings.name)} in MLPerf Training {printable(findings.round)}, "
+        f"{printable(findings.division)} division"
+    )
+
+
+def headline(findings: ComparedFindings) -> str:
+    """The fastest, and what it takes more than the most frugal, in one sentence."""
+    rows = _rows(findings)
+    fastest = min(rows, key=lambda row: row["score_s"])
+    frugal = min(rows, key=_accelerator_s)
+    name = printable(findings.name)
+    first = f"{name}: {hardware(fastest)} in {format_duration(fastest['score_s'])}"
+    if frugal is fastest:
+        return first if len(rows) == 1 else f"{first}, the fastest and the most frugal"
+    faster = frugal["score_s"] / fastest["score_s"]
+    more = _accelerator_s(fastest) / _accelerator_s(frugal)
+    return (
+        f"{first}, {ratio(faster)}{TIMES} as fast as {hardware(frugal)} "
+        f"for {ratio(more)}{TIMES} the accelerator-time"
+    )
+
+
+def summary(findings: ComparedFindings) -> tuple[str, ...]:
+    """What was chosen, and by whom."""
+    chosen = plural(len(findings.chosen), "entry", "entries")
+    of = f"of the {len(findings.entries)} with an official score"
+    if findings.are_given:
+        return (f"{chosen} {of}.",)
+    return (f"{chosen} {of}: those for speed, for efficiency, and in between.",)
+
+
+def _rows(findings: ComparedFindings) -> list[Row]:
+    return list(findings.chosen.iter_rows(named=True))
+
+
+def _accelerator_s(row: Row) -> float:
+    return float(row["num_accelerators"] * row["score_s"])
+
+
+def _side_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
+    rows = _rows(findings)
+    tiles = Tiles(items=tuple(_tile(row, bill) for row, bill in zip(rows, findings.bills, strict=True)))
+    told = tuple(_against(rows[0], row) for row in rows[1:])
+    prices = note(
+        "Money is the time of one run at the price table's rate on demand; energy is measured where an "
+        "entry was metered, else rated power times the factor of the system. Carbon: the world's average."
+    )
+    return (tiles, *((Bullets(items=told),) if told else ()), prices)
+
+
+def _tile(row: Row, bill: Bill) -> Tile:
+    return Tile(
+        label=entry_name(row["submitter"], row["system"]),
+        value=f"{hardware(row)}: {format_duration(row['score_s'])}",
+        detail=" · ".join(_paid(bill)),
+        words=efficiencies(row),
+    )
+
+
+def _paid(bill: Bill) -> Iterator[str]:
+    yield f"{format_si(bill.accelerator_hours)} accelerator-hours"
+    if bill.money is not None:
+        yield f"{format_si(bill.money.value)} USD"
+    if bill.energy is not None:
+        yield f"{format_si(bill.energy.value, 'J')}{' measured' if bill.energy_basis == 'measured' else ''}"
+
+
+def _against(first: Row, row: Row) -> tuple[Span, ...]:
+    """One entry against the first: speed, accelerators, and what of the ideal is kept."""
+    speed = first["score_s"] / row["score_s"]
+    more = row["num_accelerators"] / first["num_accelerators"]
+    name = f"{entry_name(row['submitter'], row['system'])} ({hardware(row)})"
+    pace = "as fast as" if abs(speed - 1.0) < ALIKE else f"{ratio(speed)}{TIMES} as fast as"
+    told = f" is {pace} the first with {ratio(more)}{TIMES} the accelerators"
+    if row["accelerator"] is None or row["accelerator"] != first["accelerator"]:
+        return (strong(name), f"{told}, which are of another kind.")
+    kept = format_percent(round(speed / more, 3))
+    return (strong(name), f"{told} of the same kind: {kept} of perfect scaling.")
+
+
+SIDE_SECTION: Final[Section[ComparedFindings]] = Section(
+    name="side", title="Side by side", needs=("bills",), blocks=_side_blocks
+)
+
+SECTIONS: Final[tuple[Section[ComparedFindings], ...]] = (
+    SIDE_SECTION,
+    CURVES_SECTION,
+    LOST_SECTION,
+    FIGURES_SECTION,
+)
+
+COMPARED: Final[Page[ComparedFindings]] = Page(
+    title=lambda findings: f"Side by side: {printable(findings.name)}",
+    about=about,
+    headline=headline,
+    summary=summary,
+    sections=SECTIONS,
+    closing=lambda findings: (
+        NOT_VERIFIED,
+        f"Dataset {printable(findings.dataset)}. {sentence(findings.sources)}",
+    ),
+)

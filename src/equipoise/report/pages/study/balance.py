@@ -1,0 +1,343 @@
+"""Where the equilibrium lies: the curve of each accelerator, each kind of equilibrium, and what it costs."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import polars as pl
+
+from equipoise.economics import Bill
+from equipoise.report.blocks import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fold,
+    Heading,
+    Panels,
+    Section,
+    Span,
+    Table,
+    note,
+    prose,
+    strong,
+)
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, accelerator_marks
+from equipoise.report.format import (
+    ABSENT,
+    DASH,
+    accelerator_name,
+    at_words,
+    capital,
+    count,
+    listed,
+    minutes,
+    printable,
+    ratio,
+    sentence,
+)
+from equipoise.scaling.equilibrium import KINDS, Equilibrium
+from equipoise.study.balance import RULE, Balance, Unanswered
+from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.units import KWH_J, MINUTE_S, format_duration, format_percent
+
+STOPS: Final = "diminishing returns"
+STOP_MARK: Final = Mark(colour=5, symbol="star")
+NEAR: Final = 1.5  # sizes closer than this factor share a label
+ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
+
+
+def _blocks(findings: Findings) -> tuple[Block, ...]:
+    marks = accelerator_marks(findings)
+    intro = prose(
+        "A curve through the best entries of each accelerator shows where returns diminish. There is no "
+        "one optimum: ",
+        strong("balance"),
+        " is the knee, ",
+        strong("marginal"),
+        " the largest size where doubling still gave at least 1.5 times the speed, half of ideal, ",
+        strong("floor"),
+        " the last size at half of its efficiency. The smallest of the three is the answer given "
+        "first. Where the data end before a point it is only known to lie beyond them.",
+    )
+    of_workloads = (block for each in findings.workloads for block in _of_workload(each, marks))
+    return (intro, *of_workloads, *_economics(findings), _definitions())
+
+
+def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> tuple[Block, ...]:
+    heading = Heading(name=f"balance-{workload.workload}", text=printable(workload.name))
+    found = workload.balances.found
+    blocks: list[Block] = [heading]
+    if found:
+        blocks.append(Bullets(items=tuple(_answer(each) for each in found)))
+        blocks.append(Panels(charts=(_chart(workload, found, marks),), legend="Accelerator"))
+        blocks.append(_table(workload, found))
+        blocks += [_in_words(workload, found)]
+    elif not workload.balances.unanswered:
+        blocks.append(prose("No accelerator was entered at two sizes or more: no curve can be drawn."))
+    blocks += [_unanswered(each) for each in workload.balances.unanswered]
+    return tuple(blocks)
+
+
+def _answer(each: Balance) -> tuple[Span, ...]:
+    """The default answer of one accelerator, in words."""
+    answer = each.answer
+    words = next(text for point, text in zip(each.equilibria, each.words, strict=True) if point is answer)
+    return (
+        strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
+        f". {capital(sentence(words))}.",
+    )
+
+
+def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:
+    name = printable(workload.name)
+    series: list[Series] = []
+    for each in found:
+        series += _series(workload, each, marks[each.accelerator])
+    stops = [point for each in found for point in each.equilibria if point.kind in ANSWERS]
+    located = [point for point in stops if point.is_found]
+    return Chart(
+        name=f"{workload.workload}-balance",
+        title="Time to train, its law and its equilibria",
+        subtitle=f"shaded: {format_percent(_level(found))} interval of one more entry; dotted: extrapolated",
+        alternative=f"Minutes to train {name} against accelerators. "
+        + " ".join(f"{accelerator_name(each.accelerator)}: {sentence(each.words[0])}." for each in found),
+        x=Axis(title="accelerators", is_log=True),
+        y=Axis(title="minutes", is_log=True),
+        series=(*((_stops(located),) if located else ()), *series),
+        notes=_notes([each.answer for each in found if each.answer.is_found]),
+        bands=tuple(_band(each, marks[each.accelerator]) for each in found),
+    )
+
+
+def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
+    """The answers beside their stars; those too near to be read apart share a note."""
+    notes: list[Note] = []
+    for point in sorted(answers, key=lambda each: each.num_accelerators):
+        x, y, text = float(point.num_accelerators), point.time_s / MINUTE_S, count(point.num_accelerators)
+        if notes and x < NEAR * notes[-1].x:
+            last = notes.pop()
+            notes.append(Note(x=x, y=max(y, last.y), text=f"{last.text}, {text}"))
+        else:
+            notes.append(Note(x=x, y=y, text=text))
+    return tuple(notes)
+
+
+def _level(found: Sequence[Balance]) -> float:
+    return float(found[0].curve["level"][0])
+
+
+def _stops(located: Sequence[Equilibrium]) -> Series:
+    return Series(
+        name=STOPS,
+        mark=STOP_MARK,
+        x=tuple(float(point.num_accelerators) for point in located),
+        y=tuple(point.time_s / MINUTE_S for point in located),
+        hovers=tuple(
+            (
+                f"{point.kind}: {count(point.num_accelerators)} accelerators, {_range(point)}",
+                f"{format_duration(point.time_s)}, E {ratio(point.efficiency)}",
+            )
+            for point in located
+        ),
+    )
+
+
+def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Series]:
+    """The published points and the law, dotted where it goes beyond them."""
+    name = accelerator_name(each.accelerator)
+    rows = [row for row in workload.curves.iter_rows(named=True) if row["accelerator"] == each.accelerator]
+    inside = each.curve.filter(~pl.col("beyond_data"))
+    # The dotted part starts where the other ends.
+    beyond = each.curve.slice(max(len(inside) - 1, 0))
+    curves = [
+        Series(
+            name=name,
+            mark=mark,
+            x=tuple(float(size) for size in part["num_accelerators"]),
+            y=tuple(float(time_s) / MINUTE_S for time_s in part["time_s"]),
+            hovers=tuple(_curve_hover(name, row) for row in part.iter_rows(named=True)),
+            is_curve=True,
+            is_extrapolated=part is beyond,
+        )
+        for part in (inside, beyond)
+        if len(part) > 1
+    ]
+    points = Series(
+        name=name,
+        mark=mark,
+        x=tuple(float(row["num_accelerators"]) for row in rows),
+        y=tuple(row["score_s"] / MINUTE_S for row in rows),
+        hovers=tuple(
+            (
+                f"{printable(row['submitter'] or '')} / {printable(row['system'] or '')}",
+                f"{count(row['num_accelerators'])} accelerators: {minutes(row['score_s'])} min",
+            )
+            for row in rows
+        ),
+    )
+    return [points, *curves]
+
+
+def _curve_hover(name: str, row: dict[str, float]) -> tuple[str, ...]:
+    low, high = format_duration(row["low_s"]), format_duration(row["high_s"])
+    return (
+        f"{name}, the law at {count(row['num_accelerators'])}",
+        f"{format_duration(row['time_s'])} ({low} {DASH} {high})",
+    )
+
+
+def _band(each: Balance, mark: Mark) -> Band:
+    return Band(
+        name=accelerator_name(each.accelerator),
+        mark=mark,
+        x=tuple(float(size) for size in each.curve["num_accelerators"]),
+        low=tuple(float(time_s) / MINUTE_S for time_s in each.curve["low_s"]),
+        high=tuple(float(time_s) / MINUTE_S for time_s in each.curve["high_s"]),
+    )
+
+
+def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
+    return Table(
+        name=f"{workload.workload}-equilibria",
+        caption=f"{printable(workload.name)}: equilibria and what they cost",
+        columns=(
+            Column(title="Accelerator"),
+            Column(title="Kind"),
+            Column(title="At", is_number=True, meaning="accelerators; below it the interval"),
+            Column(title="E", is_number=True, meaning="efficiency against the smallest size"),
+            Column(title="Time", is_number=True),
+            Column(title="Hours", is_number=True, meaning="accelerator-hours per training"),
+            Column(title="USD", is_number=True),
+            Column(title="kWh", is_number=True, is_wide=True),
+            Column(title="kg CO2", is_number=True, is_wide=True),
+        ),
+        rows=tuple(row for each in found for row in _rows(each)),
+    )
+
+
+def _rows(each: Balance) -> Iterator[tuple[Cell, ...]]:
+    """A row per point; points that coincide, as least cost and energy do at one power, share one."""
+    shown: dict[tuple[object, ...], tuple[list[str], Equilibrium, Bill]] = {}
+    for point, bill in zip(each.equilibria, each.bills, strict=True):
+        place = (point.num_accelerators, point.limited_by, point.is_smallest, point.low, point.high)
+        shown.setdefault(place, ([], point, bill))[0].append(point.kind)
+    for kinds, point, bill in shown.values():
+        yield _row(each, listed(kinds), point, bill)
+
+
+def _row(each: Balance, kinds: str, point: Equilibrium, bill: Bill) -> tuple[Cell, ...]:
+    energy_kwh = None if bill.energy_j is None else bill.energy_j / KWH_J
+    is_answer = each.answer.kind in kinds
+    name = accelerator_name(each.accelerator)
+    return (
+        Cell(text=name, key=name),
+        Cell(text=kinds, key=kinds, detail="the answer" if is_answer else None),
+        Cell(text=at_words(point), key=point.num_accelerators, detail=_range(point)),
+        Cell(text=ratio(point.efficiency), key=point.efficiency),
+        Cell(text=format_duration(point.time_s), key=point.time_s),
+        Cell(text=ratio(bill.accelerator_hours), key=bill.accelerator_hours),
+        Cell(text=_amount(bill.usd), key=bill.usd),
+        Cell(text=_amount(energy_kwh), key=energy_kwh, detail=bill.energy_basis),
+        Cell(text=_amount(bill.carbon_kg), key=bill.carbon_kg),
+    )
+
+
+def _amount(value: float | None) -> str:
+    return ABSENT if value is None else ratio(value)
+
+
+def _range(point: Equilibrium) -> str | None:
+    """The interval; an end that lies outside the data is left open."""
+    if point.low is None and point.high is None:
+        return None
+    if point.high is None:
+        return f"{count(point.low)} or more"
+    if point.low is None:
+        return f"up to {count(point.high)}"
+    return f"{count(point.low)}{DASH}{count(point.high)}"
+
+
+def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
+    """Each point as a sentence, and what the curve rests on."""
+    items = tuple(
+        (strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
+        for each in found
+        for point, words in zip(each.equilibria, each.words, strict=True)
+    )
+    evidence = tuple(_evidence(each) for each in found)
+    return Fold(
+        name=f"{workload.workload}-equilibria-words",
+        title="Each point in words, and what it rests on",
+        badges=(),
+        blocks=(Bullets(items=items), *evidence),
+        is_long=True,
+    )
+
+
+def _evidence(each: Balance) -> Block:
+    law = each.curve_times.law
+    evidence = [f"{printable(one.ref)} ({count(one.num_accelerators)})" for one in each.curve_times.evidence]
+    return note(
+        f"{accelerator_name(each.accelerator)}: law {law.name} ({sentence(law.source)}); it assumes that "
+        f"{sentence(law.assumes)}. Heaviest evidence: {listed(evidence[:4])}."
+    )
+
+
+def _unanswered(each: Unanswered) -> Block:
+    missing = listed([sentence(what) for what in each.missing])
+    more = f" What is missing: {missing}." if missing else ""
+    return note(f"{accelerator_name(each.subject)}: not enough evidence. {sentence(each.reason)}{more}")
+
+
+def _economics(findings: Findings) -> tuple[Block, ...]:
+    """The rates behind the amounts, each with its source and date."""
+    rates = {
+        each.accelerator: each.rates for workload in findings.workloads for each in workload.balances.found
+    }
+    if not rates:
+        return ()
+    items: list[tuple[Span, ...]] = []
+    for accelerator, rate in rates.items():
+        name = strong(accelerator_name(accelerator))
+        if rate.price is None:
+            items.append((name, ": no price in prices.toml, so no amount of money."))
+        else:
+            price = rate.price
+            amount = f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour"
+            spread = f"{price.low:.2f}{DASH}{price.high:.2f}; {sentence(price.basis)}"
+            items.append((name, f": {amount} ({spread})."))
+    first = next(iter(rates.values()))
+    power, grid = first.system_power, first.grid
+    return (
+        Fold(
+            name="rates",
+            title="What the amounts rest on",
+            badges=(),
+            blocks=(
+                Bullets(items=tuple(items)),
+                note(
+                    "Energy is measured where the entry logged its power, otherwise modelled: rated power of "
+                    f"the accelerators times {power.factor:.2f} ({power.low:.2f}{DASH}{power.high:.2f}; "
+                    f"{sentence(power.basis)}) times time. Carbon: {grid.kg_co2_per_kwh:.3f} kg per kWh, "
+                    f"{sentence(grid.region)} ({sentence(grid.basis)})."
+                ),
+            ),
+        ),
+    )
+
+
+def _definitions() -> Block:
+    items: tuple[tuple[Span, ...], ...] = tuple(
+        (strong(kind.name), f": {kind.definition}.") for kind in KINDS
+    )
+    return Fold(
+        name="equilibrium-kinds",
+        title="What each kind means",
+        badges=(),
+        blocks=(Bullets(items=(*items, (f"{RULE}.",))),),
+    )
+
+
+SECTION: Final[Section[Findings]] = Section(
+    name="balance", title="Where the equilibrium lies", needs=("workloads",), blocks=_blocks
+)

@@ -1,0 +1,302 @@
+"""Samples to target against batch, and energy to train where it was measured."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Section, Table, note, prose, strong
+from equipoise.report.charts import Axis, Band, Chart, Mark, Series, workload_marks
+from equipoise.report.format import (
+    ABSENT,
+    DASH,
+    accelerator_name,
+    count,
+    entry_name,
+    listed,
+    minutes,
+    plural,
+    printable,
+    ratio,
+    sentence,
+)
+from equipoise.report.pages.study.entries import Row, hardware, hover, source
+from equipoise.scaling.convergence import BatchGrowth
+from equipoise.stats import Interval
+from equipoise.study.balance import Unanswered
+from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.units import format_percent, format_si
+
+HERE: Final = Mark(colour=1, symbol="circle")
+ELSEWHERE: Final = Mark(colour=None, symbol="circle")
+LAW: Final = Mark(colour=2, symbol="square")
+LAW_NAME: Final = "S(B)"
+MILLION: Final = 1_000_000
+
+
+def _batches_blocks(findings: Findings) -> tuple[Block, ...]:
+    fitted = [(each, each.batches) for each in findings.workloads if isinstance(each.batches, BatchGrowth)]
+    intro = prose(
+        "More accelerators usually mean a larger global batch B, and a larger batch needs more samples to "
+        "reach the target: ",
+        strong("S(B) = S_min (1 + B / B_crit)"),
+        " (McCandlish et al. 2018). At B_crit twice the samples of a very small batch are needed. ",
+        "The law is fitted over all rounds of a workload; each round has an offset of its own, since targets "
+        "and rules change, and a recipe counts once however many entered it.",
+    )
+    panels: tuple[Block, ...] = ()
+    if fitted:
+        charts = tuple(_batches_chart(workload, growth, findings.round) for workload, growth in fitted)
+        panels = (
+            Bullets(items=tuple(_words(workload, growth) for workload, growth in fitted)),
+            Panels(charts=charts, legend="Entries"),
+            _batches_table(fitted),
+        )
+    return (intro, *panels, *_missing(findings))
+
+
+def _words(workload: WorkloadFindings, growth: BatchGrowth) -> tuple[str, ...]:
+    batches = growth.entries["global_batch_samples"]
+    low, high = batches.min(), batches.max()
+    assert isinstance(low, (int, float))
+    assert isinstance(high, (int, float))
+    span = f"from a batch of {count(low)} to one of {count(high)}"
+    grown = f"{ratio(growth.growth.value)}-fold ({_range(growth.growth)})"
+    return (f"{printable(workload.name)}: {span} the samples grow {grown}.",)
+
+
+def _batches_chart(workload: WorkloadFindings, growth: BatchGrowth, round_: str) -> Chart:
+    rows = list(growth.entries.iter_rows(named=True))
+    here = [row for row in rows if row["round"] == round_]
+    elsewhere = [row for row in rows if row["round"] != round_]
+    name = printable(workload.name)
+    steps = tuple(growth.curve["global_batch_samples"].to_list())
+    scale, unit = (MILLION, " (millions)") if growth.samples_min.value >= MILLION else (1.0, "")
+    middle = _scaled(growth.curve["samples"], scale)
+    law = Series(
+        name=LAW_NAME,
+        mark=LAW,
+        x=steps,
+        y=middle,
+        hovers=tuple(
+            (f"{name}, the law", f"at a batch of {ratio(batch)}", f"{ratio(samples * scale)} samples")
+            for batch, samples in zip(steps, middle, strict=True)
+        ),
+        is_curve=True,
+    )
+    return Chart(
+        name=f"{workload.workload}-batches",
+        title=name,
+        subtitle=f"B_crit {_value(growth.batch_critical)}; points less the offset of their round",
+        alternative=f"Samples to target of {name} against global batch: S_min {_value(growth.samples_min)}, "
+        f"B_crit {_value(growth.batch_critical)}, {plural(len(rows), 'entry', 'entries')}.",
+        x=Axis(title="global batch (samples)", is_log=True),
+        y=Axis(title=f"samples to target{unit}", is_log=True),
+        series=(
+            *(_batch_points(part, rows, mark, scale=scale) for part, rows, mark in (
+                (printable(round_), here, HERE), ("other rounds", elsewhere, ELSEWHERE)) if rows),
+            law,
+        ),
+        bands=(
+            Band(
+                name=LAW_NAME,
+                mark=LAW,
+                x=steps,
+                low=_scaled(growth.curve["low"], scale),
+                high=_scaled(growth.curve["high"], scale),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _scaled(values: pl.Series, scale: float) -> tuple[float, ...]:
+    return tuple((values / scale).to_list())
+
+
+def _batch_points(name: str, rows: Sequence[Row], mark: Mark, *, scale: float) -> Series:
+    return Series(
+        name=name,
+        mark=mark,
+        x=tuple(float(row["global_batch_samples"]) for row in rows),
+        y=tuple(float(row["adjusted_samples"]) / scale for row in rows),
+        hovers=tuple(
+            (
+                f"{printable(row['round'])}: {entry_name(row['submitter'], row['system'])}",
+                hardware(row),
+                f"batch {count(row['global_batch_samples'])}, {ratio(row['samples_to_target'])} samples",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _batches_table(fitted: list[tuple[WorkloadFindings, BatchGrowth]]) -> Table:
+    level = format_percent(fitted[0][1].samples_min.level)
+    return Table(
+        name="batch-laws",
+        caption=f"Samples to target: S_min and B_crit, with {level} intervals",
+        columns=(
+            Column(title="Workload"),
+            Column(title="S_min", is_number=True, meaning="samples needed at a very small batch"),
+            Column(title="B_crit", is_number=True, meaning="the batch that needs twice S_min"),
+            Column(title="Entries", is_number=True),
+            Column(title="Rounds", is_number=True),
+            Column(title="Batches", is_wide=True),
+        ),
+        rows=tuple(_batches_row(workload, growth) for workload, growth in fitted),
+    )
+
+
+def _batches_row(workload: WorkloadFindings, growth: BatchGrowth) -> tuple[Cell, ...]:
+    batches = growth.entries["global_batch_samples"]
+    return (
+        Cell(text=printable(workload.name), key=workload.name),
+        _interval(growth.samples_min),
+        _interval(growth.batch_critical),
+        Cell(text=count(len(growth.entries)), key=len(growth.entries)),
+        Cell(text=count(growth.num_rounds), key=growth.num_rounds),
+        Cell(text=f"{count(min(batches))}{DASH}{count(max(batches))}", key=max(batches)),
+    )
+
+
+def _interval(interval: Interval) -> Cell:
+    """A value over its interval. A bound at infinity means that no growth was seen."""
+    if math.isinf(interval.high):
+        return Cell(text=f"at least {_rounded(interval.low)}", key=interval.low)
+    return Cell(text=_rounded(interval.value), key=interval.value, detail=_range(interval))
+
+
+def _value(interval: Interval) -> str:
+    if math.isinf(interval.high):
+        return f"at least {_rounded(interval.low)}"
+    return f"{_rounded(interval.value)} ({_range(interval)})"
+
+
+def _range(interval: Interval) -> str:
+    return f"{_rounded(interval.low)}{DASH}{_rounded(interval.high)}"
+
+
+def _rounded(value: float) -> str:
+    """Three digits: an estimate has no more."""
+    return ratio(float(f"{value:.3g}"))
+
+
+def _missing(findings: Findings) -> tuple[Block, ...]:
+    """The workloads without a law, and what would give them one."""
+    return tuple(
+        note(
+            f"{printable(each.name)}: not enough evidence. {sentence(each.batches.reason)} "
+            f"What is missing: {listed([sentence(what) for what in each.batches.missing])}."
+        )
+        for each in findings.workloads
+        if isinstance(each.batches, Unanswered)
+    )
+
+
+BATCHES_SECTION: Final[Section[Findings]] = Section(
+    name="batches", title="Samples to target against batch", needs=("workloads",), blocks=_batches_blocks
+)
+
+
+def _energy_blocks(findings: Findings) -> tuple[Block, ...]:
+    measured = [workload for workload in findings.workloads if not workload.energy.is_empty()]
+    missing = [printable(workload.name) for workload in findings.workloads if workload.energy.is_empty()]
+    if not measured:
+        return (
+            prose(
+                "No entry of these workloads logged its power, so nothing is said about energy: "
+                "a figure from nominal power would be a guess."
+            ),
+        )
+    num_rows = sum(workload.energy.height for workload in measured)
+    intro = prose(
+        strong(plural(num_rows, "entry", "entries")),
+        " logged the power of nodes and switches while training. "
+        "Energy is theirs, over the official clock, with the rules' convergence scaling.",
+        f" None was measured for {listed(missing)}." if missing else "",
+    )  # fmt: skip
+    marks = workload_marks(findings)
+    charts = (
+        _energy_chart(measured, marks, column="energy_j", quantity="joules a run"),
+        _energy_chart(measured, marks, column="energy_j_per_sample", quantity="joules a training sample"),
+    )
+    drawn = tuple(chart for chart in charts if sum(len(series.x) for series in chart.series) > 1)
+    panels = (Panels(charts=drawn, legend="Workload"),) if drawn else ()
+    return (intro, *panels, _energy_table(measured))
+
+
+def _energy_chart(
+    measured: list[WorkloadFindings], marks: dict[str, Mark], *, column: str, quantity: str
+) -> Chart:
+    """One kind of energy of every workload that has any; logarithmic, for workloads differ a thousandfold."""
+    points = [(workload, _energy_points(workload, column)) for workload in measured]
+    names = [printable(workload.name) for workload, rows in points if rows]
+    return Chart(
+        name=column.replace("_", "-"),
+        title=f"{quantity[:1].upper()}{quantity[1:]}",
+        subtitle="measured at nodes and switches",
+        alternative=f"{quantity} of {listed(names)} against accelerators; the table below has every point.",
+        x=Axis(title="accelerators", is_log=True),
+        y=Axis(title=f"{quantity} (J)", is_log=True),
+        series=tuple(
+            Series(
+                name=printable(workload.name),
+                mark=marks[workload.workload],
+                x=tuple(float(row["num_accelerators"]) for row in rows),
+                y=tuple(float(row[column]) for row in rows),
+                hovers=tuple(hover(row, f"{format_si(row[column], 'J')} ({quantity})") for row in rows),
+            )
+            for workload, rows in points
+            if rows
+        ),
+    )
+
+
+def _energy_points(workload: WorkloadFindings, column: str) -> list[Row]:
+    """The rows that have the energy and a place on a log axis."""
+    rows = workload.energy.iter_rows(named=True)
+    return [row for row in rows if row["num_accelerators"] and row[column] is not None and row[column] > 0]
+
+
+def _energy_table(measured: list[WorkloadFindings]) -> Table:
+    return Table(
+        name="energy-entries",
+        caption="Measured energy",
+        columns=(
+            Column(title="Workload"),
+            Column(title="System"),
+            Column(title="Accelerators", is_number=True),
+            Column(title="Minutes", is_number=True, is_wide=True),
+            Column(title="Energy", is_number=True, meaning="joules a run"),
+            Column(title="A sample", is_number=True, meaning="joules a training sample"),
+            Column(title="Source", is_wide=True),
+        ),
+        rows=tuple(
+            _energy_row(printable(workload.name), row)
+            for workload in measured
+            for row in workload.energy.iter_rows(named=True)
+        ),
+    )
+
+
+def _energy_row(workload: str, row: Row) -> tuple[Cell, ...]:
+    a_sample = row["energy_j_per_sample"]
+    return (
+        Cell(text=workload, key=workload),
+        Cell(
+            text=entry_name(row["submitter"], row["system"]),
+            key=entry_name(row["submitter"], row["system"]),
+            detail=accelerator_name(row["accelerator"]),
+        ),
+        Cell(text=count(row["num_accelerators"]), key=row["num_accelerators"]),
+        Cell(text=minutes(row["score_s"]), key=row["score_s"]),
+        Cell(text=format_si(row["energy_j"], "J"), key=row["energy_j"]),
+        Cell(text=ABSENT if a_sample is None else format_si(a_sample, "J"), key=a_sample),
+        Cell(text=source(row), key=row["source_uri"], is_code=True),
+    )
+
+
+ENERGY_SECTION: Final[Section[Findings]] = Section(
+    name="energy", title="Energy to train", needs=("workloads",), blocks=_energy_blocks
+)

@@ -1,0 +1,281 @@
+"""Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import polars as pl
+
+from equipoise.report.blocks import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Fold,
+    Heading,
+    Panels,
+    Section,
+    Span,
+    Table,
+    note,
+    prose,
+    strong,
+)
+from equipoise.report.charts import BarChart, Mark, Part
+from equipoise.report.format import accelerator_name, count, entry_name, listed, printable, ratio, sentence
+from equipoise.report.pages.study.entries import Row, hardware
+from equipoise.scaling.metrics import LOSSES
+from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.study.losses import CURVE_RULE, SYMPTOMS, Diagnosis
+from equipoise.units import format_percent
+
+MOST_CHARTS: Final = 2
+FEWEST_SIZES: Final = 2
+SMALLEST_SCALE: Final = 0.1  # doublings
+SMALL_SHARE: Final = 0.01  # of the loss: less is not worth a word
+CAUSES: Final = {
+    "statistical": ("batch growth", Mark(colour=1, symbol="circle")),
+    "training": ("slower training", Mark(colour=2, symbol="square")),
+    "overhead": ("evaluation and set-up", Mark(colour=3, symbol="triangle-up")),
+    "throughput": ("throughput (unsplit)", Mark(colour=4, symbol="diamond")),
+    "rules": ("rules", Mark(colour=5, symbol="cross")),
+    "untold": ("cannot be told", Mark(colour=None, symbol="x")),
+}
+CURVE_SYMPTOM: Final = "diminishing returns"
+TITLES: Final = {symptom.name: symptom.title for symptom in SYMPTOMS}
+
+
+def _blocks(findings: Findings) -> tuple[Block, ...]:
+    intro = prose(
+        "E is a product: ",
+        strong("batch growth"),
+        " (larger batches need more samples to the target), ",
+        strong("throughput"),
+        " (samples a second an accelerator), and the ",
+        strong("rules"),
+        "' convergence scaling. Losses multiply, so their logarithms add: each bar is -log2 E of the fastest "
+        "entry of its size. One doubling lost means that half of the accelerators do nothing; what hangs "
+        "below zero was gained. Throughput is split into training, and evaluation with set-up, only where "
+        "the logs keep them apart.",
+    )
+    of_workloads = (block for each in findings.workloads for block in _of_workload(each))
+    return (intro, *of_workloads, *_all(findings), _rules())
+
+
+def _of_workload(workload: WorkloadFindings) -> tuple[Block, ...]:
+    heading = Heading(name=f"why-{workload.workload}", text=printable(workload.name))
+    curves = _curves(workload)
+    if not curves:
+        return (heading, prose("No accelerator was entered at two sizes: nothing can be lost to size."))
+    lossy = [rows for rows in curves if any(abs(row["lost_doublings"]) >= SMALLEST_SCALE for row in rows)]
+    shown = (lossy or curves)[:MOST_CHARTS]
+    causes = [cause for cause in LOSSES if any(_counts(row, cause) for rows in shown for row in rows)]
+    limits = _limits([row for rows in shown for row in rows], causes)
+    panels = Panels(charts=tuple(_chart(workload, rows, causes, limits) for rows in shown), legend="Lost to")
+    largest = tuple(_largest_words(rows[-1]) for rows in shown)
+    said = _said(workload, shown)
+    return (
+        heading,
+        *(prose(*words) for words in largest),
+        *((panels,) if causes else ()),
+        *((Bullets(items=tuple((words,) for words in said)),) if said else ()),
+        *_untold(shown),
+    )
+
+
+def _curves(workload: WorkloadFindings) -> list[list[Row]]:
+    """The losses along the best curve of each accelerator seen at two sizes; the longest curve first."""
+    best = workload.losses.filter(pl.col("entry_id").is_in(workload.curves["entry_id"].to_list()))
+    by_kind: list[list[Row]] = [
+        list(rows.sort("num_accelerators").iter_rows(named=True))
+        for _, rows in best.group_by("accelerator", maintain_order=True)
+        if len(rows) >= FEWEST_SIZES
+    ]
+    return sorted(by_kind, key=lambda rows: (-len(rows), -rows[-1]["num_accelerators"]))
+
+
+def _counts(row: Row, cause: str) -> bool:
+    """Whether a cause is worth a place in the figure."""
+    return row[cause] is not None and abs(row[cause]) >= SMALL_SHARE * max(abs(row["lost_doublings"]), 0.1)
+
+
+def _limits(rows: Sequence[Row], causes: Sequence[str]) -> tuple[float, float]:
+    """How far the deepest and the highest bar reach; at least a tenth, for less is nothing to see."""
+    parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
+    low = min((sum(min(part, 0.0) for part in each) for each in parts), default=0.0)
+    high = max((sum(max(part, 0.0) for part in each) for each in parts), default=0.0)
+    return low, max(high, SMALLEST_SCALE)
+
+
+def _chart(
+    workload: WorkloadFindings, rows: Sequence[Row], causes: Sequence[str], limits: tuple[float, float]
+) -> BarChart:
+    name = accelerator_name(rows[0]["accelerator"])
+    return BarChart(
+        name=f"{workload.workload}-losses-{rows[0]['accelerator']}",
+        title=name,
+        subtitle="what the fastest entry of each size lost; above it, its E",
+        alternative=f"{printable(workload.name)} on {name}. " + " ".join(map(_plain_words, rows)),
+        x_title="accelerators",
+        y_title="doublings lost (-log2 E)",
+        categories=tuple(count(row["num_accelerators"]) for row in rows),
+        labels=tuple(ratio(row["efficiency"]) for row in rows),
+        limits=limits,
+        series=tuple(
+            Part(
+                name=CAUSES[cause][0],
+                mark=CAUSES[cause][1],
+                heights=tuple(row[cause] for row in rows),
+                hovers=tuple(_hover(row, cause) for row in rows),
+            )
+            for cause in causes
+        ),
+    )
+
+
+def _hover(row: Row, cause: str) -> tuple[str, ...]:
+    if row[cause] is None:
+        return ()
+    lines = [hardware(row), f"{CAUSES[cause][0]}: a factor of {ratio(2 ** -row[cause])}"]
+    if row["lost_doublings"] > 0:
+        lines.append(f"{_percent(row[cause] / row['lost_doublings'])} of the loss")
+    return (*lines, f"E {ratio(row['efficiency'])} in all", printable(row["entry_id"]))
+
+
+def _largest_words(row: Row) -> tuple[Span, ...]:
+    """The loss of the largest size, cause by cause, largest first."""
+    lost = row["lost_doublings"]
+    start = f": E is {ratio(row['efficiency'])}"
+    if lost <= 0:
+        return (strong(hardware(row)), f"{start}; nothing was lost.")
+    parts = sorted(
+        ((row[cause] / lost, CAUSES[cause][0]) for cause in LOSSES if row[cause] is not None), reverse=True
+    )
+    took = [f"{_percent(share)} {name}" for share, name in parts if share >= SMALL_SHARE]
+    gave = [f"{_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
+    back = f"; {listed(gave)} worked the other way" if gave else ""
+    return (
+        strong(hardware(row)),
+        f"{start}, {lost:.2f} doublings lost. Of these ",
+        strong(listed(took)),
+        f"{back}.",
+    )
+
+
+def _percent(share: float) -> str:
+    """Whole percents: a share of a logarithm deserves no more."""
+    return format_percent(round(share, 2))
+
+
+def _plain_words(row: Row) -> str:
+    return "".join(span if isinstance(span, str) else span.text for span in _largest_words(row))
+
+
+def _said(workload: WorkloadFindings, shown: Sequence[Sequence[Row]]) -> list[str]:
+    """Symptoms of the curves, and of the largest entry of each curve shown."""
+    largest = {rows[-1]["entry_id"]: rows[-1] for rows in shown}
+    of_curves = [
+        f"{accelerator_name(each.subject)}: {sentence(each.words)}." for each in workload.curve_diagnoses
+    ]
+    of_entries = [
+        f"{hardware(largest[each.subject])}: {sentence(each.words)}."
+        for each in workload.diagnoses
+        if each.subject in largest
+    ]
+    return of_curves + of_entries
+
+
+def _untold(shown: Sequence[Sequence[Row]]) -> tuple[Block, ...]:
+    """What the logs of the entries shown do not tell apart, and at which sizes."""
+    places: dict[str, list[str]] = {}
+    for rows in shown:
+        sizes: dict[str, list[str]] = {}
+        for row in rows[1:]:
+            if row["factors_missing"]:
+                sizes.setdefault(row["factors_missing"], []).append(count(row["num_accelerators"]))
+        for reason, at in sizes.items():
+            places.setdefault(reason, []).append(
+                f"{accelerator_name(rows[0]['accelerator'])} at {listed(at)}"
+            )
+    return tuple(
+        note(f"Not told apart, {'; '.join(at)}: {sentence(reason)}.") for reason, at in places.items()
+    )
+
+
+def _all(findings: Findings) -> tuple[Block, ...]:
+    """Every symptom of every entry and curve, to be searched."""
+    rows = [
+        row
+        for workload in findings.workloads
+        for row in (
+            *(_curve_row(workload, each) for each in workload.curve_diagnoses),
+            *_entry_rows(workload),
+        )
+    ]
+    if not rows:
+        return ()
+    table = Table(
+        name="diagnoses",
+        caption="Every symptom found",
+        columns=(
+            Column(title="Workload"),
+            Column(title="Entry or curve"),
+            Column(title="Accelerators", is_number=True),
+            Column(title="Symptom"),
+            Column(title="In words", is_wide=True),
+        ),
+        rows=tuple(rows),
+    )
+    return (
+        Fold(
+            name="all-diagnoses",
+            title=f"All {len(rows)} symptoms of entries and curves",
+            badges=(),
+            blocks=(table,),
+            is_long=True,
+        ),
+    )
+
+
+def _entry_rows(workload: WorkloadFindings) -> Iterable[tuple[Cell, ...]]:
+    by_id = {row["entry_id"]: row for row in workload.entries.iter_rows(named=True)}
+    for each in workload.diagnoses:
+        row = by_id[each.subject]
+        name = entry_name(row["submitter"], row["system"])
+        yield (
+            Cell(text=printable(workload.name), key=workload.name),
+            Cell(text=name, key=name, detail=accelerator_name(row["accelerator"])),
+            Cell(text=count(row["num_accelerators"]), key=row["num_accelerators"]),
+            Cell(text=TITLES[each.symptom], key=each.symptom),
+            Cell(text=_after_title(each), key=each.words),
+        )
+
+
+def _curve_row(workload: WorkloadFindings, each: Diagnosis) -> tuple[Cell, ...]:
+    return (
+        Cell(text=printable(workload.name), key=workload.name),
+        Cell(text=accelerator_name(each.subject), key=each.subject, detail="the curve"),
+        Cell(text=""),
+        Cell(text=CURVE_SYMPTOM, key=each.symptom),
+        Cell(text=_after_title(each), key=each.words),
+    )
+
+
+def _after_title(each: Diagnosis) -> str:
+    """The words without the symptom's name, which has its own column."""
+    title = TITLES.get(each.symptom, CURVE_SYMPTOM)
+    return sentence(each.words.removeprefix(title).lstrip(": "))
+
+
+def _rules() -> Block:
+    """When each symptom is said."""
+    items: list[tuple[Span, ...]] = [(strong(symptom.title), f": {symptom.rule}.") for symptom in SYMPTOMS]
+    title, rule = CURVE_RULE.split(": ", 1)
+    items.append((strong(title), f": {rule}."))
+    return Fold(
+        name="symptom-rules", title="When each is said", badges=(), blocks=(Bullets(items=tuple(items)),)
+    )
+
+
+SECTION: Final[Section[Findings]] = Section(
+    name="why", title="Why efficiency is lost", needs=("workloads",), blocks=_blocks
+)

@@ -1,0 +1,369 @@
+"""Each workload: its systems by accelerator and size; machine families present in every workload."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import polars as pl
+
+from equipoise.report.blocks import Block, Cell, Column, Heading, Panels, Section, Table, note, prose, strong
+from equipoise.report.charts import Axis, Chart, Level, Mark, Note, Series, accelerator_marks, group_mark
+from equipoise.report.format import (
+    ABSENT,
+    DASH,
+    accelerator_name,
+    count,
+    entry_name,
+    listed,
+    plural,
+    printable,
+    ratio,
+    sentence,
+)
+from equipoise.report.pages.study.entries import Row, hardware, hover
+from equipoise.scaling.groups import Group, Grouping
+from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.units import format_duration
+
+SIZE_AXIS: Final = Axis(title="accelerators", is_log=True)
+MOST_NAMED: Final = 6  # systems a hover names before it counts the rest
+RELATIVE: Final = "relative_efficiency"
+LIKE_FOR_LIKE: Final = "like_for_like_efficiency"
+SEE_TABLE: Final = "the table of entries has every point."
+
+
+def _workloads_blocks(findings: Findings) -> tuple[Block, ...]:
+    marks = accelerator_marks(findings)
+    intro = prose(
+        "For each workload: who entered with what, then the same entries measured twice. ",
+        strong("E'"),
+        " is the study's relative efficiency, against one reference system whatever its hardware; "
+        "a newer chip lifts it. ",
+        strong("E"),
+        " is like for like: against the smallest system of the same accelerator, form factor and memory, "
+        "so that 1 means that nothing was lost to size.",
+    )
+    return (intro, *(block for each in findings.workloads for block in _of_workload(each, marks)))
+
+
+def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> tuple[Block, ...]:
+    entries = workload.entries.iter_rows(named=True)
+    scored: list[Row] = [row for row in entries if row["score_s"] is not None]
+    rows = [row for row in scored if row["num_accelerators"]]
+    heading = Heading(name=f"workload-{workload.workload}", text=printable(workload.name))
+    if not rows:
+        return (heading, prose("No entry of this workload has a score on accelerators."))
+    panels = Panels(
+        charts=(_relative_chart(workload, rows, marks), _like_for_like_chart(workload, rows, marks)),
+        legend="Accelerator",
+    )
+    without = _without(len(scored) - len(rows))
+    return (heading, _range_sentence(rows), *without, _systems_panel(workload), *_groups(workload), panels)
+
+
+def _without(num_left_out: int) -> tuple[Block, ...]:
+    """What the figures cannot show: processors alone have no count of accelerators."""
+    if not num_left_out:
+        return ()
+    entries = plural(num_left_out, "scored entry", "scored entries")
+    return (note(f"{entries} without accelerators (processors alone) cannot be placed in the figures."),)
+
+
+def _range_sentence(rows: list[Row]) -> Block:
+    largest = _largest(rows)
+    kinds = plural(len({row["accelerator"] for row in rows}), "kind")
+    said = f"E' {ratio(largest[RELATIVE])} the study's way"
+    if largest[LIKE_FOR_LIKE] is not None:
+        baseline = printable(largest["like_for_like_baseline"])
+        said += f", E {ratio(largest[LIKE_FOR_LIKE])} like for like (against {baseline})"
+    return prose(
+        f"{plural(len(rows), 'scored entry', 'scored entries')} on {kinds} of accelerator. The largest, ",
+        strong(hardware(largest)),
+        f", trains in {format_duration(largest['score_s'])}: {said}.",
+    )
+
+
+def _largest(rows: Sequence[Row]) -> Row:
+    """The entry with the most accelerators; among those the fastest."""
+    return max(rows, key=lambda row: (row["num_accelerators"], -row["score_s"]))
+
+
+def _systems_panel(workload: WorkloadFindings) -> Panels:
+    """Figure (a) of the study: one marker a spot and group, its size the number of systems that share it."""
+    rows: list[Row] = [row for row in workload.spots.iter_rows(named=True) if row["num_accelerators"]]
+    names = sorted({accelerator_name(row["accelerator"]) for row in rows}, key=str.casefold)
+    sizes = [row["num_accelerators"] for row in rows]
+    systems = plural(sum(row["num_systems"] for row in rows), "system")
+    clusters = sorted({row["cluster"] for row in rows}, key=lambda cluster: (cluster is None, cluster))
+    chart = Chart(
+        name=f"{workload.workload}-systems",
+        title="Systems by accelerator and size",
+        subtitle="a marker's area is the number of systems that share the spot",
+        alternative=f"{printable(workload.name)}: {systems} on {listed(names)}, from {count(min(sizes))} to "
+        f"{count(max(sizes))} accelerators; {SEE_TABLE}",
+        x=SIZE_AXIS,
+        y=Axis(title="", categories=tuple(names)),
+        series=tuple(_group_series(cluster, rows) for cluster in clusters),
+    )
+    return Panels(charts=(chart,), legend="K-means group")
+
+
+def _group_series(cluster: int | None, rows: list[Row]) -> Series:
+    mine = [row for row in rows if row["cluster"] == cluster]
+    return Series(
+        name="in no group" if cluster is None else f"group {cluster}",
+        mark=group_mark(cluster),
+        x=tuple(float(row["num_accelerators"]) for row in mine),
+        y=tuple(accelerator_name(row["accelerator"]) for row in mine),
+        hovers=tuple(_spot_hover(row) for row in mine),
+        weights=tuple(row["num_systems"] for row in mine),
+    )
+
+
+def _spot_hover(spot: Row) -> tuple[str, ...]:
+    named = [printable(name) for name in spot["systems"][:MOST_NAMED]]
+    rest = len(spot["systems"]) - len(named)
+    return (
+        f"{plural(spot['num_systems'], 'system')}: {hardware(spot)}",
+        *named,
+        *((f"and {rest} more",) if rest > 0 else ()),
+    )
+
+
+def _relative_chart(workload: WorkloadFindings, rows: list[Row], marks: dict[str | None, Mark]) -> Chart:
+    """Figure (b) of the study: E' of every entry."""
+    known = [row for row in rows if row[RELATIVE] is not None]
+    return Chart(
+        name=f"{workload.workload}-relative",
+        title="The study's way",
+        subtitle="one reference for all, whatever its hardware",
+        alternative=_alternative(workload, known, RELATIVE, "E'"),
+        x=SIZE_AXIS,
+        y=Axis(title="E'", is_log=True),
+        series=tuple(
+            _series(name, mark, members, RELATIVE) for name, mark, members in _by_kind(known, marks)
+        ),
+        level=Level(y=1.0, text="the reference"),
+        notes=_largest_note(known, RELATIVE),
+    )
+
+
+def _like_for_like_chart(workload: WorkloadFindings, rows: list[Row], marks: dict[str | None, Mark]) -> Chart:
+    """E of every entry; a line through the best entry of each size, a kind of accelerator."""
+    known = [row for row in rows if row[LIKE_FOR_LIKE] is not None]
+    on_curve = set(workload.curves["entry_id"])
+    series: list[Series] = []
+    for name, mark, members in _by_kind(known, marks):
+        best = [row for row in members if row["entry_id"] in on_curve]
+        others = [row for row in members if row["entry_id"] not in on_curve]
+        series.append(_series(name, mark, best, LIKE_FOR_LIKE, is_line=True))
+        if others:
+            series.append(_series(name, mark, others, LIKE_FOR_LIKE))
+    return Chart(
+        name=f"{workload.workload}-like-for-like",
+        title="Like for like",
+        subtitle="against the smallest of its kind; lines join the fastest",
+        alternative=_alternative(workload, known, LIKE_FOR_LIKE, "Like-for-like E"),
+        x=SIZE_AXIS,
+        y=Axis(title="E", starts_at_zero=True),
+        series=tuple(series),
+        level=Level(y=1.0, text="ideal scaling"),
+        notes=_largest_note(known, LIKE_FOR_LIKE),
+    )
+
+
+def _by_kind(rows: list[Row], marks: dict[str | None, Mark]) -> list[tuple[str, Mark, list[Row]]]:
+    """The rows of each accelerator with its mark, in the order of the marks."""
+    return [
+        (accelerator_name(kind), mark, members)
+        for kind, mark in marks.items()
+        if (members := [row for row in rows if row["accelerator"] == kind])
+    ]
+
+
+def _series(name: str, mark: Mark, rows: Sequence[Row], column: str, *, is_line: bool = False) -> Series:
+    return Series(
+        name=name,
+        mark=mark,
+        x=tuple(float(row["num_accelerators"]) for row in rows),
+        y=tuple(float(row[column]) for row in rows),
+        hovers=tuple(hover(row) for row in rows),
+        is_line=is_line and len(rows) > 1,
+    )
+
+
+def _largest_note(rows: list[Row], column: str) -> tuple[Note, ...]:
+    """The value at the largest size, written beside its marker."""
+    if not rows:
+        return ()
+    largest = _largest(rows)
+    value = float(largest[column])
+    return (Note(x=float(largest["num_accelerators"]), y=value, text=ratio(value)),)
+
+
+def _alternative(workload: WorkloadFindings, rows: list[Row], column: str, symbol: str) -> str:
+    """What the figure says to who cannot see it: its two ends."""
+    what = (
+        f"{symbol} of {plural(len(rows), 'entry', 'entries')} of {printable(workload.name)} by accelerators"
+    )
+    if not rows:
+        return f"{what}."
+    first = min(rows, key=lambda row: (row["num_accelerators"], row["score_s"]))
+    last = _largest(rows)
+    return (
+        f"{what}: {ratio(first[column])} at {count(first['num_accelerators'])}, {ratio(last[column])} at "
+        f"{count(last['num_accelerators'])}; {SEE_TABLE}"
+    )
+
+
+def _groups(workload: WorkloadFindings) -> tuple[Block, ...]:
+    grouping = workload.grouping
+    if grouping is None:
+        return (note("No K-means groups: ", sentence(workload.grouping_missing or "too few systems"), "."),)
+    table = Table(
+        name=f"{workload.workload}-groups",
+        caption=f"{printable(workload.name)}: K-means groups",
+        columns=(
+            Column(title="Group", is_number=True),
+            Column(title="What it is"),
+            Column(title="Entries", is_number=True),
+            Column(title="Accelerators", is_number=True),
+            Column(title="Time", is_number=True, is_wide=True),
+            Column(title="Median E'", is_number=True),
+        ),
+        rows=tuple(_group_row(group) for group in grouping.groups),
+    )
+    return (table, _how_grouped(grouping))
+
+
+def _group_row(group: Group) -> tuple[Cell, ...]:
+    low, high = group.min_accelerators, group.max_accelerators
+    sizes = count(low) if low == high else f"{count(low)}{DASH}{count(high)}"
+    times = f"{format_duration(group.min_s)} {DASH} {format_duration(group.max_s)}"
+    return (
+        Cell(text=f"{group.cluster}", key=group.cluster),
+        Cell(text=sentence(group.words), key=group.words),
+        Cell(text=count(group.num_entries), key=group.num_entries),
+        Cell(text=sizes, key=low),
+        Cell(text=times if group.min_s < group.max_s else format_duration(group.min_s), key=group.min_s),
+        Cell(text=ratio(group.median_relative_efficiency), key=group.median_relative_efficiency),
+    )
+
+
+def _how_grouped(grouping: Grouping) -> Block:
+    features = listed([sentence(feature) for feature in grouping.features])
+    tried = ", ".join(f"{k}: {ratio(value)}" for k, value in grouping.silhouettes)
+    return note(
+        f"K-means on {features}; {sentence(grouping.scaling)}. ",
+        f"k = {grouping.k}, {sentence(grouping.chosen_by)}",
+        f" (mean silhouette by k: {tried}). " if tried else ". ",
+        sentence(grouping.words),
+        f" The index compares these groups with those of {count(grouping.num_resamples)} bootstrap "
+        "resamples; 1 means the same groups every time, and "
+        f"{grouping.stability.level:.0%} of the resamples lie in that range.",
+    )
+
+
+WORKLOADS_SECTION: Final[Section[Findings]] = Section(
+    name="workloads",
+    title="How each workload scales",
+    needs=("workloads",),
+    blocks=_workloads_blocks,
+    lists_headings=True,
+)
+
+
+def _shared_blocks(findings: Findings) -> tuple[Block, ...]:
+    shared = findings.shared
+    said = prose(sentence(shared.words))
+    names = {workload.workload: printable(workload.name) for workload in findings.workloads}
+    return (said, *_systems(shared.table, names), *_families(shared.families, names))
+
+
+def _systems(systems: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
+    if systems.is_empty():
+        return ()
+    rows = _by_workload(systems.iter_rows(named=True), ("submitter", "system"))
+    columns = (
+        Column(title="System"),
+        Column(title="Size", is_number=True, meaning="accelerators"),
+        *(Column(title=name, is_number=True, meaning="E', and the rank by time") for name in names.values()),
+    )
+    table = Table(
+        name="shared-systems",
+        caption="E' of the systems in every workload, and their rank among each other by time",
+        columns=columns,
+        rows=tuple(_system_row(row, list(names)) for row in rows),
+    )
+    return (table,)
+
+
+def _families(families: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
+    """One submitter's machines of one kind, over the same sizes in every workload."""
+    if families.is_empty():
+        return ()
+    rows = _by_workload(
+        families.iter_rows(named=True), ("submitter", "accelerator", "from_accelerators", "to_accelerators")
+    )
+    columns = (
+        Column(title="Submitter"),
+        Column(title="Accelerator"),
+        Column(title=f"From {DASH} to", is_number=True, meaning="accelerators"),
+        *(Column(title=name, is_number=True, meaning="efficiency kept") for name in names.values()),
+    )
+    table = Table(
+        name="shared-families",
+        caption="Efficiency kept when one submitter's machines of one kind grow",
+        columns=columns,
+        rows=tuple(_family_row(row, list(names)) for row in rows),
+    )
+    said = prose(
+        "Same submitter, same accelerator, same sizes: what is left differs by workload alone. "
+        "1 means that nothing was lost on the way."
+    )
+    return (said, table)
+
+
+def _by_workload(rows: Iterable[Row], keys: tuple[str, ...]) -> list[dict[str, Row]]:
+    """The rows of each combination of keys, by workload."""
+    found: dict[tuple[object, ...], dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), {})[row["workload"]] = row
+    return list(found.values())
+
+
+def _system_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
+    first = next(iter(rows.values()))
+    name = entry_name(first["submitter"], first["system"])
+    return (
+        Cell(text=name, key=name, detail=accelerator_name(first["accelerator"])),
+        Cell(text=count(first["num_accelerators"]), key=first["num_accelerators"]),
+        *(_system_cell(rows.get(workload)) for workload in workloads),
+    )
+
+
+def _system_cell(row: Row | None) -> Cell:
+    if row is None:
+        return Cell(text=ABSENT)
+    return Cell(
+        text=ratio(row["relative_efficiency"]), key=row["relative_efficiency"], detail=f"#{row['rank']}"
+    )
+
+
+def _family_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
+    first = next(iter(rows.values()))
+    low, high = first["from_accelerators"], first["to_accelerators"]
+    values = [rows[workload]["efficiency"] if workload in rows else None for workload in workloads]
+    return (
+        Cell(text=printable(first["submitter"]), key=first["submitter"]),
+        Cell(text=accelerator_name(first["accelerator"]), key=first["accelerator"]),
+        Cell(text=f"{count(low)} {DASH} {count(high)}", key=high),
+        *(Cell(text=ratio(value), key=value) for value in values),
+    )
+
+
+SHARED_SECTION: Final[Section[Findings]] = Section(
+    name="shared",
+    title="The systems present everywhere",
+    needs=("workloads", "shared"),
+    blocks=_shared_blocks,
+)

@@ -1,0 +1,199 @@
+"""MLPerf Training: its rounds in order, and the spellings of its results as slugs (names.toml)."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from equipoise.errors import DataError, SpecError
+from equipoise.spec.facts import canonical, read_blocks
+
+_ROUND = re.compile(r"v(\d+)\.(\d+)")
+
+
+def round_name(name: str) -> str:
+    """A round as the data name it: `4.1`, `V4.1` and `v4.1` are one.
+
+    >>> round_name("4.1")
+    'v4.1'
+    """
+    return re.sub(r"^v?(?=\d)", "v", name.strip(), flags=re.IGNORECASE)
+
+
+def is_round(name: str) -> bool:
+    """Whether data call a round so; other campaigns have names of their own."""
+    return _ROUND.fullmatch(name) is not None
+
+
+def round_key(campaign: str) -> tuple[int, int]:
+    """What orders rounds in time: `v4.1` is (4, 1).
+
+    Raises DataError for a name that is not a round: its place in time is not known.
+
+    >>> round_key("v4.1") < round_key("v10.0")
+    True
+    """
+    found = _ROUND.fullmatch(campaign)
+    if found is None:
+        raise DataError(f"campaign {campaign!r} is not a round; expected a name such as 'v4.1'")
+    return int(found[1]), int(found[2])
+
+
+def round_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
+    """A key: rounds in the order of their numbers, v10.0 after v9.0; then other campaigns by name.
+
+    >>> sorted(["v10.0", "mine", "v9.0"], key=round_order)
+    ['v9.0', 'v10.0', 'mine']
+    """
+    name = name or ""
+    return not is_round(name), round_key(name) if is_round(name) else (), name
+
+
+NAMES_FILE = Path(__file__).with_name("names.toml")
+EDIT = "src/equipoise/spec/names.toml"
+
+_NAME_KEYS = frozenset({"title", "aliases", "runtime"})
+_NOISE_KEYS = frozenset({"words"})
+
+# The longest list of frameworks in the results so far has 113 characters; what is far longer is no such list.
+MAX_CHARS = 2_000
+
+_ADDRESS = re.compile(r"\w+://[^\s,;]+")
+# "branch: develop", "commit hash = faf9db5", "commitID: 108aeb2": which source, not which framework.
+_REVISION = re.compile(r"\b(?:branch|commit\s*(?:id|hash)?)\b\s*[:=]?\s*[\w./-]+", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\s,;:/+&()|_\-]+")
+_VERSION = re.compile(r"v?\d[\w.]*|git[0-9a-f]+|[0-9a-f]{7,40}", re.IGNORECASE)
+_VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkName:
+    """What a raw text about frameworks says: slugs joined by +, or None; and the words nobody knows."""
+
+    slug: str | None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """names.toml, read: canonical spelling to slug for each kind."""
+
+    availability: MappingProxyType[str, str]
+    division: MappingProxyType[str, str]
+    framework: MappingProxyType[str, str]
+    runtimes: frozenset[str]
+    noise: frozenset[str]
+
+    @property
+    def longest_framework_words(self) -> int:
+        """Words in the longest framework alias."""
+        return max(len(alias.split()) for alias in self.framework)
+
+
+def availability_slug(raw: str) -> str | None:
+    """`available_onprem`, `available_cloud`, `preview` or `research`; None when the table does not have it.
+
+    >>> availability_slug("Available on-premise"), availability_slug("soon")
+    ('available_onprem', None)
+    """
+    return _names().availability.get(canonical(raw))
+
+
+def division_slug(raw: str) -> str | None:
+    """`closed` or `open`; None when the table does not have it.
+
+    >>> division_slug("close")
+    'closed'
+    """
+    return _names().division.get(canonical(raw))
+
+
+def framework_slug(raw: str) -> str | None:
+    """The frameworks a text names, in its order, joined by +; None when it names none or a word is unknown.
+
+    >>> framework_slug("NGC Pytorch 24.09, NGC HugeCTR 24.09, NVIDIA Nemo 24.09")
+    'pytorch+hugectr+nemo'
+    """
+    return framework_name(raw).slug
+
+
+def framework_name(raw: str) -> FrameworkName:
+    """The frameworks a text names, and the words in it that the table does not have.
+
+    A name with unknown words has no slug: it is kept raw and reported.
+
+    >>> framework_name("PyTorch 2.6.0, Frobnicator 3").unknown
+    ('frobnicator',)
+    """
+    if len(raw) > MAX_CHARS:
+        return FrameworkName(slug=None, unknown=(f"{raw[:40]}... ({len(raw):,} characters)",))
+    names = _names()
+    words = _words(raw)
+    found: list[str] = []
+    unknown: list[str] = []
+    at = 0
+    while at < len(words):
+        length, slug = _longest(words, at, names)
+        if slug is not None:
+            found.append(slug)
+        elif words[at] not in names.noise:
+            unknown.append(words[at])
+        at += length
+    named = dict.fromkeys(found)
+    if any(slug not in names.runtimes for slug in named):
+        named = {slug: None for slug in named if slug not in names.runtimes}
+    slug = "+".join(named) if named and not unknown else None
+    return FrameworkName(slug=slug, unknown=tuple(dict.fromkeys(unknown)))
+
+
+def _words(raw: str) -> list[str]:
+    """The words of a text without addresses, revisions and versions, in lower case."""
+    text = _REVISION.sub(" ", _ADDRESS.sub(" ", raw))
+    words = []
+    for piece in _SEPARATORS.split(text):
+        if piece and not _VERSION.fullmatch(piece):
+            word = canonical(_VERSION_BEHIND.sub("", piece))
+            words.extend(word.split())
+    return words
+
+
+def _longest(words: list[str], at: int, names: _Names) -> tuple[int, str | None]:
+    """The longest alias that starts at a word: how many words it takes, what it means; (1, None) for none."""
+    for length in range(min(names.longest_framework_words, len(words) - at), 0, -1):
+        slug = names.framework.get(" ".join(words[at : at + length]))
+        if slug is not None:
+            return length, slug
+    return 1, None
+
+
+@cache
+def _names() -> _Names:
+    """names.toml, read once.
+
+    Raises SpecError with file and line if it is not such a table.
+    """
+    tables: dict[str, dict[str, str]] = {"availability": {}, "division": {}, "framework": {}}
+    runtimes = set()
+    noise: set[str] = set()
+    for block in read_blocks(NAMES_FILE, frozenset({*tables, "noise"})):
+        if block.kind == "noise":
+            block.check_keys(_NOISE_KEYS)
+            noise |= {canonical(word) for word in block.texts("words")}
+            continue
+        block.check_keys(_NAME_KEYS)
+        for spelling in (block.slug, *block.texts("aliases")):
+            owner = tables[block.kind].setdefault(canonical(spelling), block.slug)
+            if owner != block.slug:
+                raise SpecError(
+                    f"{block.where}: the name {spelling!r} already belongs to {owner}; keep it in one place"
+                )
+        if block.fields.get("runtime") is True:
+            runtimes.add(block.slug)
+    return _Names(
+        availability=MappingProxyType(tables["availability"]),
+        division=MappingProxyType(tables["division"]),
+        framework=MappingProxyType(tables["framework"]),
+        runtimes=frozenset(runtimes),
+        noise=frozenset(noise),
+    )

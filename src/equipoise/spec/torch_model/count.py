@@ -1,0 +1,347 @@
+"""What a count of a torch model states.
+
+FLOP, parameters, gradient buckets, and its sizes if it is a transformer. No torch.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from equipoise.errors import SpecError
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
+from equipoise.units import MIB
+
+LayerFigure: TypeAlias = Literal[
+    "params", "forward_flop", "backward_flop", "activation_bytes", "moved_bytes", "num_kernels"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCount:
+    """What one module does itself, its submodules not counted.
+
+    name: as in `named_modules`; "" is the model itself, "(loss)" the loss.
+    params: weights the module holds itself; a tied weight belongs to the first module that has it.
+    activation_bytes: kept for the backward pass and first kept here.
+    moved_bytes: read and written by operations without matrix products, both passes.
+    num_kernels: operations that write memory, both passes.
+    matrices: rows and columns of its weights that are matrices.
+    """
+
+    name: str
+    kind: str
+    params: int
+    trainable_params: int
+    forward_flop: int
+    backward_flop: int
+    activation_bytes: int
+    moved_bytes: int
+    num_kernels: int
+    matrices: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """One call of attention on the way forward; key and value have kv_heads, shared by groups of heads."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    num_queries: int
+    num_keys: int
+    is_causal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientBucket:
+    """Gradients that data parallel training reduces in one call.
+
+    ready_fraction: share of the FLOP of the backward pass done when the last of them exists, 0..1.
+    """
+
+    grad_bytes: int
+    num_tensors: int
+    ready_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A place where the forward pass could be cut in two, between one module's work and the next's.
+
+    flop_fraction: share of the FLOP of the forward pass before the cut, 0..1.
+    boundary_bytes: results of the batch computed before the cut and still needed after it.
+    """
+
+    after: str
+    flop_fraction: float
+    boundary_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What one training step of a model on one example batch asks for, the optimizer not counted.
+
+    value_bytes: of a number in the dtype that most weights have.
+    params_by_dtype: pairs of dtype and number of weights, e.g. ("bfloat16", 8030261248).
+    backward_flop: includes recompute_flop, what activation checkpoints compute again.
+    activation_bytes: kept from the forward for the backward pass, each storage once, weights not counted.
+    fixed_activation_bytes: the part of them made without the batch, such as masks and tables.
+    peak_bytes: most bytes alive at once in both passes, gradients included; weights, buffers, batch are not.
+    uncounted: operations that are not torch's own and have no FLOP formula; their FLOP are missing.
+    unused_params: trainable weights that got no gradient; data parallel training stops at them unless told.
+    """
+
+    num_samples: int
+    params: int
+    trainable_params: int
+    buffer_bytes: int
+    value_bytes: int
+    params_by_dtype: tuple[tuple[str, int], ...]
+    forward_flop: int
+    backward_flop: int
+    recompute_flop: int
+    activation_bytes: int
+    fixed_activation_bytes: int
+    peak_bytes: int
+    moved_bytes: int
+    num_forward_kernels: int
+    num_backward_kernels: int
+    layers: tuple[LayerCount, ...]
+    attention: tuple[AttentionShape, ...]
+    cuts: tuple[Cut, ...]
+    buckets: tuple[GradientBucket, ...]
+    unused_params: tuple[str, ...]
+    uncounted: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a batch without samples."""
+        if self.num_samples < 1:
+            raise SpecError(f"counted: num_samples={self.num_samples}; expected a batch of at least 1")
+
+    @property
+    def forward_flop_per_sample(self) -> float:
+        """FLOP of one sample's way forward."""
+        return self.forward_flop / self.num_samples
+
+    @property
+    def train_flop_per_sample(self) -> float:
+        """FLOP of one sample's way forward and backward, nothing computed twice."""
+        return (self.forward_flop + self.backward_flop - self.recompute_flop) / self.num_samples
+
+    @property
+    def activation_bytes_per_sample(self) -> float:
+        """Bytes kept for the backward pass by each further sample."""
+        return (self.activation_bytes - self.fixed_activation_bytes) / self.num_samples
+
+    @property
+    def narrowest_cut(self) -> Cut | None:
+        """The cut that fewest bytes cross, with a tenth of the FLOP or more on either side; None if none."""
+        return min(self._inner_cuts(), key=lambda cut: cut.boundary_bytes, default=None)
+
+    @property
+    def stage_cut(self) -> Cut | None:
+        """The widest cut that stages of a pipeline need; None where no cut leaves a tenth on either side.
+
+        Wherever balance asks for a cut, the narrowest within a twentieth of the FLOP is taken.
+        """
+        places = (tenth / 10 for tenth in range(1, 10))
+        near = (
+            [cut for cut in self._inner_cuts() if abs(cut.flop_fraction - place) <= 0.05]  # noqa: PLR2004 - as said
+            for place in places
+        )
+        narrowest = (min(cuts, key=lambda cut: cut.boundary_bytes) for cuts in near if cuts)
+        return max(narrowest, key=lambda cut: cut.boundary_bytes, default=None)
+
+    def largest_layers(self, by: LayerFigure, num_layers: int = 10) -> tuple[LayerCount, ...]:
+        """The layers with the largest figure of a kind, largest first; those with none of it are left out."""
+        ordered = sorted(self.layers, key=lambda layer: -int(getattr(layer, by)))
+        return tuple(layer for layer in ordered[:num_layers] if getattr(layer, by))
+
+    def workload(self, slug: str, title: str) -> Workload:
+        """The workload of this model: its sizes where it is a plain transformer, and its figures a sample.
+
+        A transformer that embeds a vocabulary is of the area language; of no other can a count tell the area.
+        Activations and cuts are given as for 2 bytes a value, as every workload's are.
+        """
+        model = transformer_sizes(self)
+        per_value = 2 / self.value_bytes
+        stage = self.stage_cut
+        rank = adapter_rank(self)
+        return Workload(
+            slug=slug,
+            title=title,
+            area="own" if model is None or not embeds(self, model.vocabulary) else "language",
+            source="counted on the model itself",
+            params=float(self.params),
+            transformer=model,
+            sequence_tokens=None if model is None else self.attention[0].num_queries,
+            forward_flop_per_sample=self.forward_flop_per_sample,
+            backward_flop_per_sample=self.train_flop_per_sample - self.forward_flop_per_sample,
+            activation_bytes_per_sample=self.activation_bytes_per_sample * per_value,
+            boundary_bytes_per_sample=None
+            if stage is None
+            else stage.boundary_bytes / self.num_samples * per_value,
+            layers=sum(1 for layer in self.layers if layer.forward_flop),
+            trained="full" if rank is None else "lora",
+            lora_rank=rank,
+        )
+
+    def _inner_cuts(self) -> tuple[Cut, ...]:
+        """Cuts with a tenth of the FLOP on both sides; stages of a pipeline hold less if there are many."""
+        return tuple(cut for cut in self.cuts if 0.1 <= cut.flop_fraction <= 0.9)  # noqa: PLR2004 - as said
+
+
+# A guess is taken only if weights and FLOP that follow from it are those counted, to this share of them.
+TOLERANCE = 0.03
+
+
+def transformer_sizes(counted: "Counted") -> Transformer | None:
+    """The sizes of the transformer that a model is; None where it is none, or none that sizes say all of.
+
+    Every attention must be alike, among the tokens of one sequence, and one to a layer. The hidden size is
+    the one that most matrices share; the feed-forward width is what two or three matrices a layer have.
+    """
+    attention = set(counted.attention)
+    matrices = [each for layer in counted.layers for each in layer.matrices]
+    if len(attention) != 1 or not matrices:
+        return None
+    shape = attention.pop()
+    if shape.num_queries != shape.num_keys:
+        return None
+    hidden = Counter(side for pair in matrices for side in set(pair)).most_common(1)[0][0]
+    partners = Counter(
+        rows if columns == hidden else columns for rows, columns in matrices if hidden in {rows, columns}
+    )
+    layers = len(counted.attention)
+    ffn = _feed_forward(partners, layers, shape.head_size * shape.heads)
+    if ffn is None:
+        return None
+    vocabulary = max((side for side, number in partners.items() if number < layers), default=1)
+    tables = [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
+    positions = sum(rows for rows, columns in tables if columns == hidden and rows != vocabulary)
+    for kv_heads in _kv_heads(shape, partners, layers):
+        try:
+            found = Transformer(
+                layers=layers,
+                hidden=hidden,
+                heads=shape.heads,
+                kv_heads=kv_heads,
+                head_size=shape.head_size,
+                ffn_hidden=ffn[0],
+                gated=ffn[1],
+                vocabulary=vocabulary,
+                tied_embeddings=partners[vocabulary] == 1,
+                causal=shape.is_causal,
+                position_embeddings=positions,
+            )
+        except SpecError:
+            continue
+        if _agrees(found, counted, shape.num_queries):
+            return found
+    return None
+
+
+def adapter_rank(counted: "Counted") -> int | None:
+    """The rank of the adapters that are trained in place of the weights; None where most weights are trained.
+
+    Assumes an adapter is a pair of matrices with the rank between them (Hu et al. 2021).
+    """
+    if counted.trainable_params * 2 > counted.params:
+        return None
+    sides = Counter(
+        min(pair) for layer in counted.layers if layer.trainable_params for pair in layer.matrices
+    )
+    if not sides:
+        return None
+    rank, number = sides.most_common(1)[0]
+    return rank if number > 1 else None
+
+
+def embeds(counted: "Counted", vocabulary: int) -> bool:
+    """Whether a table of so many rows turns tokens into vectors."""
+    tables = [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
+    return any(rows == vocabulary for rows, _ in tables)
+
+
+def _kv_heads(shape: "AttentionShape", partners: Counter[int], layers: int) -> Iterator[int]:
+    """How many heads keys and values may have: as attention got them, or before they were repeated for it."""
+    yield shape.kv_heads
+    for kv_heads in range(shape.kv_heads - 1, 0, -1):
+        if partners[kv_heads * shape.head_size] >= layers:
+            yield kv_heads
+
+
+def _feed_forward(partners: Counter[int], layers: int, attended: int) -> tuple[int, bool] | None:
+    """The width of the feed-forward blocks and whether they are gated, the widest first."""
+    for width in sorted(partners, reverse=True):
+        number = partners[width]
+        if width == attended:
+            continue
+        if number in {2 * layers, 3 * layers}:
+            return width, number == 3 * layers
+        if number == layers and partners[2 * width] == layers:
+            return width, True  # gate and up in one matrix
+    return None
+
+
+def _agrees(found: Transformer, counted: "Counted", sequence: int) -> bool:
+    """Whether the sizes give the weights and the FLOP that were counted, adapters and all."""
+    flop = sequence * found.forward_flop_per_token(sequence)
+    return (
+        abs(found.params / counted.params - 1) <= TOLERANCE
+        and abs(flop / counted.forward_flop_per_sample - 1) <= TOLERANCE
+    )
+
+
+FIRST_BUCKET_BYTES = MIB
+BUCKET_BYTES = 25 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """The gradient of one weight, in the order in which they come to exist."""
+
+    grad_bytes: int
+    dtype: str
+    ready_fraction: float
+
+
+def gradient_buckets(
+    gradients: Iterable[Gradient],
+    *,
+    first_bytes: float = FIRST_BUCKET_BYTES,
+    bucket_bytes: float = BUCKET_BYTES,
+) -> tuple[GradientBucket, ...]:
+    """The buckets that DistributedDataParallel forms after its first step, in the order they fill.
+
+    Each dtype fills its own; one that has reached its limit is closed, so a large weight may overfill it.
+    first_bytes, bucket_bytes: the limit of the first of a dtype, and of the others; torch's own by default.
+    Source: torch.distributed, compute_bucket_assignment_by_size; Li et al. 2020, section 4.2.
+
+    >>> one = Gradient(grad_bytes=20 * 2**20, dtype="float32", ready_fraction=0.5)
+    >>> [(bucket.grad_bytes // 2**20, bucket.num_tensors) for bucket in gradient_buckets([one] * 4)]
+    [(20, 1), (40, 2), (20, 1)]
+    """
+    open_buckets: dict[str, list[Gradient]] = {}
+    started: set[str] = set()
+    closed: list[list[Gradient]] = []
+    for gradient in gradients:
+        bucket = open_buckets.setdefault(gradient.dtype, [])
+        bucket.append(gradient)
+        limit_bytes = bucket_bytes if gradient.dtype in started else first_bytes
+        if sum(item.grad_bytes for item in bucket) >= limit_bytes:
+            closed.append(open_buckets.pop(gradient.dtype))
+            started.add(gradient.dtype)
+    closed += open_buckets.values()
+    return tuple(sorted((_bucket(items) for items in closed), key=lambda bucket: bucket.ready_fraction))
+
+
+def _bucket(gradients: list[Gradient]) -> GradientBucket:
+    """The bucket that holds these gradients."""
+    return GradientBucket(
+        grad_bytes=sum(gradient.grad_bytes for gradient in gradients),
+        num_tensors=len(gradients),
+        ready_fraction=max(gradient.ready_fraction for gradient in gradients),
+    )

@@ -1,0 +1,166 @@
+"""The pages Study, Compare and Accuracy: published results, and how wrong every kind of answer was."""
+
+from contextlib import suppress
+from typing import Final
+
+import polars as pl
+
+from equipoise.decide.ledger import ledger_path
+from equipoise.report.format import entry_name, plural, printable, workload_name
+from equipoise.report.pages.accuracy import ACCURACY
+from equipoise.report.pages.comparison import COMPARED
+from equipoise.report.pages.study import STUDY
+from equipoise.report.pages.study.entries import hardware
+from equipoise.spec.mlperf import round_name
+from equipoise.study import accuracy, compared
+from equipoise.study import study as studied
+from equipoise.units import format_duration
+from equipoise.web.address import MOST_SYSTEMS, AskedCompare, AskedNothing, AskedStudy
+from equipoise.web.answers import Answer, shown
+from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
+from equipoise.web.screen import Screen
+from equipoise.web.sources import Sources
+
+
+def round_choices(sources: Sources) -> tuple[Choice, ...]:
+    """The rounds that can be studied, each with its workloads."""
+    return tuple(
+        Choice(value=name, label=printable(name), holds=tuple(workloads))
+        for name, workloads in sources.studied.items()
+    )
+
+
+def _study_fields(given: Given, sources: Sources) -> tuple[Control, ...]:
+    named = round_name(first(given, "round"))
+    chosen = named if named in sources.studied else sources.default_round
+    return (
+        Select(
+            name="round",
+            label="Round of MLPerf Training",
+            choices=round_choices(sources),
+            value=chosen,
+            clears=("workload",),
+        ),
+        Checks(
+            name="workload",
+            label="Workloads",
+            choices=tuple(
+                Choice(value=slug, label=f"{workload_name(slug)}, {plural(number, 'entry', 'entries')}")
+                for slug, number in sources.studied.get(chosen, {}).items()
+            ),
+            values=frozenset(given.get("workload", ())),
+            hint="None chosen: those of the published study in its round, else all.",
+        ),
+    )
+
+
+def _study_answer(asked: AskedStudy, sources: Sources) -> Answer:
+    found = studied(
+        asked.round,
+        asked.workload,
+        data=sources.data,
+        also=sources.also,
+        catalogue=sources.catalogue,
+    )
+    return shown(STUDY, found)
+
+
+STUDY_SCREEN: Final = Screen(
+    path="/study",
+    title="Study",
+    about="how training scales in a round",
+    verb="Study",
+    fields=_study_fields,
+    answer=_study_answer,
+    depends=("workload",),
+)
+
+
+def _compare_fields(given: Given, sources: Sources) -> tuple[Control, ...]:
+    named = round_name(first(given, "round"))
+    chosen = named if named in sources.studied else sources.default_round
+    workloads = sources.studied.get(chosen, {})
+    named = first(given, "workload")
+    workload = named if named in workloads else next(iter(workloads), "")
+    return (
+        Select(
+            name="round",
+            label="Round of MLPerf Training",
+            choices=round_choices(sources),
+            value=chosen,
+            clears=("workload", "entry"),
+        ),
+        Select(
+            name="workload",
+            label="Workload",
+            choices=tuple(Choice(value=slug, label=workload_name(slug)) for slug in workloads),
+            value=workload,
+            clears=("entry",),
+        ),
+        Checks(
+            name="entry",
+            label="Systems",
+            choices=_entries(sources, chosen, workload),
+            values=frozenset(given.get("entry", ())),
+            hint=f"At most {MOST_SYSTEMS}. None chosen: those for speed, for efficiency, and in between.",
+        ),
+    )
+
+
+def _entries(sources: Sources, round_: str, workload: str) -> tuple[Choice, ...]:
+    rows = sources.scored.filter((pl.col("campaign") == round_) & (pl.col("workload") == workload))
+    return tuple(
+        Choice(
+            value=row["entry_id"],
+            label=f"{hardware(row)}, {entry_name(row['submitter'], row['system'])}, "
+            f"{format_duration(row['score_s'])}",
+        )
+        for row in rows.sort("num_accelerators", "score_s", "entry_id").iter_rows(named=True)
+    )
+
+
+def _compare_answer(asked: AskedCompare, sources: Sources) -> Answer:
+    usual = sources.studied.get(round_name(asked.round) if asked.round else sources.default_round, {})
+    found = compared(
+        asked.round,
+        asked.workload or next(iter(usual), None),
+        asked.entry,
+        data=sources.data,
+        also=sources.also,
+        catalogue=sources.catalogue,
+    )
+    return shown(COMPARED, found)
+
+
+COMPARE_SCREEN: Final = Screen(
+    path="/compare",
+    title="Compare",
+    about="systems of a round side by side",
+    verb="Compare",
+    fields=_compare_fields,
+    answer=_compare_answer,
+    depends=("workload", "entry"),
+)
+
+
+def _stamp(_: AskedNothing, __: Sources) -> str:
+    """The ledger grows while the dashboard runs."""
+    with suppress(OSError):
+        found = ledger_path().stat()
+        return f"{found.st_mtime_ns}:{found.st_size}"
+    return ""
+
+
+def _accuracy_answer(_: AskedNothing, __: Sources) -> Answer:
+    return shown(ACCURACY, accuracy())
+
+
+ACCURACY_SCREEN: Final = Screen(
+    path="/accuracy",
+    title="Accuracy",
+    about="how wrong answers were",
+    verb="Show",
+    fields=lambda _, __: (),
+    answer=_accuracy_answer,
+    stamp=_stamp,
+)

@@ -1,0 +1,535 @@
+"""Published measurements: units by hand, words of tables, one execution once, whatever a file may hold."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.calibration.published.executions import chosen, joined, read_executions
+from equipoise.calibration.published.models import collective_of, known_workload, model_of
+from equipoise.calibration.published.quantities import count_in, quantity
+from equipoise.calibration.published.rows import read_rows
+from equipoise.calibration.published.strategies import knobs
+from equipoise.errors import DataError, UsageError
+from equipoise.runs.readers.cells import Row
+
+GPT = {
+    "workload": "GPT",
+    "layers": "24",
+    "hidden": "1024",
+    "heads": "16",
+    "hardware": "DGX A100",
+    "n_gpus": "8",
+    "tp": "2",
+    "pp": "2",
+    "precision": "fp16",
+    "global_batch": "64",
+    "micro_batch": "4",
+    "seq": "1024",
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    """A function that reads rows, each GPT's with some cells changed, as one file."""
+
+    def reader(*changes):
+        rows = [GPT | {"measured": "1", "unit": "s/iteration"} | change for change in changes]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        lines = [",".join(columns)]
+        lines += [",".join(f'"{row.get(name, "")}"' for name in columns) for row in rows]
+        path = tmp_path / "rows.csv"
+        path.write_text("\n".join(lines) + "\n")
+        return read_rows([path])
+
+    return reader
+
+
+# 8 accelerators, 64 samples of 1,024 tokens: 65,536 tokens a step.
+GPT_FLOP = 96 * 64 * 1024 * 24 * 1024**2 * (1 + 1024 / (6 * 1024) + 50_257 / (16 * 24 * 1024))
+
+
+@pytest.mark.parametrize(
+    ("measured", "unit", "seconds"),
+    [
+        ("250", "ms/iteration", 0.25),
+        ("1.5", "s/iteration", 1.5),
+        ("1.5", "sec/step", 1.5),
+        ("4", "iterations/s", 0.25),
+        ("8192", "tokens/s/GPU", 1.0),
+        ("65536", "tokens/s", 1.0),
+        ("65.536", "ktokens/s", 1.0),
+        ("32", "samples/s", 2.0),
+        ("32", "img/s total", 2.0),
+        ("32", "sequences/sec", 2.0),
+        ("4", "samples/s/GPU", 2.0),
+        ("1,920", "samples/min", 2.0),
+        # 300 billion tokens are 4,577,636.7 steps; a step of 1 s takes 52.98 days.
+        ("52.98191", "days for 300B tokens", 1.0),
+        # Narayanan et al. 2021, eq. 3; written into the unit by those who wrote the table.
+        (f"{GPT_FLOP / 8 / 1e12:.9f}", "TFLOP/s/GPU (incl. recompute flops: 96BslLh^2(1+s/6h+V/16Lh))", 1.0),
+        (f"{GPT_FLOP / 1e15:.9f}", "PFLOP/s total", 1.0),
+    ],
+)
+def test_units_become_seconds_a_step(read, measured, unit, seconds):
+    row = read({"measured": measured, "unit": unit, "recompute": "full"})[0]
+    assert row.reason is None
+    assert row.kind == "step"
+    assert row.seconds == pytest.approx(seconds, rel=1e-6)
+    assert row.conversion.figure(row.seconds) == pytest.approx(row.measured, rel=1e-12)
+
+
+def test_model_flop_leave_out_recomputation_and_masked_scores(read):
+    # Three times the way forward: 2 FLOP a weight of 12 h^2 a layer and of the logits, and 4 h a key, of which a
+    # query of 1,024 meets 512.5 on average.
+    forward = 24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 50_257 * 1024
+    per_gpu = 3 * forward * 65_536 / 8 / 1e12
+    row = read({"measured": f"{per_gpu:.9f}", "unit": "model TFLOP/s/GPU", "recompute": "full"})[0]
+    assert row.seconds == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_share_of_the_peak_is_of_the_accelerator_that_is_named(read):
+    # A100: 312 TFLOP/s dense in fp16, NVIDIA's datasheet; shares of the peak count every query with every key.
+    forward = 24 * (24 * 1024**2 + 4 * 1024 * 1024) + 2 * 50_257 * 1024
+    row = read({"measured": "50", "unit": "% MFU", "hardware": "A100-SXM4-80GB"})[0]
+    assert row.seconds == pytest.approx(3 * forward * 65_536 / 8 / (0.5 * 312e12), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("iteration time (ms)", "ms/iteration"),
+        ("average step time in s", "s/iteration"),
+        ("time per iteration (ms)", "ms/iteration"),
+        ("Throughput (tokens/s/GPU)", "tokens/s/GPU"),
+        ("tokens/GPU/s", "tokens/s/GPU"),
+        ("TGS", "tokens/s/GPU"),
+        ("TPS", "tokens/s"),
+        ("images per second", "img/s"),
+        ("samples/sec (total)", "samples/s"),
+        ("TFLOPS per device", "TFLOP/s/GPU"),
+        ("TFLOPs/s/GPU", "TFLOP/s/GPU"),
+        ("PFLOP/s (aggregate)", "PFLOP/s total"),
+        ("MFU (%)", "% MFU"),
+        ("model flops utilization (%)", "% MFU"),
+        ("latency (us)", "us"),
+    ],
+)
+def test_one_unit_has_many_spellings(one, other):
+    assert quantity(one) == quantity(other)
+
+
+@pytest.mark.parametrize(
+    ("workload", "measured", "unit", "seconds"),
+    [
+        # nccl-tests, PERFORMANCE.md: busbw = bytes / time x 2 (n - 1) / n; 8 ranks, 1 GB.
+        ("nccl-tests all_reduce", "175", "busbw GB/s", 0.01),
+        ("nccl-tests all_gather", "87.5", "busbw GB/s", 0.01),
+        ("nccl-tests broadcast", "100", "busbw GB/s", 0.01),
+        ("nccl-tests all_reduce", "100", "algbw GB/s", 0.01),
+        ("nccl-tests all_reduce", "800", "algbw Gb/s", 0.01),
+        ("nccl-tests all_reduce", "10000", "us", 0.01),
+    ],
+)
+def test_units_of_collectives(read, workload, measured, unit, seconds):
+    row = read({"workload": workload, "measured": measured, "unit": unit, "global_batch": "1000000000"})[0]
+    assert row.kind == "collective"
+    assert row.payload_bytes == 1e9
+    assert row.seconds == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"unit": "furlongs"}, "'furlongs' is not known"),
+        ({"unit": "s/epoch"}, "is not known"),
+        ({"measured": "fast"}, "column measured: found 'fast'; expected a number above 0"),
+        ({"measured": "-1"}, "column measured"),
+        ({"measured": "nan"}, "column measured: empty"),
+        ({"measured": "1e999"}, "column measured"),
+        ({"measured": ""}, "column measured: empty"),
+        ({"memory_gib": "1e-300"}, "column memory_gib: found '1e-300'; expected 0.001 to 1e+06 GiB"),
+        ({"n_gpus": "7.5"}, "column n_gpus: found '7.5'; expected a whole number"),
+        ({"n_gpus": "6"}, "tp x pp x cp = 4 does not divide n_gpus = 6"),
+        ({"dp": "4"}, "dp x tp x pp x cp = 16, n_gpus = 8"),
+        ({"tp": "99999999999999999999"}, "column tp"),
+        ({"heads": "7"}, "column heads: found '7'; expected a divisor of hidden=1024"),
+        ({"layers": ""}, "layers=None"),
+        ({"layers": "", "hidden": "", "heads": ""}, "the catalogue does not know the name"),
+        ({"global_batch": ""}, "a pipeline of pp=2 needs the number of micro-batches"),
+        ({"global_batch": "", "micro_batch": ""}, "both empty"),
+        ({"global_batch": "63"}, "global_batch_samples=63 is no multiple"),
+        ({"precision": "posit8"}, "column precision: 'posit8' is not known"),
+        ({"recompute": "sometimes"}, "column recompute: 'sometimes' is not known"),
+        ({"parallel_config": "ZeRO-9"}, "ZeRO stage '9'"),
+        ({"unit": "TFLOP/s"}, "one accelerator or of all"),
+        ({"unit": "% MFU", "hardware": "abacus"}, "no peak of this accelerator is known"),
+        ({"unit": "% scaling efficiency"}, "share of perfect scaling"),
+        ({"workload": "max achievable matmul", "unit": "TFLOP/s"}, "matrix products alone"),
+        ({"workload": "all_reduce", "unit": "busbw GB/s", "global_batch": ""}, "bytes of the message"),
+        ({"workload": "all_reduce", "unit": "busbw GB/s", "measured": "0.01"}, "mostly rounding"),
+        ({"measured": "1e-12", "unit": "us"}, "expected 1e-08 to 1e+08 s"),
+        ({"workload": "all_reduce", "unit": "busbw GB/s", "n_gpus": "1"}, "needs two ranks"),
+    ],
+)
+def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
+    rows = read(change, {})
+    assert reason in rows[0].reason
+    assert rows[0].seconds is None
+    assert [row.row for row in rows] == [1, 2]
+    assert rows[1].seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("ZeRO-3", {"zero_stage": 3}),
+        ("FSDP(ZeRO-2-like)+TP+PP+CP; batch/DP=32", {"zero_stage": 2}),
+        ("FSDP2+compile", {"zero_stage": 3, "implementation": "compiled"}),
+        ("FSDP2 eager", {"zero_stage": 3, "implementation": "eager"}),
+        ("FSDP2+AsyncTP", {"tp_overlap": True, "splits_sequences": True}),
+        ("FSDP2+TP vanilla", {"tp_overlap": False, "splits_sequences": True}),
+        ("VP=4;release=26.08 NeMo Container;FSDP=0", {"zero_stage": 1, "interleave": 4}),
+        (
+            "VP=n/a;release=26.04 NeMo Container;FSDP=64",
+            {"zero_stage": 3, "shard_group": 64, "interleave": 1},
+        ),
+        ("interleave=3;seqpar=yes", {"interleave": 3, "splits_sequences": True}),
+        ("interleave=1;seqpar=no", {"interleave": 1, "splits_sequences": False}),
+        ("1F1B no interleaving", {"is_interleaved": False}),
+        ("interleaved 1F1B where PP>1; scatter/gather", {"is_interleaved": True, "interleave": None}),
+        ("DDP/Horovod;accum=64 and 32", {"zero_stage": 0, "num_accumulated": "64 and 32"}),
+        ("DeepSpeed 3D", {"zero_stage": 0, "is_interleaved": False}),
+        ("distributed optimizer", {"zero_stage": 1}),
+        ("LoRA + FSDP", {"trained": "lora", "zero_stage": 3}),
+        ("QLoRA", {"trained": "qlora"}),
+        ("reversedzero-3x", {"zero_stage": 0}),
+    ],
+)
+def test_words_of_a_configuration(config, expected):
+    found = knobs(config, "bf16", "")
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("float16", "fp16"),
+        ("fp16 mixed", "fp16"),
+        ("fp16 (not stated in file)", "fp16"),
+        ("mixed", "fp16"),
+        ("bf16 mixed", "bf16"),
+        ("BF16", "bf16"),
+        ("FP32", "fp32"),
+        ("TF32", "tf32"),
+        ("FP8", "fp8"),
+        ("fp8 linear", "fp8"),
+        ("fp8 tensorwise", "fp8"),
+        ("fp8 rowwise", "fp8_rowwise"),
+        ("MXFP8", "mxfp8"),
+        ("NVFP4", "fp4"),
+    ],
+)
+def test_words_of_precision(text, precision):
+    assert knobs("", text, "").precision == precision
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute"),
+    [
+        ("", "none"),
+        ("none", "none"),
+        ("no", "none"),
+        ("full", "full"),
+        ("full (use_checkpoint=true in config/validation)", "full"),
+        ("selective", "selective"),
+        ("per-op selective", "selective"),
+        ("selective (default toml)", "selective"),
+    ],
+)
+def test_words_of_recomputation(text, recompute):
+    assert knobs("", "bf16", text).recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("text", "precision", "samples"),
+    [
+        ("32", "FP32", 32),
+        ("1,048,576", "TF32", 1_048_576),
+        ("24,576", "mixed", 24_576),
+        ("64k", "TF32", 65_536),
+        ("126 and 256", "FP32", 126),
+        ("126 and 256", "mixed", 256),
+        ("16  and 32", "TF32", 16),
+        ("8 : 16", "mixed", 16),
+        ("100, 200", "FP32", 100),
+        ("128 (FP32) / 256 (AMP)", "FP32", 128),
+        ("128 (FP32) / 256 (AMP)", "mixed", 256),
+        ("1 and 2 and 3", "mixed", None),
+        ("many", "mixed", None),
+    ],
+)
+def test_a_batch_of_two_precisions_is_that_of_the_row(text, precision, samples):
+    assert count_in(text, precision) == samples
+
+
+def test_axes_that_are_not_stated_follow_from_the_accelerators(read):
+    strategy = read({"n_gpus": "16"})[0].strategy
+    assert (strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep) == (4, 2, 2, 1, 1)
+    assert strategy.num_microbatches == 4
+
+
+def test_axes_may_stand_in_words_where_their_columns_are_empty(read):
+    strategy = read({"tp": "", "pp": "", "parallel_config": "TP=2 pp4, Interleaved1F1B", "n_gpus": "16"})[
+        0
+    ].strategy
+    assert (strategy.tp, strategy.pp, strategy.dp, strategy.interleave) == (2, 4, 2, 2)
+    strategy = read({"tp": "1", "pp": "1", "parallel_config": "TP=2"})[0].strategy  # the column stands above
+    assert strategy.tp == 1
+
+
+def test_a_batch_that_is_not_stated_is_said_to_be_assumed(read):
+    whole = read({"pp": "1", "global_batch": ""})[0]
+    assert (whole.strategy.global_batch_samples, whole.notes[-1]) == (
+        16,
+        "global_batch not stated: one micro-batch a rank",
+    )
+    share = read({"pp": "1", "micro_batch": ""})[0]
+    assert (share.strategy.microbatch_samples, share.notes[-1]) == (
+        16,
+        "micro_batch not stated: a rank's whole share",
+    )
+    piped = read({"micro_batch": ""})[0]
+    assert (piped.strategy.microbatch_samples, piped.notes[-1]) == (1, "micro_batch not stated: 1 sample")
+
+
+def test_chunks_that_are_not_stated_are_the_fewest_that_divide_a_ranks_layers(read):
+    # 24 layers over 2 ranks: 12 each, in 2 chunks; 105 over 35: 3 each, in 3.
+    assert read({"parallel_config": "interleaved 1F1B"})[0].strategy.interleave == 2
+    changes = {"parallel_config": "interleaved 1F1B", "layers": "105", "pp": "35", "n_gpus": "280", "tp": "8"}
+    assert read(changes)[0].strategy.interleave == 3
+
+
+def test_sizes_of_a_row_stand_above_the_catalogue(read):
+    shorter = read({"workload": "Llama 3.1 8B", "layers": "16", "hidden": "4096", "heads": "32"})[0]
+    assert shorter.model.transformer.layers == 16
+    assert shorter.model.transformer.kv_heads == 8  # as published, where the row does not say otherwise
+    other = read({"workload": "Llama 3.1 8B", "layers": "16", "hidden": "1024", "heads": "8"})[0]
+    assert other.model.transformer.kv_heads == 8
+    assert other.model.transformer.ffn_hidden == 4096
+    assert other.model.known is None
+
+
+def test_parameters_that_are_stated_set_the_width_that_is_not(read):
+    # Llama 2 13B: 40 layers of 5,120: attention 4 h^2 and 3 x 13,824 h; with two matrices instead, 20,736 wide.
+    row = read({"workload": "nobody's", "layers": "40", "hidden": "5120", "heads": "40", "params_b": "15"})[0]
+    assert row.model.transformer.params == pytest.approx(15e9, rel=0.001)
+    assert any("feed-forward width" in note for note in row.notes)
+
+
+def test_names_are_found_in_longer_texts():
+    assert known_workload("LLAMA3.1_405B Pre-Training Performance").transformer.layers == 126
+    assert known_workload("Frobnicator XL Pre-Training Performance") is None
+    assert collective_of("nccl-tests all-reduce") == "all_reduce"
+    assert collective_of("reduce_scatter_perf") == "reduce_scatter"
+    assert collective_of("overall_reduced") is None
+
+
+def test_a_model_needs_sizes_or_a_name():
+    with pytest.raises(DataError, match="catalogue does not know the name; add it to"):
+        model_of(Row(place="here", cells={"workload": "x"}))
+
+
+def test_two_units_of_one_execution_count_once(read):
+    # 8,192 tokens/s/GPU is one second; the FLOP/s beside it depend on how FLOP are counted.
+    rows = joined(
+        read(
+            {"measured": "8192", "unit": "tokens/s/GPU"},
+            {"measured": "11.0", "unit": "model TFLOP/s/GPU"},
+            {"measured": "4096", "unit": "tokens/s/GPU", "n_gpus": "16", "global_batch": "64"},
+        )
+    )
+    assert [row.execution for row in rows] == [0, 0, 1]
+    assert [row.unit for row in chosen(rows)] == ["tokens/s/GPU", "tokens/s/GPU"]
+
+
+def test_the_finer_figure_says_how_long_an_execution_took(read):
+    # 23 days is anything from 22.5 to 23.5: 2 %; 141 TFLOP/s is known to 0.4 %, and its convention to 1 %.
+    rows = read(
+        {"measured": "23", "unit": "days for 300B tokens", "recompute": "full"},
+        {"measured": "141", "unit": "TFLOP/s/GPU (incl. recompute)", "recompute": "full"},
+    )
+    assert chosen(joined(rows))[0].unit.startswith("TFLOP")
+    rows = read(
+        {"measured": "230", "unit": "days for 300B tokens", "recompute": "full"},
+        {"measured": "141", "unit": "TFLOP/s/GPU (incl. recompute)", "recompute": "full"},
+    )
+    assert chosen(joined(rows))[0].unit.startswith("days")
+
+
+def test_repetitions_are_separate_executions_of_one_cluster(read):
+    rows = joined(read({"measured": "1.0"}, {"measured": "1.1"}))
+    assert [row.execution for row in rows] == [0, 1]
+    assert [row.cluster for row in rows] == [0, 0]
+
+
+def test_a_cluster_is_one_width_and_strategy_whatever_its_layers_and_micro_batches(read):
+    rows = joined(
+        read(
+            {},
+            {"layers": "12"},
+            {"global_batch": "128"},
+            {"micro_batch": "2"},
+            {"hidden": "2048"},
+            {"tp": "4"},
+        )
+    )
+    assert [row.cluster for row in rows] == [0, 0, 0, 1, 2, 3]
+
+
+def test_two_thirds_of_the_flop_are_adapters(read):
+    # Weights that are frozen have no gradients of their own: 4 FLOP a weight and token instead of 6.
+    full = 3 * (24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 50_257 * 1024) * 8192 / 1e12
+    for share, trained in ((1.0, "full"), (2 / 3, "lora")):
+        rows = joined(
+            read(
+                {"measured": "8192", "unit": "tokens/s/GPU"},
+                {"measured": f"{share * full:.6f}", "unit": "model TFLOP/s/GPU"},
+            )
+        )
+        assert {row.strategy.trained for row in rows} == {trained}
+
+
+def test_memory_is_that_of_the_execution(read):
+    rows = joined(
+        read(
+            {"measured": "8192", "unit": "tokens/s/GPU", "memory_gib": "40"},
+            {"measured": "1", "unit": "s/step"},
+        )
+    )
+    assert [row.memory_bytes for row in rows] == [40 * 2**30] * 2
+
+
+def test_a_rate_without_a_step_is_still_a_rate(read):
+    row = read(
+        {
+            "workload": "TFT Electricity",
+            "layers": "",
+            "hidden": "",
+            "heads": "",
+            "unit": "throughput (unit in README)",
+            "measured": "50",
+        }
+    )[0]
+    assert (row.kind, row.seconds) == ("throughput", 0.02)
+    row = read(
+        {"workload": "nnUNet", "layers": "", "hidden": "", "heads": "", "unit": "img/s/GPU", "measured": "5"}
+    )[0]
+    assert (row.kind, row.seconds) == ("throughput", 1 / 40)
+
+
+def test_columns_may_be_missing_or_too_many(tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text(
+        "Hardware,n_gpus,measured,unit,layers,hidden,heads,seq,micro_batch,colour\n"
+        "DGX A100,8,2,s/iteration,24,1024,16,1024,4,blue\n"
+    )
+    row = read_rows([path])[0]
+    assert row.seconds == 2.0
+    assert row.cells["colour"] == "blue"
+    path.write_text("hardware,n_gpus,time\nDGX A100,8,2\n")
+    with pytest.raises(DataError, match="no column measured, unit; found 'hardware', 'n_gpus', 'time'"):
+        read_rows([path])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty; expected a header"),
+        (b"a,b\n1,2\n", "no column hardware, n_gpus, measured, unit"),
+        (b"PAR1 no parquet at all", "not a readable Parquet table"),
+        (b'hardware,n_gpus,measured,unit\n"unclosed,1\n', "row 1: unexpected end of data"),
+        (b"hardware,n_gpus,measured,unit\n1,2,3\n", "row 1: 3 cells; expected 4"),
+        ("hardware,unit".encode("utf-16"), "UTF-16"),
+        (b"hardware,n_gpus,measured,unit\n" + b"x,1,1,s\n" * 10_001, "more than 10000 rows"),
+        (b"hardware," * 1001, "1002 columns; at most 1000"),
+        (b"unit,unit\n", "two columns are named 'unit'"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path, content, words):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(words)):
+        read_rows([path])
+
+
+def test_a_file_is_named_once(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("hardware,n_gpus,measured,unit\n")
+    assert read_executions([path]) == ()
+    with pytest.raises(UsageError, match="given twice"):
+        read_rows([path, tmp_path / "." / "rows.csv"])
+
+
+@pytest.mark.law
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=60))
+def test_no_unit_does_worse_than_being_refused(text):
+    try:
+        found = quantity(text)
+    except DataError:
+        return
+    assert 0 < found.si < math.inf
+
+
+@pytest.mark.law
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=80), st.text(max_size=20), st.text(max_size=20))
+def test_no_words_do_worse_than_being_refused(config, precision, recompute):
+    try:
+        found = knobs(config, precision, recompute)
+    except DataError:
+        return
+    assert 0 <= found.zero_stage <= 3
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        # shared reference, performance model: 1,160 rows in 116 configurations; pairs of units count once.
+        ("vtrain_single", (1160, 1160, 116, 0)),
+        ("vtrain_multi", (46, 46, 45, 0)),
+        ("korthikanti_table5", (4, 4, 4, 0)),
+        ("megatron_sc21_mtnlg", (33, 18, 18, 0)),
+        ("megatron_bridge_nemo", (286, 143, 46, 0)),
+        ("torchtitan", (18, 18, 18, 0)),
+        ("llama3_herd_table4", (6, 3, 3, 0)),
+        ("nccl_vtrain_allreduce", (154, 77, 77, 0)),
+        # Two bandwidths are rounding (0.01, 0.04 GB/s), as the reference says.
+        ("nccl_published", (66, 64, None, 2)),
+        ("nvidia_deeplearningexamples", (426, 426, None, 0)),
+    ],
+)
+def test_the_published_files_are_read_whole(data_dir, name, numbers):
+    num_rows, num_executions, num_clusters, num_rejected = numbers
+    rows = joined(read_rows([data_dir / "measured" / f"{name}.csv"]))
+    assert len(rows) == num_rows
+    assert sum(row.seconds is None for row in rows) == num_rejected
+    assert len(chosen(rows)) == num_executions
+    if num_clusters is not None:
+        assert len({row.cluster for row in rows if row.seconds is not None}) == num_clusters
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("name", ["megatron_sc21_mtnlg", "nccl_vtrain_allreduce"])
+def test_both_units_of_published_executions_agree(data_dir, name):
+    # Their authors computed one from the other; days and TFLOP/s are rounded to 1 to 2 %.
+    by_execution = {}
+    for row in joined(read_rows([data_dir / "measured" / f"{name}.csv"])):
+        by_execution.setdefault(row.execution, []).append(row.seconds)
+    pairs = [pair for pair in by_execution.values() if len(pair) == 2]
+    assert len(pairs) >= 15
+    assert all(pair[0] == pytest.approx(pair[1], rel=0.015) for pair in pairs)

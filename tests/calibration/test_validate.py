@@ -1,0 +1,333 @@
+"""Validation: folds that never see what they foretell, errors by hand, verdicts in the row's own unit."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.calibration.accuracy import (
+    Foretold,
+    Task,
+    cluster_weights,
+    errors_of,
+    half_width,
+    memory_errors,
+    regret,
+)
+from equipoise.calibration.held_out import Split, fold_names, held_out, split_of
+from equipoise.calibration.profiles import profile
+from equipoise.calibration.published.executions import joined
+from equipoise.calibration.published.rows import read_rows
+from equipoise.calibration.validate import basis_of, validate
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+
+_spec = importlib.util.spec_from_file_location(
+    "accuracy", Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
+)
+accuracy = importlib.util.module_from_spec(_spec)
+sys.modules["accuracy"] = accuracy  # its dataclasses look their module up
+_spec.loader.exec_module(accuracy)
+
+HEADER = "workload,layers,hidden,heads,hardware,n_gpus,tp,pp,precision,global_batch,micro_batch,seq,measured,unit\n"
+STEP = "GPT,{layers},{hidden},16,DGX A100,{n_gpus},1,1,fp16,{batch},{micro},1024,{measured},{unit}\n"
+
+
+def _step(**stated):
+    usual = {"layers": 24, "hidden": 1024, "n_gpus": 8, "batch": 64, "micro": 4}
+    return STEP.format(**(usual | {"measured": 1, "unit": "s/iteration"} | stated))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes rows as a file and gives its path."""
+
+    def writer(*rows, name="rows.csv"):
+        path = tmp_path / name
+        path.write_text(HEADER + "".join(rows))
+        return path
+
+    return writer
+
+
+def test_errors_count_every_cluster_once():
+    # Cluster 0: errors 10 % and 30 %, so 20 %; cluster 1: 0. Coverage: half of cluster 0, all of cluster 1.
+    found = errors_of(
+        measured_s=np.array([1.0, 1.0, 2.0]),
+        predicted_s=np.array([1.1, 0.7, 2.0]),
+        low_s=np.array([0.9, 0.6, 1.9]),
+        high_s=np.array([1.2, 0.8, 2.1]),
+        clusters=np.array([0, 0, 1]),
+    )
+    assert (found.num_executions, found.num_clusters) == (3, 2)
+    assert found.mape == pytest.approx(0.1)
+    assert found.median == pytest.approx(0.1)
+    assert found.p90 == pytest.approx(0.18)
+    assert found.coverage == pytest.approx(0.75)
+    assert found.mape_by_execution == pytest.approx(0.4 / 3)
+    assert found.median_by_execution == pytest.approx(0.1)
+
+
+def test_weights_of_a_cluster_sum_to_one():
+    assert cluster_weights(np.array([5, 7, 5, 5])).tolist() == pytest.approx([1 / 3, 1.0, 1 / 3, 1 / 3])
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("num_clusters", [4, 8, 15, 30, 100])
+def test_intervals_hold_at_their_level(num_clusters):
+    # 4,000 new errors from the distribution of those seen: between 85 and 95 % lie inside 90 % intervals.
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(400):
+        half = half_width(rng.normal(0, 0.1, num_clusters), np.arange(num_clusters), level=0.9)
+        inside.append(np.abs(rng.normal(0, 0.1, 10)) <= half)
+    assert 0.87 <= np.mean(inside) <= 0.95
+
+
+def test_without_errors_there_is_no_interval():
+    assert math.isnan(half_width(np.array([]), np.array([], dtype=int), level=0.9))
+
+
+def test_rows_of_one_cluster_are_one_observation():
+    one = half_width(np.array([0.1, 0.2]), np.array([0, 1]), level=0.9)
+    repeated = half_width(np.array([0.1] * 9 + [0.2]), np.array([0] * 9 + [1]), level=0.9)
+    assert repeated == pytest.approx(one)
+
+
+@pytest.mark.law
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from("abc"), min_size=2, max_size=12))
+def test_no_fold_is_foretold_by_models_that_saw_it(folds):
+    rows = [_Timed(place) for place in range(len(folds))]
+    seen = []
+
+    def foretell(fitted):
+        seen.append(set(fitted.tolist()))
+        return Foretold(seconds=np.ones(len(rows)))
+
+    task = Task(reasons=(None,) * len(rows), foretell=foretell)
+    aims = np.arange(len(rows))
+    held_out(task, rows, aims=aims, folds=folds, fitted=np.array([], dtype=int), progress=None)
+    expected = [{i for i in aims if folds[i] != name} for name in dict.fromkeys(folds)]
+    assert seen == expected
+
+
+class _Timed:
+    """What held_out reads of a row."""
+
+    def __init__(self, cluster):
+        self.seconds, self.cluster = 1.0, cluster
+        self.model, self.hardware, self.num_accelerators, self.workload = None, "", 1, ""
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("none", None),
+        ("leave-n_gpus-out", Split(column="n_gpus", is_half=False)),
+        ("leave-half-of-bytes-out", Split(column="bytes", is_half=True)),
+    ],
+)
+def test_splits_by_name(text, split):
+    assert split_of(text) == split
+
+
+@pytest.mark.parametrize("text", ["", "leave--out", "leave-n_gpus", "half", "leave-N GPUS-out"])
+def test_what_is_no_split_is_refused(text):
+    with pytest.raises(UsageError, match="expected none, leave-COLUMN-out"):
+        split_of(text)
+
+
+def test_folds_of_meant_values_and_of_columns_as_written(write):
+    rows = joined(read_rows([write(_step(), _step(n_gpus=4, hidden=2048), _step(n_gpus=2))]))
+    assert fold_names(rows, Split(column="n_gpus", is_half=False)) == ["8", "4", "2"]
+    assert fold_names(rows, Split(column="hidden", is_half=False)) == ["1024", "2048", "1024"]
+    assert fold_names(rows, Split(column="dp", is_half=False)) == ["8", "4", "2"]
+    halves = fold_names(rows, Split(column="n_gpus", is_half=True))
+    assert halves[0] == halves[2] != halves[1]
+    with pytest.raises(UsageError, match="leave-colour-out: no such column; found"):
+        fold_names(rows, Split(column="colour", is_half=False))
+    with pytest.raises(EvidenceError, match="every row has heads = 16: nothing is left to calibrate on"):
+        fold_names(rows, Split(column="heads", is_half=False))
+
+
+def test_every_row_has_a_verdict_in_its_own_unit(write):
+    path = write(
+        _step(measured=400, unit="ms/iteration"),
+        _step(measured=20000, unit="tokens/s/GPU"),
+        _step(measured="soon"),
+        "Nobody's,,,,DGX A100,8,1,1,fp16,64,4,1024,1,s/iteration\n",
+        _step(n_gpus=4, measured="0.7").replace("DGX A100", "abacus"),
+    )
+    found = validate([path])
+    assert [each.row.row for each in found.verdicts] == [1, 2, 3, 4, 5]
+    first, second, third, fourth, fifth = found.verdicts
+    # One execution in two units: the same seconds, 65,536 tokens over 8 accelerators.
+    assert second.predicted == pytest.approx(65_536 / 8 / (first.predicted / 1000), rel=1e-9)
+    assert first.low < first.predicted < first.high
+    assert second.low < second.predicted < second.high
+    assert first.error == pytest.approx(abs(first.predicted / 400 - 1))
+    assert third.predicted is third.low is third.error is None
+    assert "column measured: found 'soon'" in third.reason
+    assert "catalogue does not know the name" in fourth.reason
+    assert "hardware 'abacus' names no known system" in fifth.reason
+    assert (found.num_expressed, found.num_executions, found.errors.num_clusters) == (2, 1, 1)
+    assert sum(count for _, count in found.reasons) == 3
+
+
+def test_nothing_expressed_is_not_enough_evidence(write):
+    with pytest.raises(EvidenceError, match="none of 1 rows can be foretold") as err:
+        validate([write(_step(unit="parsecs"))])
+    assert "1 rows: unit 'parsecs' is not known" in err.value.missing[0]
+    with pytest.raises(EvidenceError, match="none of 0 rows"):
+        validate([write()])
+
+
+def test_calibration_on_the_tested_file_is_called_in_sample(write):
+    rows = [_step(n_gpus=n, batch=8 * n, measured=0.2 + 0.01 * n) for n in (1, 2, 4, 8)]
+    path = write(*rows)
+    other = write(*rows, name="other.csv")
+    assert validate([path], calibrate_on=[path]).in_sample
+    assert validate([path], calibrate_on=[other]).in_sample  # the same rows under another name
+    third = write(*(row.replace("GPT", "GPT again") for row in rows), name="third.csv")
+    found = validate([path], calibrate_on=[third])
+    assert (found.in_sample, found.calibrated_on) == (False, ("third.csv",))
+
+
+def test_a_calibration_file_that_tells_nothing_is_not_enough_evidence(write):
+    other = write(_step(measured="soon"), name="other.csv")
+    with pytest.raises(EvidenceError, match="no row of the calibration files can be expressed"):
+        validate([write(_step())], calibrate_on=[other])
+
+
+def test_a_calibration_file_without_rows_is_not_enough_evidence(write):
+    with pytest.raises(EvidenceError, match="nothing can be fitted"):
+        validate([write(_step())], calibrate_on=[write(name="none.csv")])
+
+
+def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):
+    # Every step takes twice as long as the priors believe: after calibration on half of them the rest are close.
+    sizes = [(n, layers) for n in (1, 2, 4, 8) for layers in (12, 24)]
+    bare = validate([write(*(_step(n_gpus=n, batch=8 * n, layers=layers) for n, layers in sizes))])
+    slow = [2 * each.predicted for each in bare.verdicts]
+    rows = [
+        _step(n_gpus=n, batch=8 * n, layers=layers, measured=f"{seconds:.6f}")
+        for (n, layers), seconds in zip(sizes, slow, strict=True)
+    ]
+    before = validate([write(*rows)])
+    after = validate([write(*rows)], split="leave-n_gpus-out")
+    assert before.errors.mape == pytest.approx(0.5, abs=1e-4)
+    assert after.errors.mape < 0.1
+    assert set(after.by_fold) == {"1", "2", "4", "8"}
+
+
+def test_collectives_are_foretold_from_their_own_machine(write):
+    # A machine that needs 20 us and then moves 100 GB/s: half of the sizes tell the other half.
+    sizes = [2**power for power in range(16, 31)]
+    rows = []
+    for size in sizes:
+        seconds = 20e-6 + size * 2 * 7 / 8 / 100e9
+        rows.append(f"all_reduce,,,,DGX A100,8,,,,{size},,,{seconds * 1e6:.3f},us\n")
+    found = validate([write(*rows)], split="leave-half-of-bytes-out")
+    assert found.num_expressed == len(sizes)
+    assert found.errors.median < 0.05
+
+
+def test_a_calibration_file_that_is_no_table_is_refused(write, tmp_path):
+    path = tmp_path / "noise.csv"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(DataError, match=r"noise\.csv"):
+        validate([write(_step())], calibrate_on=[path])
+
+
+def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
+    # Of four micro-batches 1, 2, 4 and 8, measured at 10, 9, 8 and 12 s, the second is foretold fastest: 9 / 8 - 1.
+    micros = (1, 2, 4, 8)
+    rows = [
+        _step(micro=micro, measured=seconds) for micro, seconds in zip(micros, (10, 9, 8, 12), strict=True)
+    ]
+    rows += [
+        _step(micro=micro, n_gpus=4, batch=32, measured=1) for micro in micros[:3]
+    ]  # too few to choose from
+    read = joined(read_rows([write(*rows)]))
+    found = regret(read, [10.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0])
+    assert (found.num_groups, found.mean, found.largest) == (1, 0.125, 0.125)
+    assert regret(read[4:], [1.0, 1.0, 1.0]) is None
+
+
+def test_memory_is_compared_where_it_is_stated_and_foretold():
+    found = memory_errors([100.0, None, 50.0, 80.0], [110.0, 5.0, None, 76.0])
+    assert (found.num_executions, found.largest) == (2, pytest.approx(0.1))
+    assert found.mean == pytest.approx(0.075)
+    assert memory_errors([None], [1.0]) is None
+
+
+def test_folds_of_two_columns_together(write):
+    rows = joined(read_rows([write(_step(), _step(n_gpus=4), _step(hidden=2048))]))
+    assert fold_names(rows, split_of("leave-hidden+n_gpus-out")) == ["1024 8", "1024 4", "2048 8"]
+
+
+def test_workloads_are_one_whether_or_not_their_step_is_known(write):
+    # The catalogue knows both spellings; the second row's batch is unknown, so it is a rate only.
+    known = "BERT,,,,DGX A100,8,1,1,fp16,64,8,512,100,samples/s\n"
+    rate = "PyTorch/LanguageModeling/BERT,,,,DGX A100,4,1,1,fp16,,,512,50,samples/s\n"
+    other = "ResNet-50,,,,DGX A100,4,1,1,fp16,,,,50,samples/s\n"
+    rows = joined(read_rows([write(known, rate, other)]))
+    folds = fold_names(rows, split_of("leave-workload-out"))
+    assert folds[0] == folds[1] != folds[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "a100-megatron"),  # fp16 on an A100: of the time before fused attention
+        ({"fp16": "bf16"}, None),
+        ({"fp16": "bf16", "GPT,": "GPT (Megatron-DeepSpeed),"}, "a100-megatron"),
+        ({"DGX A100": "DGX-H100"}, None),
+        ({"DGX A100": "DGX-H100", "fp16": "bf16", "GPT,": "torchtitan GPT,"}, "h100-torchtitan"),
+        ({"DGX A100": "DGX-GB200", "fp16": "bf16", "GPT,": "NeMo GPT,"}, "blackwell-bridge"),
+        ({"DGX A100": "DGX-GB200", "fp16": "bf16"}, None),
+    ],
+)
+def test_a_profile_speaks_for_its_own_software_on_its_own_chip(write, changes, name):
+    row = _step()
+    for old, new in changes.items():
+        row = row.replace(old, new)
+    found = basis_of("auto")(read_rows([write(row)])[0])
+    assert (found and found.name) == name
+
+
+def test_a_profile_that_is_named_speaks_for_all_rows(write):
+    row = read_rows([write(_step())])[0]
+    assert basis_of("h100-torchtitan")(row).name == "h100-torchtitan"
+    assert basis_of("priors")(row) is None
+    with pytest.raises(
+        SpecError, match=r"profile 'mine' is not known; expected one of .*, or auto or priors"
+    ):
+        basis_of("mine")
+
+
+def test_the_interval_of_a_profile_is_that_of_its_record(write):
+    found = validate([write(_step())], basis_of=basis_of("a100-megatron")).verdicts[0]
+    half = profile("a100-megatron").record.log_half_width
+    assert found.profile == "a100-megatron"
+    assert math.log(found.high / found.low) == pytest.approx(2 * half, rel=1e-6)
+
+
+def test_errors_of_some_rows_are_those_of_their_executions(write):
+    # The second unit counts FLOP by another convention, so its seconds differ: it is not what is counted.
+    path = write(
+        _step(measured=20000, unit="tokens/s/GPU"),
+        _step(measured=11, unit="model TFLOP/s/GPU"),
+        _step(n_gpus=4, measured=1),
+    )
+    found = validate([path])
+    assert [each.is_counted for each in found.verdicts] == [True, False, True]
+    assert accuracy.errors_where(found, lambda _: True) == found.errors
+    some = accuracy.errors_where(found, lambda each: each.row.num_accelerators == 8)
+    assert (some.num_executions, some.mape) == (1, pytest.approx(found.verdicts[0].error))
+    assert accuracy.errors_where(found, lambda _: False) is None

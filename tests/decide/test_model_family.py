@@ -1,0 +1,53 @@
+"""Models of other sizes against the published members of families."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.decide.model_family import of_size
+from equipoise.errors import SpecError
+from equipoise.spec.workload import workload
+
+
+@pytest.mark.truth
+def test_llama_3_70b_made_small_is_about_llama_3_8b():
+    # Llama team 2024, table 3: 32 layers, 4,096 wide, 32 heads, feed-forward 14,336; 8 keys where ours keeps the share.
+    found = of_size(workload("llama3_70b").transformer, 8.03e9)
+    assert (found.hidden, found.heads, found.ffn_hidden) == (4096, 32, 14_336)
+    assert found.layers == pytest.approx(32, abs=2)
+
+
+@pytest.mark.truth
+def test_gpt_2_made_larger_is_about_gpt_2_xl():
+    # Radford et al. 2019: 48 layers, 1,600 wide; smaller ones of the family are wider for their depth.
+    found = of_size(workload("gpt2_large").transformer, 1.56e9)
+    assert found.hidden == pytest.approx(1600, rel=0.1)
+    assert found.layers == pytest.approx(48, rel=0.15)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", ["llama2_7b", "llama3_70b", "mixtral_8x7b", "gpt2", "bert", "qwen3_30b_a3b"])
+@given(factor=st.floats(2.0, 100.0))
+def test_parameters_come_out_as_asked(name, factor):
+    shape = workload(name).transformer
+    found = of_size(shape, factor * shape.params)
+    assert found.params / shape.params == pytest.approx(factor, rel=0.06)
+    assert found.heads % found.kv_heads == 0
+    assert found.experts == shape.experts
+    assert found.vocabulary == shape.vocabulary
+
+
+@pytest.mark.parametrize("name", ["llama2_7b", "llama31_405b", "gpt3", "mixtral_8x22b"])
+def test_a_model_of_its_own_size_is_itself(name):
+    shape = workload(name).transformer
+    assert of_size(shape, shape.params) == shape
+
+
+def test_a_model_too_small_for_a_layer_still_is_one():
+    found = of_size(workload("llama3_70b").transformer, 1e6)
+    assert found.layers == 1
+
+
+def test_a_hybrid_is_refused():
+    with pytest.raises(SpecError, match="hybrid"):
+        of_size(workload("nemotron_3_nano").transformer, 1e9)

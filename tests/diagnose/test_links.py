@@ -1,0 +1,164 @@
+"""What a topology means: ranges that narrow with what is known, verdicts that follow the links."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from equipoise.bench.topology import read
+from equipoise.bench.topology.topology import Device, Topology
+from equipoise.diagnose.link_findings import gaps, named, sentences
+from equipoise.diagnose.links import MODELS, meaning, named_chips
+from equipoise.diagnose.pairs import LEAST_GAIN
+from equipoise.spec.hardware import accelerator
+from equipoise.spec.links import rank
+
+TRUTH = tomllib.loads((Path(__file__).parents[1] / "truth" / "links.toml").read_text())
+
+
+def two(link, title=None, peers=None):
+    listed = "".join(f"GPU {i}: {title} (UUID: GPU-{i})\n" for i in range(2)) if title else ""
+    table = f"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{link}\t0-3\nGPU1\t{link}\t X \t0-3\n"
+    reached = f"$ nvidia-smi topo -p2p r\n\tGPU0\tGPU1\nGPU0\tX\t{peers}\nGPU1\t{peers}\tX\n" if peers else ""
+    return read((listed + table + reached).encode(), where="pasted")
+
+
+def gains(found):
+    return {gain.workload: gain for gain in found.gains}
+
+
+@pytest.fixture(scope="module")
+def behind_a_host_bridge():
+    return meaning(two("PHB"))
+
+
+def test_small_networks_lose_and_large_ones_gain_behind_a_host_bridge(behind_a_host_bridge):
+    found = gains(behind_a_host_bridge)
+    assert list(found) == list(MODELS)
+    assert found["small_cnn"].verdict == "slower"
+    assert found["gpt2_medium"].verdict == "gains"
+    assert all(gain.low <= gain.speedup <= gain.high <= 2 for gain in found.values())
+
+
+@pytest.mark.truth
+def test_the_field_report_is_met_where_it_says_enough(behind_a_host_bridge):
+    found = gains(behind_a_host_bridge)
+    reported = TRUTH["field_report_speedup"]
+    assert [slug for slug in reported if found[slug].low <= reported[slug] <= found[slug].high] == [
+        "resnet50",
+        "resnet152",
+        "vit_large",
+    ]
+    assert found["small_cnn"].verdict == "slower"
+    # Its MobileNetV2 lost a fifth, on images whose size it does not state; at 224 pixels ours gains.
+    assert found["mobilenet_v2"].low > reported["mobilenet_v2"]
+
+
+@pytest.mark.truth
+def test_choices_of_the_field_report_come_out_on_a_card_like_its_own():
+    found = meaning(two("PHB"), chip=accelerator("rtx-2080-ti-pcie-11gb"), batch=8, with_autocast=False)
+    chosen = {slug: gain.speedup >= LEAST_GAIN for slug, gain in gains(found).items()}
+    reported = TRUTH["field_report_speedup"]
+    assert {slug: chosen[slug] for slug in reported} == {
+        slug: speedup >= LEAST_GAIN for slug, speedup in reported.items()
+    }
+    said = "\n".join(sentences(found))
+    assert "A field report measured two cards without peer access: 0.80x with MobileNetV2" in said
+
+
+def test_why_is_said_by_the_parts_of_a_step():
+    chip = accelerator("rtx-2080-ti-pcie-11gb")
+    (slow,), (fast,) = (meaning(two(name), chip=chip).parts for name in ("PHB", "NV2"))
+    assert fast.exchange_s < slow.exchange_s / 3
+    assert fast.launching_s == pytest.approx(slow.launching_s)
+    assert slow.share_s > slow.one_s / 2
+    said = "\n".join(sentences(meaning(two("NV2"), chip=chip)))
+    assert "Why: a step of ResNet-50 takes" in said
+    assert "field report" not in said
+
+
+def test_better_links_never_slow_a_model():
+    chip = accelerator("a100-pcie-80gb")
+    by_class = {name: gains(meaning(two(name), chip=chip)) for name in ("NV12", "PHB", "SYS")}
+    for slug in MODELS:
+        speedups = [by_class[name][slug].speedup for name in sorted(by_class, key=rank)]
+        assert speedups == sorted(speedups, reverse=True)
+
+
+def test_a_larger_batch_gains_more():
+    chip = accelerator("rtx-4090-pcie-24gb")
+    small, large = (gains(meaning(two("PHB"), chip=chip, batch=batch)) for batch in (8, 512))
+    assert all(small[slug].speedup < large[slug].speedup for slug in MODELS)
+
+
+def test_titles_name_the_accelerator():
+    found = meaning(two("PHB", title="NVIDIA GeForce RTX 4090"))
+    assert found.chip is not None
+    assert found.chip.slug == "rtx-4090-pcie-24gb"
+    assert found.reached[0].reach.path == "staged"
+    assert any("gives NVIDIA GeForce RTX 4090 no peer access" in each for each in sentences(found))
+
+
+def test_what_narrows_the_range_is_asked_for(behind_a_host_bridge):
+    said = "\n".join(sentences(behind_a_host_bridge))
+    assert "The one pair of 2 accelerators crosses the PCIe host bridge" in said
+    assert "PHB: 2 accelerators share about" in said
+    assert "--accelerator NAME" in said
+    assert "`nvidia-smi topo -p2p r`" in said
+    asked = "\n".join(sentences(meaning(two("PHB", peers="GNS"))))
+    assert "-p2p" not in asked
+    assert "GNS: the GPU does not support it" in asked
+
+
+def test_titles_that_no_table_has_are_named():
+    found = meaning(two("PHB", title="NVIDIA Zeppelin 9"))
+    assert found.chip is None
+    assert any("The table of accelerators lacks NVIDIA Zeppelin 9" in each for each in sentences(found))
+
+
+def test_unlike_accelerators_stand_for_each_of_them():
+    devices = tuple(Device(name=f"GPU{i}", title=f"NVIDIA GeForce RTX {i + 3}090") for i in range(2))
+    whole = two("PHB")
+    mixed = Topology(origin=whole.origin, devices=devices, links=whole.links)
+    assert [chip.slug for chip in named_chips(mixed)] == ["rtx-3090-pcie-24gb", "rtx-4090-pcie-24gb"]
+    found = meaning(mixed)
+    assert (found.chip, len(found.candidates)) == (None, 2)
+    assert any("They differ" in each for each in sentences(found))
+
+
+def test_sockets_are_not_taken_for_accelerators():
+    found = meaning(
+        Topology(
+            origin="this machine", devices=(Device(name="CPU0", kind="cpu", num_cores=2, numa_affinity="0"),)
+        )
+    )
+    assert (found.reached, found.gains) == ((), ())
+    assert sentences(found) == ("No accelerators: 1 processor socket with 2 cores; NUMA 0.",)
+
+
+def test_crossovers_are_ordered_or_unknown(behind_a_host_bridge):
+    (found,) = behind_a_host_bridge.crossovers
+    assert found.low is not None
+    assert found.params is not None
+    assert found.least <= found.low <= found.params <= found.most
+
+
+def test_contradictions_and_gaps_are_said():
+    torn = read(b"\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tPHB\t X \tSYS\n", where="pasted")
+    said = "\n".join(gaps(torn))
+    assert "GPU0 and GPU1: the row of GPU0 says NV2, that of GPU1 PHB; neither is used." in said
+    assert "Missing rows: GPU2" in said
+
+
+def test_a_cut_table_still_says_which_group_to_take():
+    cut = read(
+        b"\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tPIX\tSYS\tSYS\nGPU1\tPIX\t X \tSYS\tSYS\n", where="pasted"
+    )
+    said = "\n".join(sentences(meaning(cut)))
+    assert "For 2, take GPU0 and GPU1: weakest link PIX; others may have SYS or what is not known." in said
+
+
+def test_runs_of_names_are_joined():
+    assert named(["GPU0"]) == "GPU0"
+    assert named([f"GPU{i}" for i in range(9, 12)]) == "GPU9-GPU11"
+    assert named(["GPU0", "GPU2", "mlx5_0", "mlx5_1"]) == "GPU0, GPU2, mlx5_0 and mlx5_1"

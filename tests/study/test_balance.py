@@ -1,0 +1,107 @@
+"""Balances of curves that are known: the answers must be those of `predict`, priced and put in words."""
+
+import polars as pl
+import pytest
+
+from equipoise.calibration.curves import CurveQuestion
+from equipoise.calibration.forecasts import published_curve, results_of
+from equipoise.errors import EvidenceError
+from equipoise.runs import embedded
+from equipoise.scaling.equilibrium import KINDS, default_answer, equilibria
+from equipoise.scaling.metrics import curves, with_metrics
+from equipoise.study.balance import DEADLINE_FACTOR, balances, time_curves
+
+ROUND, WORKLOAD, ACCELERATOR = "v4.1", "llama2_70b_lora", "h100-sxm5-80gb"
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return embedded.load().scores
+
+
+@pytest.fixture(scope="module")
+def best(scores):
+    here = (pl.col("campaign") == ROUND) & (pl.col("workload") == WORKLOAD) & (pl.col("division") == "closed")
+    return curves(with_metrics(scores.filter(here)))
+
+
+@pytest.fixture(scope="module")
+def found(scores, best):
+    return balances(scores, {WORKLOAD: best}, round_=ROUND)[WORKLOAD]
+
+
+def test_report_and_predict_say_the_same(scores, found):
+    balance = next(each for each in found.found if each.accelerator == ACCELERATOR)
+    question = CurveQuestion(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64, 1024), round=ROUND)
+    asked = published_curve(results_of(scores), question)
+    points = equilibria(asked.curves_s, asked.domain)
+    assert balance.equilibria[: len(KINDS)] == points
+    assert balance.answer == default_answer(points)
+    at_64 = balance.curve.filter(pl.col("num_accelerators") == 64).row(0, named=True)
+    time = asked.predictions[0].time
+    assert (at_64["time_s"], at_64["low_s"], at_64["high_s"]) == pytest.approx(
+        (time.value, time.low, time.high)
+    )
+
+
+def test_the_answer_is_one_of_the_equilibria(found):
+    assert found.found
+    for balance in found.found:
+        assert [point for point in balance.equilibria if point is balance.answer] == [balance.answer]
+
+
+def test_a_round_starts_from_its_own_results_alone(found, best):
+    for balance in found.found:
+        own = best.filter(pl.col("accelerator") == balance.accelerator)["entry_id"].to_list()
+        assert {each.ref for each in balance.curve_times.evidence if each.is_own} <= set(own)
+        assert balance.curve_times.round == ROUND
+
+
+def test_many_questions_are_answered_in_order(scores):
+    known = CurveQuestion(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64,), round=ROUND)
+    unknown = CurveQuestion(workload=WORKLOAD, accelerator="tpu-v4", sizes=(64,))
+    first, second, third = time_curves(scores, (known, unknown, known))
+    assert first.predictions == third.predictions
+    assert first.predictions == published_curve(results_of(scores), known).predictions
+    assert isinstance(second, EvidenceError)
+    assert second.missing
+
+
+def test_each_point_has_its_bill_and_words(found):
+    for balance in found.found:
+        for point, bill, words in zip(balance.equilibria, balance.bills, balance.words, strict=True):
+            assert bill.accelerator_hours == pytest.approx(point.num_accelerators * point.time_s / 3600)
+            assert f"{point.num_accelerators:,}" in words
+
+
+def test_cost_keeps_the_deadline(found, best):
+    for balance in found.found:
+        fastest_s = best.filter(pl.col("accelerator") == balance.accelerator)["score_s"].min()
+        cheapest = [point for point in balance.equilibria if point.kind in {"cost", "energy"}]
+        assert [point.kind for point in cheapest] == ["cost", "energy"]
+        for point in cheapest:
+            # One accelerator less than whole may be a hair slower than the deadline.
+            assert point.time_s <= DEADLINE_FACTOR * fastest_s * 1.02
+
+
+def test_a_curve_goes_one_doubling_beyond_the_data(found):
+    for balance in found.found:
+        last = balance.curve.row(-1, named=True)
+        assert last["num_accelerators"] == 2 * max(balance.sizes)
+        assert last["beyond_data"]
+        assert not balance.curve.filter(pl.col("num_accelerators") <= max(balance.sizes))["beyond_data"].any()
+
+
+def test_names_without_a_place_have_a_reason(scores, best):
+    unknown = best.with_columns(accelerator=pl.lit("quux-9000"))
+    nobody = balances(scores, {WORKLOAD: unknown}, round_=ROUND)[WORKLOAD]
+    assert nobody.found == ()
+    assert "quux-9000" in nobody.unanswered[0].reason
+    sweep = balances(scores, {WORKLOAD: best}, round_="my sweep")[WORKLOAD]
+    assert sweep.found == ()
+    assert all("is not a round" in each.reason for each in sweep.unanswered)
+
+
+def test_one_size_is_no_curve(scores, best):
+    one = balances(scores, {WORKLOAD: best.head(1)}, round_=ROUND)[WORKLOAD]
+    assert (one.found, one.unanswered) == ((), ())
