@@ -33,8 +33,8 @@ TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
 # The modules and packages of decide/, in the order in which a question becomes an answer: each imports earlier
 # ones alone. `records` asks questions about the past, and is imported by nobody.
 DECIDE = (
-    *("field", "query", "question_file", "answer", "select", "sensitivity", "combine", "ledger", "training"),
-    *("strategy_search", "systems", "mixtures", "user_evidence", "estimators", "assess", "candidates"),
+    *("field", "query", "answer", "select", "sensitivity", "combine", "ledger", "training"),
+    *("strategy_search", "systems", "user_evidence", "estimators", "assess", "candidates"),
     *("explain", "reasons", "decision", "prediction", "ledger_predictions", "model_family", "solve_for"),
     *("allocation", "records"),
 )

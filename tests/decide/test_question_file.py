@@ -6,8 +6,8 @@ import os
 import pytest
 
 from equipoise.decide.query import fields_of
-from equipoise.decide.question_file import file_values, read_question
 from equipoise.errors import DataError, UsageError
+from equipoise.library.decisions import file_values, read_question
 
 
 def refusal(path, verb):

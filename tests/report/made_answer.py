@@ -26,7 +26,6 @@ from equipoise.decide.answer import (
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
 from equipoise.economics.uncertain import Bar, Tornado
-from equipoise.launch import Setting, Snippet
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
@@ -255,13 +254,6 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
         swing=tornado,
         renting=(Renting(candidate=own[2], tornado=tornado),),
         ownership=None,
-        snippets=(
-            Snippet(title="Command", target="torchrun", code="torchrun train.py", why="It starts."),
-            Snippet(title="Megatron", target="megatron", code="", why="", inexpressible=("microbatch",)),
-        ),
-        settings=(
-            Setting(name="NCCL_DEBUG", value="INFO", reason="look", evidence="page", how_to_check="look"),
-        ),
         chosen_for_you=("precision bf16 (--precision for others)",),
         notes=(f"A note with {HOSTILE}.",),
         num_considered=100,

@@ -208,7 +208,13 @@ def test_the_page_escapes_every_name_and_loads_nothing():
 
 
 def test_what_a_program_cannot_express_is_said():
-    assert "megatron cannot express: microbatch" in html.render(ANSWER, made_answer())
+    chosen = made_answer().recommended
+    pipelined = replace(chosen, strategy=replace(chosen.strategy, dp=16, pp=2))
+    answer = made_answer(recommended=pipelined)
+    inexpressible = [each for each in answer.snippets if each.inexpressible]
+    assert inexpressible
+    page = html.render(ANSWER, answer)
+    assert all(f"{each.target} cannot express: {each.inexpressible[0]}" in page for each in inexpressible)
 
 
 def test_the_notebook_shows_the_same_numbers():
@@ -231,7 +237,7 @@ def test_an_answer_of_runs_alone_has_a_page():
     answer = made_answer()
     answer = replace(
         answer, candidates=(bare,), recommended=bare, equilibria=(), alternatives=(), flips=(), time_values=(),
-        frontier=(), snippets=(), settings=(), renting=(), swing=None,
+        frontier=(), renting=(), swing=None,
     )  # fmt: skip
     text = " ".join(printed(answer, full=True).split())
     assert "no price is known" in text

@@ -672,8 +672,8 @@ def write_module(tmp_path, monkeypatch, name, text):
 
 def test_a_users_function_is_found_in_the_current_directory(tmp_path, monkeypatch):
     text = "import torch\ndef made():\n    return torch.nn.Linear(3, 2), (torch.randn(4, 3), torch.randn(4, 2)), torch.nn.MSELoss()\n"
-    write_module(tmp_path, monkeypatch, "own_training", text)
-    counted = count_function("own_training:made")
+    write_module(tmp_path, monkeypatch, "counted_training", text)
+    counted = count_function("counted_training:made")
     assert (counted.params, counted.num_samples, counted.forward_flop) == (8, 4, 48)
     assert counted.layers[-1].kind == "MSELoss"
 

@@ -39,8 +39,7 @@ def predict(asked: Asked, output: Output) -> None:
 def _answer(verb: "DecisionVerb", asked: Asked, output: Output) -> None:
     """Answer a question and show it as the options ask."""
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
-        from equipoise.decide.question_file import read_question
-        from equipoise.library.decisions import result_of
+        from equipoise.library.decisions import read_question, result_of
 
         question = read_question(asked, verb=verb)
         with answers_only():

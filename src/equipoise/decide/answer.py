@@ -11,7 +11,8 @@ from equipoise.economics import Price, PriceTerms, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.owning import Ownership
 from equipoise.economics.uncertain import Tornado
-from equipoise.launch import Setting, Snippet
+from equipoise.errors import SpecError
+from equipoise.launch import Setting, Snippet, launch_snippets, runtime_settings
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.cluster import Cluster
@@ -461,12 +462,46 @@ class Answer:
     swing: Tornado | None
     renting: tuple[Renting, ...]
     ownership: Ownership | None
-    snippets: tuple[Snippet, ...]
-    settings: tuple[Setting, ...]
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
     num_considered: int
     search_s: float
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("snippets", "settings")
+
+    @property
+    def snippets(self) -> tuple[Snippet, ...]:
+        """How to run the recommended strategy; nothing where none is known, or not how such chips start."""
+        best, nodes = self.recommended, self._nodes
+        if best is None or best.strategy is None or nodes is None:
+            return ()
+        memory_bytes = None if best.memory is None else best.memory.needed_bytes
+        try:
+            return launch_snippets(best.strategy, nodes, workload=self.workload, memory_bytes=memory_bytes)
+        except SpecError:
+            return ()
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Settings of the runtime with a measured or documented reason on the recommended system."""
+        best, nodes = self.recommended, self._nodes
+        if best is None or best.strategy is None or nodes is None:
+            return ()
+        memory_share = None
+        if best.memory is not None and best.memory.available_bytes is not None:
+            memory_share = best.memory.needed_bytes / best.memory.available_bytes
+        try:
+            return runtime_settings(nodes, best.strategy, memory_share=memory_share)
+        except SpecError:
+            return ()
+
+    @property
+    def _nodes(self) -> Cluster | None:
+        """The recommended number of accelerators; None where the catalogue does not have them."""
+        cluster = self.system.cluster
+        if cluster is None or self.recommended is None:
+            return None
+        return replace(cluster, num_accelerators=self.recommended.num_accelerators)
 
     @property
     def system(self) -> SystemAnswer:

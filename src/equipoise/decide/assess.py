@@ -147,15 +147,17 @@ def assess(inputs: Inputs, system: AskedSystem) -> Assessment:
         return _by_runs_alone(inputs, system)
     sizes = size_range(inputs, system)
     chip = system.cluster.accelerator
-    notes = [*system.notes, *ran_elsewhere(inputs.user.traces, chip.slug, chip.title)]
+    traces = inputs.user.traces
+    notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
     missing: list[str] = []
     survey: Survey | None = None
     learnt: UserFit | UserLevel | None = None
-    traced = checks(inputs.user.traces, None, system.cluster, None)
+    traced = checks(traces, None, system.cluster, None) if traces else ()
     model = start_model(inputs, system)
     try:
         start = problem(inputs.training, system.cluster, model, num_best=_num_best(inputs))
-        traced = checks(inputs.user.traces, start.load, system.cluster, start.model.parameters)
+        if traces:
+            traced = checks(traces, start.load, system.cluster, start.model.parameters)
         learnt = _learnt(inputs, start)
         if isinstance(learnt, UserFit):
             start = replace(start, model=learnt.model)
@@ -358,7 +360,7 @@ def where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
 def _learnt(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
     """What the user's steps make of the model that would be searched with."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(start.cluster.accelerator.slug)
-    steps = user_steps(runs, start.load, start.cluster, start.model.parameters)
+    steps = user_steps(runs, start.load, start.cluster, start.model.parameters) if runs else None
     if steps is None:
         return None
     found = user_fit(steps, start.model)

@@ -25,11 +25,10 @@ from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.published import ended_at
 from equipoise.decide.estimators.transfer import deciding
-from equipoise.decide.mixtures import system_rates
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Curve, Group
 from equipoise.decide.strategy_search import TimedStrategy
-from equipoise.decide.systems import AskedSystem
+from equipoise.decide.systems import AskedSystem, system_rates
 from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.uncertain import exact, product

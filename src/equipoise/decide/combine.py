@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import orjson
 
-from equipoise.decide.answer import LEAST_LOG_SD, LEVEL, Curves, Estimates
+from equipoise.decide.answer import DEVIATE, LEAST_LOG_SD, LEVEL, Curves, Estimates
 from equipoise.errors import DataError
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
@@ -414,3 +414,25 @@ def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> Callable[[Flo
         return np.exp([np.interp(np.log(wanted), at, each) for each in logs])
 
     return curves_s
+
+
+# Half of the interval of steps scaled from fewer ranks, of the logarithm: 90 % of workloads that no fit had
+# seen (docs/experiments/0009).
+SCALED_HALF_WIDTH_LOG = 0.38
+# Errors of steps predicted from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
+# and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
+_FULL_AFTER_DOUBLINGS = 3.0
+_LOG_SD_PER_DOUBLING = 0.06
+
+
+def distance_log_sd(num_doublings: float) -> float:
+    """How wrong steps so many doublings beyond the measured ones were: log standard deviation.
+
+    Source: docs/experiments/0009: half its 90 % interval is 0.38, from three doublings on; beyond, 0.06 per
+    doubling where that is more.
+
+    >>> distance_log_sd(0.0)
+    0.0
+    """
+    usual = SCALED_HALF_WIDTH_LOG / DEVIATE
+    return max(usual * min(1.0, num_doublings / _FULL_AFTER_DOUBLINGS), _LOG_SD_PER_DOUBLING * num_doublings)

@@ -22,8 +22,6 @@ from equipoise.decide.explain import (
     nothing_fits,
     records,
     rejections,
-    settings,
-    snippets,
     to_measure,
 )
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
@@ -34,7 +32,7 @@ from equipoise.decide.strategy_search import plain_strategies
 from equipoise.decide.systems import asked_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
-from equipoise.decide.user_evidence.traces import unusable, user_evidence
+from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
 from equipoise.economics.owning import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.economics.prices import TERMS
 from equipoise.economics.uncertain import LEVEL, exact
@@ -98,7 +96,12 @@ def collect_candidates(
     """
     systems = asked_systems(asked, catalogue)
     about = training(asked, catalogue, scores)
-    user = user_evidence(asked, about.workload, [each.accelerator for each in systems], catalogue)
+    accelerators = [each.accelerator for each in systems]
+    user = (
+        user_evidence(asked, about.workload, accelerators, catalogue)
+        if asked.has_measurements
+        else UserEvidence()
+    )
     user = user if runs is None else replace(user, runs=runs)
     inputs = Inputs(
         asked=asked, training=about, catalogue=catalogue, scores=scores, user=user, also_sizes=also_sizes
@@ -158,7 +161,7 @@ def _chosen(collected: Collected) -> Answer:
         frontier=selection.frontier,
         flips=() if best is None else flips(candidates, rule, selection.balance, best),
         time_values=time_values([figures_of(each) for each in candidates if each.time_s is not None], rule),
-        alternatives=() if best is None else alternatives(candidates, best, rule),
+        alternatives=() if best is None else alternatives(candidates, best, rule, selection.balance),
         rejected=tuple(each for one in found for each in rejections(one.assessment)),
         reasons=()
         if best is None
@@ -168,8 +171,6 @@ def _chosen(collected: Collected) -> Answer:
         swing=None if best is None else swing(best),
         renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
         ownership=bought,
-        snippets=snippets(inputs, own.assessment, best),
-        settings=settings(own.assessment, best),
         chosen_for_you=_chosen_for_you(inputs, own.assessment, best),
         notes=tuple(
             dict.fromkeys(

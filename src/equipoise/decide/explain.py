@@ -19,17 +19,20 @@ from equipoise.decide.answer import (
     with_log_sd,
 )
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
-from equipoise.decide.combine import combined_record
-from equipoise.decide.estimators.measured import distance_log_sd
+from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.estimators.transfer import transfer_record
 from equipoise.decide.ledger import running
-from equipoise.decide.mixtures import kinds, speed_shares_gain
 from equipoise.decide.query import Objective
-from equipoise.decide.select import Figures, Rule, figures_of, is_able, worth
-from equipoise.decide.strategy_search import remedy
-from equipoise.errors import SpecError
-from equipoise.launch import Setting, Snippet, bench_command, launch_snippets, runtime_settings
+from equipoise.decide.select import Figures, Group, Rule, figures_of, is_able, offers, worth
+from equipoise.decide.strategy_search import Problem, remedy
+from equipoise.decide.systems import kinds
+from equipoise.launch import bench_command
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.machine import machine
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.strategy import Strategy
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S, format_count, format_duration, format_percent, format_si
 
@@ -43,15 +46,24 @@ _NEARLY_FULL: Final = 0.95
 _NOTICED_LOSS: Final = 0.02
 
 
-def alternatives(candidates: Sequence[Candidate], best: Candidate, rule: Rule) -> tuple[Alternative, ...]:
-    """The best of the rest by the objective: the next sizes of the same system, the best of every other."""
+def alternatives(
+    candidates: Sequence[Candidate],
+    best: Candidate,
+    rule: Rule,
+    balance: Mapping[Group, int | None],
+) -> tuple[Alternative, ...]:
+    """The best of the rest by the objective: the next sizes of the same system, the best of every other.
+
+    balance: by system and terms, the size at which returns diminish: the best with the objective `balance`.
+    """
     figures = {
         each.id: figures_of(each) for each in candidates if each.time_s is not None and each.id != best.id
     }
     able = [each for each in figures.values() if is_able(each, rule)]
+    offered = offers(able, balance) if rule.objective == "balance" else able
     chosen: dict[str, None] = {}
-    for group in sorted({each.group for each in able} - {(best.system, best.terms)}):
-        members = [each for each in able if each.group == group]
+    for group in sorted({each.group for each in offered} - {(best.system, best.terms)}):
+        members = [each for each in offered if each.group == group]
         chosen[min(members, key=lambda each: _distance(each, best, rule)).id] = None
     same = [each for each in figures.values() if each.group == (best.system, best.terms)]
     smaller = [each for each in same if each.num_accelerators < best.num_accelerators and is_able(each, rule)]
@@ -421,7 +433,7 @@ def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[
         return
     if len(kinds(assessment.cluster.accelerator)) == 1:
         return
-    gain = speed_shares_gain(assessment.survey.problem, best.strategy, inputs.catalogue)
+    gain = _speed_shares_gain(assessment.survey.problem, best.strategy, inputs.catalogue)
     yield (
         "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
         f"step at most {format_percent(round(gain, 3))} shorter."
@@ -438,34 +450,16 @@ def _full(best: Candidate) -> Iterator[str]:
         yield f"It fills {filled} of the memory, which estimates miss by some percent: try it first."
 
 
-def snippets(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[Snippet, ...]:
-    """What to run; nothing where no strategy is known or nothing is known of how such chips are started."""
-    if best is None or best.strategy is None or assessment.cluster is None:
-        return ()
-    nodes = replace(assessment.cluster, num_accelerators=best.num_accelerators)
-    try:
-        return launch_snippets(
-            best.strategy,
-            nodes,
-            workload=inputs.training.workload,
-            memory_bytes=None if best.memory is None else best.memory.needed_bytes,
-        )
-    except SpecError:
-        return ()
+def _speed_shares_gain(problem: Problem, chosen: Strategy, catalogue: Catalogue) -> float:
+    """The fraction by which a step could get shorter if samples were shared out by speed; 0 for equal chips.
 
-
-def settings(assessment: Assessment, best: Candidate | None) -> tuple[Setting, ...]:
-    """Settings of the runtime with a measured or documented reason on this system."""
-    if best is None or best.strategy is None or assessment.cluster is None:
-        return ()
-    nodes = replace(assessment.cluster, num_accelerators=best.num_accelerators)
-    try:
-        return runtime_settings(nodes, best.strategy, memory_share=_memory_share(best))
-    except SpecError:
-        return ()
-
-
-def _memory_share(best: Candidate) -> float | None:
-    if best.memory is None or best.memory.available_bytes is None:
-        return None
-    return best.memory.needed_bytes / best.memory.available_bytes
+    Assumes data parallel ranks of one kind each, and equal traffic: an upper bound.
+    Source: equal shares take as long as the slowest, shares by speed the harmonic mean.
+    """
+    nodes = replace(problem.cluster, num_accelerators=chosen.num_accelerators)
+    steps = []
+    for slug in kinds(nodes.accelerator):
+        uniform = replace(nodes, accelerator=catalogue.accelerator(slug))
+        found = estimate(problem.load, machine(uniform), grid([chosen]), problem.model.parameters)
+        steps.append(float(found.step_s.max()))
+    return 1.0 - len(steps) / sum(1.0 / each for each in steps) / max(steps)

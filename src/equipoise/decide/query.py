@@ -553,6 +553,11 @@ class TrainingQuery:
             object.__setattr__(self, "objective", "value_of_time")
 
     @property
+    def has_measurements(self) -> bool:
+        """Whether the user gives runs, timed collectives or traces, or says how traces ran."""
+        return bool(self.runs or self.collectives or self.traces or self.traced_as)
+
+    @property
     def is_buying(self) -> bool:
         """Whether buying is to be compared: asked for, or an amount of it given."""
         return self.buy or any(

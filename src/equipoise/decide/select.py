@@ -121,7 +121,7 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     if not able:
         return None
     if rule.objective == "balance":
-        able = _offers(able, balance)
+        able = offers(able, balance)
         objective: Objective = "cost" if any(each.usd is not None for each in able) else "time"
         return min(able, key=lambda each: _order(each, rule, objective)).id
     return min(able, key=lambda each: _order(each, rule, rule.objective)).id
@@ -151,7 +151,7 @@ def _order(each: Figures, rule: Rule, objective: Objective) -> tuple[float, floa
     return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
 
 
-def _offers(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> list[Figures]:
+def offers(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> list[Figures]:
     """What each system offers under the objective `balance`."""
     grouped: dict[Group, list[Figures]] = defaultdict(list)
     for each in able:

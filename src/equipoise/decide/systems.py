@@ -5,22 +5,27 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeGuard, TypeVar
 
+from equipoise import economics
 from equipoise.bench.topology import Topology, here, read
 from equipoise.bench.topology.reading import MOST_BYTES
 from equipoise.decide.query import TrainingQuery
 from equipoise.diagnose.links import named_chips
-from equipoise.economics import PriceTerms
+from equipoise.economics import Electricity, Price, PriceTerms, Rates
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
 from equipoise.spec.cluster import Cluster, NodeFacts
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.links import FABRICS, kind, rank, reach
 
 _CPU = "cpu"
 _MOST_SYSTEMS = 24
 _MOST_IN_HOST = 8  # cards that one host takes
 Value = TypeVar("Value")
+
+_JOINT = "+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,3 +248,34 @@ def _processors(found: Topology, catalogue: Catalogue) -> AskedSystem:
         is_cpu=True,
         notes=(f"{where}{f', {cores} cores' if cores else ''}.",),
     )
+
+
+def kinds(chip: Accelerator) -> tuple[str, ...]:
+    """The slugs of the accelerators that one stands for: several for a mixture, else its own."""
+    return tuple(chip.slug.split(_JOINT))
+
+
+def system_rates(system: AskedSystem, terms: PriceTerms, *, region: str, power: Electricity | None) -> Rates:
+    """The rates of a system on some terms; a mixture costs the mean of its parts, where all have a price.
+
+    power: of the user's own electricity and building. Source: definition; equal numbers of each.
+    """
+    assert system.cluster is not None
+    chip = system.cluster.accelerator
+    own = economics.rates(
+        chip, own_price=system.usd_per_accelerator_hour, region=region, terms=terms, power=power
+    )
+    prices = [economics.price(slug, terms=terms) for slug in kinds(chip)]
+    if own.price is not None or len(prices) == 1 or None in prices:
+        return own
+    known = [each for each in prices if each is not None]
+    joint = Price(
+        accelerator=chip.slug,
+        usd_per_accelerator_hour=fmean(each.usd_per_accelerator_hour for each in known),
+        low=fmean(each.low for each in known),
+        high=fmean(each.high for each in known),
+        basis=f"mean of {' and '.join(each.accelerator for each in known)}",
+        terms=terms,
+        log_half_width=max(each.log_half_width for each in known),
+    )
+    return replace(own, price=joint)

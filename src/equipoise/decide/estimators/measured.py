@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from equipoise.bench.methods import method
 from equipoise.decide.answer import (
-    DEVIATE,
     LEAST_LOG_SD,
     Curves,
     Estimate,
@@ -20,7 +19,7 @@ from equipoise.decide.answer import (
     log_sd,
     with_log_sd,
 )
-from equipoise.decide.combine import straight_between
+from equipoise.decide.combine import SCALED_HALF_WIDTH_LOG, distance_log_sd, straight_between
 from equipoise.decide.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.errors import InputError, UsageError
@@ -38,8 +37,6 @@ from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
 from equipoise.units import format_count
 
-# Half of the interval, of the logarithm: 90 % of workloads that a fit had not seen (docs/experiments/0009).
-HALF_WIDTH_LOG = 0.38
 # What was measured to be faster than perfect scaling was so by 3 % at most, misprints left out (likewise).
 _LEAST_SLOWDOWN = 0.97
 
@@ -111,7 +108,7 @@ def scaled(
         _measured(run, cluster, workload), sizes.astype(float), parameters or ScaleUpParameters()
     )
     step_s = run.step_s * found.slowdown
-    spread = np.where(sizes > run.num_accelerators, np.exp(HALF_WIDTH_LOG), 1.0)
+    spread = np.where(sizes > run.num_accelerators, np.exp(SCALED_HALF_WIDTH_LOG), 1.0)
     least_s = np.where(sizes > run.num_accelerators, _LEAST_SLOWDOWN, 1.0) * run.step_s
     return ScaledSteps(
         num_accelerators=sizes,
@@ -144,10 +141,6 @@ def _measured(run: SmallRun, cluster: Cluster, workload: Workload | None) -> Mea
     )
 
 
-# Errors of steps predicted from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
-# and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
-_FULL_AFTER_DOUBLINGS = 3.0
-_LOG_SD_A_DOUBLING = 0.06
 _NUM_DRAWS, _SEED = 64, 1
 _DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
@@ -240,19 +233,6 @@ def _curve(measured: Mapping[int, Interval]) -> _Curve:
         "curves_s": straight_between(sizes, drawn_s),
         "domain": Domain(smallest=float(sizes[0]), largest=sizes[-1] / 2.0),
     }
-
-
-def distance_log_sd(num_doublings: float) -> float:
-    """How wrong steps so many doublings beyond the measured ones were: standard deviation of the logarithm.
-
-    Source: docs/experiments/0009: 0.38 is half its 90 % interval, reached at three doublings; beyond, 0.06 a
-    doubling where that is more.
-
-    >>> distance_log_sd(0.0)
-    0.0
-    """
-    usual = HALF_WIDTH_LOG / DEVIATE
-    return max(usual * min(1.0, num_doublings / _FULL_AFTER_DOUBLINGS), _LOG_SD_A_DOUBLING * num_doublings)
 
 
 def _at_size(

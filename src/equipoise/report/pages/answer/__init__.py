@@ -93,11 +93,10 @@ def _more(answer: Answer) -> Prose:
             (len(answer.notes), "note"),
             (len(answer.reasons), "reason"),
             (len(answer.candidates), "candidate"),
-            (len(answer.snippets), "script"),
         )
         if number
     ]
-    return note(f"More with --full: {', '.join(kept)}." if kept else "More with --full.")
+    return note(f"More with --full: {', '.join((*kept, 'how to run it'))}.")
 
 
 ANSWER: Final[Page[Answer]] = Page(

@@ -45,10 +45,14 @@ def chip_of(title: str) -> str:
     return next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
 
 
+_MOST_NAMED: Final = 3
+
+
 def about(answer: Answer) -> str:
-    """What is asked; a single system is named by what follows."""
+    """What is asked; a single system is named by what follows, many by the tables."""
     names = [chip_of(each.title) for each in answer.systems]
-    on = f" on {listed(names)}" if len(names) > 1 or answer.recommended is None else ""
+    where = listed(names) if len(names) <= _MOST_NAMED else f"{len(names)} systems"
+    on = f" on {where}" if len(names) > 1 or answer.recommended is None else ""
     return sentence(f"{answer.workload.title}{on}, to {answer.work}")
 
 
@@ -95,7 +99,8 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
         yield Fact(label="Larger?", spans=step)
     yield Fact(label="Returns", spans=(capital(returns(answer)),))
     hours = _values_around(answer, best) if is_brief else value_of_time(answer)
-    if hours is not None:
+    is_about_money = answer.question.objective != "energy"
+    if hours is not None and (is_about_money or not is_brief):
         yield Fact(label="An hour", spans=(hours,))
     if answer.ownership is not None:
         yield Fact(label="Buying", spans=(_buying(answer.ownership),))
