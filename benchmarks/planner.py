@@ -33,7 +33,7 @@ from equipoise.decide.decision import answer
 from equipoise.decide.field import Sizes
 from equipoise.decide.query import TrainingQuery, changed, query
 from equipoise.decide.strategy_search import SURVEYS, problem
-from equipoise.decide.systems import asked_systems
+from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.traces import UserEvidence
 from equipoise.perfmodel.estimate import Estimates
@@ -97,14 +97,14 @@ class Case:
 def case(scores: pl.DataFrame, asked: TrainingQuery) -> Case:
     """A case of one kind of node: all its sizes have the same machine."""
     known = shipped()
-    (system,) = asked_systems(asked, known)
+    (system,) = requested_systems(asked, known)
     about = training(asked, known, scores)
-    inputs = Inputs(asked=asked, training=about, catalogue=known, scores=scores, user=UserEvidence())
+    inputs = Inputs(query=asked, training=about, catalogue=known, scores=scores, user=UserEvidence())
     assert system.cluster is not None
     posed = problem(about, system.cluster, start_model(inputs, system), num_best=asked.num_strategies)
     sizes = size_range(inputs, system).tried
     return Case(
-        asked=asked,
+        query=asked,
         job=Job(
             load=posed.load,
             machine=machine(replace(posed.cluster, num_accelerators=sizes[-1])),

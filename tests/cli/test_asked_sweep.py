@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.bench.cell import Cell
 from equipoise.cli import sweeps
-from equipoise.cli.sweeps import Asked, Pace, cells_of
+from equipoise.cli.sweeps import Pace, SweepOptions, cells_of
 from equipoise.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def asked(**changes):
         "learning_rate": None,
         "num_arms": 1,
     }
-    return Asked(**{**plain, **changes})
+    return SweepOptions(**{**plain, **changes})
 
 
 def sizes(**changes):

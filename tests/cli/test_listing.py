@@ -22,13 +22,13 @@ def test_every_listed_knob_and_value_is_read_back(data) -> None:
     assert len(rows) == len(Strategy.__dataclass_fields__)
     for row in rows:
         for value in row["values"] or [1]:
-            given = {"global_batch": 8, row["knob"]: str(value).lower()}
+            given = {"global_batch": 8, row["parameter"]: str(value).lower()}
             text = " ".join(f"{knob}={written}" for knob, written in given.items())
             assert f"{row['knob']}=" in strategy(text).text() or value in {1, row["default"]}
 
 
 def test_defaults_of_knobs_are_those_of_a_strategy(data) -> None:
-    defaults = {row["knob"]: row["default"] for row in BY_KIND["strategies"].rows(data, shipped())}
+    defaults = {row["parameter"]: row["default"] for row in BY_KIND["strategies"].rows(data, shipped())}
     assert defaults.pop("global_batch") is None
     text = " ".join(f"{knob}={str(value).lower()}" for knob, value in defaults.items())
     assert strategy(f"global_batch=8 {text}") == Strategy(global_batch_samples=8)

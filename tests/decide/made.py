@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from equipoise.decide.answer import Candidate, Constraint
-from equipoise.decide.select import Curve, Rule, figures_of, select, time_values
+from equipoise.decide.select import Rule, SizeCurve, figures_of, select, time_values
 from equipoise.stats import Interval
 
 LEVEL = 0.9
@@ -137,7 +137,7 @@ def _curves(rows, limits):
     found = {}
     for name in {made["system"] for made in rows}:
         own = sorted((made["num_accelerators"], made["time_s"]) for made in rows if made["system"] == name)
-        found[name, "on_demand"] = Curve(
+        found[name, "on_demand"] = SizeCurve(
             sizes=tuple(size for size, _ in own),
             central_s=np.array([time_s for _, time_s in own]),
             drawn_s=np.array([[time_s for _, time_s in own]]),

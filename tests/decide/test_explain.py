@@ -91,8 +91,8 @@ def test_strategies_of_the_recommended_size_are_candidates_of_their_own():
 
 
 def test_the_money_of_the_recommended_swings_with_time_and_price():
-    swing = ask(SMALL).swing
-    names = {each.name for each in swing.bars}
+    sensitivity = ask(SMALL).sensitivity
+    names = {each.name for each in sensitivity.bars}
     assert names == {"time of the training", "price per accelerator-hour"}
     free = ask(SMALL, accelerator=["mi100-pcie-32gb"])
     assert free.recommended.usd is None

@@ -2,12 +2,12 @@
 
 import pytest
 
-from equipoise.decide.training import knob_choices
+from equipoise.decide.training import parameter_choices
 from equipoise.errors import InputError, UsageError
 
 
 def test_values_are_one_several_or_a_range():
-    found = knob_choices(["tp=8", "pp=1..4", "recompute=none,full"], precision=("bf16", "fp8"))
+    found = parameter_choices(["tp=8", "pp=1..4", "recompute=none,full"], precision=("bf16", "fp8"))
     assert found == {
         "tp": (8,),
         "pp": (1, 2, 3, 4),
@@ -31,9 +31,9 @@ def test_values_are_one_several_or_a_range():
 )
 def test_what_fixes_nothing_is_refused(fixed, words):
     with pytest.raises(InputError, match=words):
-        knob_choices(fixed)
+        parameter_choices(fixed)
 
 
 def test_a_precision_is_stated_once():
     with pytest.raises(UsageError, match="precision is given twice"):
-        knob_choices(["precision=bf16"], precision=("fp8",))
+        parameter_choices(["precision=bf16"], precision=("fp8",))

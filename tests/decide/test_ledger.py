@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from equipoise.decide.ledger import (
     SCHEMA,
-    Measured,
+    MeasuredResult,
     RecordedPrediction,
     add_measured,
     add_predictions,
@@ -70,7 +70,7 @@ def test_nothing_is_there_before_somebody_asks(path):
 
 def test_what_is_written_is_read(path):
     ids = add_predictions(path, [prediction(), prediction(num_accelerators=16)])
-    add_measured(path, [(ids[0], Measured(quantity="time_to_train_s", value=125.0))])
+    add_measured(path, [(ids[0], MeasuredResult(quantity="time_to_train_s", value=125.0))])
     first, second = read_ledger(path).entries
     assert (first.prediction, second.prediction) == (prediction(), prediction(num_accelerators=16))
     assert (first.outcome, second.outcome) == (125.0, None)
@@ -82,7 +82,7 @@ def test_the_running_error_by_hand(path):
     # Times 100, 100, 100 predicted; 125, 100, 80 measured: off by -20 %, 0 and +25 %.
     ids = add_predictions(path, [prediction(num_accelerators=size) for size in (1, 2, 4, 8)])
     for id_, value in zip(ids, (125.0, 100.0, 80.0), strict=False):
-        add_measured(path, [(id_, Measured(quantity="time_to_train_s", value=value))])
+        add_measured(path, [(id_, MeasuredResult(quantity="time_to_train_s", value=value))])
     found = running(path)
     assert (found.num_predictions, found.num_measured) == (4, 3)
     assert found.record.median_abs_error == pytest.approx(0.2)
@@ -97,7 +97,7 @@ def test_rates_are_compared_as_times(path):
     (id_,) = add_predictions(
         path, [prediction(quantity="samples_per_s", value=1000.0, low=900.0, high=1100.0)]
     )
-    add_measured(path, [(id_, Measured(quantity="samples_per_s", value=800.0))])
+    add_measured(path, [(id_, MeasuredResult(quantity="samples_per_s", value=800.0))])
     assert read_ledger(path).entries[0].error == pytest.approx(-0.2)
 
 

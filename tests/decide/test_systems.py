@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.bench.topology import read
 from equipoise.decide.query import query
-from equipoise.decide.systems import asked_systems
+from equipoise.decide.systems import requested_systems
 from equipoise.errors import EquipoiseError, EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
 
@@ -13,7 +13,7 @@ H100, A100, RTX = "h100-sxm5-80gb", "a100-sxm4-80gb", "rtx-4090-pcie-24gb"
 
 def systems(*names, topology=None, **stated):
     asked = {"workload": "bert", **({"accelerator": list(names)} if names else {}), **stated}
-    return asked_systems(query(asked), catalogue(), topology=topology)
+    return requested_systems(query(asked), catalogue(), topology=topology)
 
 
 def matrix(*rows):
@@ -73,7 +73,7 @@ def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(tmp_path):
     file = tmp_path / "topology.txt"
     file.write_text(matrix(["X", "PHB", "SYS"], ["PHB", "X", "SYS"], ["SYS", "SYS", "X"]))
     (usual,) = systems("rtx4090")
-    (own,) = asked_systems(
+    (own,) = requested_systems(
         query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file}), catalogue()
     )
     assert own.cluster.node_size == 3
@@ -88,9 +88,9 @@ def test_what_is_no_topology_is_refused(tmp_path, content):
     file.write_bytes(content)
     asked = query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file})
     with pytest.raises(EquipoiseError, match=r"topology\.txt|topo -m"):
-        asked_systems(asked, catalogue())
+        requested_systems(asked, catalogue())
     with pytest.raises(EquipoiseError, match="not a regular file"):
-        asked_systems(
+        requested_systems(
             query({"workload": "bert", "accelerator": ["rtx4090"], "topology": tmp_path}), catalogue()
         )
 

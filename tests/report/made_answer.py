@@ -9,17 +9,17 @@ from equipoise.decide.answer import (
     Constraint,
     ErrorRecord,
     Estimate,
+    EvidenceSource,
     Flip,
+    Infeasibility,
     Measurement,
-    Memory,
+    MemoryUse,
     ModelStep,
     PublishedResult,
     Reason,
     Refusal,
-    Rejection,
     Relaxation,
     Renting,
-    Source,
     SystemAnswer,
     TimeValue,
 )
@@ -80,7 +80,7 @@ def candidate(size, *, system="h100-sxm5-80gb", title="NVIDIA H100 SXM5 80 GB", 
         mfu_precision="bf16",
         order_bound=None,
         tokens_per_s_per_accelerator=1234.5,
-        memory=Memory(
+        memory=MemoryUse(
             needed_bytes=60e9, available_bytes=80e9, by_kind_bytes={"weights": 40e9, "activations": 20e9}
         ),
         model=ModelStep(
@@ -103,14 +103,14 @@ def candidate(size, *, system="h100-sxm5-80gb", title="NVIDIA H100 SXM5 80 GB", 
                 why="made",
                 weight=0.75,
                 sources=(
-                    Source(
+                    EvidenceSource(
                         kind="published",
                         ref="v9.9/Red/red-8/x",
                         share=0.5,
                         num_accelerators=8,
                         time_s=30_000.0,
                     ),
-                    Source(kind="published", ref=f"v9.9/{HOSTILE}/x", share=0.25),
+                    EvidenceSource(kind="published", ref=f"v9.9/{HOSTILE}/x", share=0.25),
                 ),
             ),
             Estimate(
@@ -235,7 +235,7 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
             Alternative(candidate=other[1], wins_when="if its price falls below 4 USD"),
             Alternative(candidate=own[3], wins_when="where an hour is worth more than 330 USD"),
         ),
-        rejected=(Rejection(reason="memory_bytes", needed=90e9, available=80e9, count=40),),
+        rejected=(Infeasibility(reason="memory_bytes", needed=90e9, available=80e9, count=40),),
         reasons=(Reason(words=f"Because {HOSTILE}.", sources=(), formula="w = 1"),),
         to_measure=(
             Measurement(words="50 steps on 8.", command="equipoise bench x", narrowed=around(9000.0, 0.05)),
@@ -251,7 +251,7 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
                 words="Ten held out.",
             ),
         ),
-        swing=tornado,
+        sensitivity=tornado,
         renting=(Renting(candidate=own[2], tornado=tornado),),
         ownership=None,
         chosen_for_you=("precision bf16 (--precision for others)",),

@@ -237,7 +237,7 @@ def test_an_answer_of_runs_alone_has_a_page():
     answer = made_answer()
     answer = replace(
         answer, candidates=(bare,), recommended=bare, equilibria=(), alternatives=(), flips=(), time_values=(),
-        frontier=(), renting=(), swing=None,
+        frontier=(), renting=(), sensitivity=None,
     )  # fmt: skip
     text = " ".join(printed(answer, full=True).split())
     assert "no price is known" in text

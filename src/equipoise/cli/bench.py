@@ -125,7 +125,7 @@ def bench(
     if isnan(limit):
         raise UsageError("--limit nan: expected seconds")
     with answering("bench", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.cli.sweeps import Asked, cells_of, planned_before
+        from equipoise.cli.sweeps import SweepOptions, cells_of, planned_before
         from equipoise.report.bench_json import sweep_fields
         from equipoise.report.pages.sweep import SWEEP
 
@@ -135,7 +135,7 @@ def bench(
             cells, before = planned_before(out)
             settings |= before
         else:
-            asked = Asked(
+            asked = SweepOptions(
                 workloads=tuple(workloads or (_DEFAULT_WORKLOAD,)),
                 sizes=sizes,
                 batches=batch,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from equipoise.cli.output import answering, answers_only
-from equipoise.cli.questions import Asked, Output, asks
+from equipoise.cli.questions import Options, Output, asks
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 @asks("advise", argument="workload")
-def advise(asked: Asked, output: Output) -> None:
+def advise(options: Options, output: Output) -> None:
     """Combine all evidence: how many accelerators, how, and why."""
-    _answer("advise", asked, output)
+    _answer("advise", options, output)
 
 
 @asks("plan", argument="workload")
-def plan(asked: Asked, output: Output) -> None:
+def plan(options: Options, output: Output) -> None:
     """Find the best parallel strategy, and where returns diminish."""
-    _answer("plan", asked, output)
+    _answer("plan", options, output)
 
 
 @asks("predict")
-def predict(asked: Asked, output: Output) -> None:
+def predict(options: Options, output: Output) -> None:
     """Predict times and costs at sizes nobody ran."""
-    _answer("predict", asked, output)
+    _answer("predict", options, output)
 
 
-def _answer(verb: "DecisionVerb", asked: Asked, output: Output) -> None:
+def _answer(verb: "DecisionVerb", options: Options, output: Output) -> None:
     """Answer a question and show it as the options ask."""
     with answering(verb, as_json=output.as_json, json_out=output.json_out, html=output.html) as answer:
         from equipoise.library.decisions import read_question, result_of
 
-        question = read_question(asked, verb=verb)
+        question = read_question(options, verb=verb)
         with answers_only():
             found = result_of(verb, question)
         if output.recorded:
@@ -50,12 +50,12 @@ def _answer(verb: "DecisionVerb", asked: Asked, output: Output) -> None:
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)
 
 
-def _record(verb: "DecisionVerb", asked: "TrainingQuery", found: "Result[Any]") -> None:
+def _record(verb: "DecisionVerb", query: "TrainingQuery", found: "Result[Any]") -> None:
     """Keep the predictions of a result in the user's ledger."""
     from equipoise.decide.ledger import add_predictions, ledger_path
     from equipoise.decide.ledger_predictions import answer_predictions, time_predictions
 
-    if asked.ask is not None:
+    if query.ask is not None:
         raise UsageError("--record keeps predicted times; --ask gives an amount to train on")
     predictions = (
         time_predictions(found.record) if verb == "predict" else answer_predictions(found.record, verb=verb)
@@ -65,7 +65,7 @@ def _record(verb: "DecisionVerb", asked: "TrainingQuery", found: "Result[Any]") 
 
 @asks("allocate", outputs=("html", "full", "as_json", "json_out"))
 def allocate(
-    asked: Asked,
+    options: Options,
     output: Output,
     *,
     jobs: Annotated[
@@ -90,7 +90,7 @@ def allocate(
 
         with answers_only():
             found = allocation_of(
-                jobs, asked, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
+                jobs, options, objective=objective, electricity_by_hour=electricity_by_hour, begin=begin
             )
         shown = found.presentation
         answer.give_page(shown.page, found.record, shown.fields, full=output.full)

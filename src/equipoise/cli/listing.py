@@ -94,11 +94,11 @@ def clusters(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a knob of a strategy: how it is written, its values, and what it means."""
+    """One record per parameter of a strategy: how it is written, its values, and what it means."""
     hints = get_type_hints(Strategy)
     return [
         {
-            "knob": field.name.removesuffix("_samples"),
+            "parameter": field.name.removesuffix("_samples"),
             "default": None if field.default is MISSING else field.default,
             "values": list(get_args(hints[field.name]))
             or ([False, True] if hints[field.name] is bool else None),
@@ -156,7 +156,7 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class ListedKind:
     """One kind that can be listed: its rows as in the JSON document, and the columns people see of them."""
 
     kind: str
@@ -225,7 +225,7 @@ def _span(row: dict[str, Any]) -> str:
 
 
 LISTINGS = (
-    Listing(
+    ListedKind(
         kind="rounds",
         rows=rounds,
         columns=(
@@ -238,7 +238,7 @@ LISTINGS = (
             ("largest system", ">", _field("max_accelerators")),
         ),
     ),
-    Listing(
+    ListedKind(
         kind="workloads",
         rows=workloads,
         columns=(
@@ -248,7 +248,7 @@ LISTINGS = (
             ("title", "<", _field("title")),
         ),
     ),
-    Listing(
+    ListedKind(
         kind="accelerators",
         rows=accelerators,
         columns=(
@@ -259,7 +259,7 @@ LISTINGS = (
             ("dense bf16", ">", _quantity("peak_bf16_flop_per_s", "FLOP/s")),
         ),
     ),
-    Listing(
+    ListedKind(
         kind="clusters",
         rows=clusters,
         columns=(
@@ -272,12 +272,12 @@ LISTINGS = (
         from_data=False,
         remark="Rates are one direction, of one accelerator.",
     ),
-    Listing(
+    ListedKind(
         kind="strategies",
-        counts="knobs",
+        counts="parameters",
         rows=strategies,
         columns=(
-            ("knob", "<", _field("knob")),
+            ("parameter", "<", _field("parameter")),
             ("default", "<", lambda row: _written(row["default"])),
             (
                 "values",
@@ -287,10 +287,10 @@ LISTINGS = (
         ),
         from_data=False,
         below=lambda row: row["meaning"],
-        remark="A strategy is written as its knobs that differ from the default, in any order: "
+        remark="A strategy is written as its parameters that differ from the default, in any order: "
         "dp=8 tp=4 microbatch=1 global_batch=512 zero_stage=1 recompute=selective",
     ),
-    Listing(
+    ListedKind(
         kind="methods",
         counts="ways to train",
         rows=methods,
@@ -301,7 +301,7 @@ LISTINGS = (
         ),
         remark="`equipoise bench --strategy` takes several, with commas between.",
     ),
-    Listing(
+    ListedKind(
         kind="models",
         rows=models,
         columns=(
@@ -312,7 +312,7 @@ LISTINGS = (
         from_data=False,
         remark="`equipoise bench MODEL` trains it, or module:function of your own.",
     ),
-    Listing(
+    ListedKind(
         kind="laws",
         rows=laws,
         columns=(

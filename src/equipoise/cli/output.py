@@ -23,7 +23,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class VerbOutput:
     """Where the answer of one verb goes.
 
     as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.
@@ -95,9 +95,9 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
 @contextmanager
 def answering(
     verb: str, *, as_json: bool, json_out: Path | None, html: Path | None = None
-) -> Iterator[Answer]:
+) -> Iterator[VerbOutput]:
     """The answer of a verb; too little evidence is written to its document too, with what is missing."""
-    answer = Answer(verb=verb, as_json=as_json, json_out=json_out, html=html)
+    answer = VerbOutput(verb=verb, as_json=as_json, json_out=json_out, html=html)
     for path in filter(None, (json_out, html)):
         expect_place(path)
     try:

@@ -48,7 +48,7 @@ class Output:
     recorded: bool = False
 
 
-Asked: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
+Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
 
 
 def asks(
@@ -62,16 +62,16 @@ def asks(
     def with_options(answer: Callable[..., None]) -> Callable[..., None]:
         declared = [*inspect.signature(answer, eval_str=True).parameters.values()][2:]
         shown = {name: each for name, each in _OUTPUTS.items() if outputs is None or name in outputs}
-        asked = fields_of(verb)
+        declared_fields = fields_of(verb)
 
         def run(**options: Any) -> None:  # noqa: ANN401 - each option has its own type
             output = Output(**{name: options.pop(name) for name in shown})
-            given = {FIELDS[name].key: options.pop(name) for name in asked}
+            given = {FIELDS[name].key: options.pop(name) for name in declared_fields}
             answer(given, output, **options)
 
         parameters = [
             *declared,
-            *(_parameter(name, each, is_argument=name == argument) for name, each in asked.items()),
+            *(_parameter(name, each, is_argument=name == argument) for name, each in declared_fields.items()),
             *shown.values(),
         ]
         parameters.sort(key=lambda each: each.default is not inspect.Parameter.empty)
@@ -114,7 +114,7 @@ def _parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Paramet
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-class _Formatter(Protocol):
+class _OptionFormatter(Protocol):
     """The part of a help formatter that lists options."""
 
     def section(self, name: str, /) -> AbstractContextManager[None]:
@@ -127,7 +127,7 @@ class _Formatter(Protocol):
 class QuestionCommand(TyperCommand):
     """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
 
-    def format_options(self, ctx: Any, formatter: _Formatter) -> None:  # noqa: ANN401 - typer's own
+    def format_options(self, ctx: Any, formatter: _OptionFormatter) -> None:  # noqa: ANN401 - typer's own
         """Write one block a group."""
         blocks: dict[str, list[tuple[str, str]]] = {
             title: [] for title in (_OPTIONS, *GROUPS.values(), OUTPUT)

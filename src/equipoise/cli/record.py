@@ -13,7 +13,7 @@ from equipoise.errors import UsageError
 from equipoise.units import format_count, format_duration, format_percent, format_si, significant
 
 if TYPE_CHECKING:
-    from equipoise.decide.ledger import Entry, Ledger, Measured, Quantity, RecordedPrediction
+    from equipoise.decide.ledger import Ledger, LedgerEntry, MeasuredResult, Quantity, RecordedPrediction
 
 _MOST_SHOWN = 20
 
@@ -23,7 +23,7 @@ class Shown:
     """What to show of a ledger. num_added: measurements that this call added; None where it was not to."""
 
     ledger: "Ledger"
-    entries: "tuple[Entry, ...]"
+    entries: "tuple[LedgerEntry, ...]"
     num_added: int | None
 
 
@@ -50,7 +50,7 @@ def fields(shown: Shown) -> dict[str, Any]:
     return {name: significant(value) for name, value in whole.items()}
 
 
-def _prediction(each: "Entry") -> dict[str, Any]:
+def _prediction(each: "LedgerEntry") -> dict[str, Any]:
     return {
         "id": each.id,
         "made": each.made,
@@ -174,7 +174,7 @@ def record(
             raise UsageError("record list shows what is there; to add say `record add MEASURED --for ID`")
         path = ledger or ledger_path()
         found = read_ledger(path)
-        new: tuple[tuple[str, Measured], ...] = ()
+        new: tuple[tuple[str, MeasuredResult], ...] = ()
         if adds:
             new = (
                 _from_runs(found, runs)
@@ -188,7 +188,7 @@ def record(
         answer.give(lambda: fields(shown), lambda: text(shown))
 
 
-def _is_of(entry: "Entry", workload: str | None, accelerator: str | None) -> bool:
+def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) -> bool:
     """Whether an entry is of the workload and accelerator asked for, by any of their names."""
     from equipoise.spec.hardware import slug_typed
     from equipoise.spec.workload import workload_slug
@@ -199,7 +199,7 @@ def _is_of(entry: "Entry", workload: str | None, accelerator: str | None) -> boo
     return (workload is None or about.workload in wanted) and (accelerator is None or about.accelerator in on)
 
 
-def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measured"], ...]:
+def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "MeasuredResult"], ...]:
     """What runs measured of the ledger's predictions."""
     from equipoise.decide.ledger import matches
     from equipoise.runs.schema import RUNS
@@ -213,9 +213,11 @@ def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measur
     return tuple(matches(found, rows))
 
 
-def _stated(found: "Ledger", measured: str | None, id_: str | None) -> tuple[tuple[str, "Measured"], ...]:
+def _stated(
+    found: "Ledger", measured: str | None, id_: str | None
+) -> tuple[tuple[str, "MeasuredResult"], ...]:
     """The measurement of the command line."""
-    from equipoise.decide.ledger import Measured
+    from equipoise.decide.ledger import MeasuredResult
 
     if measured is None or id_ is None:
         raise UsageError(
@@ -229,7 +231,7 @@ def _stated(found: "Ledger", measured: str | None, id_: str | None) -> tuple[tup
             "a rate such as '1200 samples/s'" if quantity == "samples_per_s" else "a time such as '3.1 h'"
         )
         raise UsageError(f"MEASURED {measured!r}: {entry.id} predicts {quantity}; expected {expected}")
-    return ((entry.id, Measured(quantity=quantity, value=value)),)
+    return ((entry.id, MeasuredResult(quantity=quantity, value=value)),)
 
 
 def _duration_s(text: str) -> float | None:

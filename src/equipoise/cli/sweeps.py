@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SweepOptions:
     """The options as they were given: lists are still text. binds_here: whether ranks run on this machine."""
 
     workloads: tuple[str, ...]
@@ -51,7 +51,7 @@ class Asked:
     num_arms: int
 
 
-def cells_of(asked: Asked) -> tuple[Cell, ...]:
+def cells_of(asked: SweepOptions) -> tuple[Cell, ...]:
     """The cells of the sweep.
 
     Raises UsageError for what no cell can be made of: unknown names, batches that ranks cannot share, more
@@ -266,7 +266,7 @@ def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
     from rich.table import Column
 
     named = {cell.cell_id: cell for cell in cells}
-    pace, running = Pace(), _Running()
+    pace, running = Pace(), _RunningBar()
     columns = (
         BarColumn(bar_width=12),
         TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
@@ -289,7 +289,7 @@ def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningBar:
     """The run that is under way, and since when."""
 
     cell: Cell | None = None

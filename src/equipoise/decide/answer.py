@@ -34,7 +34,7 @@ DEVIATE: Final = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class EvidenceSource:
     """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
 
     time_s: the time at num_accelerators that the source states; None where it states none.
@@ -62,7 +62,7 @@ class Estimate:
     log_sd: float
     why: str
     weight: float = 0.0
-    sources: tuple[Source, ...] = field(default=(), metadata={"json": False})  # the evidence has them
+    sources: tuple[EvidenceSource, ...] = field(default=(), metadata={"json": False})  # the evidence has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Estimates:
     name: str
     by_size: Mapping[int, Estimate]
     grade: Mapping[int, Grade]
-    sources: tuple[Source, ...] = ()
+    sources: tuple[EvidenceSource, ...] = ()
     curves_s: Curves | None = None
     domain: Domain | None = None
     is_reference: bool = False
@@ -186,7 +186,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryUse:
     """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known."""
 
     needed_bytes: float
@@ -264,7 +264,7 @@ class Candidate:
     mfu: float | None
     mfu_precision: Precision | None
     tokens_per_s_per_accelerator: float | None
-    memory: Memory | None
+    memory: MemoryUse | None
     model: ModelStep | None
     speedup: Interval | None
     constraints: tuple[Constraint, ...]
@@ -363,7 +363,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
+class Infeasibility:
     """Why strategies, or whole sizes, are no candidates. needed, available: in the unit of the reason."""
 
     reason: str
@@ -377,7 +377,7 @@ class Reason:
     """One sentence of why, with what it rests on. formula: where a law is behind it."""
 
     words: str
-    sources: tuple[Source, ...] = ()
+    sources: tuple[EvidenceSource, ...] = ()
     formula: str | None = None
 
 
@@ -412,7 +412,7 @@ class SystemAnswer:
     balance_size: int | None
     best_strategies: tuple[Candidate, ...]
     user_runs: tuple[UserRun, ...]
-    rejected: tuple[Rejection, ...]
+    rejected: tuple[Infeasibility, ...]
     records: tuple[ErrorRecord, ...]
     calibration: str | None
     transferred_from: str | None
@@ -455,11 +455,11 @@ class Answer:
     flips: tuple[Flip, ...]
     time_values: tuple[TimeValue, ...]
     alternatives: tuple[Alternative, ...]
-    rejected: tuple[Rejection, ...]
+    rejected: tuple[Infeasibility, ...]
     reasons: tuple[Reason, ...]
     to_measure: tuple[Measurement, ...]
     records: tuple[ErrorRecord, ...]
-    swing: Tornado | None
+    sensitivity: Tornado | None
     renting: tuple[Renting, ...]
     ownership: Ownership | None
     chosen_for_you: tuple[str, ...]

@@ -36,7 +36,7 @@ from equipoise.decide.estimators.transfer import (
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.query import USUAL_MOST, TrainingQuery
 from equipoise.decide.strategy_search import SURVEYS, Problem, Survey, problem
-from equipoise.decide.systems import AskedSystem
+from equipoise.decide.systems import RequestedSystem
 from equipoise.decide.training import Training
 from equipoise.decide.user_evidence.fit import (
     UserFit,
@@ -111,7 +111,7 @@ class Assessment:
     within which estimated times have to lie. missing: what would give estimates.
     """
 
-    system: AskedSystem
+    system: RequestedSystem
     sizes: SizeRange
     cluster: Cluster | None
     estimates: tuple[Estimates, ...]
@@ -133,7 +133,7 @@ class Inputs:
     chooses from.
     """
 
-    asked: TrainingQuery
+    query: TrainingQuery
     training: Training
     catalogue: Catalogue
     scores: pl.DataFrame | None
@@ -141,7 +141,7 @@ class Inputs:
     also_sizes: tuple[int, ...] = ()
 
 
-def assess(inputs: Inputs, system: AskedSystem) -> Assessment:
+def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
     if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
         return _by_runs_alone(inputs, system)
@@ -185,37 +185,37 @@ def assess(inputs: Inputs, system: AskedSystem) -> Assessment:
 
 
 def _num_best(inputs: Inputs) -> int:
-    return max(_NUM_STRATEGIES, inputs.asked.num_strategies)
+    return max(_NUM_STRATEGIES, inputs.query.num_strategies)
 
 
-def start_model(inputs: Inputs, system: AskedSystem) -> CalibratedModel:
+def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
     """The model before any training of the user: a calibration, with the user's own links where given."""
     assert system.cluster is not None
-    calibrated = model_for(system.cluster.accelerator, inputs.training.workload, name=inputs.asked.profile)
+    calibrated = model_for(system.cluster.accelerator, inputs.training.workload, name=inputs.query.profile)
     return with_links(calibrated, inputs.user.collectives, system.cluster)
 
 
-def size_range(inputs: Inputs, system: AskedSystem) -> SizeRange:
+def size_range(inputs: Inputs, system: RequestedSystem) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
     Where results are published and more than a node may be taken, from the smaller of a node and the smallest
     size published; up to what the question or the stock allows, else what is usually asked about or was
     published.
     """
-    asked, node_size = inputs.asked, 1 if system.cluster is None else system.cluster.node_size
-    is_usual = inputs.training.budget.is_to_target and asked.global_batch_samples is None
+    query, node_size = inputs.query, 1 if system.cluster is None else system.cluster.node_size
+    is_usual = inputs.training.budget.is_to_target and query.global_batch_samples is None
     known = published_sizes(
         inputs.scores if is_usual else None, inputs.training.workload.slug, system.accelerator
     )
-    if asked.num_nodes is not None:
-        return _around(asked.num_nodes * node_size)
-    if asked.sizes is not None and not asked.sizes.is_range and len(asked.sizes.listed) == 1:
-        return _around(asked.sizes.most)
-    limits = [each for each in (asked.max_accelerators, system.stock) if each is not None]
-    if asked.sizes is not None:
-        fewest, most = asked.sizes.fewest, min((asked.sizes.most, *limits))
-        listed = None if asked.sizes.is_range else frozenset(asked.sizes.listed)
-        tried = set(asked.sizes.listed) if listed else _ladder(node_size, fewest, most)
+    if query.num_nodes is not None:
+        return _around(query.num_nodes * node_size)
+    if query.sizes is not None and not query.sizes.is_range and len(query.sizes.listed) == 1:
+        return _around(query.sizes.most)
+    limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
+    if query.sizes is not None:
+        fewest, most = query.sizes.fewest, min((query.sizes.most, *limits))
+        listed = None if query.sizes.is_range else frozenset(query.sizes.listed)
+        tried = set(query.sizes.listed) if listed else _ladder(node_size, fewest, most)
         return SizeRange(
             tried=tuple(sorted(tried | _beyond(node_size, most))),
             fewest=fewest,
@@ -279,36 +279,36 @@ def is_batch_of_nobody(inputs: Inputs) -> bool:
 
     What they took carries no information about it: how fast such a batch trains is left to the model.
     """
-    batch, known = inputs.asked.global_batch_samples, inputs.training.budget.batches
+    batch, known = inputs.query.global_batch_samples, inputs.training.budget.batches
     return batch is not None and known is not None and not known[0] / 2 <= batch <= 2 * known[1]
 
 
-def _published(inputs: Inputs, system: AskedSystem, sizes: SizeRange) -> PublishedEvidence | None:
+def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> PublishedEvidence | None:
     """What is published of the training on the system; None where no published training is asked about."""
-    asked, scores, slug = inputs.asked, inputs.scores, inputs.training.workload.slug
+    query, scores, slug = inputs.query, inputs.scores, inputs.training.workload.slug
     # A strategy that the user fixes is not what submitters ran.
     if scores is None or not inputs.training.budget.is_to_target or inputs.training.is_fixed:
         return None
     if slug not in scores["workload"] or is_batch_of_nobody(inputs):
         return None
-    batch = asked.global_batch_samples
+    batch = query.global_batch_samples
     question = CurveQuestion(
         workload=slug,
         accelerator=system.accelerator,
         sizes=sizes.tried,
         catalogue=inputs.catalogue,
         global_batch_samples=None if batch is None else float(batch),
-        law=asked.law,
-        round=asked.round,
+        law=query.law,
+        round=query.round,
     )
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
-    with_results = batch is None and asked.round is None
+    with_results = batch is None and query.round is None
     return published_evidence(scores, question, trainings=trainings, with_results=with_results)
 
 
 def _collected(
     inputs: Inputs,
-    system: AskedSystem,
+    system: RequestedSystem,
     sizes: SizeRange,
     *,
     survey: Survey | None,
@@ -369,7 +369,7 @@ def _learnt(inputs: Inputs, start: Problem) -> UserFit | UserLevel | None:
 
 def _measured(
     inputs: Inputs,
-    system: AskedSystem,
+    system: RequestedSystem,
     sizes: SizeRange,
     *,
     survey: Survey | None,
@@ -393,7 +393,7 @@ def _measured(
 
 
 def _transferred(
-    inputs: Inputs, system: AskedSystem, sizes: SizeRange, modelled: Estimates
+    inputs: Inputs, system: RequestedSystem, sizes: SizeRange, modelled: Estimates
 ) -> tuple[NearChip | None, Estimates | None]:
     """Results of the nearest chip that has some, carried over; nothing where none is near."""
     assert system.cluster is not None
@@ -407,7 +407,7 @@ def _transferred(
         there = problem(
             inputs.training,
             inputs.catalogue.cluster(near.chip.slug),
-            model_for(near.chip, inputs.training.workload, name=inputs.asked.profile),
+            model_for(near.chip, inputs.training.workload, name=inputs.query.profile),
             num_best=1,
         )
         there_s = {
@@ -427,7 +427,7 @@ def _transferred(
 
 def _bounds(
     inputs: Inputs,
-    system: AskedSystem,
+    system: RequestedSystem,
     sizes: SizeRange,
     estimates: Sequence[Estimates],
     *,
@@ -439,7 +439,7 @@ def _bounds(
     """
     assert system.cluster is not None
     kinds = {each.estimator for each in estimates}
-    if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.asked.round:
+    if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
         return {}
     slug, own = inputs.training.workload.slug, system.cluster.accelerator
     modelled = next((each for each in estimates if each.estimator == "model"), None)
@@ -463,7 +463,7 @@ def _bounds(
 def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve: bool) -> PublishedEvidence:
     """What is published of the training on another chip; without a curve the results alone."""
     assert inputs.scores is not None
-    slug, batch = inputs.training.workload.slug, inputs.asked.global_batch_samples
+    slug, batch = inputs.training.workload.slug, inputs.query.global_batch_samples
     if not with_curve:
         at_size = {} if batch is not None else results_at_size(inputs.scores, slug, accelerator)
         return PublishedEvidence(at_size=at_size, curve=None)
@@ -477,11 +477,11 @@ def _elsewhere(inputs: Inputs, accelerator: str, sizes: SizeRange, *, with_curve
     return published_evidence(inputs.scores, question, with_results=batch is None)
 
 
-def _by_runs_alone(inputs: Inputs, system: AskedSystem) -> Assessment:
+def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """A machine that only the user's own runs are of: ranks on processors, or an unknown chip."""
     runs = () if inputs.user.runs is None else inputs.user.runs.on(system.accelerator)
     ran = sorted({each.num_accelerators for each in runs})
-    limit = inputs.asked.max_accelerators
+    limit = inputs.query.max_accelerators
     most = limit or max(ran, default=1)
     within = [size for size in ran if size <= most]
     found = measured_estimates(runs, inputs.training.budget, within, cluster=None, workload=None)
@@ -501,7 +501,7 @@ def _by_runs_alone(inputs: Inputs, system: AskedSystem) -> Assessment:
         published=None,
         traces=traces,
         missing=(
-            f"steps measured here: equipoise bench {inputs.asked.workload} --out runs; then --runs runs",
+            f"steps measured here: equipoise bench {inputs.query.workload} --out runs; then --runs runs",
         ),
         notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
     )

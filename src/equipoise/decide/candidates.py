@@ -13,7 +13,7 @@ from equipoise.decide.answer import (
     Estimate,
     Estimates,
     Grade,
-    Memory,
+    MemoryUse,
     ModelStep,
     OrderBound,
     UserRun,
@@ -26,9 +26,9 @@ from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.published import ended_at
 from equipoise.decide.estimators.transfer import deciding
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.select import Curve, Group
+from equipoise.decide.select import Group, SizeCurve
 from equipoise.decide.strategy_search import TimedStrategy
-from equipoise.decide.systems import AskedSystem, system_rates
+from equipoise.decide.systems import RequestedSystem, system_rates
 from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.uncertain import exact, product
@@ -50,7 +50,7 @@ class SystemCandidates:
 
     assessment: Assessment
     candidates: tuple[Candidate, ...]
-    curves: dict[Group, Curve]
+    curves: dict[Group, SizeCurve]
     rates: dict[PriceTerms, Rates]
 
     @property
@@ -78,16 +78,16 @@ class _Sized:
 
 def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidates:
     """Every size that some estimator has a time of, on each of the system's terms."""
-    system, asked = assessment.system, inputs.asked
+    system, query = assessment.system, inputs.query
     sized = [
         _sized(assessment.estimates, size, assessment.bounds.get(size, ()))
         for size in assessment.sizes.tried
         if any(size in each.by_size for each in assessment.estimates)
     ]
-    rates = {terms: rates_of(asked, system, terms) for terms in system.terms}
+    rates = {terms: rates_of(query, system, terms) for terms in system.terms}
     drawn = _drawn(assessment, sized)
     found: list[Candidate] = []
-    curves: dict[Group, Curve] = {}
+    curves: dict[Group, SizeCurve] = {}
     sizes = assessment.sizes
     for terms, paid in rates.items():
         members = [_candidate(inputs, assessment, each, terms, paid) for each in sized]
@@ -102,21 +102,21 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
     return SystemCandidates(assessment=assessment, candidates=tuple(found), curves=curves, rates=rates)
 
 
-def rates_of(asked: TrainingQuery, system: AskedSystem, terms: PriceTerms) -> Rates:
+def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -> Rates:
     """What a system costs on some terms, with the user's own prices."""
     power = None
-    if asked.electricity_usd_per_kwh is not None or asked.pue is not None:
+    if query.electricity_usd_per_kwh is not None or query.pue is not None:
         is_desktop = system.cluster is not None and bool(system.cluster.accelerator.for_desktops)
-        power = electricity(usd_per_kwh=asked.electricity_usd_per_kwh, pue=asked.pue, in_office=is_desktop)
+        power = electricity(usd_per_kwh=query.electricity_usd_per_kwh, pue=query.pue, in_office=is_desktop)
     if system.cluster is None:  # of a machine without an entry: what the user states
         return Rates(
             price=price("", usd_per_accelerator_hour=system.usd_per_accelerator_hour, terms=terms),
-            grid=grid(asked.region),
+            grid=grid(query.region),
             accelerator_power_w=None,
             system_power=SYSTEM_POWER,
             electricity=power,
         )
-    return system_rates(system, terms, region=asked.region, power=power)
+    return system_rates(system, terms, region=query.region, power=power)
 
 
 def _sized(estimates: Sequence[Estimates], size: int, bounds: Sequence[OrderBound]) -> _Sized:
@@ -189,7 +189,7 @@ def priced_candidate(
     Source: time = work / goodput; money = accelerators x time x price; energy = accelerators x watts x the
     factor of the system x PUE x time; step = work / steps.
     """
-    system, asked, size = assessment.system, inputs.asked, num_accelerators
+    system, query, size = assessment.system, inputs.query, num_accelerators
     node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
     num_nodes = -(-size // node_size)
     stopped = interrupted(
@@ -251,11 +251,11 @@ def priced_candidate(
         disagreement=disagreement,
         grade=grade,
     )
-    return replace(candidate, constraints=constraints(asked, assessment, candidate))
+    return replace(candidate, constraints=constraints(query, assessment, candidate))
 
 
 def timed_candidate(
-    system: AskedSystem,
+    system: RequestedSystem,
     rates: Rates,
     *,
     num_accelerators: int,
@@ -318,7 +318,7 @@ def _at_price(paid: Bill, time_s: Interval) -> Interval | None:
     return None if paid.money is None else scaled(time_s, paid.money.value / time_s.value)
 
 
-def constraints(asked: TrainingQuery, assessment: Assessment, candidate: Candidate) -> tuple[Constraint, ...]:
+def constraints(query: TrainingQuery, assessment: Assessment, candidate: Candidate) -> tuple[Constraint, ...]:
     """The limits of the question, each with what the candidate needs of it."""
     sizes, size = assessment.sizes, candidate.num_accelerators
     found: list[Constraint] = []
@@ -335,10 +335,10 @@ def constraints(asked: TrainingQuery, assessment: Assessment, candidate: Candida
                 probability=None,
             )
         )
-    if asked.deadline_s is not None:
-        found.append(_limited("deadline_s", asked.within_s, candidate.time_s))
-    if asked.budget_usd is not None:
-        found.append(_limited("budget_usd", asked.budget_usd, candidate.usd))
+    if query.deadline_s is not None:
+        found.append(_limited("deadline_s", query.within_s, candidate.time_s))
+    if query.budget_usd is not None:
+        found.append(_limited("budget_usd", query.budget_usd, candidate.usd))
     return tuple(found)
 
 
@@ -399,11 +399,11 @@ def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size
     return batch * tokens / (step_s.value * size)
 
 
-def _memory(assessment: Assessment, timed: TimedStrategy | None) -> Memory | None:
+def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
     if timed is None or assessment.cluster is None:
         return None
     held = assessment.cluster.accelerator.memory_bytes
-    return Memory(
+    return MemoryUse(
         needed_bytes=timed.memory_bytes,
         available_bytes=None if held is None else float(held),
         by_kind_bytes=timed.memory_by_kind_bytes,
@@ -439,7 +439,7 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> _Drawn | None:
     )
 
 
-def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) -> Curve | None:
+def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) -> SizeCurve | None:
     """What equilibria rest on: the times of the sizes whose time can be estimated, and draws about them."""
     times = {each.num_accelerators: each for each in members if each.time_s is not None}
     places = [index for index, size in enumerate(drawn.sizes) if size in times]
@@ -449,11 +449,11 @@ def _curve(assessment: Assessment, members: Sequence[Candidate], drawn: _Drawn) 
     central = np.array([each.time_s.value for size in sizes if (each := times[size]).time_s is not None])
     stretch = np.array([times[size].work_s.value for size in sizes])
     shown = assessment.sizes.shown_most
-    asked = [each.num_accelerators for each in members if each.num_accelerators <= shown]
+    wanted = [each.num_accelerators for each in members if each.num_accelerators <= shown]
     # Around a single size more are shown than a curve, which goes on to twice its domain, ends at.
     reached = sizes[-1] * (2 if assessment.sizes.is_one else 1)
-    is_whole = not asked or reached >= max(asked)
-    return Curve(
+    is_whole = not wanted or reached >= max(wanted)
+    return SizeCurve(
         sizes=sizes,
         central_s=central,
         drawn_s=np.asarray(drawn.drawn_s[:, places] * central / stretch),
@@ -485,7 +485,7 @@ def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, ter
             inputs,
             assessment,
             terms,
-            rates_of(inputs.asked, assessment.system, terms),
+            rates_of(inputs.query, assessment.system, terms),
             num_accelerators=candidate.num_accelerators,
             work_s=candidate.work_s,
             timed=_best_strategy(assessment, candidate.num_accelerators),
@@ -514,7 +514,7 @@ def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, fa
         inputs,
         assessment,
         candidate.terms,
-        rates_of(inputs.asked, assessment.system, candidate.terms),
+        rates_of(inputs.query, assessment.system, candidate.terms),
         num_accelerators=candidate.num_accelerators,
         work_s=product(candidate.work_s, exact(factor)),
         timed=timed,

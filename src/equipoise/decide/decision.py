@@ -27,9 +27,9 @@ from equipoise.decide.explain import (
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
 from equipoise.decide.reasons import reasons
 from equipoise.decide.select import Rule, Selection, figures_of, select, time_values
-from equipoise.decide.sensitivity import flips, swing
+from equipoise.decide.sensitivity import flips, tornado_of
 from equipoise.decide.strategy_search import plain_strategies
-from equipoise.decide.systems import asked_systems
+from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
@@ -45,7 +45,7 @@ from equipoise.stats import Interval
 
 
 def answer(
-    asked: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+    query: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
 ) -> Answer:
     """What to do, or why nothing keeps the limits.
 
@@ -54,9 +54,9 @@ def answer(
     Raises EvidenceError, naming what is missing, where no system has any estimate; SpecError and UsageError
     for what names nothing or cannot be answered.
     """
-    known = catalogue or catalogue_of(asked.hardware, asked.workloads)
+    known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        return answer_with(asked, known, scores)[0]
+        return answer_with(query, known, scores)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Collected:
 
 
 def answer_with(
-    asked: TrainingQuery,
+    query: TrainingQuery,
     catalogue: Catalogue,
     scores: pl.DataFrame | None,
     *,
@@ -77,12 +77,12 @@ def answer_with(
     also_sizes: tuple[int, ...] = (),
 ) -> tuple[Answer, tuple[Assessment, ...]]:
     """The answer, and the assessment of each system that it rests on. Arguments as `collect_candidates`."""
-    found = collect_candidates(asked, catalogue, scores, runs=runs, also_sizes=also_sizes)
+    found = collect_candidates(query, catalogue, scores, runs=runs, also_sizes=also_sizes)
     return _chosen(found), tuple(one.assessment for one in found.systems)
 
 
 def collect_candidates(
-    asked: TrainingQuery,
+    query: TrainingQuery,
     catalogue: Catalogue,
     scores: pl.DataFrame | None,
     *,
@@ -94,17 +94,17 @@ def collect_candidates(
     runs: of the user's own, in place of those of the question's folder. also_sizes: to estimate besides.
     Raises as `answer` does.
     """
-    systems = asked_systems(asked, catalogue)
-    about = training(asked, catalogue, scores)
+    systems = requested_systems(query, catalogue)
+    about = training(query, catalogue, scores)
     accelerators = [each.accelerator for each in systems]
     user = (
-        user_evidence(asked, about.workload, accelerators, catalogue)
-        if asked.has_measurements
+        user_evidence(query, about.workload, accelerators, catalogue)
+        if query.has_measurements
         else UserEvidence()
     )
     user = user if runs is None else replace(user, runs=runs)
     inputs = Inputs(
-        asked=asked, training=about, catalogue=catalogue, scores=scores, user=user, also_sizes=also_sizes
+        query=query, training=about, catalogue=catalogue, scores=scores, user=user, also_sizes=also_sizes
     )
     found: list[SystemCandidates] = []
     refused: list[EvidenceError] = []
@@ -117,25 +117,25 @@ def collect_candidates(
             found.append(candidates)
     if not found:
         _refuse(refused, unusable(user.traces))
-    if asked.budget_usd is not None:
+    if query.budget_usd is not None:
         _refuse_unpriced([one for one in found if _is_unpriced(one)], found)
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
 
-def rule_of(asked: TrainingQuery) -> Rule:
+def rule_of(query: TrainingQuery) -> Rule:
     """What is best for a question, and within which limits."""
     return Rule(
-        objective=asked.objective,
-        value_of_time_usd_per_hour=asked.value_of_time_usd_per_hour or 0.0,
-        within_s=asked.within_s,
-        spend_usd=asked.spend_usd,
+        objective=query.objective,
+        value_of_time_usd_per_hour=query.value_of_time_usd_per_hour or 0.0,
+        within_s=query.within_s,
+        spend_usd=query.spend_usd,
     )
 
 
 def _chosen(collected: Collected) -> Answer:
     """The answer of all systems' candidates."""
     inputs, found, refused = collected.inputs, collected.systems, collected.refused
-    asked, rule = inputs.asked, rule_of(inputs.asked)
+    query, rule = inputs.query, rule_of(inputs.query)
     candidates = tuple(each for one in found for each in one.candidates)
     curves = {group: curve for one in found for group, curve in one.curves.items()}
     selection = select(candidates, rule, curves)
@@ -145,10 +145,10 @@ def _chosen(collected: Collected) -> Answer:
     )
     group = None if best is None else (best.system, best.terms)
     equilibria = () if group is None else selection.equilibria.get(group, ())
-    bought, unbought = _bought(asked, own, best)
+    bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
     return Answer(
-        question=asked,
+        question=query,
         dataset=embedded.version(),
         workload=inputs.training.workload,
         work=inputs.training.budget.work,
@@ -168,7 +168,7 @@ def _chosen(collected: Collected) -> Answer:
         else reasons(inputs, own.assessment, selection, best, own.rates[best.terms]),
         to_measure=() if best is None else tuple(to_measure(inputs, own.assessment, best)),
         records=tuple(records(inputs, own.assessment, best)),
-        swing=None if best is None else swing(best),
+        sensitivity=None if best is None else tornado_of(best),
         renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
         ownership=bought,
         chosen_for_you=_chosen_for_you(inputs, own.assessment, best),
@@ -183,7 +183,7 @@ def _chosen(collected: Collected) -> Answer:
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
                     *_does_not_fit(found),
-                    *_outside_of_budgets(asked, found),
+                    *_outside_of_budgets(query, found),
                     *(f"Not compared: {each}." for each in refused),
                     *unbought,
                 )
@@ -218,13 +218,13 @@ def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | No
         return tuple(chosen)
     if inputs.training.global_batch_samples is None and best.global_batch_samples is not None:
         chosen.append(f"global batch {best.global_batch_samples:,}: fastest by samples against batch")
-    if best.strategy is not None and not inputs.asked.precision:
+    if best.strategy is not None and not inputs.query.precision:
         chosen.append(f"precision {best.strategy.precision} (--precision for others)")
     if best.strategy is not None and not any(
-        each.startswith("implementation") for each in inputs.asked.fixed
+        each.startswith("implementation") for each in inputs.query.fixed
     ):
         chosen.append(f"{best.strategy.implementation} code (--fix implementation=eager,compiled)")
-    if not inputs.asked.terms:
+    if not inputs.query.terms:
         chosen.append(f"rented {best.terms.replace('_', ' ')} (--terms)")
     return tuple(chosen)
 
@@ -275,10 +275,10 @@ def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> 
     if survey is None or best.strategy is None:
         return ()
     found = [each.strategy for size in survey.at((best.num_accelerators,)) for each in size.found.best]
-    wanted = max(inputs.asked.num_strategies, 1)
+    wanted = max(inputs.query.num_strategies, 1)
     plain = plain_strategies(survey.problem, best.strategy)
     listed = list(dict.fromkeys((*found[:wanted], *plain)))
-    rates = rates_of(inputs.asked, one.assessment.system, best.terms)
+    rates = rates_of(inputs.query, one.assessment.system, best.terms)
     return tuple(
         with_strategy(inputs, one.assessment, best, each, rates)
         for each in survey.problem.timed(listed).strategies
@@ -297,14 +297,14 @@ def _renting(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequenc
     if assessment.system.usd_per_accelerator_hour is not None or assessment.cluster is None:
         return [Renting(candidate=best, tornado=None)]
     found = [best if terms == best.terms else with_terms(inputs, assessment, best, terms) for terms in TERMS]
-    return [Renting(candidate=each, tornado=swing(each)) for each in found if each.price is not None]
+    return [Renting(candidate=each, tornado=tornado_of(each)) for each in found if each.price is not None]
 
 
 def _bought(
-    asked: TrainingQuery, own: SystemCandidates, best: Candidate | None
+    query: TrainingQuery, own: SystemCandidates, best: Candidate | None
 ) -> tuple[Ownership | None, tuple[str, ...]]:
     """Buying beside renting where that was asked, or the sentence why not."""
-    if not asked.is_buying or best is None or best.time_s is None:
+    if not query.is_buying or best is None or best.time_s is None:
         return None, ()
     cluster, time = own.assessment.cluster, best.time_s
     if cluster is None:
@@ -312,7 +312,7 @@ def _bought(
             f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
         )
     bought = purchase(
-        cluster.accelerator, own_usd=asked.purchase_usd, hosting_usd_per_month=asked.hosting_usd_per_month
+        cluster.accelerator, own_usd=query.purchase_usd, hosting_usd_per_month=query.hosting_usd_per_month
     )
     if bought is None:
         return None, (
@@ -323,8 +323,8 @@ def _bought(
             ownership(
                 bought,
                 own.rates[best.terms],
-                utilisation=USUAL_UTILISATION if asked.utilisation is None else exact(asked.utilisation),
-                horizon_months=asked.horizon_months or USUAL_HORIZON_MONTHS,
+                utilisation=USUAL_UTILISATION if query.utilisation is None else exact(query.utilisation),
+                horizon_months=query.horizon_months or USUAL_HORIZON_MONTHS,
                 speed_error=Interval(
                     value=1.0, low=time.low / time.value, high=time.high / time.value, level=LEVEL
                 ),
@@ -347,9 +347,9 @@ def _refuse_unpriced(unpriced: Sequence[SystemCandidates], found: Sequence[Syste
         raise UsageError(f"--budget needs a price of {system.accelerator}: give --price {system.name}=USD")
 
 
-def _outside_of_budgets(asked: TrainingQuery, found: Sequence[SystemCandidates]) -> Sequence[str]:
+def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Sequence[str]:
     """Systems that keep no budget because nobody knows their price."""
-    if asked.budget_usd is None:
+    if query.budget_usd is None:
         return []
     return [
         f"No price of {one.assessment.system.accelerator} is known, so it keeps no budget: give "
@@ -382,7 +382,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     return EvidenceError(
         f"no estimate of how long {title} takes on {system.title}{found}",
         missing=assessment.missing
-        or (f"a measured step: equipoise bench {inputs.asked.workload} --out DIR, then --runs DIR",),
+        or (f"a measured step: equipoise bench {inputs.query.workload} --out DIR, then --runs DIR",),
     )
 
 

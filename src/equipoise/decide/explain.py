@@ -13,8 +13,8 @@ from equipoise.decide.answer import (
     Candidate,
     ConstraintName,
     ErrorRecord,
+    Infeasibility,
     Measurement,
-    Rejection,
     log_sd,
     with_log_sd,
 )
@@ -190,8 +190,8 @@ def _around(time: Interval) -> str:
 
 def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
     """What to type: the sweep where `bench` can run the model, else the watch that any loop takes."""
-    if ":" in inputs.asked.workload and best.strategy is not None:
-        snippet = bench_command(best.strategy, inputs.asked.workload, num_accelerators=size, out="runs")
+    if ":" in inputs.query.workload and best.strategy is not None:
+        snippet = bench_command(best.strategy, inputs.query.workload, num_accelerators=size, out="runs")
         if snippet.code:
             return snippet.code.strip()
     return "equipoise.watch(model) in your training loop, then: equipoise advise ... --runs runs"
@@ -304,7 +304,7 @@ def _published(assessment: Assessment, best: Candidate | None) -> Iterator[Error
 
 def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
     """Of numbers of accelerators advised, on groups whose larger sizes were held out."""
-    objective = inputs.asked.objective
+    objective = inputs.query.objective
     largest = None if assessment.published is None else largest_known(assessment.published)
     if largest is None or best is None or objective not in {"balance", "cost"}:
         return
@@ -329,28 +329,28 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     )
 
 
-def rejections(assessment: Assessment) -> Iterator[Rejection]:
+def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
     """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
     survey = assessment.survey
     if survey is None:
         return
-    asked = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
-    too_large = sum(each.found.num_legal - each.found.num_fitting for each in asked)
-    nearest = [each.found.memories.nearest_bytes for each in asked if each.found.memories]
+    within = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
+    too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
+    nearest = [each.found.memories.nearest_bytes for each in within if each.found.memories]
     if too_large:
         held = survey.problem.cluster.accelerator.memory_bytes
-        yield Rejection(
+        yield Infeasibility(
             reason="memory_bytes",
             needed=min(nearest, default=None),
             available=None if held is None else float(held),
             count=too_large,
         )
     faults: dict[str, int] = {}
-    for each in asked:
+    for each in within:
         for reason, count in each.found.faults.items():
             faults[reason] = faults.get(reason, 0) + count
     for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
-        yield Rejection(reason=reason, needed=None, available=None, count=count)
+        yield Infeasibility(reason=reason, needed=None, available=None, count=count)
 
 
 def nothing_fits(assessment: Assessment) -> str | None:
@@ -369,16 +369,16 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     if assessment.survey is not None and assessment.survey.problem.model.links is not None:
         yield from assessment.survey.problem.model.links.notes
     yield from dict.fromkeys(note for each in assessment.traces for note in each.trace.notes)
-    batch, budget = inputs.asked.global_batch_samples, inputs.training.budget
+    batch, budget = inputs.query.global_batch_samples, inputs.training.budget
     if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
         yield (
             f"A global batch of {batch:,} lies outside those of published results, {budget.batches[0]:,} to "
             f"{budget.batches[1]:,}: its samples are an extrapolation"
             f"{', and no published time is used' if is_batch_of_nobody(inputs) else ''}."
         )
-    if inputs.asked.objective in {"cost", "energy"} and inputs.asked.deadline_s is None:
+    if inputs.query.objective in {"cost", "energy"} and inputs.query.deadline_s is None:
         yield (
-            f"Without a deadline the least {inputs.asked.objective} is nearly always at the fewest "
+            f"Without a deadline the least {inputs.query.objective} is nearly always at the fewest "
             "accelerators, however long it takes: give --deadline."
         )
     if best is None:

@@ -92,7 +92,7 @@ class RecordedPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredResult:
     """What a run took. source: its name, by which it counts once; None where it has none."""
 
     quantity: Quantity
@@ -108,13 +108,13 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """A prediction of the ledger with what was measured of it since. made: when, ISO 8601 in UTC."""
 
     id: str
     made: str
     prediction: RecordedPrediction
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredResult, ...]
 
     @property
     def outcome(self) -> float | None:
@@ -201,10 +201,10 @@ class Ledger:
     """What a ledger has. num_damaged: lines that are not its own, such as one that a kill cut short."""
 
     path: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     num_damaged: int
 
-    def entry(self, id_: str) -> Entry:
+    def entry(self, id_: str) -> LedgerEntry:
         """The entry of an id or of its beginning. Raises UsageError where none or several have it."""
         found = [each for each in self.entries if each.id.startswith(id_)] if id_ else []
         if len(found) != 1:
@@ -214,7 +214,7 @@ class Ledger:
             )
         return found[0]
 
-    def current(self) -> tuple[Entry, ...]:
+    def current(self) -> tuple[LedgerEntry, ...]:
         """The last prediction of each set-up by each verb: those that a new run is compared with."""
         return tuple({each.prediction.set_up: each for each in self.entries}.values())
 
@@ -246,14 +246,14 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
     return ids
 
 
-def add_measured(path: Path, found: Sequence[tuple[str, Measured]]) -> None:
+def add_measured(path: Path, found: Sequence[tuple[str, MeasuredResult]]) -> None:
     """Add what was measured of predictions, by their ids, to a ledger. Raises DataError likewise."""
     append(path, [{**_head("measurement"), "prediction": id_, **asdict(each)} for id_, each in found])
 
 
 def read_ledger(path: Path) -> Ledger:
     """What the ledger has; nothing where there is no file. Raises DataError where it cannot be read."""
-    found: dict[str, tuple[str, RecordedPrediction, dict[object, Measured]]] = {}
+    found: dict[str, tuple[str, RecordedPrediction, dict[object, MeasuredResult]]] = {}
     num_damaged = 0
     for number, line in enumerate(lines(path)):
         try:
@@ -265,20 +265,20 @@ def read_ledger(path: Path) -> Ledger:
                 )
                 found.setdefault(_text(document["id"]), (_text(document["made"]), prediction, {}))
             else:
-                one = Measured(**{each.name: document[each.name] for each in fields(Measured)})
+                one = MeasuredResult(**{each.name: document[each.name] for each in fields(MeasuredResult)})
                 _, prediction, measured = found[_text(document["prediction"])]
                 _check_same_quantity(one, prediction)
                 measured.setdefault(number if one.source is None else one.source, one)
         except (ValueError, KeyError, TypeError, RecursionError, UsageError):
             num_damaged += 1
     entries = tuple(
-        Entry(id=id_, made=made, prediction=prediction, measured=tuple(measured.values()))
+        LedgerEntry(id=id_, made=made, prediction=prediction, measured=tuple(measured.values()))
         for id_, (made, prediction, measured) in found.items()
     )
     return Ledger(path=path, entries=entries, num_damaged=num_damaged)
 
 
-def _check_same_quantity(one: Measured, prediction: RecordedPrediction) -> None:
+def _check_same_quantity(one: MeasuredResult, prediction: RecordedPrediction) -> None:
     if one.quantity != prediction.quantity:
         raise UsageError(f"a measurement of {one.quantity}; expected {prediction.quantity}")
 
@@ -378,7 +378,7 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
         raise DataError(f"{path}: not a regular file; expected a ledger, lines of JSON")
 
 
-def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Measured]]:
+def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, MeasuredResult]]:
     """What rows of the table `runs` measured of the ledger's current predictions, new ones alone.
 
     A row belongs to a prediction where workload, accelerator and number are the same, and strategy and batch
@@ -398,7 +398,7 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
                 known[entry.id].add(row["run_id"])
                 yield (
                     entry.id,
-                    Measured(quantity=entry.prediction.quantity, value=value, source=row["run_id"]),
+                    MeasuredResult(quantity=entry.prediction.quantity, value=value, source=row["run_id"]),
                 )
 
 
@@ -434,7 +434,7 @@ def running(
     return running_of(ledger.path, chosen)
 
 
-def running_of(path: Path, entries: Sequence[Entry]) -> Running | None:
+def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
     """The running error of entries; None where nothing was measured of any.
 
     Assumes each measured prediction counts once, however many repetitions it has.

@@ -10,7 +10,7 @@ from equipoise.decide.assess import Inputs, assess
 from equipoise.decide.candidates import system_candidates
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import Rule, choose, figures_of
-from equipoise.decide.systems import AskedSystem
+from equipoise.decide.systems import RequestedSystem
 from equipoise.decide.training import fixed_budget
 from equipoise.decide.user_evidence.traces import UserEvidence
 from equipoise.errors import SpecError
@@ -129,9 +129,9 @@ _BATCH_POWER: Final = 0.3271
 class ModelFamily:
     """Models in the proportions of the workload's, on one system. tried: by parameters asked for."""
 
-    asked: TrainingQuery
+    query: TrainingQuery
     inputs: Inputs
-    system: AskedSystem
+    system: RequestedSystem
     tried: dict[float, "TriedModel"] = field(default_factory=dict)
 
     def at(self, params: float) -> "TriedModel":
@@ -146,12 +146,12 @@ class ModelFamily:
         assert base.transformer is not None
         assert base.sequence_tokens is not None
         shape = of_size(base.transformer, params)
-        tokens = self.asked.tokens_per_param * shape.params
+        tokens = self.query.tokens_per_param * shape.params
         workload = replace(base, transformer=shape, params=float(shape.params))
         samples = max(1.0, tokens / base.sequence_tokens)
         inputs = replace(
             self.inputs,
-            asked=changed(self.asked, ask=None, training_tokens=samples * base.sequence_tokens),
+            query=changed(self.query, ask=None, training_tokens=samples * base.sequence_tokens),
             training=replace(
                 about,
                 workload=workload,
@@ -167,7 +167,7 @@ class ModelFamily:
             tokens=tokens,
             candidates=candidates,
             used={
-                end: min((used_fraction(self.asked, each, end) for each in candidates), default=math.inf)
+                end: min((used_fraction(self.query, each, end) for each in candidates), default=math.inf)
                 for end in ("low", "value", "high")
             },
         )
@@ -180,7 +180,7 @@ class ModelFamily:
         """
         assert workload.sequence_tokens is not None
         most = max(1.0, tokens / workload.sequence_tokens)
-        given = self.asked.global_batch_samples
+        given = self.query.global_batch_samples
         if given is not None:
             return min(given, math.floor(most))
         flop = (workload.train_flop_per_sample or 0.0) / workload.sequence_tokens * tokens
@@ -225,23 +225,23 @@ class TriedModel:
     candidates: tuple[Candidate, ...]
     used: Mapping[str, float]
 
-    def fastest_within(self, asked: TrainingQuery) -> Candidate:
+    def fastest_within(self, query: TrainingQuery) -> Candidate:
         """The fastest of the candidates that keep budget and deadline, of which there is one."""
         figures = [figures_of(each) for each in self.candidates if each.time_s is not None]
-        rule = Rule(objective="time", within_s=asked.within_s, spend_usd=asked.spend_usd)
+        rule = Rule(objective="time", within_s=query.within_s, spend_usd=query.spend_usd)
         chosen = choose(figures, rule, {})
         return next(each for each in self.candidates if each.id == chosen)
 
 
-def used_fraction(asked: TrainingQuery, candidate: Candidate, end: str) -> float:
+def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> float:
     """The fraction of deadline or budget that a candidate uses, the larger, at an end of its intervals.
 
     Infinite where its time, or with a budget its money, is not known.
     """
-    if candidate.time_s is None or (candidate.usd is None and asked.budget_usd is not None):
+    if candidate.time_s is None or (candidate.usd is None and query.budget_usd is not None):
         return math.inf
-    late = getattr(candidate.time_s, end) / asked.within_s
-    spent = 0.0 if candidate.usd is None else getattr(candidate.usd, end) / asked.spend_usd
+    late = getattr(candidate.time_s, end) / query.within_s
+    spent = 0.0 if candidate.usd is None else getattr(candidate.usd, end) / query.spend_usd
     return float(max(late, spent))
 
 

@@ -16,14 +16,14 @@ from equipoise.calibration.curves import (
     sizes_of_interest,
 )
 from equipoise.calibration.forecasts import POOLED, own_evidence, published_curve, results_of, workload_in
-from equipoise.decide.answer import LEVEL, Answer, Candidate, Estimate, Source, TimeValue, log_sd
+from equipoise.decide.answer import LEVEL, Answer, Candidate, Estimate, EvidenceSource, TimeValue, log_sd
 from equipoise.decide.assess import Assessment, SizeRange
 from equipoise.decide.candidates import rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import figures_of, time_values
 from equipoise.decide.strategy_search import remedy
-from equipoise.decide.systems import AskedSystem, asked_systems
+from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError
@@ -57,13 +57,13 @@ class Prediction:
     no_equilibria: str | None
     time_values: tuple[TimeValue, ...]
     law: LawUsed | None
-    evidence: tuple[Source, ...]
+    evidence: tuple[EvidenceSource, ...]
     notes: tuple[str, ...]
     answer: Answer | None = None
 
 
 def predict(
-    asked: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+    query: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
 ) -> Prediction:
     """The times at the sizes asked about, with money, energy and equilibria.
 
@@ -71,91 +71,91 @@ def predict(
     that cannot stand beside published results; by one law alone where it is named.
     Raises EvidenceError where the evidence is too thin for any number with an interval.
     """
-    known = catalogue or catalogue_of(asked.hardware, asked.workloads)
+    known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        own = _own_times(asked, known)
-        if own is not None and not _joins(asked, own, scores, known):
-            if asked.law == POOLED:
+        own = _own_times(query, known)
+        if own is not None and not _joins(query, own, scores, known):
+            if query.law == POOLED:
                 raise UsageError(
                     f"--law {POOLED} needs published results beside {own.where}: name --workload and "
                     "--accelerator that have some, and give whole times to train"
                 )
-            return _of_curve(asked, known, _own_curve(asked, own))
-        if not asked.workload or not asked.systems:
+            return _of_curve(query, known, _own_curve(query, own))
+        if not query.workload or not query.systems:
             raise UsageError("predict needs --workload and --accelerator, or --from FILE, or all three")
-        if asked.law not in {None, POOLED}:
-            return _of_curve(asked, known, _law_curve(asked, known, scores))
-        return _of_answer(asked, known, scores, own)
+        if query.law not in {None, POOLED}:
+            return _of_curve(query, known, _law_curve(query, known, scores))
+        return _of_answer(query, known, scores, own)
 
 
-def _own_times(asked: TrainingQuery, catalogue: Catalogue) -> Measurements | None:
-    if asked.times_from is None:
+def _own_times(query: TrainingQuery, catalogue: Catalogue) -> Measurements | None:
+    if query.times_from is None:
         return None
     return read_measurements(
-        asked.times_from,
-        workload=asked.workload or None,
-        accelerator=asked.systems[0] if asked.systems else None,
-        strategy=asked.rows,
-        columns=columns_of(asked.columns),
+        query.times_from,
+        workload=query.workload or None,
+        accelerator=query.systems[0] if query.systems else None,
+        strategy=query.rows,
+        columns=columns_of(query.columns),
         catalogue=catalogue,
     )
 
 
 def _joins(
-    asked: TrainingQuery, own: Measurements, scores: pl.DataFrame | None, catalogue: Catalogue
+    query: TrainingQuery, own: Measurements, scores: pl.DataFrame | None, catalogue: Catalogue
 ) -> bool:
     """Whether the user's times can stand beside published ones."""
-    if scores is None or not asked.workload or not asked.systems:
+    if scores is None or not query.workload or not query.systems:
         return False
-    if not own.is_time_to_train or asked.law not in {None, POOLED}:
+    if not own.is_time_to_train or query.law not in {None, POOLED}:
         return False
     best = results_of(scores).best
-    return workload_in(best, asked.workload, catalogue) in best["workload"]
+    return workload_in(best, query.workload, catalogue) in best["workload"]
 
 
-def _own_curve(asked: TrainingQuery, own: Measurements) -> TimeCurve:
+def _own_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = points(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
-    if asked.global_batch_samples is not None:
+    if query.global_batch_samples is not None:
         notes.append("--global-batch was not used: laws of your own times know no batch.")
-    if asked.workload and not own.is_time_to_train:
+    if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not joined: {own.where} has no times of whole trainings.")
-    sizes = sizes_of_interest(data.sizes) if asked.sizes is None else asked.sizes.listed
+    sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.listed
     return fitted_curve(
-        data, sizes, law=asked.law, work=own.work, evidence=own_evidence(data, own.where), notes=tuple(notes)
+        data, sizes, law=query.law, work=own.work, evidence=own_evidence(data, own.where), notes=tuple(notes)
     )
 
 
-def _law_curve(asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> TimeCurve:
+def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> TimeCurve:
     """One law fitted to the published results of the accelerator."""
     if scores is None:
         raise EvidenceError(
             "no published results may be used", missing=("times of your own: --from FILE.csv",)
         )
     question = CurveQuestion(
-        workload=asked.workload,
-        accelerator=catalogue.cluster(asked.systems[0]).accelerator.slug,
-        sizes=() if asked.sizes is None else asked.sizes.listed,
-        global_batch_samples=asked.global_batch_samples,
-        law=asked.law,
-        round=asked.round,
+        workload=query.workload,
+        accelerator=catalogue.cluster(query.systems[0]).accelerator.slug,
+        sizes=() if query.sizes is None else query.sizes.listed,
+        global_batch_samples=query.global_batch_samples,
+        law=query.law,
+        round=query.round,
         catalogue=catalogue,
     )
     return published_curve(results_of(scores), question)
 
 
 def _of_answer(
-    asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None, own: Measurements | None
+    query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None, own: Measurements | None
 ) -> Prediction:
     """The candidates of an answer, at the sizes asked about."""
     runs = None
     if own is not None:
         runs = UserRuns(where=own.where, set_ups=(), trainings=own, machines=(), num_other=0, notes=own.notes)
-    sizes = () if asked.sizes is None else asked.sizes.listed
+    sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     found, assessments = answer_with(
-        changed(asked, sizes=None), catalogue, scores, runs=runs, also_sizes=sizes
+        changed(query, sizes=None), catalogue, scores, runs=runs, also_sizes=sizes
     )
     assessment = assessments[0]
     published = assessment.published
@@ -165,17 +165,17 @@ def _of_answer(
         if curve is None
         else {each.num_accelerators: each.outside for each in curve.predictions if each.outside}
     )
-    wanted = _wanted(asked, assessment.sizes)
+    wanted = _wanted(query, assessment.sizes)
     candidates = [each for each in found.candidates if each.system == assessment.system.name]
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
-    unknown = () if asked.sizes is None or asked.sizes.is_range else _unknown(wanted, shown, assessment)
+    unknown = () if query.sizes is None or query.sizes.is_range else _unknown(wanted, shown, assessment)
     if unknown and not shown:
         raise EvidenceError(
             "; ".join(unknown), missing=(f"another size, by --at: {_shown_sizes(candidates)}",)
         )
     group = found.systems[0].equilibria
     return Prediction(
-        question=asked,
+        question=query,
         workload=found.workload.slug,
         accelerator=assessment.system.accelerator,
         work=found.work,
@@ -218,33 +218,33 @@ def _shown_sizes(candidates: Sequence[Candidate]) -> str:
     return f"{min(sizes):,} to {max(sizes):,} have a time" if sizes else "none has a time"
 
 
-def _wanted(asked: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
-    if asked.sizes is None:
+def _wanted(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
+    if query.sizes is None:
         return frozenset(sizes.tried)
     return (
-        frozenset(asked.sizes.listed)
-        if not asked.sizes.is_range
+        frozenset(query.sizes.listed)
+        if not query.sizes.is_range
         else frozenset(filter(sizes.holds, sizes.tried))
     )
 
 
-def _of_curve(asked: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> Prediction:
+def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> Prediction:
     """The times of a curve as candidates: no strategy, and interruptions are in what was timed."""
     system = (
-        asked_systems(asked, catalogue)[0]
-        if asked.systems
-        else AskedSystem(
-            name=_ALONE, title=_ALONE, cluster=None, usd_per_accelerator_hour=dict(asked.price).get("")
+        requested_systems(query, catalogue)[0]
+        if query.systems
+        else RequestedSystem(
+            name=_ALONE, title=_ALONE, cluster=None, usd_per_accelerator_hour=dict(query.price).get("")
         )
     )
-    rates = rates_of(asked, system, system.terms[0])
+    rates = rates_of(query, system, system.terms[0])
     candidates = tuple(_timed(system, rates, each, curve) for each in curve.predictions)
     found: tuple[Equilibrium, ...] = ()
     if curve.domain.smallest < curve.domain.largest:
         found = equilibria(curve.curves_s, curve.domain, level=LEVEL)
     return Prediction(
-        question=asked,
-        workload=asked.workload or None,
+        question=query,
+        workload=query.workload or None,
         accelerator=None if system.cluster is None else system.accelerator,
         work=curve.work,
         round=curve.round,
@@ -252,7 +252,7 @@ def _of_curve(asked: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
         outside={each.num_accelerators: each.outside for each in curve.predictions if each.outside},
         equilibria=found,
         no_equilibria=None if found else _NO_EQUILIBRIA,
-        time_values=_values(asked, candidates, curve),
+        time_values=_values(query, candidates, curve),
         law=curve.law,
         evidence=tuple(
             _source(each.kind, each.ref, each.num_accelerators, each.time_s) for each in curve.evidence
@@ -261,13 +261,13 @@ def _of_curve(asked: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
     )
 
 
-def _values(asked: TrainingQuery, candidates: Sequence[Candidate], curve: TimeCurve) -> tuple[TimeValue, ...]:
+def _values(query: TrainingQuery, candidates: Sequence[Candidate], curve: TimeCurve) -> tuple[TimeValue, ...]:
     within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
-    return time_values([figures_of(each) for each in within], rule_of(asked))
+    return time_values([figures_of(each) for each in within], rule_of(query))
 
 
-def _source(kind: str, ref: str, num_accelerators: int, time_s: float) -> Source:
-    return Source(
+def _source(kind: str, ref: str, num_accelerators: int, time_s: float) -> EvidenceSource:
+    return EvidenceSource(
         kind="measured" if kind == "measured" else "published",
         ref=ref,
         num_accelerators=num_accelerators,
@@ -275,7 +275,7 @@ def _source(kind: str, ref: str, num_accelerators: int, time_s: float) -> Source
     )
 
 
-def _timed(system: AskedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:
+def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:
     is_measured = any(each.kind == "measured" for each in curve.evidence)
     record = found.record
     return timed_candidate(

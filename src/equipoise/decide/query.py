@@ -407,7 +407,7 @@ class TrainingQuery:
         'What traces do not state: "ranks=8 global_batch=64 precision=bf16".',
         group="evidence",
         verbs=("advise",),
-        metavar="KNOB=VALUE ...",
+        metavar="NAME=VALUE ...",
     )
     times_from: Path | None = _asked(
         "from",
@@ -452,10 +452,10 @@ class TrainingQuery:
     fixed: tuple[str, ...] = _asked(
         "fix",
         "texts",
-        "What a knob of the strategy may be: tp=8, zero_stage=2..3, offload=none,optimizer.",
+        "What a parameter of the strategy may be: tp=8, zero_stage=2..3, offload=none,optimizer.",
         group="strategy",
         default=(),
-        metavar="KNOB=VALUES",
+        metavar="NAME=VALUES",
     )
     profile: str | None = _asked(
         "profile",
@@ -663,6 +663,6 @@ def default_words(name: str) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def changed(asked: TrainingQuery, **values: object) -> TrainingQuery:
+def changed(query: TrainingQuery, **values: object) -> TrainingQuery:
     """The question with some attributes changed, checked as a new one is."""
-    return replace(asked, **values)  # type: ignore[arg-type]  # checked by the fields themselves
+    return replace(query, **values)  # type: ignore[arg-type]  # checked by the fields themselves

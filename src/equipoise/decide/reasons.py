@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from equipoise.decide.answer import Candidate, Reason, Source
+from equipoise.decide.answer import Candidate, EvidenceSource, Reason
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import WorkloadPlans, workload_plans
 from equipoise.decide.select import Selection
@@ -61,7 +61,7 @@ _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class ModelSize:
     """What makes workloads similar. flop_per_sample: of a sample's way forward and back."""
 
     params: float
@@ -78,7 +78,7 @@ class SimilarWorkload:
     """The published workload closest to another. octaves: how far. plans: how wrong those of it were."""
 
     workload: Workload
-    sizes: Sizes
+    sizes: ModelSize
     octaves: float
     plans: WorkloadPlans
 
@@ -105,14 +105,14 @@ def closest_workload(about: Workload) -> SimilarWorkload | None:
     return min(near, key=lambda each: each.octaves, default=None)
 
 
-def sizes_of(about: Workload) -> Sizes | None:
+def sizes_of(about: Workload) -> ModelSize | None:
     """Its parameters and FLOP a sample; None where the catalogue does not know them."""
     try:
         load = workload_load(about)
     except SpecError:
         return None
     params, flop = float(load.params), float(load.train_flop_per_sample)
-    return Sizes(params=params, flop_per_sample=flop) if params > 0 and flop > 0 else None
+    return ModelSize(params=params, flop_per_sample=flop) if params > 0 and flop > 0 else None
 
 
 def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]:
@@ -181,7 +181,7 @@ def reasons(
 def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
     """Why so many accelerators."""
     size = format_count(best.num_accelerators)
-    objective = inputs.asked.objective
+    objective = inputs.query.objective
     sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
     if objective != "balance":
         return Reason(words=f"{size} x {best.title}: {_OBJECTIVES[objective]}.", sources=sources)
@@ -261,7 +261,7 @@ def _time(best: Candidate) -> Reason:
 def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     """What the user's own traces and collectives show; none where none were given."""
     for each in assessment.traces:
-        files = tuple(Source(kind="measured", ref=name) for name in each.trace.files)
+        files = tuple(EvidenceSource(kind="measured", ref=name) for name in each.trace.files)
         yield Reason(words=trace_words(each), sources=files, formula="step = compute + exposed + idle")
     survey = assessment.survey
     links = None if survey is None else survey.problem.model.links
@@ -280,7 +280,7 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
         )
     yield Reason(
         words=" ".join(words),
-        sources=tuple(Source(kind="measured", ref=name) for name in refs),
+        sources=tuple(EvidenceSource(kind="measured", ref=name) for name in refs),
         formula="as timed; elsewhere the law fitted to it (docs/experiments/0005-collectives.md)",
     )
 
@@ -343,7 +343,7 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
             f"performance model: it needs {memory}{of}; a modelled step of {format_step(best.model.step_s)} "
             f"is {spent}."
         ),
-        sources=(Source(kind="model", ref=f"calibration {calibration.name}: {calibration.words}"),),
+        sources=(EvidenceSource(kind="model", ref=f"calibration {calibration.name}: {calibration.words}"),),
         formula="step = sum of causes; docs/decide/models.md",
     )
 

@@ -22,7 +22,7 @@ _OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class SizeCurve:
     """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
 
     sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
@@ -68,7 +68,7 @@ class Figures(NamedTuple):
     is_within_size: bool
 
 
-def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, Curve]) -> Selection:
+def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, SizeCurve]) -> Selection:
     """The best candidate by the rule among those that keep every constraint, or why none does.
 
     candidates: of all systems, sizes and terms. curves: by system and terms.

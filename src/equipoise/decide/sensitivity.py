@@ -168,7 +168,7 @@ def _bisected(
     return math.exp(outer), to
 
 
-def swing(candidate: Candidate) -> Tornado | None:
+def tornado_of(candidate: Candidate) -> Tornado | None:
     """What moves the money of a candidate: each cause from one end of its interval to the other.
 
     Of accelerator-hours where there is no price; None where the time cannot be estimated.

@@ -60,7 +60,7 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class BudgetReach:
     """What budget and deadline allow on one system.
 
     ask: for tokens of the workload's model, or for a model of its family. training_budget: how many tokens
@@ -96,14 +96,14 @@ class Reaches:
     chosen_for_you: what the question left open and was chosen, in words.
     """
 
-    best: Reach
-    others: tuple[Reach, ...]
+    best: BudgetReach
+    others: tuple[BudgetReach, ...]
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def solve_for(
-    asked: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
+    query: TrainingQuery, *, scores: pl.DataFrame | None, catalogue: Catalogue | None = None
 ) -> Reaches:
     """The most tokens, or the largest model, that the question's budget and deadline allow on each system.
 
@@ -113,32 +113,32 @@ def solve_for(
     Assumes that any number of tokens costs alike; the rest as `decision.answer` does. Ends of an amount's
     interval are where time and money at the ends of theirs reach deadline or budget.
     """
-    if asked.ask is None:
+    if query.ask is None:
         raise UsageError("nothing is asked for: give --ask tokens or --ask model")
-    if not asked.is_to_target:
-        stated = "--tokens" if asked.training_tokens is not None else "--samples"
-        other = ", which follow from --tokens-per-param" if asked.ask == "model" else ""
-        raise UsageError(f"--ask {asked.ask} finds how much can be trained{other}; leave {stated} out")
-    known = catalogue or catalogue_of(asked.hardware, asked.workloads)
-    start = max(_START_SAMPLES, float(asked.global_batch_samples or 1))
+    if not query.is_to_target:
+        stated = "--tokens" if query.training_tokens is not None else "--samples"
+        other = ", which follow from --tokens-per-param" if query.ask == "model" else ""
+        raise UsageError(f"--ask {query.ask} finds how much can be trained{other}; leave {stated} out")
+    known = catalogue or catalogue_of(query.hardware, query.workloads)
+    start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        collected = collect_candidates(changed(asked, ask=None, training_samples=start), known, scores)
-        found: list[Reach] = []
+        collected = collect_candidates(changed(query, ask=None, training_samples=start), known, scores)
+        found: list[BudgetReach] = []
         refused: list[EvidenceError | UsageError] = list(collected.refused)
         for one in collected.systems:
             try:
-                solved = (_model if asked.ask == "model" else _tokens)(asked, collected.inputs, one)
+                solved = (_model if query.ask == "model" else _tokens)(query, collected.inputs, one)
                 found.append(solved)
             except (EvidenceError, UsageError) as err:
                 refused.append(err)
     if not found:
         raise refused[0]
     ordered = sorted(found, key=lambda each: -each.size.value)
-    own = asked.ask == "model" and (asked.runs is not None or asked.traces)
+    own = query.ask == "model" and (query.runs is not None or query.traces)
     return Reaches(
         best=ordered[0],
         others=tuple(ordered[1:]),
-        chosen_for_you=collected.inputs.training.chosen_for_you if asked.ask == "tokens" else (),
+        chosen_for_you=collected.inputs.training.chosen_for_you if query.ask == "tokens" else (),
         notes=(
             *(f"Not compared: {each}." for each in refused),
             *(("Your own runs are not used: they are of another model.",) if own else ()),
@@ -146,7 +146,7 @@ def solve_for(
     )
 
 
-def _tokens(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reach:
+def _tokens(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> BudgetReach:
     """The number of accelerators that trains on the most tokens."""
     title = one.assessment.system.title
     allowed = one.allowed
@@ -155,16 +155,16 @@ def _tokens(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reac
             f"{inputs.training.workload.title} fits on no size of {title} that may be taken",
             missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
         )
-    solvers = [_SizeSolver(asked=asked, inputs=inputs, system=one, start=each) for each in allowed]
+    solvers = [_SizeSolver(query=query, inputs=inputs, system=one, start=each) for each in allowed]
     within = [found for each in solvers if (found := each.within()) is not None]
     if not within:
-        raise _unsolved(asked, title, allowed)
+        raise _unsolved(query, title, allowed)
     most = _fastest_of_the_best(within)
     workload = inputs.training.workload
-    _refuse_less_than_a_step(asked, most, workload)
-    return Reach(
+    _refuse_less_than_a_step(query, most, workload)
+    return BudgetReach(
         ask="tokens",
-        question=asked,
+        question=query,
         workload=workload,
         system=one.assessment.system.name,
         title=title,
@@ -179,11 +179,11 @@ def _tokens(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reac
     )
 
 
-def _unsolved(asked: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError | UsageError:
+def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError | UsageError:
     """Why no amount is limited on a system, or none can be estimated."""
-    if math.isinf(asked.within_s) and any(each.usd is not None for each in allowed):
+    if math.isinf(query.within_s) and any(each.usd is not None for each in allowed):
         return UsageError(
-            f"--budget {asked.spend_usd:g} limits nothing where hours on {title} cost nothing; give "
+            f"--budget {query.spend_usd:g} limits nothing where hours on {title} cost nothing; give "
             "--deadline, or --price, or --electricity for a machine of your own"
         )
     why = next((each.why_not for each in allowed if each.why_not is not None), "no price is known")
@@ -208,14 +208,14 @@ def _fastest_of_the_best(within: Sequence[Within]) -> Within:
 class _SizeSolver:
     """One size of a system. start: its candidate for as many samples as `inputs` state."""
 
-    asked: TrainingQuery
+    query: TrainingQuery
     inputs: Inputs
     system: SystemCandidates
     start: Candidate
 
     def within(self) -> Within | None:
         """The amount that each limit allows, the least of them; None where no limit can be reached."""
-        within_s, spend_usd, work_s = self.asked.within_s, self.asked.spend_usd, self.start.work_s.value
+        within_s, spend_usd, work_s = self.query.within_s, self.query.spend_usd, self.start.work_s.value
         usd_per_hour = self.start.pays_usd_per_hour
         is_paid = self.start.usd is None or self.start.usd.value > 0.0
         bounds: list[tuple[float, float, float, ReachLimit]] = []
@@ -269,7 +269,7 @@ class _SizeSolver:
         stated = {"training_samples": samples} if unit is None else {"training_tokens": samples * unit}
         inputs = replace(
             self.inputs,
-            asked=changed(self.asked, ask=None, **stated),
+            query=changed(self.query, ask=None, **stated),
             training=replace(about, budget=fixed_budget(about.workload, samples)),
         )
         return with_budget(inputs, self.system.assessment, self.start, factor)
@@ -305,26 +305,26 @@ def _rounded_down(amount: float) -> float:
     return math.floor(amount / unit) * unit
 
 
-def _refuse_less_than_a_step(asked: TrainingQuery, most: Within, workload: Workload) -> None:
+def _refuse_less_than_a_step(query: TrainingQuery, most: Within, workload: Workload) -> None:
     step = (most.candidate.global_batch_samples or 1) * float(workload.sequence_tokens or 1)
     if most.amount.value < step:
         raise UsageError(
-            f"{_stated(asked)} allows {most.amount.value / step:.2g} of one step of {workload.title}: give "
+            f"{_stated(query)} allows {most.amount.value / step:.2g} of one step of {workload.title}: give "
             "more, or a smaller --global-batch"
         )
 
 
-def _stated(asked: TrainingQuery) -> str:
+def _stated(query: TrainingQuery) -> str:
     """Budget and deadline, as options."""
     stated = []
-    if asked.budget_usd is not None:
-        stated.append(f"--budget {asked.budget_usd:g}")
-    if asked.deadline_s is not None:
-        stated.append(f"--deadline of {format_duration(asked.within_s)}")
+    if query.budget_usd is not None:
+        stated.append(f"--budget {query.budget_usd:g}")
+    if query.deadline_s is not None:
+        stated.append(f"--deadline of {format_duration(query.within_s)}")
     return " and ".join(stated)
 
 
-def _model(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reach:
+def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> BudgetReach:
     """The largest model of the workload's family."""
     base = inputs.training.workload
     if base.transformer is None or base.sequence_tokens is None:
@@ -342,16 +342,16 @@ def _model(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reach
             f"{base.title} trains adapters, whose tokens do not follow from parameters",
             missing=("a workload that trains all weights: `equipoise list workloads`",),
         )
-    family = ModelFamily(asked=asked, inputs=inputs, system=one.assessment.system)
+    family = ModelFamily(query=query, inputs=inputs, system=one.assessment.system)
     largest = family.largest("value")
     found = family.largest_fitting()
     if found is None:
         raise UsageError(
-            f"{_stated(asked)} does not allow the smallest model tried, of 1 M parameters and "
-            f"{asked.tokens_per_param:g} tokens each"
+            f"{_stated(query)} does not allow the smallest model tried, of 1 M parameters and "
+            f"{query.tokens_per_param:g} tokens each"
         )
-    found = _hardly_smaller(asked, family, found)
-    best = found.fastest_within(asked)
+    found = _hardly_smaller(query, family, found)
+    best = found.fastest_within(query)
     assert best.time_s is not None
     count = float(found.shape.params)
     size = Interval(
@@ -360,30 +360,30 @@ def _model(asked: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Reach
         high=max(family.largest("low"), count),
         level=best.time_s.level,
     )
-    return Reach(
+    return BudgetReach(
         ask="model",
-        question=asked,
+        question=query,
         workload=base,
         system=one.assessment.system.name,
         title=one.assessment.system.title,
-        training_budget=product(exact(asked.tokens_per_param, level=size.level), size),
+        training_budget=product(exact(query.tokens_per_param, level=size.level), size),
         unit="tokens",
         params=size,
         shape=found.shape,
         recommended=best,
-        limit=_limit(asked, best, family, largest),
+        limit=_limit(query, best, family, largest),
         by_size=(),
         assumes=(
-            f"{asked.tokens_per_param:g} tokens per parameter; {_WHY_TOKENS}",
+            f"{query.tokens_per_param:g} tokens per parameter; {_WHY_TOKENS}",
             f"the proportions of {base.title}; wider and deeper together",
             "a global batch as asked for"
-            if asked.global_batch_samples is not None
+            if query.global_batch_samples is not None
             else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
         ),
     )
 
 
-def _hardly_smaller(asked: TrainingQuery, family: ModelFamily, largest: TriedModel) -> TriedModel:
+def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedModel) -> TriedModel:
     """The largest model, or one hardly smaller whose training is much faster: as `_fastest_of_the_best`.
 
     Compared are times over the square of the parameters, as which the work grows.
@@ -391,7 +391,7 @@ def _hardly_smaller(asked: TrainingQuery, family: ModelFamily, largest: TriedMod
     near = family.at(largest.shape.params * (1.0 - _AS_GOOD))
 
     def pace(each: TriedModel) -> float:
-        best = each.fastest_within(asked)
+        best = each.fastest_within(query)
         assert best.time_s is not None
         return best.time_s.value / float(each.shape.params) ** 2
 
@@ -399,11 +399,11 @@ def _hardly_smaller(asked: TrainingQuery, family: ModelFamily, largest: TriedMod
     return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
 
 
-def _limit(asked: TrainingQuery, best: Candidate, family: ModelFamily, largest: float) -> ReachLimit:
+def _limit(query: TrainingQuery, best: Candidate, family: ModelFamily, largest: float) -> ReachLimit:
     """What ends it: the memory, where money and time would do for more."""
     assert best.time_s is not None
     beyond = (each for size, each in family.tried.items() if size > largest)
-    if used_fraction(asked, best, "value") < _BARELY_USED and not all(each.candidates for each in beyond):
+    if used_fraction(query, best, "value") < _BARELY_USED and not all(each.candidates for each in beyond):
         return "memory"
-    spent = 0.0 if best.usd is None else best.usd.value / asked.spend_usd
-    return "budget" if spent >= best.time_s.value / asked.within_s else "deadline"
+    spent = 0.0 if best.usd is None else best.usd.value / query.spend_usd
+    return "budget" if spent >= best.time_s.value / query.within_s else "deadline"

@@ -63,7 +63,7 @@ class TimedStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedStrategies:
     """Strategies, and equally likely working times of the training by each: (n_draws, n_strategies)."""
 
     strategies: tuple[TimedStrategy, ...]
@@ -144,14 +144,14 @@ class Problem:
         """Steps of the training at global batches."""
         return self.samples(global_batch_samples) / global_batch_samples
 
-    def timed(self, strategies: Sequence[Strategy]) -> Timed:
+    def timed(self, strategies: Sequence[Strategy]) -> TimedStrategies:
         """What strategies take, each in full, with intervals."""
         if not strategies:
-            return Timed(strategies=(), drawn_s=np.empty((len(self.model.draws), 0)))
+            return TimedStrategies(strategies=(), drawn_s=np.empty((len(self.model.draws), 0)))
         rows = _Rows(problem=self, strategies=tuple(strategies))
         estimates, drawn = rows.estimates(), rows.drawn_step_s()
         widths = _log_half_widths(drawn, estimates.step_s, self.model.log_half_width)
-        return Timed(
+        return TimedStrategies(
             strategies=tuple(
                 self._timed(each, estimates, index, float(widths[index]))
                 for index, each in enumerate(strategies)
@@ -428,7 +428,7 @@ def _plain(best: Strategy, size: int, stage: int, microbatch: int) -> Strategy |
 
 _MOST_DOUBLINGS = 14
 _MOST_SHOWN = 3
-# What saves memory, in the order of what it costs: another value of one knob at a time.
+# What saves memory, in the order of what it costs: another value of one parameter at a time.
 _SPARING: tuple[tuple[str, Value], ...] = (
     ("zero_stage", 3),
     ("recompute", "full"),
@@ -468,7 +468,7 @@ def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
 
 
 def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """Changes of one knob that make it fit."""
+    """Changes of one parameter that make it fit."""
     for name, value in _SPARING:
         if value in problem.choices.get(name, USUAL[name]):
             continue

@@ -29,7 +29,7 @@ _JOINT = "+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedSystem:
+class RequestedSystem:
     """A system to choose from, with what the question states of it.
 
     name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.
@@ -56,19 +56,19 @@ class AskedSystem:
         return self.name if self.cluster is None else self.cluster.accelerator.slug
 
 
-def asked_systems(
-    asked: TrainingQuery, catalogue: Catalogue, *, topology: Topology | None = None
-) -> tuple[AskedSystem, ...]:
+def requested_systems(
+    query: TrainingQuery, catalogue: Catalogue, *, topology: Topology | None = None
+) -> tuple[RequestedSystem, ...]:
     """The systems of a question, in the order named.
 
     topology: of this machine, in place of looking it over. Raises SpecError for names that are not known,
     UsageError for prices, terms and stocks of systems that are not asked about, EvidenceError where this
     machine's accelerators are of no kind that is known.
     """
-    if asked.here:
-        found: Sequence[AskedSystem] = (_at_hand(topology or here(), catalogue),)
-    elif asked.systems:
-        found = tuple(_named(each, asked, catalogue) for each in asked.systems)
+    if query.here:
+        found: Sequence[RequestedSystem] = (_at_hand(topology or here(), catalogue),)
+    elif query.systems:
+        found = tuple(_named(each, query, catalogue) for each in query.systems)
     else:
         raise UsageError(
             "no system to answer for: give --accelerator NAME (see `equipoise list accelerators`), or "
@@ -80,9 +80,9 @@ def asked_systems(
     if twice:
         raise UsageError(f"--accelerator names {twice[0]} twice; name each system once")
     names = [each.name for each in found]
-    prices = _by_system("price", asked.price, names, catalogue, is_shared=False)
-    terms = _by_system("terms", asked.terms, names, catalogue, is_shared=True)
-    stocks = _by_system("stock", asked.stock, names, catalogue, is_shared=False)
+    prices = _by_system("price", query.price, names, catalogue, is_shared=False)
+    terms = _by_system("terms", query.terms, names, catalogue, is_shared=True)
+    stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
     return tuple(
         replace(
             each,
@@ -120,24 +120,24 @@ def _by_system(
     return found
 
 
-def _named(text: str, asked: TrainingQuery, catalogue: Catalogue) -> AskedSystem:
+def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSystem:
     """A system by name, with the node that the question states."""
     count, name = counted_name(text)
     node: NodeFacts = {}
     notes: tuple[str, ...] = ()
-    if asked.node_size is not None:
-        node["node_size"] = asked.node_size
-    usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
+    if query.node_size is not None:
+        node["node_size"] = query.node_size
+    usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     chosen: tuple[str, ...] = ()
-    if asked.topology is None and asked.node_size is None and _is_one_host(count, usual):
+    if query.topology is None and query.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
         chosen = (f"the {count} in one host (--node-size for another)",)
-        usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
-    if asked.topology is not None:
-        facts, notes = _node_of_file(asked.topology, usual)
+        usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
+    if query.topology is not None:
+        facts, notes = _node_of_file(query.topology, usual)
         node = {**facts, **node}
-        usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
-    return AskedSystem(
+        usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
+    return RequestedSystem(
         name=usual.name,
         title=usual.accelerator.title
         if usual.name == usual.accelerator.slug
@@ -193,7 +193,7 @@ def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, .
     return node, (f"The node: {len(devices)} x {usual.accelerator.title}{joined}.",)
 
 
-def _at_hand(found: Topology, catalogue: Catalogue) -> AskedSystem:
+def _at_hand(found: Topology, catalogue: Catalogue) -> RequestedSystem:
     gpus = [device for device in found.devices if device.kind != _CPU]
     if not gpus:
         return _processors(found, catalogue)
@@ -211,7 +211,7 @@ def _at_hand(found: Topology, catalogue: Catalogue) -> AskedSystem:
         )
     usual = catalogue.cluster(chips[0].slug)
     node, notes = node_facts(found, usual)
-    return AskedSystem(
+    return RequestedSystem(
         name=usual.name,
         title=usual.accelerator.title,
         cluster=catalogue.cluster(chips[0].slug, **node),
@@ -234,13 +234,13 @@ def _through_host(weakest: str, usual: Cluster) -> NodeFacts:
     }
 
 
-def _processors(found: Topology, catalogue: Catalogue) -> AskedSystem:
+def _processors(found: Topology, catalogue: Catalogue) -> RequestedSystem:
     """A machine without accelerators: its processors are what there is."""
     title = next((device.title for device in found.devices if device.title), "processor")
     cores = sum(device.num_cores or 0 for device in found.devices)
     slug = catalogue.accelerator_slug(title)
     where = f"This machine has no accelerator: {len(found.devices)} x {title}"
-    return AskedSystem(
+    return RequestedSystem(
         name=slug or title,
         title=title,
         cluster=None if slug is None else catalogue.cluster(slug),
@@ -255,7 +255,9 @@ def kinds(chip: Accelerator) -> tuple[str, ...]:
     return tuple(chip.slug.split(_JOINT))
 
 
-def system_rates(system: AskedSystem, terms: PriceTerms, *, region: str, power: Electricity | None) -> Rates:
+def system_rates(
+    system: RequestedSystem, terms: PriceTerms, *, region: str, power: Electricity | None
+) -> Rates:
     """The rates of a system on some terms; a mixture costs the mean of its parts, where all have a price.
 
     power: of the user's own electricity and building. Source: definition; equal numbers of each.

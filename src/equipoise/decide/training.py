@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from equipoise.decide.answer import DEVIATE, LEVEL, Source
+from equipoise.decide.answer import DEVIATE, LEVEL, EvidenceSource
 from equipoise.decide.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.space import Value
@@ -27,11 +27,13 @@ from equipoise.units import format_count, format_si
 _MOST_VALUES = 10_000
 
 
-def knob_choices(fixed: Sequence[str], *, precision: Sequence[str] = ()) -> Mapping[str, tuple[Value, ...]]:
-    """The values that knobs may take, by field of `Strategy`.
+def parameter_choices(
+    fixed: Sequence[str], *, precision: Sequence[str] = ()
+) -> Mapping[str, tuple[Value, ...]]:
+    """The values that parameters may take, by field of `Strategy`.
 
     fixed: texts such as `tp=8`, `zero_stage=2..3`, `recompute=none,full`.
-    Raises SpecError for a knob or value that is not known, UsageError for one given twice.
+    Raises SpecError for a parameter or value that is not known, UsageError for one given twice.
     """
     texts = [(text, "--fix") for text in fixed]
     if precision:
@@ -90,7 +92,7 @@ class TrainingBudget:
     log_sd: Callable[[float], float]
     batches: tuple[int, int] | None
     is_to_target: bool
-    evidence: tuple[Source, ...] = ()
+    evidence: tuple[EvidenceSource, ...] = ()
     notes: tuple[str, ...] = ()
 
     def samples_at(self, global_batch_samples: int) -> float | None:
@@ -100,13 +102,13 @@ class TrainingBudget:
         return float(self.samples(np.array([float(global_batch_samples)]))[0])
 
 
-def training_budget(asked: TrainingQuery, workload: Workload, scores: pl.DataFrame | None) -> TrainingBudget:
+def training_budget(query: TrainingQuery, workload: Workload, scores: pl.DataFrame | None) -> TrainingBudget:
     """The work that a question asks for.
 
     scores: the table `scores`, all rounds; None where there are no published results to look at.
     Raises UsageError where nothing states how much is to be trained: no target, samples or tokens.
     """
-    stated = _stated_samples(asked, workload)
+    stated = _stated_samples(query, workload)
     if stated is not None:
         return fixed_budget(workload, stated)
     entries = None if scores is None else comparable(scores, workload=workload.slug)
@@ -152,12 +154,12 @@ def target_words(workload: Workload) -> str:
     return f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}"
 
 
-def _stated_samples(asked: TrainingQuery, workload: Workload) -> float | None:
-    if asked.training_tokens is None:
-        return asked.training_samples
+def _stated_samples(query: TrainingQuery, workload: Workload) -> float | None:
+    if query.training_tokens is None:
+        return query.training_samples
     if workload.sequence_tokens is None:
         raise UsageError(f"--tokens: a sample of {workload.title} has no number of tokens; give --samples")
-    return asked.training_tokens / workload.sequence_tokens
+    return query.training_tokens / workload.sequence_tokens
 
 
 def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> TrainingBudget:
@@ -182,13 +184,13 @@ def _fitted(workload: Workload, growth: BatchGrowth, entries: pl.DataFrame) -> T
     )
 
 
-def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[Source, ...]:
+def _evidence(growth: BatchGrowth, entries: pl.DataFrame) -> tuple[EvidenceSource, ...]:
     """The results that the samples are fitted to, with their shares of all weights."""
     sources = entries.select("entry_id", "score_s", "source_uri", "source_line")
     rows = growth.entries.join(sources, on="entry_id").sort("weight", descending=True)
     total = float(rows["weight"].sum())
     return tuple(
-        Source(
+        EvidenceSource(
             kind="published",
             ref=row["entry_id"],
             num_accelerators=row["num_accelerators"],
@@ -212,7 +214,7 @@ class Training:
     """What is trained. name: as asked. budget: how much of it.
 
     global_batch_samples: stated by the user or by the user's own model; None where it is to be chosen.
-    choices: values that knobs of the strategy may take; is_fixed: whether the user fixed any of them.
+    choices: values that parameters of the strategy may take; is_fixed: whether the user fixed any of them.
     chosen_for_you: what was chosen because the question leaves it open, in words.
     """
 
@@ -225,7 +227,7 @@ class Training:
     chosen_for_you: tuple[str, ...]
 
 
-def training(asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> Training:
+def training(query: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | None) -> Training:
     """What a question trains: a workload of the catalogue, or the model that `module:function` returns.
 
     The batch of the user's own model is kept at every size (a batch that changes is another training), unless
@@ -233,19 +235,19 @@ def training(asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
     UsageError where the question states no training budget or a batch that exceeds it.
     """
     chosen: list[str] = []
-    batch = asked.global_batch_samples
-    if ":" in asked.workload:
-        counted = count_function(asked.workload)
-        about = counted.workload(asked.workload, asked.workload)
+    batch = query.global_batch_samples
+    if ":" in query.workload:
+        counted = count_function(query.workload)
+        about = counted.workload(query.workload, query.workload)
         if batch is None:
             batch = counted.num_samples
             chosen.append(
-                f"global batch {format_count(batch)}: what {asked.workload} returns, kept at every size "
+                f"global batch {format_count(batch)}: what {query.workload} returns, kept at every size "
                 "(--global-batch for another)"
             )
     else:
-        about = catalogue.workload(asked.workload)
-    budget = training_budget(asked, about, scores)
+        about = catalogue.workload(query.workload)
+    budget = training_budget(query, about, scores)
     published = _published_batch(about, scores) if batch is None and not budget.is_to_target else None
     if published is not None:
         batch = published
@@ -259,14 +261,14 @@ def training(asked: TrainingQuery, catalogue: Catalogue, scores: pl.DataFrame | 
         )
     if batch is not None:
         _refuse_batch_beyond(batch, budget)
-    knobs = knob_choices(asked.fixed, precision=asked.precision)
+    fixed = parameter_choices(query.fixed, precision=query.precision)
     return Training(
-        name=asked.workload,
+        name=query.workload,
         workload=about,
         budget=budget,
         global_batch_samples=batch,
-        choices=_with_workload(dict(knobs), about),
-        is_fixed=bool(asked.fixed),
+        choices=_with_workload(dict(fixed), about),
+        is_fixed=bool(query.fixed),
         chosen_for_you=tuple(chosen),
     )
 
@@ -315,9 +317,8 @@ def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:
         )
 
 
-def _with_workload(asked: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
-    """The values knobs may take, with what the workload itself fixes: the part that is trained, its rank."""
-    choices = asked
+def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
+    """The values that parameters may take, with what the workload fixes: the trained part and its rank."""
     choices.setdefault("trained", (about.trained,))
     if choices["trained"] != ("full",):
         ranks: tuple[Value, ...] = (about.lora_rank or USUAL_LORA_RANK,)

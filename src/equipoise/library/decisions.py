@@ -245,8 +245,8 @@ def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> Res
 
     workload: may be left out where `from_` names a file with times of one's own.
     """
-    asked = read_question(_given("predict", workload, fields), verb="predict")
-    found: Result[Prediction] = result_of("predict", asked)
+    query = read_question(_given("predict", workload, fields), verb="predict")
+    found: Result[Prediction] = result_of("predict", query)
     return found
 
 
@@ -284,34 +284,34 @@ def allocation_of(
     begin: str | None,
 ) -> Result[Allocation]:
     """The result of `allocate`. given: the fields of its question, as text or values."""
-    asked = values(given, verb="allocate")
-    pools = asked.get("systems", ())
+    given_fields = values(given, verb="allocate")
+    pools = given_fields.get("systems", ())
     if len(pools) != 1:
         raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
-    known = catalogue(asked.get("hardware", ()), asked.get("workloads", ()))
+    known = catalogue(given_fields.get("hardware", ()), given_fields.get("workloads", ()))
     file = read_jobs(jobs)
     prices = None if electricity_by_hour is None else read_prices(electricity_by_hour)
     pool = pool_of(
         pools[0],
         known,
-        price=next((price for _, price in asked.get("price", ())), None),
-        region=asked.get("region", DEFAULT_GRID),
+        price=next((price for _, price in given_fields.get("price", ())), None),
+        region=given_fields.get("region", DEFAULT_GRID),
         tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
     )
-    scores = tables(data=asked.get("data"), also=asked.get("also", ())).scores
+    scores = tables(data=given_fields.get("data"), also=given_fields.get("also", ())).scores
     times = job_times(file.jobs, pool, scores=scores, catalogue=known)
     found = best_schedule(file.jobs, times, pool, objective=objective)
     return Result(record=found, presentation=_ALLOCATION)
 
 
-def result_of(verb: DecisionVerb, asked: TrainingQuery) -> Result[Any]:
+def result_of(verb: DecisionVerb, query: TrainingQuery) -> Result[Any]:
     """The result of a question: of `solve_for` where one is asked for, else of the verb."""
-    scores = tables(data=asked.data, also=asked.also).scores
+    scores = tables(data=query.data, also=query.also).scores
     if verb == "predict":
-        return Result(record=predicted(asked, scores=scores), presentation=_PREDICTION)
-    if asked.ask is not None:
-        return Result(record=solve_for(asked, scores=scores), presentation=_REACH)
-    return Result(record=answer(asked, scores=scores), presentation=_ADVICE if verb == "advise" else _PLAN)
+        return Result(record=predicted(query, scores=scores), presentation=_PREDICTION)
+    if query.ask is not None:
+        return Result(record=solve_for(query, scores=scores), presentation=_REACH)
+    return Result(record=answer(query, scores=scores), presentation=_ADVICE if verb == "advise" else _PLAN)
 
 
 def _given(verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from equipoise.spec.workload import Workload
 from equipoise.stats import Interval
 
 if TYPE_CHECKING:
-    from equipoise.decide.allocation.allocate import Allocation, Share
+    from equipoise.decide.allocation.allocate import Allocation, JobShare
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.solve_for import Reaches
 
@@ -263,7 +263,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
     return {name: _rounded(value) for name, value in whole.items()}
 
 
-def _share(each: "Share") -> dict[str, Any]:
+def _share(each: "JobShare") -> dict[str, Any]:
     deadline = each.job.deadline_s
     return {
         "name": each.job.name,

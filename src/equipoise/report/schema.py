@@ -168,7 +168,7 @@ def _prediction(definitions: _Definitions) -> Schema:
 
 def _reach(definitions: _Definitions) -> Schema:
     reaches = _inlined(definitions, Reaches)
-    reach = definitions.found["Reach"]
+    reach = definitions.found["BudgetReach"]
     del reach["properties"]["question"]
     reach["required"].remove("question")
     return {**reaches, "question": _question(definitions)}

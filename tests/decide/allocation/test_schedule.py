@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.decide.allocation.problem import Job, Placed, Problem, Tariff
+from equipoise.decide.allocation.problem import AllocationJob, Placed, SharingProblem, Tariff
 from equipoise.decide.allocation.schedule import greedy_split, schedule, split
 from equipoise.units import HOUR_S
 
@@ -25,7 +25,7 @@ def jobs(draw, *, longest=4):
         times.append(draw(st.integers(1, times[-1])))
     start = draw(st.integers(0, 2))
     slack = draw(st.one_of(st.none(), st.integers(0, 6)))
-    return Job(
+    return AllocationJob(
         name="job",
         sizes=tuple(sizes),
         time_s=tuple(each * HOUR_S for each in times),
@@ -37,7 +37,7 @@ def jobs(draw, *, longest=4):
 
 def problems(objective, *, tariff=None, most=3, longest=4):
     return st.lists(jobs(longest=longest), min_size=1, max_size=most).map(
-        lambda some: Problem(
+        lambda some: SharingProblem(
             jobs=tuple(some),
             num_accelerators=POOL,
             objective=objective,
@@ -152,9 +152,9 @@ def test_marginal_gains_state_a_gap_that_holds(objective):
 
 def test_marginal_gains_are_exact_where_gains_diminish():
     # By hand: work of 12 and 6 hours on n of 3 accelerators; 12/2 + 6/1 = 12 beats 12/1 + 6/2 = 15.
-    two = Problem(
+    two = SharingProblem(
         jobs=tuple(
-            Job(name=name, sizes=(1, 2), time_s=(work * HOUR_S, work * HOUR_S / 2))
+            AllocationJob(name=name, sizes=(1, 2), time_s=(work * HOUR_S, work * HOUR_S / 2))
             for name, work in (("long", 12), ("short", 6))
         ),
         num_accelerators=3,
@@ -166,8 +166,8 @@ def test_marginal_gains_are_exact_where_gains_diminish():
 
 def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
     # Two jobs of 4 accelerator-hours on 4: side by side on 2 each, 2 h + 2 h; in turn on 4, 1 h + 2 h.
-    problem = Problem(
-        jobs=tuple(Job(name=name, sizes=(2, 4), time_s=(2 * HOUR_S, HOUR_S)) for name in "ab"),
+    problem = SharingProblem(
+        jobs=tuple(AllocationJob(name=name, sizes=(2, 4), time_s=(2 * HOUR_S, HOUR_S)) for name in "ab"),
         num_accelerators=4,
         objective="time",
     )
@@ -177,20 +177,22 @@ def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
 
 def test_lateness_is_what_the_latest_job_exceeds_its_deadline_by():
     # Two jobs that each need the whole pool for 2 h, both due in 3 h: one is an hour late.
-    problem = Problem(
-        jobs=tuple(Job(name=name, sizes=(4,), time_s=(2 * HOUR_S,), deadline_s=3 * HOUR_S) for name in "ab"),
+    problem = SharingProblem(
+        jobs=tuple(
+            AllocationJob(name=name, sizes=(4,), time_s=(2 * HOUR_S,), deadline_s=3 * HOUR_S) for name in "ab"
+        ),
         num_accelerators=4,
         objective="time",
     )
     assert schedule(problem) is None
-    late = Problem(jobs=problem.jobs, num_accelerators=4, objective="lateness")
+    late = SharingProblem(jobs=problem.jobs, num_accelerators=4, objective="lateness")
     assert schedule(late).value == EXACT(HOUR_S)
 
 
 def test_a_search_that_is_cut_short_says_so_and_bounds_what_is_left():
-    problem = Problem(
+    problem = SharingProblem(
         jobs=tuple(
-            Job(
+            AllocationJob(
                 name=str(k), sizes=(1, 2, 3, 4), time_s=tuple((9 + k) * HOUR_S / n**0.8 for n in (1, 2, 3, 4))
             )
             for k in range(6)

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from equipoise.decide.allocation.jobs import AskedJob
+from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
-    Job,
+    AllocationJob,
     ObjectiveName,
     Placed,
     Pool,
-    Problem,
+    SharingProblem,
     Solved,
     is_after,
 )
@@ -23,7 +23,7 @@ from equipoise.units import HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class JobShare:
     """What one job gets: the candidate of its size, and when it starts.
 
     times: what it would take on other sizes. end_s: when it is done, at both ends with all jobs as slow, or
@@ -31,7 +31,7 @@ class Share:
     its deadline; is_at_risk: whether it would, were all jobs as slow as their intervals allow.
     """
 
-    job: AskedJob
+    job: JobRequest
     times: JobTimes
     candidate: Candidate
     start_s: float
@@ -65,7 +65,7 @@ class Allocation:
 
     objective: ObjectiveName
     pool: Pool
-    shares: tuple[Share, ...]
+    shares: tuple[JobShare, ...]
     value: Interval
     solved: Solved
     is_feasible: bool
@@ -82,7 +82,7 @@ class Allocation:
 
 
 def allocate(
-    jobs: Sequence[AskedJob], times: Sequence[JobTimes], pool: Pool, *, objective: ObjectiveName
+    jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, *, objective: ObjectiveName
 ) -> Allocation:
     """The schedule that minimises the objective, deadlines kept; the least late where they cannot be.
 
@@ -121,8 +121,8 @@ def allocate(
 
 
 def _problem(
-    jobs: Sequence[AskedJob], times: Sequence[JobTimes], pool: Pool, objective: ObjectiveName
-) -> Problem:
+    jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, objective: ObjectiveName
+) -> SharingProblem:
     rates = pool.rates
     watts = rates.accelerator_power_w and rates.accelerator_power_w * rates.system_power.factor
     slug = pool.cluster.accelerator.slug
@@ -133,9 +133,9 @@ def _problem(
     price = rates.price.usd_per_accelerator_hour if rates.price and pool.is_rented else 0.0
     if objective == "cost" and not price and pool.tariff is None:
         raise UsageError(f"--objective cost needs a price of {slug}: give --price or --electricity-by-hour")
-    return Problem(
+    return SharingProblem(
         jobs=tuple(
-            Job(
+            AllocationJob(
                 name=job.name,
                 sizes=each.sizes,
                 time_s=tuple(time.value for time in each.time_s),
@@ -153,7 +153,7 @@ def _problem(
     )
 
 
-def _least_late(problem: Problem) -> tuple[Solved, bool, bool]:
+def _least_late(problem: SharingProblem) -> tuple[Solved, bool, bool]:
     """The least late schedule, whether it keeps every deadline after all, and whether it is proved."""
     late = schedule(replace(problem, objective="lateness"))
     assert late is not None  # lateness forbids nothing
@@ -164,7 +164,7 @@ def _least_late(problem: Problem) -> tuple[Solved, bool, bool]:
     return found, True, True
 
 
-def _sooner(problem: Problem, solved: Solved) -> Solved:
+def _sooner(problem: SharingProblem, solved: Solved) -> Solved:
     """The same sizes, which cost the same whenever they run, with the least waiting."""
     by_job = {each.job: each for each in solved.placed}
     jobs = tuple(
@@ -179,7 +179,7 @@ def _sooner(problem: Problem, solved: Solved) -> Solved:
     )
 
 
-def _bounded(problem: Problem, times: Sequence[JobTimes], bound: str) -> Problem:
+def _bounded(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> SharingProblem:
     """The problem with every time at one end of its interval."""
     return replace(
         problem,
@@ -191,14 +191,14 @@ def _bounded(problem: Problem, times: Sequence[JobTimes], bound: str) -> Problem
 
 
 def _ends(
-    problem: Problem, times: Sequence[JobTimes], placed: Sequence[Placed], bound: str
+    problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed], bound: str
 ) -> dict[int, float]:
     """When each job ends if all take as long as one end of their intervals says, in the same order."""
     other = _bounded(problem, times, bound)
     return {each.job: other.span(each)[1] for each in replayed(other, placed)}
 
 
-def _value(problem: Problem, times: Sequence[JobTimes], placed: Sequence[Placed]) -> Interval:
+def _value(problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed]) -> Interval:
     """The objective, with both ends when all jobs are as fast or as slow as theirs."""
     low, high = (
         other.value(replayed(other, placed))
@@ -209,8 +209,8 @@ def _value(problem: Problem, times: Sequence[JobTimes], placed: Sequence[Placed]
 
 
 def _share(
-    job: AskedJob, times: JobTimes, placed: Placed, *, pool: Pool, ends: Mapping[str, Mapping[int, float]]
-) -> Share:
+    job: JobRequest, times: JobTimes, placed: Placed, *, pool: Pool, ends: Mapping[str, Mapping[int, float]]
+) -> JobShare:
     candidate, time = times.candidates[placed.choice], times.time_s[placed.choice]
     end_s = placed.start_s + time.value
     electricity = None
@@ -218,7 +218,7 @@ def _share(
         watts = candidate.num_accelerators * pool.rates.accelerator_power_w * pool.rates.system_power.factor
         electricity = watts * pool.tariff.usd_per_w(placed.start_s, end_s)
     low_s, high_s = ends["low"][placed.job], ends["high"][placed.job]
-    return Share(
+    return JobShare(
         job=job,
         times=times,
         candidate=candidate,
@@ -230,7 +230,7 @@ def _share(
     )
 
 
-def _rivals(problem: Problem) -> tuple[Rival, ...]:
+def _rivals(problem: SharingProblem) -> tuple[Rival, ...]:
     """What simpler ways would give."""
     best_split = split(problem)
     equal = _equal_shares(problem)
@@ -241,7 +241,7 @@ def _rivals(problem: Problem) -> tuple[Rival, ...]:
     )
 
 
-def _equal_shares(problem: Problem) -> float | None:
+def _equal_shares(problem: SharingProblem) -> float | None:
     """Every job on as many as an equal share has room for, from its start on."""
     share = problem.num_accelerators // len(problem.jobs)
     placed = []
@@ -254,7 +254,7 @@ def _equal_shares(problem: Problem) -> float | None:
     return problem.value(placed) if problem.is_feasible(placed) else None
 
 
-def _notes(problem: Problem, *, is_feasible: bool) -> tuple[str, ...]:
+def _notes(problem: SharingProblem, *, is_feasible: bool) -> tuple[str, ...]:
     hurried = any(math.isfinite(job.deadline_s) for job in problem.jobs)
     if problem.objective in {"cost", "energy"} and not hurried and is_feasible:
         return (

@@ -43,7 +43,7 @@ _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedJob:
+class JobRequest:
     """One training as stated. where: the file and job, for messages.
 
     times: measured seconds by size; file: measured times; else workload is what to estimate. sizes: numbers
@@ -70,14 +70,14 @@ class AskedJob:
 class JobsFile:
     """What a JOBS.toml states. usd_per_kwh, begin_s (after midnight): None where it does not."""
 
-    jobs: tuple[AskedJob, ...]
+    jobs: tuple[JobRequest, ...]
     usd_per_kwh: tuple[float, ...] | None
     begin_s: float | None
 
 
 def read_jobs(path: Path) -> JobsFile:
     """The jobs of a file. Raises DataError with file, job and field, what was found and what was expected."""
-    whole = _Fields(where=path.name, fields=_document(path), known=_OF_FILE)
+    whole = _JobFields(where=path.name, fields=_document(path), known=_OF_FILE)
     listed = whole.fields.get("job")
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
         raise DataError(f"{path.name}: no [[job]]; expected a table [[job]] for each training")
@@ -141,7 +141,7 @@ def _price(row: Row) -> float:
     return value
 
 
-def _prices(found: object, whole: "_Fields") -> tuple[float, ...]:
+def _prices(found: object, whole: "_JobFields") -> tuple[float, ...]:
     numbers = found if isinstance(found, list) else []
     right = [each for each in numbers if _is_number(each) and abs(each) <= _MOST_USD_PER_KWH]
     if len(right) != HOURS or len(numbers) != HOURS:
@@ -150,7 +150,7 @@ def _prices(found: object, whole: "_Fields") -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fields:
+class _JobFields:
     """One table of the file: where it is, and its fields, all known."""
 
     where: str
@@ -207,8 +207,8 @@ _MAX_TEXT = 200
 _MOST = 1e24
 
 
-def _job(found: Mapping[str, Any], number: int, path: Path) -> AskedJob:
-    job = _Fields(where=f"{path.name}: job {number}", fields=found, known=_OF_JOB)
+def _job(found: Mapping[str, Any], number: int, path: Path) -> JobRequest:
+    job = _JobFields(where=f"{path.name}: job {number}", fields=found, known=_OF_JOB)
     workload, file = job.text("workload"), job.text("file")
     times = _times(job)
     given = [key for key, value in (("workload", workload), ("times", times), ("file", file)) if value]
@@ -223,7 +223,7 @@ def _job(found: Mapping[str, Any], number: int, path: Path) -> AskedJob:
     deadline_s = job.moment_s("deadline")
     if deadline_s is not None and deadline_s <= start_s:
         raise job.refuse("deadline", f"a time after its start, {start_s / HOUR_S:g} h")
-    return AskedJob(
+    return JobRequest(
         where=job.where,
         name=job.text("name") or workload or f"job {number}",
         workload=workload,
@@ -240,7 +240,7 @@ def _job(found: Mapping[str, Any], number: int, path: Path) -> AskedJob:
     )
 
 
-def _times(job: _Fields) -> Mapping[int, tuple[float, ...]]:
+def _times(job: _JobFields) -> Mapping[int, tuple[float, ...]]:
     """Measured seconds by size; one or several repetitions each."""
     table = job.fields.get("times", {})
     if not isinstance(table, dict) or len(table) > MAX_SIZES:
@@ -260,7 +260,7 @@ def _times(job: _Fields) -> Mapping[int, tuple[float, ...]]:
     return dict(sorted(found.items()))
 
 
-def _sizes(job: _Fields) -> tuple[int, ...]:
+def _sizes(job: _JobFields) -> tuple[int, ...]:
     listed = job.fields.get("sizes", [])
     if not isinstance(listed, list) or len(listed) > MAX_SIZES:
         raise job.refuse("sizes", f"a list of at most {MAX_SIZES} numbers of accelerators")

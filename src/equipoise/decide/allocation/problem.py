@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from equipoise.decide.candidates import rates_of
 from equipoise.decide.query import TrainingQuery, query
-from equipoise.decide.systems import AskedSystem, asked_systems
+from equipoise.decide.systems import RequestedSystem, requested_systems
 from equipoise.economics import DEFAULT_GRID, Rates
 from equipoise.errors import UsageError
 from equipoise.spec.catalogue import Catalogue, counted_name
@@ -69,7 +69,7 @@ class Pool:
     accelerator-hour has a price too.
     """
 
-    system: AskedSystem
+    system: RequestedSystem
     cluster: Cluster
     question: TrainingQuery
     rates: Rates
@@ -109,7 +109,7 @@ def pool_of(
             "region": region,
         }
     )
-    system = asked_systems(question, catalogue)[0]
+    system = requested_systems(question, catalogue)[0]
     return Pool(
         system=system,
         cluster=nodes,
@@ -126,7 +126,7 @@ ROUNDING = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class AllocationJob:
     """One training: the seconds it takes on each size it may have.
 
     sizes, time_s: (n_choices,), sizes ascending. start_s: not before; deadline_s: not after, infinite where
@@ -156,14 +156,14 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SharingProblem:
     """Jobs, a pool of so many accelerators, and what to minimise.
 
     usd_per_accelerator_s: of a rented accelerator, also where it is only held. power_w: of an accelerator and
     its share of the system. tariff: of electricity; None where its price does not count.
     """
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[AllocationJob, ...]
     num_accelerators: int
     objective: ObjectiveName
     usd_per_accelerator_s: float = 0.0

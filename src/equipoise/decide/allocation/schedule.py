@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from equipoise.decide.allocation.problem import ROUNDING, Placed, Problem, Solved, is_after, used_at
+from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
 from equipoise.scaling.laws import FloatArray
 from equipoise.units import DAY_S
 
@@ -17,7 +17,7 @@ from equipoise.units import DAY_S
 _MOST_ENTRIES = 2 * 10**8
 
 
-def split(problem: Problem) -> Solved | None:
+def split(problem: SharingProblem) -> Solved | None:
     """The best split of the pool; None where jobs do not fit side by side within their deadlines.
 
     Exact where the table is not too large, else `greedy_split`.
@@ -59,7 +59,7 @@ def split(problem: Problem) -> Solved | None:
 
 
 def _followed(
-    problem: Problem,
+    problem: SharingProblem,
     allowed: Sequence[Sequence[int]],
     worths: Sequence[Sequence[float]],
     tables: Sequence[FloatArray],
@@ -83,7 +83,7 @@ def _followed(
     return tuple(reversed(found))
 
 
-def greedy_split(problem: Problem) -> Solved | None:
+def greedy_split(problem: SharingProblem) -> Solved | None:
     """A good split: from the smallest sizes up, each time the step that gains most for each accelerator.
 
     None where the smallest sizes that keep the deadlines exceed the pool.
@@ -135,7 +135,7 @@ def greedy_split(problem: Problem) -> Solved | None:
     )
 
 
-def _allowed(problem: Problem) -> list[list[int]]:
+def _allowed(problem: SharingProblem) -> list[list[int]]:
     """The choices of each job that the pool has room for and that keep its deadline from its start on."""
     return [
         [
@@ -148,7 +148,7 @@ def _allowed(problem: Problem) -> list[list[int]]:
     ]
 
 
-def _worth(problem: Problem, job: int, choice: int) -> float:
+def _worth(problem: SharingProblem, job: int, choice: int) -> float:
     return problem.worth(job, choice, problem.jobs[job].start_s)
 
 
@@ -158,7 +158,7 @@ MOST_LOOKED = 200_000
 Span = tuple[float, float, int]
 
 
-def schedule(problem: Problem, *, most_looked: int = MOST_LOOKED) -> Solved | None:
+def schedule(problem: SharingProblem, *, most_looked: int = MOST_LOOKED) -> Solved | None:
     """The best schedule found; None where no schedule keeps the deadlines, or none was found that does.
 
     most_looked: places of jobs to look at; what is left then stays unproved.
@@ -193,7 +193,7 @@ def schedule(problem: Problem, *, most_looked: int = MOST_LOOKED) -> Solved | No
     )
 
 
-def _seeds(problem: Problem) -> Iterator[tuple[Placed, ...] | None]:
+def _seeds(problem: SharingProblem) -> Iterator[tuple[Placed, ...] | None]:
     """Schedules made by rule, to begin with: the best split, and lists."""
     started = split(problem)
     yield None if started is None else started.placed
@@ -201,7 +201,7 @@ def _seeds(problem: Problem) -> Iterator[tuple[Placed, ...] | None]:
         yield _listed(problem, order)
 
 
-def _orders(problem: Problem) -> Iterator[list[int]]:
+def _orders(problem: SharingProblem) -> Iterator[list[int]]:
     """Orders in which schedules by rule are made: short, urgent, early and large jobs first."""
     indices = list(range(len(problem.jobs)))
     jobs = problem.jobs
@@ -211,7 +211,7 @@ def _orders(problem: Problem) -> Iterator[list[int]]:
     yield sorted(indices, key=lambda job: -jobs[job].area)
 
 
-def _listed(problem: Problem, order: Sequence[int]) -> tuple[Placed, ...] | None:
+def _listed(problem: SharingProblem, order: Sequence[int]) -> tuple[Placed, ...] | None:
     """Jobs placed in an order, each in the size that ends first, or keeps its deadline at the least worth."""
     placed: tuple[Placed, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -226,7 +226,7 @@ def _listed(problem: Problem, order: Sequence[int]) -> tuple[Placed, ...] | None
     return placed
 
 
-def _places(problem: Problem, spans: Sequence[Span], job: int) -> Iterator[Placed]:
+def _places(problem: SharingProblem, spans: Sequence[Span], job: int) -> Iterator[Placed]:
     """The earliest place of a job in each size, that keeps its deadline."""
     about = problem.jobs[job]
     for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
@@ -236,7 +236,9 @@ def _places(problem: Problem, spans: Sequence[Span], job: int) -> Iterator[Place
             yield Placed(job=job, choice=choice, start_s=start_s)
 
 
-def earliest(problem: Problem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float) -> float:
+def earliest(
+    problem: SharingProblem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float
+) -> float:
     """The earliest moment at which so many accelerators are free for so long; infinite if never."""
     if size > problem.num_accelerators:
         return math.inf
@@ -246,7 +248,7 @@ def earliest(problem: Problem, spans: Sequence[Span], size: int, time_s: float, 
     )
 
 
-def _fits(problem: Problem, spans: Sequence[Span], size: int, start_s: float, end_s: float) -> bool:
+def _fits(problem: SharingProblem, spans: Sequence[Span], size: int, start_s: float, end_s: float) -> bool:
     """Whether so many accelerators are free from start to end."""
     within = [span for span in spans if is_after(end_s, span[0]) and is_after(span[1], start_s)]
     moments = [start_s, *(span[0] for span in within if span[0] > start_s)]
@@ -257,7 +259,7 @@ def _fits(problem: Problem, spans: Sequence[Span], size: int, start_s: float, en
 class _Search:
     """One search: the best whole schedule so far, and how many more partial ones it may look at."""
 
-    problem: Problem
+    problem: SharingProblem
     left: int
     best: tuple[Placed, ...] | None = None
     value: float = math.inf
@@ -392,7 +394,7 @@ class _Search:
                     )
 
 
-def replayed(problem: Problem, placed: Sequence[Placed]) -> tuple[Placed, ...]:
+def replayed(problem: SharingProblem, placed: Sequence[Placed]) -> tuple[Placed, ...]:
     """The same sizes in the same order of starts, each as early as it fits, with the problem's own times.
 
     Starts that were put off for cheaper hours stay where they are, or later where there is no room.
@@ -407,7 +409,7 @@ def replayed(problem: Problem, placed: Sequence[Placed]) -> tuple[Placed, ...]:
     return tuple(done)
 
 
-def in_turn(problem: Problem) -> float | None:
+def in_turn(problem: SharingProblem) -> float | None:
     """The objective if jobs run one after another, each in its fastest size, the shortest first.
 
     None where that misses a deadline.

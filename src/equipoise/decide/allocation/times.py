@@ -9,9 +9,9 @@ from typing import Final
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from equipoise.decide.allocation.jobs import AskedJob
+from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import Pool
-from equipoise.decide.answer import LEVEL, Candidate, Estimate, Source, log_sd
+from equipoise.decide.answer import LEVEL, Candidate, Estimate, EvidenceSource, log_sd
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.explain import nothing_fits
@@ -49,7 +49,7 @@ class JobTimes:
 
 
 def job_times(
-    jobs: Sequence[AskedJob], pool: Pool, *, scores: pl.DataFrame | None, catalogue: Catalogue
+    jobs: Sequence[JobRequest], pool: Pool, *, scores: pl.DataFrame | None, catalogue: Catalogue
 ) -> tuple[JobTimes, ...]:
     """The times of each job, in order, on the sizes it may have.
 
@@ -69,7 +69,7 @@ def usual_sizes(pool: Pool) -> tuple[int, ...]:
     return tuple(sorted(size for size in sizes if size <= most))
 
 
-def _times(job: AskedJob, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
+def _times(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
     try:
         if job.times:
             return _stated(job, pool)
@@ -85,7 +85,7 @@ def _times(job: AskedJob, pool: Pool, scores: pl.DataFrame | None, catalogue: Ca
         raise type(err)(f"{job.where} ({job.name}): {err}") from err
 
 
-def question_of(job: AskedJob, pool: Pool) -> TrainingQuery:
+def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
     """The question that a job asks: that of `advise` for its training, on the pool."""
     return changed(
         pool.question,
@@ -97,16 +97,16 @@ def question_of(job: AskedJob, pool: Pool) -> TrainingQuery:
     )
 
 
-def _estimated(job: AskedJob, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
+def _estimated(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
     """The candidates that `advise` has for the same question."""
     if job.workload is None:
         raise UsageError("nothing states how long it takes; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
-    asked = question_of(job, pool)
+    query = question_of(job, pool)
     try:
-        found = collect_candidates(asked, catalogue, scores, also_sizes=wanted).systems[0]
+        found = collect_candidates(query, catalogue, scores, also_sizes=wanted).systems[0]
     except UsageError as err:
-        if asked.is_to_target:
+        if query.is_to_target:
             raise UsageError(f"{err}; in a job: tokens = 1e12, or samples = 1e6") from err
         raise
     allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
@@ -129,7 +129,7 @@ def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
     return found
 
 
-def _stated(job: AskedJob, pool: Pool) -> JobTimes:
+def _stated(job: JobRequest, pool: Pool) -> JobTimes:
     """The times of the file itself; several repetitions give an interval."""
     allowed = job.sizes or tuple(job.times)
     sizes = tuple(size for size in job.times if size in allowed and size <= pool.num_accelerators)
@@ -147,7 +147,7 @@ def _stated(job: AskedJob, pool: Pool) -> JobTimes:
 
 def _measured(pool: Pool, size: int, seconds: Sequence[float], where: str) -> Candidate:
     time = _interval(seconds)
-    source = Source(kind="measured", ref=where, num_accelerators=size, time_s=time.value)
+    source = EvidenceSource(kind="measured", ref=where, num_accelerators=size, time_s=time.value)
     return timed_candidate(
         pool.system,
         pool.rates,
@@ -174,7 +174,7 @@ def _interval(seconds: Sequence[float]) -> Interval:
     return Interval(value=value, low=value, high=value, level=LEVEL)
 
 
-def _from_file(job: AskedJob, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
+def _from_file(job: JobRequest, pool: Pool, scores: pl.DataFrame | None, catalogue: Catalogue) -> JobTimes:
     """What `predict` makes of the times of a file; those measured alone, where they are too few for a law."""
     assert job.file is not None
     own = read_measurements(
@@ -195,14 +195,14 @@ def _from_file(job: AskedJob, pool: Pool, scores: pl.DataFrame | None, catalogue
         raise UsageError(
             f"{own.where} has times of {measured[0]} accelerators on; the pool has {pool.num_accelerators}"
         )
-    asked = replace(
+    query = replace(
         question_of(job, pool),
         systems=(pool.cluster.accelerator.slug,),
         times_from=job.file,
         sizes=Sizes(listed=sizes),
     )
     try:
-        found = predict(asked, scores=scores, catalogue=catalogue)
+        found = predict(query, scores=scores, catalogue=catalogue)
     except FitError:
         return _as_measured(job, own, sizes, pool)
     outside: dict[str, list[str]] = {}
@@ -214,7 +214,7 @@ def _from_file(job: AskedJob, pool: Pool, scores: pl.DataFrame | None, catalogue
     )
 
 
-def _as_measured(job: AskedJob, own: Measurements, sizes: Sequence[int], pool: Pool) -> JobTimes:
+def _as_measured(job: JobRequest, own: Measurements, sizes: Sequence[int], pool: Pool) -> JobTimes:
     """The measured times alone, where they are too few for a law."""
     by_size = {size: own.time_s[own.num_accelerators == size].tolist() for size in sizes}
     held = {size: seconds for size, seconds in by_size.items() if seconds}

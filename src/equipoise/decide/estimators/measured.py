@@ -14,7 +14,7 @@ from equipoise.decide.answer import (
     Curves,
     Estimate,
     Estimates,
-    Source,
+    EvidenceSource,
     UserRun,
     log_sd,
     with_log_sd,
@@ -196,8 +196,8 @@ def measured_estimates(
     )
 
 
-def _source(run: UserRun, budget: TrainingBudget) -> Source:
-    return Source(
+def _source(run: UserRun, budget: TrainingBudget) -> EvidenceSource:
+    return EvidenceSource(
         kind="measured",
         ref=run.run_ids[0] + (f" and {len(run.run_ids) - 1} more" if run.run_ids[1:] else ""),
         num_accelerators=run.num_accelerators,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from equipoise.calibration.profiles import PRIORS_ONLY
-from equipoise.decide.answer import Estimate, Estimates, Source, log_sd
+from equipoise.decide.answer import Estimate, Estimates, EvidenceSource, log_sd
 from equipoise.decide.combine import combined_record, straight_between
 from equipoise.decide.strategy_search import SizeSearch, Survey
 from equipoise.scaling.laws import Domain, FloatArray
@@ -42,7 +42,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
         by_size=found,
         grade=dict.fromkeys(found, "priors" if calibration.name == PRIORS_ONLY else "calibrated"),
         sources=(
-            Source(
+            EvidenceSource(
                 kind="model", ref=f"performance model, calibration {calibration.name}: {calibration.words}"
             ),
         ),

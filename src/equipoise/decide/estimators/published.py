@@ -18,9 +18,9 @@ from equipoise.decide.answer import (
     Curves,
     Estimate,
     Estimates,
+    EvidenceSource,
     Grade,
     PublishedResult,
-    Source,
     log_sd,
     with_log_sd,
 )
@@ -242,7 +242,7 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
         why=f"submitted in {best.round}{more}; submissions of one system differ by "
         f"{format_percent(LEAST_LOG_SD)}",
         sources=tuple(
-            Source(
+            EvidenceSource(
                 kind="published",
                 ref=each.entry_id,
                 num_accelerators=size,
@@ -282,13 +282,13 @@ def _carried_why(each: PredictedTime) -> str:
     return f"{record.num_held_out} held out ({record.of}): off by {error} (median)"
 
 
-def _sources(evidence: PublishedEvidence) -> tuple[Source, ...]:
+def _sources(evidence: PublishedEvidence) -> tuple[EvidenceSource, ...]:
     if evidence.curve is None:
         return tuple(
             source for size, found in evidence.at_size.items() for source in _submitted(found, size).sources
         )
     return tuple(
-        Source(
+        EvidenceSource(
             kind=each.kind,
             ref=each.ref,
             share=each.weight,

@@ -81,7 +81,7 @@ def transfer_record(nearness: Nearness) -> TransferRecord:
 
 
 def nearest_chip(
-    best: pl.DataFrame, workload: str, asked: Accelerator, sizes: Sequence[int], catalogue: Catalogue
+    best: pl.DataFrame, workload: str, target: Accelerator, sizes: Sequence[int], catalogue: Catalogue
 ) -> NearChip | None:
     """The chip with results of a workload that is nearest to one without; None where none is near at all.
 
@@ -89,7 +89,7 @@ def nearest_chip(
     The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
     nearest peak, whose results are new and lie where the sizes are.
     """
-    rows = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") != asked.slug))
+    rows = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") != target.slug))
     rounds = sorted(rows["campaign"].unique(), key=round_key)
     found = []
     for (slug,), results in rows.group_by("accelerator", maintain_order=True):
@@ -97,8 +97,8 @@ def nearest_chip(
             chip = catalogue.accelerator(str(slug))
         except SpecError:
             continue
-        nearness = _nearness(asked, chip)
-        apart = abs(_peak_log2(chip) - _peak_log2(asked))
+        nearness = _nearness(target, chip)
+        apart = abs(_peak_log2(chip) - _peak_log2(target))
         if nearness is None or not math.isfinite(apart):
             continue
         newest = max(map(rounds.index, results["campaign"].unique()))
@@ -108,11 +108,11 @@ def nearest_chip(
     return min(found, key=lambda each: (each.nearness != "chip", each.doublings), default=None)
 
 
-def _nearness(asked: Accelerator, chip: Accelerator) -> Nearness | None:
+def _nearness(target: Accelerator, chip: Accelerator) -> Nearness | None:
     """Assumes the first word of a slug names the chip."""
-    if chip.slug.partition("-")[0] == asked.slug.partition("-")[0]:
+    if chip.slug.partition("-")[0] == target.slug.partition("-")[0]:
         return "chip"
-    return "maker" if (chip.vendor, chip.kind) == (asked.vendor, asked.kind) else None
+    return "maker" if (chip.vendor, chip.kind) == (target.vendor, target.kind) else None
 
 
 def _peak_log2(chip: Accelerator) -> float:

@@ -49,8 +49,8 @@ def published_problem(
     has a target.
     """
     catalogue = shipped()
-    asked = TrainingQuery(workload=workload, global_batch_samples=global_batch_samples, precision=precision)
-    trained = training(asked, catalogue, scores)
+    query = TrainingQuery(workload=workload, global_batch_samples=global_batch_samples, precision=precision)
+    trained = training(query, catalogue, scores)
     nodes = catalogue.cluster(accelerator)
     return problem(trained, nodes, model_for(nodes.accelerator, trained.workload), num_best=1)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise.calibration.accuracy import half_width
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel, CalibrationRecord
-from equipoise.decide.answer import DEVIATE, LEVEL, Estimates, Source, log_sd, with_log_sd
+from equipoise.decide.answer import DEVIATE, LEVEL, Estimates, EvidenceSource, log_sd, with_log_sd
 from equipoise.decide.strategy_search import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
@@ -343,7 +343,7 @@ def _changed(
             for size, each in estimates.by_size.items()
         },
         grade=dict.fromkeys(estimates.by_size, "measured"),
-        sources=(*(Source(kind="measured", ref=each) for each in steps.run_ids), *estimates.sources),
+        sources=(*(EvidenceSource(kind="measured", ref=each) for each in steps.run_ids), *estimates.sources),
     )
 
 

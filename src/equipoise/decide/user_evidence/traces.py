@@ -30,7 +30,7 @@ from equipoise.units import MILLISECOND_S, format_count
 _RANKS = "ranks"
 # What data ranks do together where each holds all weights; other collectives are of other axes, or of shards.
 _REPLICAS_DO = frozenset({"allreduce", "broadcast", "reduce"})
-# Knobs that state of which axes, or shards, other collectives are.
+# Parameters that state of which axes, or shards, other collectives are.
 _SHARING = frozenset({"tp", "pp", "cp", "ep", "zero_stage"})
 # A way to train that no law carries on to other sizes.
 _UNKNOWN_WAY = "traced"
@@ -44,10 +44,10 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedAs:
-    """What a user states of traced runs: ranks where traces do not hold them, and knobs of the strategy."""
+    """What a user states of traced runs: ranks that traces do not hold, and parameters of the strategy."""
 
     num_ranks: int | None = None
-    knobs: tuple[tuple[str, int | str | bool], ...] = ()
+    parameters: tuple[tuple[str, int | str | bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def traced_as(text: str | None) -> TracedAs:
         if name in found:
             raise UsageError(f"--traced-as: {name} is given twice; keep one")
         found[name] = known
-    return TracedAs(num_ranks=num_ranks, knobs=tuple(found.items()))
+    return TracedAs(num_ranks=num_ranks, parameters=tuple(found.items()))
 
 
 def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -> tuple[UserTrace, ...]:
@@ -189,7 +189,7 @@ def _one(
 
 def _other_operations(ranks: Sequence[RankTrace], stated: TracedAs) -> list[str]:
     """Collectives that are not of plain data parallelism, where the user does not state of what they are."""
-    if _SHARING & {name for name, _ in stated.knobs}:
+    if _SHARING & {name for name, _ in stated.parameters}:
         return []
     names = {group.partition(" ")[0].replace("_", "") for each in ranks for group in each.collectives.group}
     return sorted(names - _REPLICAS_DO)
@@ -207,7 +207,7 @@ def _unstated(num_ranks: int | None, stated: TracedAs) -> Iterator[str]:
     """What has to be stated for a strategy."""
     if num_ranks is None:
         yield "the number of ranks: --traced-as ranks=N"
-    if "global_batch_samples" not in dict(stated.knobs):
+    if "global_batch_samples" not in dict(stated.parameters):
         yield "the samples of a step over all ranks, which no trace holds: --traced-as global_batch=N"
 
 
@@ -218,19 +218,19 @@ def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
     once.
     Raises SpecError for what no strategy is.
     """
-    knobs = dict(stated.knobs)
-    batch = knobs.get("global_batch_samples")
+    parameters = dict(stated.parameters)
+    batch = parameters.get("global_batch_samples")
     if num_ranks is None or type(batch) is not int:
         return None
-    others = math.prod(int(knobs.get(axis, 1)) for axis in ("tp", "pp", "cp"))
-    dp = int(knobs.get("dp", max(1, num_ranks // max(1, others))))
+    others = math.prod(int(parameters.get(axis, 1)) for axis in ("tp", "pp", "cp"))
+    dp = int(parameters.get("dp", max(1, num_ranks // max(1, others))))
     if dp * others != num_ranks:
         raise SpecError(
             f"{format_count(dp)} x {format_count(others)} ranks of its axes are not the "
             f"{format_count(num_ranks)} that ran"
         )
     usual = {"dp": dp, "microbatch_samples": max(1, batch // dp)}
-    return Strategy(**({"precision": "fp32", "implementation": "eager"} | usual | knobs))  # type: ignore[arg-type]  # each value was checked by name
+    return Strategy(**({"precision": "fp32", "implementation": "eager"} | usual | parameters))  # type: ignore[arg-type]  # each value was checked by name
 
 
 def _method(found: Strategy) -> str:
@@ -392,29 +392,29 @@ class UserEvidence:
 
 
 def user_evidence(
-    asked: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
+    query: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
 ) -> UserEvidence:
     """The runs and files of a question.
 
     accelerators: slugs asked about. Raises DataError for what cannot be read, EvidenceError where nothing in
     it can be used, UsageError where several accelerators are asked about and a file does not name its own.
     """
-    if asked.traced_as is not None and not asked.traces:
+    if query.traced_as is not None and not query.traces:
         raise UsageError("--traced-as states how traces ran; give them: --trace FILE")
-    for path in asked.collectives:
+    for path in query.collectives:
         if not path.exists():
             raise DataError(
                 f"--collectives {path}: no such file; expected output of nccl-tests or rccl-tests"
             )
-    timed = given_collectives(asked.collectives, catalogue) if asked.collectives else None
+    timed = given_collectives(query.collectives, catalogue) if query.collectives else None
     if timed is not None:
         refuse_unnamed(timed, accelerators)
-    traces = user_traces(asked.traces, traced_as(asked.traced_as), catalogue) if asked.traces else ()
+    traces = user_traces(query.traces, traced_as(query.traced_as), catalogue) if query.traces else ()
     refuse_unnamed_traces(traces, accelerators)
     checked = tuple(
         possible(each, workload, _chip(each.accelerator or accelerators[0], catalogue)) for each in traces
     )
-    runs = None if asked.runs is None else user_runs(asked.runs, workload.slug, accelerators)
+    runs = None if query.runs is None else user_runs(query.runs, workload.slug, accelerators)
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
 
 

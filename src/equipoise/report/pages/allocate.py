@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.allocation.allocate import Allocation, Share
+from equipoise.decide.allocation.allocate import Allocation, JobShare
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -46,11 +46,11 @@ def _headline(found: Allocation) -> str:
     return f"All done after {amounts.duration(found.makespan_s)}{late}"
 
 
-def _by_start(found: Allocation) -> list[Share]:
+def _by_start(found: Allocation) -> list[JobShare]:
     return sorted(found.shares, key=lambda share: (share.start_s, share.job.name))
 
 
-def _table(found: Allocation, shares: list[Share]) -> Table:
+def _table(found: Allocation, shares: list[JobShare]) -> Table:
     has_deadlines = any(math.isfinite(each.job.deadline_s) for each in found.shares)
     return Table(
         name="allocation-jobs",
@@ -68,7 +68,7 @@ def _table(found: Allocation, shares: list[Share]) -> Table:
     )
 
 
-def _cells(found: Allocation, each: Share, *, with_deadline: bool) -> Iterator[Cell]:
+def _cells(found: Allocation, each: JobShare, *, with_deadline: bool) -> Iterator[Cell]:
     size, usd = each.candidate.num_accelerators, _usd(each)
     yield Cell(text=printable(each.job.name), key=each.job.name)
     yield Cell(text=count(size), key=size)
@@ -80,7 +80,7 @@ def _cells(found: Allocation, each: Share, *, with_deadline: bool) -> Iterator[C
     yield Cell(text=amounts.duration(each.time_s.value), key=each.time_s.value)
 
 
-def _usd(each: Share) -> float | None:
+def _usd(each: JobShare) -> float | None:
     if each.hourly_electricity_usd is not None:
         return each.hourly_electricity_usd
     return None if each.candidate.usd is None else each.candidate.usd.value
@@ -95,7 +95,7 @@ def _moment(found: Allocation, seconds: float) -> str:
     return f"{within // 60:02d}:{within % 60:02d}{f' +{days} d' if days else ''}"
 
 
-def _deadline(found: Allocation, each: Share) -> Cell:
+def _deadline(found: Allocation, each: JobShare) -> Cell:
     if not math.isfinite(each.job.deadline_s):
         return Cell(text=ABSENT)
     badge = Badge(text="kept", tone="good")
@@ -167,7 +167,7 @@ def _proof(found: Allocation) -> str:
     )
 
 
-def _lateness(each: Share) -> str:
+def _lateness(each: JobShare) -> str:
     """By how much a job is late, and when it would be done with the pool to itself."""
     alone = each.job.start_s + min(time.value for time in each.times.time_s)
     even = "even " if alone > each.job.deadline_s else ""

@@ -5,7 +5,7 @@ from typing import Final
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.query import TrainingQuery
-from equipoise.decide.solve_for import Reach, Reaches, ReachLimit, Within
+from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -50,12 +50,12 @@ def _limits(asked: TrainingQuery) -> str:
     return " and ".join(stated)
 
 
-def _sized(found: Reach) -> str:
+def _sized(found: BudgetReach) -> str:
     """What was asked for, with its unit."""
     return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else found.unit}"
 
 
-def _ends(found: Reach) -> str:
+def _ends(found: BudgetReach) -> str:
     """The interval of what was asked for."""
     return f"{format_si(found.size.low)} {DASH} {format_si(found.size.high)}"
 
@@ -112,7 +112,7 @@ def _brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
     )
 
 
-def _facts(found: Reaches, best: Reach) -> Iterator[Fact]:
+def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     taken = best.recommended
     what = "Model" if best.ask == "model" else capital(best.unit)
     spans = (
@@ -155,11 +155,11 @@ def _sizes(found: Reaches) -> tuple[Block, ...]:
     return (*((Panels(charts=charts, legend="Accelerators"),) if charts else ()), _table(best, best.by_size))
 
 
-def _is_taken(best: Reach, each: Within) -> bool:
+def _is_taken(best: BudgetReach, each: Within) -> bool:
     return each.candidate.id == best.recommended.id
 
 
-def _chart(best: Reach) -> Chart:
+def _chart(best: BudgetReach) -> Chart:
     fitting = ((name, size) for name, size in reversed(SI_PREFIXES.items()) if best.size.value >= size)
     prefix, scale = next(fitting, ("", 1.0))
     x = tuple(float(each.candidate.num_accelerators) for each in best.by_size)
@@ -211,7 +211,7 @@ def _chart(best: Reach) -> Chart:
     )
 
 
-def _hover(best: Reach, each: Within) -> Iterator[str]:
+def _hover(best: BudgetReach, each: Within) -> Iterator[str]:
     yield f"{format_si(each.amount.value)} {best.unit}"
     yield title_of(each.candidate)
     yield amounts.ranged(each.candidate.time_s, amounts.duration)
@@ -219,7 +219,7 @@ def _hover(best: Reach, each: Within) -> Iterator[str]:
         yield amounts.money(each.candidate.usd.value)
 
 
-def _table(best: Reach, shown: Sequence[Within]) -> Table:
+def _table(best: BudgetReach, shown: Sequence[Within]) -> Table:
     return Table(
         name="reach-sizes",
         caption=f"Each number of accelerators: the most {best.unit} within the limits",
@@ -236,7 +236,7 @@ def _table(best: Reach, shown: Sequence[Within]) -> Table:
     )
 
 
-def _cells(best: Reach, each: Within) -> Iterator[Cell]:
+def _cells(best: BudgetReach, each: Within) -> Iterator[Cell]:
     taken, amount = each.candidate, each.amount
     yield Cell(text=count(taken.num_accelerators), key=taken.num_accelerators)
     yield Cell(text=format_si(amount.value), key=amount.value)

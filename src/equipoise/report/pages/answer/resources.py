@@ -250,10 +250,10 @@ def money_blocks(answer: Answer) -> tuple[Block, ...]:
         for each in answer.renting
         if each.candidate.time_s is None
     ]
-    if answer.swing is not None and moving(answer.swing):
+    if answer.sensitivity is not None and moving(answer.sensitivity):
         blocks += [
-            Panels(charts=(tornado_figure(answer.swing, name="answer-tornado"),), legend="Moved"),
-            tornado_table(answer.swing, name="answer-moved"),
+            Panels(charts=(tornado_figure(answer.sensitivity, name="answer-tornado"),), legend="Moved"),
+            tornado_table(answer.sensitivity, name="answer-moved"),
         ]
     assumed = dict.fromkeys(
         words
