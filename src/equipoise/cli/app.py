@@ -67,7 +67,7 @@ def _app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         subcommand_metavar="VERB ...",
-        epilog="`equipoise VERB --help` tells the options of a verb.",
+        epilog="`equipoise VERB --help` lists the options of a verb.",
     )
     app.callback(invoke_without_command=True)(_root)
     for title, group in _VERBS:

@@ -214,7 +214,7 @@ def _swept(
     limits: tuple[float, bool],
     catalogue: "Catalogue",
 ) -> "SweepNow":
-    """The sweep, run to its end; interrupted or stopped by an error, it says what is kept.
+    """The sweep, run to its end; interrupted or stopped by an error, it reports what is kept.
 
     limits: seconds of a run, and whether to go on with a sweep.
     """

@@ -174,10 +174,10 @@ class ListedKind:
         table = table_text(heads, cells, align="".join(align for _, align, _ in self.columns))
         if self.below is not None:
             lines = table.splitlines(keepends=True)
-            told = (
+            shown = (
                 f"{line}{_indented(self.below(row))}\n" for line, row in zip(lines[1:], rows, strict=True)
             )
-            table = lines[0] + "".join(told)
+            table = lines[0] + "".join(shown)
         remark = f"\n{fill(self.remark, width_columns())}\n" if self.remark else "\n"
         return table + remark
 

@@ -31,7 +31,7 @@ MEASURED = "measured here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asked for: files to read, or what to measure, with None for what was not said."""
+    """What a user asked for: files to read, or what to measure, with None for what was not given."""
 
     files: tuple[Path, ...]
     measure: bool
@@ -92,7 +92,7 @@ def _measured(
 def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
     """How many ranks, and where they hold what they exchange.
 
-    Two unless said; all accelerators of this machine where it has several and ranks run on it.
+    Two by default; all accelerators of this machine where it has several and ranks run on it.
     """
     here = at_hand(wanted.device or "auto")
     if not binds_here:

@@ -16,7 +16,7 @@ from equipoise.runs import embedded
 
 
 def check(name: str, found: str | None, needed_for: str, *, fix: str | None = None) -> dict[str, Any]:
-    """One record: it works where something was found; else `install` says what to do."""
+    """One record: it works where something was found; else `install` has what to do."""
     works = found is not None
     return {
         "name": name,
@@ -53,15 +53,15 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _meters() -> list[dict[str, Any]]:
-    """Asked without an address each library says whether it starts."""
+    """Called without an address each library reports whether it starts."""
     from equipoise.bench import counters
 
     processors, accelerators = counters.rapl_sources(), counters.nvml_sources([])
     counted = ", ".join(source.part for source in processors.found) or None
     started = None if accelerators.reason else f"nvidia-ml-py {version('nvidia-ml-py')}"
     return [
-        check("nvml", started, "energy of NVIDIA's accelerators", fix=_said(accelerators.reason)),
-        check("rapl", counted, "energy of processors", fix=_said(processors.reason)),
+        check("nvml", started, "energy of NVIDIA's accelerators", fix=_reason_line(accelerators.reason)),
+        check("rapl", counted, "energy of processors", fix=_reason_line(processors.reason)),
     ]
 
 
@@ -71,7 +71,7 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _launchers() -> list[dict[str, Any]]:
-    """A launcher works when it says nothing against it; what it says is what to do."""
+    """A launcher works when it reports no reason against it; the reason says what to do."""
     from equipoise.bench.launchers.emulated import NAME, emulated
     from equipoise.bench.launchers.processes import TORCHRUN
     from equipoise.bench.launchers.ray_cluster import ray_cluster
@@ -83,16 +83,16 @@ def _launchers() -> list[dict[str, Any]]:
         (ray_cluster({}), "ray", "nodes of Ray"),
         (emulated(f"{NAME}:1gbit"), None, "slow links, as namespaces of this machine; root"),
     )
-    told = []
+    checks = []
     for launcher, library, what in asked:
         reason = launcher.why_not()
         works = "usable" if library is None else f"{library} {version(library)}"
-        told.append(check(launcher.name, None if reason else works, what, fix=_said(reason)))
-    return told
+        checks.append(check(launcher.name, None if reason else works, what, fix=_reason_line(reason)))
+    return checks
 
 
-def _said(reason: str | None) -> str | None:
-    """A reason in one line, without the name of what it is about, which stands beside it."""
+def _reason_line(reason: str | None) -> str | None:
+    """A reason in one line, without the name of what it is about, which stands next to it."""
     if reason is None:
         return None
     for about in ("accelerators: ", "processors: "):
@@ -111,7 +111,7 @@ _LIBRARIES = (
     ("typer", "the command line"),
     ("zstandard", "archives ending in .zst"),
 )
-# What pip installs beyond the core, by the name of the extra: the libraries that tell whether it is there.
+# What pip installs beyond the core, by the name of the extra: the libraries that show whether it is there.
 _EXTRAS = (
     ("torch", ("torch",), "counts models of your own"),
     ("bench", ("torch", "nvidia-ml-py"), "trains and times on this machine"),

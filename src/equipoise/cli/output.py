@@ -57,7 +57,7 @@ class VerbOutput:
     def give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
         """Write the answer; `fields` and `show` are only called where their form is wanted.
 
-        fields: what the document says after its head. show: the text for people, or the bytes of a table.
+        fields: of the document, after its head. show: the text for people, or the bytes of a table.
         """
         if self.as_json or self.json_out:
             self.write_document(fields())

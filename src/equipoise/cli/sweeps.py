@@ -236,7 +236,7 @@ class Pace:
     def left_s(self, rest: Sequence[Cell]) -> float | None:
         """Seconds that the rest may take, each as the mean of its like; None before any has ended.
 
-        Assumes runs of as many ranks take alike; others as the mean of all.
+        Assumes runs of as many ranks take equally long; others as the mean of all.
         Source: definition.
         """
         everything = [seconds for each in self.took_s.values() for seconds in each]
@@ -282,8 +282,8 @@ def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
                 running.next(cell, pace)
             left_s = pace.left_s([each for each in cells if not store.has(each)])
             left = "" if left_s is None else f"{format_duration(left_s)} left"
-            said = words(cell) if cell else what
-            bar.update(task, description=escape(printable(said)), completed=done, total=total, left=left)
+            label = words(cell) if cell else what
+            bar.update(task, description=escape(printable(label)), completed=done, total=total, left=left)
 
         yield show
 
@@ -305,7 +305,7 @@ class _RunningBar:
 
 @contextmanager
 def kept(store: Store, *, num_cells: int, catalogue: Catalogue | None = None) -> Iterator[None]:
-    """Where a sweep is interrupted or cannot go on: its tables written, and how to go on said."""
+    """Where a sweep is interrupted or cannot go on: its tables written, and how to go on printed."""
     try:
         yield
     except (KeyboardInterrupt, DataError, OSError):

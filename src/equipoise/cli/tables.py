@@ -81,7 +81,7 @@ def _names(unknown: tuple[UnknownName, ...]) -> str:
     return head + table_text(("kind", "name", "entries", "add it to"), rows, align="<<><") + more
 
 
-_WIDE_COLUMNS = 120  # from this width on, the columns that explain an efficiency fit beside it
+_WIDE_COLUMNS = 120  # from this width on, the columns that explain an efficiency fit next to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def _fitting() -> Iterator[_Column]:
 
 
 def handed_out(frame: pl.DataFrame, format_: str | None, out: Path | None, *, as_json: bool) -> bytes:
-    """A frame as asked for or as the file's name says, else CSV: its bytes, or where they were written.
+    """A frame in the format asked for or of the file's name, else CSV: its bytes, or where they were written.
 
     Raises UsageError when the form is unknown or two answers would share standard output.
     """

@@ -27,7 +27,7 @@ Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "pr
 BoundKind: TypeAlias = Literal["at_most", "at_least"]
 
 LEVEL: Final = 0.9
-# Nothing is surer than two submissions of one system differ: 3.3 % (median log-sd of replicates).
+# No estimate is more certain than replicate submissions of one system: 3.3 % (median log-sd of replicates).
 LEAST_LOG_SD: Final = 0.033
 # Half the width of an interval at LEVEL, in standard deviations.
 DEVIATE: Final = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)

@@ -387,7 +387,7 @@ def _measured(
         return measured_estimates(
             runs, budget, sizes.tried, cluster=nodes, workload=workload, recasts=advised
         )
-    # Of other sizes, and of the curve, a model fitted to the runs is surer than the runs by themselves.
+    # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
     found = measured_estimates(runs, budget, (), cluster=None, workload=None, recasts=advised)
     return None if found is None else replace(found, curves_s=None, domain=None)
 
@@ -433,7 +433,7 @@ def _bounds(
     *,
     near: NearChip | None,
 ) -> dict[int, tuple[OrderBound, ...]]:
-    """What results of other chips of its maker say of the times of a system; nothing beside the user's runs.
+    """Bounds on the times of a system from results of other chips of its maker; none where the user has runs.
 
     Where no result is of the chip itself, what is carried to a size from the others' results counts too.
     """

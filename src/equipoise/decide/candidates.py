@@ -312,7 +312,7 @@ def timed_candidate(
 def _at_price(paid: Bill, time_s: Interval) -> Interval | None:
     """The money at the price that is stated: its range is that of the time.
 
-    How far other offers lie from that price is the price's own range; what would flip the choice says
+    How far other offers lie from that price is the price's own range; what would flip the choice reports
     from which price on it matters.
     """
     return None if paid.money is None else scaled(time_s, paid.money.value / time_s.value)

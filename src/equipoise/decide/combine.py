@@ -26,7 +26,7 @@ PLAN_RECORD_NAME = "plans.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord:
-    """How far planned times were from published ones, |planned / published - 1|, each workload counted alike.
+    """Errors of planned times, |planned / published - 1|, each workload with equal weight.
 
     kind: of model. num_unexpressed: trainings that had no plan: what the workload asks for is not known, or
     nothing fits. bias: median of planned over published. log_half_width: of the interval at `level`.
@@ -58,7 +58,7 @@ class WorkloadPlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A published training beside its plan at the same batch; planned_s: None where there is none.
+    """A published training and its plan at the same batch; planned_s: None where there is none.
 
     group: round, workload and accelerator.
     """

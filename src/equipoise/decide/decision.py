@@ -303,7 +303,7 @@ def _renting(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequenc
 def _bought(
     query: TrainingQuery, own: SystemCandidates, best: Candidate | None
 ) -> tuple[Ownership | None, tuple[str, ...]]:
-    """Buying beside renting where that was asked, or the sentence why not."""
+    """Buying against renting where that was asked, or why it was not compared."""
     if not query.is_buying or best is None or best.time_s is None:
         return None, ()
     cluster, time = own.assessment.cluster, best.time_s

@@ -286,8 +286,8 @@ def _combined(best: Candidate | None) -> Iterator[ErrorRecord]:
 
 
 def _is_combined(best: Candidate) -> bool:
-    weighed = {each.estimator for each in best.estimates if each.weight > 0.0}
-    return {"published", "model"} <= weighed
+    with_weight = {each.estimator for each in best.estimates if each.weight > 0.0}
+    return {"published", "model"} <= with_weight
 
 
 def _published(assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:

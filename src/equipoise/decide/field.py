@@ -90,7 +90,7 @@ class Field:
 
     @property
     def scale(self) -> float:
-        """What a bare number is multiplied by to be in `unit`."""
+        """What a number without a unit is multiplied by to be in `unit`."""
         return HOUR_S if self.kind == "duration" else 1.0
 
     @property
@@ -123,7 +123,7 @@ class Field:
 
     @property
     def bounds(self) -> str:
-        """What numbers are taken, in words and in the unit that a bare number has."""
+        """What numbers are taken, in words and in the unit of a number without one."""
         noun = "a whole number" if self.kind in {"count", "sizes"} else "a number"
         if self.kind == "duration":
             noun = "hours, or a time with its unit (90min, 7d),"

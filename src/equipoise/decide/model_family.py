@@ -255,7 +255,7 @@ def _next(used: Mapping[float, float], fits: float, fails: float) -> float:
     if not known:
         return math.sqrt(low * high)
     near = min(known, key=lambda params: abs(math.log(known[params])))
-    # A little below what the law says: what just fits ends the search.
+    # A little below the law: what just fits ends the search.
     better = near * math.pow(known[near], -1.0 / _SLOPE) * (1.0 - TOLERANCE / 2)
     if not math.isfinite(fails):
         return min(max(better, 2.0 * low), high)

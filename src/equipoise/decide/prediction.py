@@ -68,19 +68,19 @@ def predict(
     """The times at the sizes asked about, with money, energy and equilibria.
 
     By every estimator, as an answer has them; by the user's own times alone where a file of them is given
-    that cannot stand beside published results; by one law alone where it is named.
+    that cannot be combined with published results; by one law alone where it is named.
     Raises EvidenceError where the evidence is too thin for any number with an interval.
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        own = _own_times(query, known)
+        own = _user_times(query, known)
         if own is not None and not _joins(query, own, scores, known):
             if query.law == POOLED:
                 raise UsageError(
-                    f"--law {POOLED} needs published results beside {own.where}: name --workload and "
+                    f"--law {POOLED} needs published results besides {own.where}: name --workload and "
                     "--accelerator that have some, and give whole times to train"
                 )
-            return _of_curve(query, known, _own_curve(query, own))
+            return _of_curve(query, known, _user_curve(query, own))
         if not query.workload or not query.systems:
             raise UsageError("predict needs --workload and --accelerator, or --from FILE, or all three")
         if query.law not in {None, POOLED}:
@@ -88,7 +88,7 @@ def predict(
         return _of_answer(query, known, scores, own)
 
 
-def _own_times(query: TrainingQuery, catalogue: Catalogue) -> Measurements | None:
+def _user_times(query: TrainingQuery, catalogue: Catalogue) -> Measurements | None:
     if query.times_from is None:
         return None
     return read_measurements(
@@ -104,7 +104,7 @@ def _own_times(query: TrainingQuery, catalogue: Catalogue) -> Measurements | Non
 def _joins(
     query: TrainingQuery, own: Measurements, scores: pl.DataFrame | None, catalogue: Catalogue
 ) -> bool:
-    """Whether the user's times can stand beside published ones."""
+    """Whether the user's times can be combined with published ones."""
     if scores is None or not query.workload or not query.systems:
         return False
     if not own.is_time_to_train or query.law not in {None, POOLED}:
@@ -113,14 +113,14 @@ def _joins(
     return workload_in(best, query.workload, catalogue) in best["workload"]
 
 
-def _own_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
+def _user_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = points(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
     if query.global_batch_samples is not None:
         notes.append("--global-batch was not used: laws of your own times know no batch.")
     if query.workload and not own.is_time_to_train:
-        notes.append(f"Published results were not joined: {own.where} has no times of whole trainings.")
+        notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.listed
     return fitted_curve(
         data, sizes, law=query.law, work=own.work, evidence=own_evidence(data, own.where), notes=tuple(notes)

@@ -554,7 +554,7 @@ class TrainingQuery:
 
     @property
     def has_measurements(self) -> bool:
-        """Whether the user gives runs, timed collectives or traces, or says how traces ran."""
+        """Whether the user gives runs, timed collectives or traces, or states how traces ran."""
         return bool(self.runs or self.collectives or self.traces or self.traced_as)
 
     @property

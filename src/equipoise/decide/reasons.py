@@ -286,7 +286,7 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
 
 
 def trace_words(check: TraceCheck) -> str:
-    """A traced run beside the model, and what is missing of it."""
+    """A traced run against the model, and what is missing of it."""
     trace = check.trace
     own = [] if trace.step_s is None else [f"a step of {format_step(trace.step_s)}"]
     if trace.exposed_share is not None:

@@ -113,7 +113,7 @@ def figures_of(candidate: Candidate) -> Figures:
 def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
     """The id of the best by the rule among those that keep every constraint; None where none does.
 
-    Fewer accelerators where two serve alike. With the objective `balance` each system offers its size of
+    Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
     balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken;
     the fastest where no price is known.
     """

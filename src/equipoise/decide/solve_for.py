@@ -110,7 +110,7 @@ def solve_for(
     Raises UsageError where neither is asked for, where the question states tokens or samples, or where budget
     and deadline do not allow a start; EvidenceError where nothing fits or the workload has no family of
     models; what `decision.answer` raises.
-    Assumes that any number of tokens costs alike; the rest as `decision.answer` does. Ends of an amount's
+    Assumes that every token costs the same; the rest as `decision.answer` does. Ends of an amount's
     interval are where time and money at the ends of theirs reach deadline or budget.
     """
     if query.ask is None:

@@ -34,7 +34,7 @@ from equipoise.units import SI_PREFIXES, format_si
 
 # The precision to train in unless stated: the first of these whose rate the chip states.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
-# Where results tell how long a training takes but not how many samples, times are compared for so many.
+# Where results state how long a training takes but not how many samples, times are compared for so many.
 _UNIT_SAMPLES = SI_PREFIXES["G"]
 
 
@@ -114,11 +114,11 @@ class Problem:
 
     def surveyed(self, sizes: Sequence[int]) -> tuple[Searched, ...]:
         """The strategies that train fastest, by number of accelerators: all sizes at once."""
-        alike: dict[Machine, list[int]] = defaultdict(list)
+        by_machine: dict[Machine, list[int]] = defaultdict(list)
         for index, size in enumerate(sizes):
-            alike[machine(replace(self.cluster, num_accelerators=size))].append(index)
+            by_machine[machine(replace(self.cluster, num_accelerators=size))].append(index)
         found: dict[int, Searched] = {}
-        for nodes, indices in alike.items():
+        for nodes, indices in by_machine.items():
             job = Job(
                 load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self.num_steps
             )
@@ -167,7 +167,7 @@ class Problem:
 
         batch = chosen.global_batch_samples
         samples = float(self.samples(np.array([float(batch)]))[0])
-        # Of steps alike those it was calibrated on a model knows more than of whole trainings by others.
+        # A model knows more of steps like those it was calibrated on than of whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
         return TimedStrategy(

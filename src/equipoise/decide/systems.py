@@ -182,15 +182,15 @@ def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, .
     node: NodeFacts = {"node_size": len(devices)}
     classes = [link.link_class for link in found.between_devices if link.link_class is not None]
     weakest = max(classes, key=rank, default=None)
-    joined = ""
+    linked = ""
     if weakest is not None:
         counts = Counter(classes)
-        joined = (
-            f", joined by {', '.join(f'{name} ({counts[name]} pairs)' for name in sorted(counts, key=rank))}"
+        linked = (
+            f", linked by {', '.join(f'{name} ({counts[name]} pairs)' for name in sorted(counts, key=rank))}"
         )
         if kind(weakest) not in FABRICS:
             node |= _through_host(weakest, usual)
-    return node, (f"The node: {len(devices)} x {usual.accelerator.title}{joined}.",)
+    return node, (f"The node: {len(devices)} x {usual.accelerator.title}{linked}.",)
 
 
 def _at_hand(found: Topology, catalogue: Catalogue) -> RequestedSystem:

@@ -96,7 +96,7 @@ def _value(path: Path, key: str, value: object) -> object:
     """A value of TOML as a field reads it: of a plain type, with paths from the file's folder."""
     attribute = ATTRIBUTES.get(key.replace("-", "_"))
     if attribute is None:
-        return value  # what the name could be is said where it is looked up
+        return value  # near names are suggested where it is looked up
     kind = FIELDS[attribute].kind
     if isinstance(value, dict) and kind != "per_system":
         raise DataError(f"{path}: {key} is a table; {_NOT_TAKEN}")
@@ -205,7 +205,7 @@ _REACH: Final = Presentation(
 
 
 def _shares(found: Allocation) -> pl.DataFrame:
-    """A row per job, with its start and end beside the columns of its candidate."""
+    """A row per job, with its start and end next to the columns of its candidate."""
     jobs = pl.DataFrame(
         {
             "job": [each.job.name for each in found.shares],

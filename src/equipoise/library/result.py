@@ -64,7 +64,7 @@ class Result(Generic[Record]):
         return found
 
     def fields(self) -> Mapping[str, Any]:
-        """What the document says after its head."""
+        """The fields of the document after its head."""
         return self.presentation.fields(self.record)
 
     def to_json(self) -> bytes:

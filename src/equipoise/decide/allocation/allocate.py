@@ -60,7 +60,7 @@ class Allocation:
     """The answer. value: of the objective, in its unit; solved: how it was found, and what bounds it.
 
     is_feasible: whether all deadlines are kept; otherwise the shares are those of the schedule whose latest
-    job is the least late, and is_certain says whether that was proved.
+    job is the least late, and is_certain: whether that was proved.
     """
 
     objective: ObjectiveName
@@ -193,7 +193,7 @@ def _bounded(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> 
 def _ends(
     problem: SharingProblem, times: Sequence[JobTimes], placed: Sequence[Placed], bound: str
 ) -> dict[int, float]:
-    """When each job ends if all take as long as one end of their intervals says, in the same order."""
+    """When each job ends if all take as long as one end of their intervals, in the same order."""
     other = _bounded(problem, times, bound)
     return {each.job: other.span(each)[1] for each in replayed(other, placed)}
 

@@ -60,7 +60,7 @@ def published_evidence(
 ) -> PublishedEvidence:
     """What the table `scores` holds of the question's workload and accelerator.
 
-    trainings: the user's own whole trainings, as a group of their own beside the published ones.
+    trainings: the user's own whole trainings, as a group of their own next to the published ones.
     with_results: whether the results themselves are comparable: not where a batch or a strategy is stated.
     """
     known: dict[int, tuple[PublishedResult, ...]] = {}

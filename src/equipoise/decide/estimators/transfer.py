@@ -139,7 +139,7 @@ def carried_over(
 
     published: the estimates of the near chip. here_s, there_s: modelled working times, by size, of the chip
     asked about and of the near one.
-    Assumes what the model gets wrong about a workload it gets wrong on both chips alike.
+    Assumes what the model gets wrong about a workload it gets equally wrong on both chips.
     Source: T(N) = T_there(N) T_model_here(N) / T_model_there(N); errors as of whole chips held out, and never
     less than those of the results themselves.
     """

@@ -147,7 +147,7 @@ def _modelled(held: HeldOut, scores: pl.DataFrame) -> Interval | None:
 
 
 def main() -> int:
-    """Compare all estimates with results and write the file beside the embedded tables."""
+    """Compare all estimates with results and write the file next to the embedded tables."""
     scores = embedded.load().scores
     with threadpool_limits(limits=1):
         found = list(_held_out(backtest(best_per_size(scores), protocol="largest").groups, scores))

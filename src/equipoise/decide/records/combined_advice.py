@@ -47,7 +47,7 @@ class CombinedCurves:
         return about_combined(found[0], estimators)
 
     def _modelled(self, law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Estimates | None:
-        """What the model says of the sizes asked about, and their doubles."""
+        """The estimates of the model for the sizes asked about, and their doubles."""
         first = known.row(0, named=True)
         mine = (pl.col("campaign") == first["campaign"]) & (pl.col("workload") == first["workload"])
         mine &= pl.col("accelerator") == first["accelerator"]

@@ -43,7 +43,7 @@ def published_problem(
 ) -> Problem:
     """A training to the published target on the usual nodes of an accelerator, as a question would pose it.
 
-    scores: the table `scores` as far as it is known, which tells the samples to target. global_batch_samples,
+    scores: the table `scores` as far as it is known, with the samples to target. global_batch_samples,
     precision: to be chosen unless given.
     Raises SpecError for names that are not known or a workload whose work is not, UsageError where no result
     has a target.
@@ -56,7 +56,7 @@ def published_problem(
 
 
 def modelled(posed: Problem, sizes: Sequence[int]) -> Estimates | None:
-    """What the performance model says of a problem at some sizes; None where nothing fits at any.
+    """The times of the performance model for a problem at some sizes; None where nothing fits at any.
 
     Raises EvidenceError where no batch is known.
     """
@@ -75,7 +75,7 @@ def recent_rounds(rounds: Iterable[str]) -> list[str]:
 
 
 def write_record(name: str, found: Mapping[str, object]) -> None:
-    """Write a record beside the embedded tables, with the version of the dataset that it is of."""
+    """Write a record next to the embedded tables, with the version of the dataset that it is of."""
     document = {"dataset": embedded.version(), **found}
     encoded = orjson.dumps(
         significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -127,13 +127,13 @@ def _planned_s(row: dict[str, Any], scores: pl.DataFrame) -> float | None:
 
 
 def _precision(row: dict[str, Any]) -> tuple[str, ...]:
-    """As submitters do: fp8 for transformers where the chip has it; else what a plan takes unless told."""
+    """As submitters do: fp8 for transformers where the chip has it; else what a plan takes by default."""
     has_fp8 = shipped().accelerator(row["accelerator"]).peak_fp8_flop_per_s is not None
     return ("fp8",) if has_fp8 and kind_of(row["workload"]) == "transformer" else ()
 
 
 def main() -> int:
-    """Plan every training and write the file beside the embedded tables."""
+    """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         found = tuple(planned(embedded.load().scores))
     write_record(

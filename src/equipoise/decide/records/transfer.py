@@ -162,7 +162,7 @@ def _in_order(
 
 
 def main() -> int:
-    """Hold every chip out and write the file beside the embedded tables."""
+    """Hold every chip out and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         made = records(tuple(held_out_chips(embedded.load().scores)))
     write_record(NAME, {"records": [asdict(each) for each in made]})

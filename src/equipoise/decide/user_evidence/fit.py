@@ -32,7 +32,7 @@ _OWN_LOG_SD = {
 # Links may also be faster than in the tables.
 _LINKS = "collective."
 _UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
-# Fewer do not separate rates, links and what a step costs beside them; one size shows no links.
+# Fewer do not separate rates, links and what a step costs besides them; one size shows no links.
 _FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
 _SENSITIVE = 1e-3
 _NOTICED = 1.25
@@ -286,7 +286,7 @@ def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -
         spread = math.hypot(
             level.log_sd, _record_log_sd(survey.problem.model.calibration), of_samples[size], far
         )
-        # Never surer of a size far away than the model without the runs would be of itself.
+        # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
     why = f"your steps take {level.factor:.2f} times what is modelled; {level.why}"
     return _changed(

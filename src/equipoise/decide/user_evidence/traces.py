@@ -252,7 +252,7 @@ def _method(found: Strategy) -> str:
 
 
 def _shares(ranks: Sequence[RankTrace]) -> tuple[float | None, float | None, float | None]:
-    """Shares of all steps together: computing, communicating with nothing beside it, idle."""
+    """Shares of all steps together: computing, exposed communication, idle."""
     steps = [step for each in ranks for step in each.steps]
     whole = math.fsum(step.step_s for step in steps)
     exposed = [step.exposed_s for step in steps if step.exposed_s is not None]
@@ -317,7 +317,7 @@ _EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceCheck:
-    """A traced run beside the modelled step of its strategy; None where there is none."""
+    """A traced run and the modelled step of its strategy; None where there is none."""
 
     trace: UserTrace
     modelled_step_s: float | None = None
@@ -350,7 +350,7 @@ def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> 
 def checks(
     traces: Sequence[UserTrace], load: Load | None, nodes: Cluster, parameters: Parameters | None
 ) -> tuple[TraceCheck, ...]:
-    """Traced runs on this kind of accelerator, beside the modelled steps of their strategies.
+    """Traced runs on this kind of accelerator, with the modelled steps of their strategies.
 
     load, parameters: None where there is no model.
     """
