@@ -237,7 +237,7 @@ def test_times_of_steps_do_not_join_times_to_train(own):
         accelerator=[H100],
     )
     assert {each.kind for each in found.evidence} == {"measured"}
-    assert any("not joined" in note for note in found.notes)
+    assert any("not used" in note for note in found.notes)
 
 
 def test_prediction_and_advice_have_the_same_candidates():
