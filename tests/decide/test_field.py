@@ -57,6 +57,7 @@ def test_what_people_type_is_read(option, given, value):
     [
         ("64", (64,), False),
         ("8..512", (8, 512), True),
+        ("1-4", (1, 4), True),
         ("16..16", (16,), False),
         ("32,8,16,8", (8, 16, 32), False),
         ([8, "1k"], (8, 1000), False),

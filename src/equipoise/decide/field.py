@@ -227,7 +227,8 @@ def _sizes(field: Field, given: object) -> "Sizes":
     if isinstance(given, (list, tuple)):
         return _listed(field, [_count(field, each) for each in given], given)
     text = str(given).strip()
-    first, dots, last = text.partition("..")
+    # `1-4` is what many type for 1..4; a number itself has no hyphen but in an exponent such as 1e-3.
+    first, dots, last = re.sub(r"(?<=[0-9kMGT])-(?=[0-9])", "..", text).partition("..")
     if dots and "," not in text:
         ends = _count(field, first), _count(field, last)
         if ends[0] > ends[1]:
