@@ -110,6 +110,18 @@ def test_it_does_so_whatever_the_calibration_and_the_memory(name, memory_share, 
         agree(quick, whole)
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("deviate", [-1.0, -3.0])
+def test_it_does_so_where_full_recomputation_is_faster_than_selective(case, deviate):
+    model, nodes, sizes, batches, choices = case
+    cheap = Parameters().changed({"recompute_share": np.exp(deviate)})
+    given = choices | {"recompute": ("selective", "full")}
+    found = both(model, nodes, sizes, batches, given, parameters=cheap, memory_share=1.5)
+    assert any(whole.num_fitting for _, whole in found)
+    for quick, whole in found:
+        agree(quick, whole)
+
+
 def test_a_space_without_legal_strategies_has_no_answer():
     ((quick, whole),) = both("gpt3", "dgx-h100", (7,), (16,), {"pp": (1,)})
     assert quick == whole

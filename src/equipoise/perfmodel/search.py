@@ -90,9 +90,9 @@ def fastest(job: Job, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Se
     spaces: at least one; of the same choices and different sizes.
     Returns memories of the strategies whose memory was computed: all where none fits, else those of layouts
     where some do not.
-    Assumes that a step gets no shorter by recomputing, by overlapping less or by not sharding optimizer
-    states; that memory gets no less by the latter two, and no more by recomputing or by sharding states or
-    gradients.
+    Assumes that a step is no shorter with recomputation than without, with less overlap or with optimizer
+    states not sharded; that memory gets no less by the latter two, and no more by recomputing selectively, by
+    recomputing all, or by sharding states or gradients.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
     groups, faults = layout_groups(spaces, limits(job.load, job.machine))
@@ -329,11 +329,21 @@ def _times(job: Job, group: LayoutGroup, layers: Sequence[int], states: Sequence
 
 
 def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
-    """Numbers of the fastest layer options, among those equal but for recompute and overlap."""
+    """Numbers of the layer options of which one is the fastest, whatever memory it needs.
+
+    Recomputing nothing is fastest. Where that is no choice, either way of recomputing may be: which depends
+    on `recompute_share`.
+    """
+    recompute = LAYER_OPTIONS.index("recompute")
+    has_none = any(values[recompute] == "none" for values in group.layers)
     return _firsts(
         LAYER_OPTIONS,
         group.layers,
-        kind=lambda values: values | {"recompute": None, "tp_overlap": _overlap_kind(values, parameters)},
+        kind=lambda values: (
+            values
+            | {"recompute": None if has_none else values["recompute"]}
+            | {"tp_overlap": _overlap_kind(values, parameters)}
+        ),
         rank=lambda values: (CODES["recompute"].index(values["recompute"]), not values["tp_overlap"]),
     )
 
