@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.calibration.advice_backtest import (
-    JOINED,
+    COMBINED,
     OURS,
     HeldOutAdvice,
     Loss,
@@ -92,7 +92,7 @@ def test_the_record_shown_is_of_the_jump_asked_about():
 
 
 def test_the_joint_number_is_within_a_doubling_as_promised():
-    shipped = shipped_advice(JOINED)
+    shipped = shipped_advice(COMBINED)
     assert shipped.dataset == embedded.version(), "make profiles rewrites it"
     whole = next(
         each

@@ -264,7 +264,7 @@ class _Judge:
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
 # (decide/records/combined_advice.py).
-PUBLISHED, JOINED = "advice.json", "joined_advice.json"
+PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
 _NUM_DIGITS = 5
 # Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
 _JUMPS = JUMPS[-2:]
@@ -407,7 +407,7 @@ class ShippedAdvice:
 
 @cache
 def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
-    """What ships, PUBLISHED or JOINED. Raises DataError where the file is missing or is no such record."""
+    """What ships, PUBLISHED or COMBINED. Raises DataError where the file is missing or is no such record."""
     path = files("equipoise") / "data" / name
     try:
         found = orjson.loads(path.read_bytes())

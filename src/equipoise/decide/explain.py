@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from equipoise.calibration.advice_backtest import JOINED, PUBLISHED, shipped_advice
+from equipoise.calibration.advice_backtest import COMBINED, PUBLISHED, shipped_advice
 from equipoise.calibration.curves import Record
 from equipoise.decide.answer import (
     LEAST_LOG_SD,
@@ -297,7 +297,7 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     if largest is None or best is None or objective not in {"balance", "cost"}:
         return
     jump = min(FARTHEST, max(1.0, assessment.sizes.most / largest))
-    shipped = shipped_advice(JOINED if objective == "balance" and _is_combined(best) else PUBLISHED)
+    shipped = shipped_advice(COMBINED if objective == "balance" and _is_combined(best) else PUBLISHED)
     found = shipped.record("answer" if objective == "balance" else "cost", jump=jump)
     if found is None:
         return
