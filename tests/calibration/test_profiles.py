@@ -8,9 +8,10 @@ import orjson
 import pytest
 
 from equipoise.calibration import profiles as module
-from equipoise.calibration.fitted_profiles import RECIPES, main
+from equipoise.calibration.__main__ import RECORDS, main
+from equipoise.calibration.fitted_profiles import RECIPES
 from equipoise.calibration.profiles import profile, profiles, read_profiles
-from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
@@ -88,9 +89,12 @@ def test_a_parameter_the_model_lost_is_refused(tmp_path):
         read_profiles(path)
 
 
-def test_without_a_directory_nothing_is_fitted():
-    with pytest.raises(UsageError, match="expected one, the directory"):
-        main([])
+def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["profiles", "gone"])
+    error = capsys.readouterr().err
+    assert all(name in error for name in ("'gone'", *RECORDS))
+    assert [file for file, _ in RECORDS.values()] == ["profiles.json", "forecast.json", "advice.json"]
 
 
 def test_what_no_row_moves_stays_at_its_prior():

@@ -1,11 +1,9 @@
 """How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -31,7 +29,6 @@ from equipoise.scaling.equilibrium import (
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.points import GROUP
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.units import significant
 
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
@@ -265,7 +262,6 @@ ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
 # (decide/records/combined_advice.py).
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
-_NUM_DIGITS = 5
 # Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
 _JUMPS = JUMPS[-2:]
 _PARTS: Mapping[HeldOutPart, str] = {
@@ -425,23 +421,6 @@ def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
     return AdviceErrors(**{**found, "ways": ways})
 
 
-def write_advice(name: str, results: Sequence[HeldOutAdvice]) -> None:
-    """Write the record of some results beside the embedded tables, under a name."""
-    document = {
-        "dataset": embedded.version(),
-        "errors": [asdict(each) for each in advice_errors(results)],
-    }
-    encoded = orjson.dumps(
-        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    )
-    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
-
-
-def main() -> int:
-    """Write the record of the curves of published results."""
-    write_advice(PUBLISHED, held_out_advice(embedded.load().scores))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The record of some results, as it ships."""
+    return {"dataset": embedded.version(), "errors": [asdict(each) for each in advice_errors(results)]}

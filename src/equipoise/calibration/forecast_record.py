@@ -1,9 +1,5 @@
-"""What ships with the package: settings of the pooled law, and how wrong it was on results held out.
+"""What ships of forecasts: settings of the pooled law, and how wrong it was on results held out."""
 
-`python -m equipoise.calibration.forecast_record` fits and backtests on the embedded data: data/forecast.json.
-"""
-
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import Record
 from equipoise.errors import DataError
@@ -24,7 +19,7 @@ from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
 from equipoise.units import significant
 
-_NAME = "forecast.json"
+FORECAST = "forecast.json"
 # As many as are the same whatever the order of sums inside a library: the file is then the same bytes.
 _NUM_DIGITS = 5
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
@@ -33,7 +28,7 @@ _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The errors of one backtest on the embedded data, beside the baselines."""
+    """The errors of one backtest on the embedded data, and of the baselines."""
 
     protocol: Protocol
     given_batch: bool
@@ -79,8 +74,8 @@ class Shipped:
 
 @cache
 def shipped() -> Shipped:
-    """What ships. Raises DataError where the file is missing or not what `main` writes."""
-    path = files("equipoise") / "data" / _NAME
+    """What ships. Raises DataError where the file is missing or no such record."""
+    path = files("equipoise") / "data" / FORECAST
     try:
         found = orjson.loads(path.read_bytes())
         return Shipped(
@@ -114,8 +109,8 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
     return scaling.Record(**values)
 
 
-def _document() -> dict[str, Any]:
-    """Settings and record of the embedded data."""
+def forecast_document() -> dict[str, Any]:
+    """Settings and record of the embedded data, as they ship."""
     best = best_per_size(embedded.load().scores)
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
@@ -131,14 +126,9 @@ def _document() -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Write the file beside the embedded tables."""
-    path = Path(str(files("equipoise") / "data" / _NAME))
-    with threadpool_limits(limits=1):
-        found = significant(_document(), _NUM_DIGITS)
-    path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write_record(name: str, document: Mapping[str, Any]) -> None:
+    """Write a record into the package's data, under a name."""
+    encoded = orjson.dumps(
+        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    )
+    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)

@@ -13,10 +13,11 @@ import polars as pl
 from equipoise.calibration.advice_backtest import (
     COMBINED,
     Curves,
+    advice_document,
     held_out_advice,
     pooled_curves,
-    write_advice,
 )
+from equipoise.calibration.forecast_record import write_record
 from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
 from equipoise.decide.combine import combine, combined_curves, combined_record
 from equipoise.decide.estimators.model import beside_published
@@ -140,7 +141,7 @@ def main() -> int:
     """
     scores = embedded.load().scores
     results = held_out_advice(scores, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
-    write_advice(COMBINED, [each for each in results if each.objective != "cost"])
+    write_record(COMBINED, advice_document([each for each in results if each.objective != "cost"]))
     return 0
 
 
