@@ -11,12 +11,12 @@ import polars as pl
 
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
-from equipoise.scaling.backtest import Backtest, Protocol, Record, backtest
+from equipoise.scaling.backtest import Backtest, BacktestRecord, Protocol, backtest
 
 RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 
 
-def line(name: str, record: Record) -> str:
+def line(name: str, record: BacktestRecord) -> str:
     """One record in one line; fractions as percent."""
     coverage = "" if record.coverage is None else f"{record.coverage:9.1%}"
     return (

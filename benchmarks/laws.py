@@ -24,7 +24,7 @@ from scipy.stats import t as student_t
 
 from equipoise.errors import EvidenceError, FitError
 from equipoise.scaling.convergence import fit_convergence
-from equipoise.scaling.fit import fit, points, predict
+from equipoise.scaling.fit import fit, measured_times, predict
 from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL, FloatArray, Law
 from equipoise.scaling.posterior import MEASURED_NOISE, PUBLISHED_NOISE, law_noise
 
@@ -117,7 +117,7 @@ def ours(*, knows_law: bool = False, knows_no_stray: bool = False) -> Way:
 
     def way(law: Law, sizes: FloatArray, time_s: FloatArray, asked: FloatArray):  # noqa: ANN202 - as Way
         try:
-            fitted = fit(points(sizes, time_s), (law,) if knows_law else CANDIDATES, noise=noise)
+            fitted = fit(measured_times(sizes, time_s), (law,) if knows_law else CANDIDATES, noise=noise)
         except FitError:
             return None
         found = predict(fitted, asked, level=LEVEL)
@@ -147,7 +147,7 @@ def plain_fit(law: Law, sizes: FloatArray, time_s: FloatArray) -> Plain | None:
     freedom = len(sizes) - len(law.params)
     if freedom < 1:
         return None
-    start = law.at(np.full((1, law.num_shapes), 0.6), points(sizes, time_s).domain)
+    start = law.at(np.full((1, law.num_shapes), 0.6), measured_times(sizes, time_s).domain)
     scale = np.median(time_s / law.times_s(start, sizes)[0], keepdims=True)
     try:
         values, covariance = curve_fit(
@@ -270,7 +270,7 @@ def show_published(scores: pl.DataFrame) -> None:
         for group in groups:
             sizes, time_s = group["num_accelerators"].to_numpy().astype(float), group["score_s"].to_numpy()
             try:
-                fitted = fit(points(sizes[:-1], time_s[:-1]), noise=noise)
+                fitted = fit(measured_times(sizes[:-1], time_s[:-1]), noise=noise)
             except FitError:
                 continue
             found = predict(fitted, sizes[-1], level=LEVEL, of="run")

@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from equipoise.calibration.accuracy import cluster_weights
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.scale_up import SCALE_UP, Pairs, scale_up_pairs
+from equipoise.calibration.scale_up_rows import SCALE_UP, Pairs, scale_up_pairs
 from equipoise.perfmodel.scale_up import SCALE_UP_PRIORS, ScaleUpParameters
 from equipoise.stats import conformal_half_width
 

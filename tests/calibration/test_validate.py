@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.calibration.accuracy import (
-    Foretold,
-    Task,
+    PredictedRows,
+    PredictionTask,
     cluster_weights,
-    errors_of,
     half_width,
     memory_errors,
     regret,
+    time_errors,
 )
 from equipoise.calibration.held_out import Split, fold_names, held_out, split_of
 from equipoise.calibration.profiles import profile
-from equipoise.calibration.published.executions import joined
+from equipoise.calibration.published.executions import with_executions
 from equipoise.calibration.published.rows import read_rows
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
@@ -56,7 +56,7 @@ def write(tmp_path):
 
 def test_errors_count_every_cluster_once():
     # Cluster 0: errors 10 % and 30 %, so 20 %; cluster 1: 0. Coverage: half of cluster 0, all of cluster 1.
-    found = errors_of(
+    found = time_errors(
         measured_s=np.array([1.0, 1.0, 2.0]),
         predicted_s=np.array([1.1, 0.7, 2.0]),
         low_s=np.array([0.9, 0.6, 1.9]),
@@ -107,9 +107,9 @@ def test_no_fold_is_foretold_by_models_that_saw_it(folds):
 
     def foretell(fitted):
         seen.append(set(fitted.tolist()))
-        return Foretold(seconds=np.ones(len(rows)))
+        return PredictedRows(seconds=np.ones(len(rows)))
 
-    task = Task(reasons=(None,) * len(rows), foretell=foretell)
+    task = PredictionTask(reasons=(None,) * len(rows), foretell=foretell)
     aims = np.arange(len(rows))
     held_out(task, rows, aims=aims, folds=folds, fitted=np.array([], dtype=int), progress=None)
     expected = [{i for i in aims if folds[i] != name} for name in dict.fromkeys(folds)]
@@ -143,7 +143,7 @@ def test_what_is_no_split_is_refused(text):
 
 
 def test_folds_of_meant_values_and_of_columns_as_written(write):
-    rows = joined(read_rows([write(_step(), _step(n_gpus=4, hidden=2048), _step(n_gpus=2))]))
+    rows = with_executions(read_rows([write(_step(), _step(n_gpus=4, hidden=2048), _step(n_gpus=2))]))
     assert fold_names(rows, Split(column="n_gpus", is_half=False)) == ["8", "4", "2"]
     assert fold_names(rows, Split(column="hidden", is_half=False)) == ["1024", "2048", "1024"]
     assert fold_names(rows, Split(column="dp", is_half=False)) == ["8", "4", "2"]
@@ -253,7 +253,7 @@ def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
     rows += [
         _step(micro=micro, n_gpus=4, batch=32, measured=1) for micro in micros[:3]
     ]  # too few to choose from
-    read = joined(read_rows([write(*rows)]))
+    read = with_executions(read_rows([write(*rows)]))
     found = regret(read, [10.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0])
     assert (found.num_groups, found.mean, found.largest) == (1, 0.125, 0.125)
     assert regret(read[4:], [1.0, 1.0, 1.0]) is None
@@ -267,7 +267,7 @@ def test_memory_is_compared_where_it_is_stated_and_foretold():
 
 
 def test_folds_of_two_columns_together(write):
-    rows = joined(read_rows([write(_step(), _step(n_gpus=4), _step(hidden=2048))]))
+    rows = with_executions(read_rows([write(_step(), _step(n_gpus=4), _step(hidden=2048))]))
     assert fold_names(rows, split_of("leave-hidden+n_gpus-out")) == ["1024 8", "1024 4", "2048 8"]
 
 
@@ -276,7 +276,7 @@ def test_workloads_are_one_whether_or_not_their_step_is_known(write):
     known = "BERT,,,,DGX A100,8,1,1,fp16,64,8,512,100,samples/s\n"
     rate = "PyTorch/LanguageModeling/BERT,,,,DGX A100,4,1,1,fp16,,,512,50,samples/s\n"
     other = "ResNet-50,,,,DGX A100,4,1,1,fp16,,,,50,samples/s\n"
-    rows = joined(read_rows([write(known, rate, other)]))
+    rows = with_executions(read_rows([write(known, rate, other)]))
     folds = fold_names(rows, split_of("leave-workload-out"))
     assert folds[0] == folds[1] != folds[2]
 

@@ -9,13 +9,13 @@ import pytest
 from equipoise.bench.cell import cell_from
 from equipoise.bench.methods import METHODS
 from equipoise.bench.store import FAILED, SUCCESS, Finished
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
+from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,
     LARGER_BATCH,
     LOSSY,
     OTHER,
-    Space,
+    MethodSpace,
     alone_cells,
     candidates,
     default_methods,
@@ -24,7 +24,7 @@ from equipoise.diagnose.method_search import (
 )
 from equipoise.errors import EvidenceError, UsageError
 
-SPACE = Space(
+SPACE = MethodSpace(
     workload="made_up",
     methods=("ddp", "fp16", "accumulate:4", "localsgd:8"),
     sizes=(1, 2),
@@ -38,7 +38,7 @@ def costs(byte_per_s=1e8):
     sizes = (8.0, 1e9)
     seconds = tuple(size / byte_per_s for size in sizes)
     messages = Messages(payload_bytes=sizes, alone_s=seconds, beside_s=seconds, core_share=(0.0, 0.0))
-    work = OwnWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
+    work = MethodWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
     return {
         2: ExchangeCosts(
             num_ranks=2,
@@ -189,7 +189,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
         for each in recorded["cells"]
     ]
     known = {each.cell.cell_id: each for each in runs}
-    space = Space(
+    space = MethodSpace(
         workload="large_mlp",
         methods=("ddp", "static_graph", "fsdp", "fp16", "accumulate:4", "localsgd:8"),
         sizes=(1, 2),

@@ -15,7 +15,7 @@ from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.memory import Memory
+from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
@@ -173,7 +173,7 @@ def test_arrays_give_what_plain_formulas_give(data):
             return float(np.broadcast_to(values, mesh.shape).flat[index])
 
         assert {each.name for each in fields(Seconds)} == seconds.keys()
-        assert {each.name for each in fields(Memory)} == memory.keys()
+        assert {each.name for each in fields(RankMemory)} == memory.keys()
         assert at(found.step_s) == pytest.approx(scale, rel=CLOSE)
         for name, value in seconds.items():
             assert at(getattr(found.seconds, name)) == pytest.approx(value, rel=CLOSE, abs=CLOSE * scale), (

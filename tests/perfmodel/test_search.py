@@ -14,9 +14,9 @@ from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.memory import Memory
+from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
-from equipoise.perfmodel.search import Job, fastest
+from equipoise.perfmodel.search import SearchJob, fastest
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
@@ -64,7 +64,7 @@ def both(model, nodes, sizes, batches, choices, *, parameters=None, memory_share
     rates = replace(rates, memory_bytes=rates.memory_bytes * memory_share)
     parameters = parameters or Parameters()
     spaces = [Space(num_accelerators=size, global_batches=batches, choices=choices) for size in sizes]
-    job = Job(load=load, machine=rates, parameters=parameters, num_steps=num_steps)
+    job = SearchJob(load=load, machine=rates, parameters=parameters, num_steps=num_steps)
     quick = fastest(job, spaces, num_best=5)
     whole = [search(load, rates, space, parameters, objectives=(training_s,), num_best=5) for space in spaces]
     return list(zip(quick, whole, strict=True))
@@ -237,7 +237,7 @@ def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
         together = estimate(load, nodes, mesh, PARAMETERS)
         index = int(np.prod(mesh.shape)) * 2 // 3
         alone = estimate(load, nodes, grid([strategy_at(mesh, index)]), PARAMETERS)
-        for part, kind in ((together.seconds, Seconds), (together.memory, Memory)):
+        for part, kind in ((together.seconds, Seconds), (together.memory, RankMemory)):
             for each in fields(kind):
                 whole = np.broadcast_to(getattr(part, each.name), mesh.shape).flat[index]
                 own = getattr(alone.seconds if kind is Seconds else alone.memory, each.name)

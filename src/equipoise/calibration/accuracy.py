@@ -30,7 +30,7 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class PredictedRows:
     """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
 
     seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
@@ -48,7 +48,7 @@ class Foretold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PredictionTask:
     """Rows as one predictor sees them.
 
     reasons: a row each; why it is not expressed, None where it is. given: rows that others are foretold from,
@@ -57,7 +57,7 @@ class Task:
     """
 
     reasons: tuple[str | None, ...]
-    foretell: Callable[[Indices], Foretold]
+    foretell: Callable[[Indices], PredictedRows]
     given: frozenset[int] = frozenset()
 
 
@@ -67,7 +67,7 @@ class Predictor:
 
     name: str
     claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
-    begin: Callable[[Sequence[PublishedRow]], Task]
+    begin: Callable[[Sequence[PublishedRow]], PredictionTask]
 
 
 def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -82,7 +82,7 @@ _FEWEST_FOR_QUANTILE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class TimeErrors:
     """|predicted time / measured time - 1|, by cluster: the mean of its executions.
 
     mape, median, p90: over clusters. coverage: share of clusters' executions inside their intervals.
@@ -108,21 +108,21 @@ class MemoryErrors:
     largest: float
 
 
-def errors_of(
+def time_errors(
     *,
     measured_s: NDArray[np.float64],
     predicted_s: NDArray[np.float64],
     low_s: NDArray[np.float64],
     high_s: NDArray[np.float64],
     clusters: NDArray[np.intp],
-) -> Errors:
+) -> TimeErrors:
     """The errors of some executions; all arguments of shape (n_executions,), at least one."""
     error = np.abs(predicted_s / measured_s - 1.0)
     inside = (low_s <= measured_s) & (measured_s <= high_s)
     weights = cluster_weights(clusters)
     _, member = np.unique(clusters, return_inverse=True)
     of_cluster = np.bincount(member, weights=weights * error)
-    return Errors(
+    return TimeErrors(
         num_executions=len(error),
         num_clusters=len(of_cluster),
         mape=float(np.mean(of_cluster)),

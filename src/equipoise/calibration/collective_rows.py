@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import Foretold, Indices, Predictor, Seconds, Task
+from equipoise.calibration.accuracy import Indices, PredictedRows, PredictionTask, Predictor, Seconds
 from equipoise.calibration.published.rows import PublishedRow
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings
@@ -24,7 +24,7 @@ _NUDGE = 1e-3
 _MOST_CLUSTERS = 4096
 
 
-def _begin(rows: Sequence[PublishedRow]) -> Task:
+def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
     """Rows by machine: a table is fitted to each."""
     reasons = tuple(_refusal(row) for row in rows)
     machines: dict[tuple[str, str], list[int]] = {}
@@ -32,7 +32,7 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
         if reasons[index] is None:
             machines.setdefault((row.hardware, _library(row)), []).append(index)
 
-    def foretell(fitted: Indices) -> Foretold:
+    def foretell(fitted: Indices) -> PredictedRows:
         seconds, log_sd = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         known = set(fitted.tolist())
         for members in machines.values():
@@ -43,9 +43,9 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
                 log_sd[members] = _prior_log_sd(asked)
             else:
                 seconds[members] = _tabled_s(asked, table)
-        return Foretold(seconds=seconds, prior_log_sd=log_sd)
+        return PredictedRows(seconds=seconds, prior_log_sd=log_sd)
 
-    return Task(reasons=reasons, foretell=foretell)
+    return PredictionTask(reasons=reasons, foretell=foretell)
 
 
 def _refusal(row: PublishedRow) -> str | None:

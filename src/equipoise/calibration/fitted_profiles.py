@@ -11,7 +11,7 @@ from equipoise.calibration.accuracy import LEVEL, half_width
 from equipoise.calibration.profiles import Profile, ProfileRecord
 from equipoise.calibration.published.executions import read_executions
 from equipoise.calibration.published.rows import PublishedRow
-from equipoise.calibration.steps import calibrated, refusal
+from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
 from equipoise.spec.cluster_text import cluster_in_text
 

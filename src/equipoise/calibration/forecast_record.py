@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from equipoise.calibration.curves import Record
+from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
@@ -27,13 +27,13 @@ _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class BacktestSummary:
     """The errors of one backtest on the embedded data, and of the baselines."""
 
     protocol: Protocol
     given_batch: bool
-    ours: scaling.Record
-    baselines: Mapping[str, scaling.Record]
+    ours: scaling.BacktestRecord
+    baselines: Mapping[str, scaling.BacktestRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +42,27 @@ class Shipped:
 
     dataset: str
     by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
-    summaries: tuple[Summary, ...]
+    summaries: tuple[BacktestSummary, ...]
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
         """The settings of the pooled law, as `pooled.fit` takes them."""
         return self.by_batch[given_batch]
 
-    def summary(self, protocol: Protocol, *, given_batch: bool) -> Summary | None:
+    def summary(self, protocol: Protocol, *, given_batch: bool) -> BacktestSummary | None:
         """The whole record of one protocol; None where it was not made."""
         wanted = (
             each for each in self.summaries if (each.protocol, each.given_batch) == (protocol, given_batch)
         )
         return next(wanted, None)
 
-    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> Record | None:
+    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> ForecastRecord | None:
         """The errors at sizes so many times the largest known; None where none was held out."""
         found = self.summary(protocol, given_batch=given_batch)
         for name, above, most in JUMPS:
             errors = found and found.ours.by_jump.get(name)
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
-                return Record(
+                return ForecastRecord(
                     of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
                     num_held_out=errors.num_groups,
                     median_abs_error=errors.median_abs_error or 0.0,
@@ -89,8 +89,8 @@ def shipped() -> Shipped:
         ) from err
 
 
-def _summary(found: Mapping[str, Any]) -> Summary:
-    return Summary(
+def _summary(found: Mapping[str, Any]) -> BacktestSummary:
+    return BacktestSummary(
         protocol=found["protocol"],
         given_batch=found["given_batch"],
         ours=_errors_record(found["ours"]),
@@ -98,7 +98,7 @@ def _summary(found: Mapping[str, Any]) -> Summary:
     )
 
 
-def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
+def _errors_record(found: Mapping[str, Any]) -> scaling.BacktestRecord:
     """A record from its plain form: of its fields, those that are tables hold errors by name."""
     values: dict[str, Any] = {
         name: {key: scaling.Errors(**each) for key, each in value.items()}
@@ -106,7 +106,7 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
         else value
         for name, value in found.items()
     }
-    return scaling.Record(**values)
+    return scaling.BacktestRecord(**values)
 
 
 def forecast_document() -> dict[str, Any]:
@@ -116,7 +116,9 @@ def forecast_document() -> dict[str, Any]:
     for protocol, given_batch in _PROTOCOLS:
         result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
         summaries.append(
-            Summary(protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines)
+            BacktestSummary(
+                protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines
+            )
         )
     return {
         "dataset": embedded.version(),

@@ -11,11 +11,11 @@ import polars as pl
 
 from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import (
+    CurveEvidence,
     CurveQuestion,
-    Evidence,
+    ForecastRecord,
     LawUsed,
     PredictedTime,
-    Record,
     TimeCurve,
     fitted_curve,
     sizes_of_interest,
@@ -24,7 +24,7 @@ from equipoise.errors import EvidenceError, SpecError
 from equipoise.runs.queries import best_per_size
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling import pooled
-from equipoise.scaling.fit import Points, points
+from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
@@ -37,7 +37,7 @@ from equipoise.units import format_count
 YOURS = "yours"
 
 
-def own_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
+def user_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
     """The user's measurements as rows of the table `scores`: the median of each size."""
     rows = []
     for size in np.unique(own.num_accelerators):
@@ -70,7 +70,7 @@ def beside_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...
     )
 
 
-def own_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float:
+def user_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float:
     """How many times longer the user's trainings take than the law expects of the best system of each size.
 
     known: the user's rows. question: of the same group; its size does not matter.
@@ -174,7 +174,7 @@ def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements
     group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
     if own is not None:
         newest = None
-        known = own_rows(own, workload, accelerator, best.schema)
+        known = user_rows(own, workload, accelerator, best.schema)
     else:
         newest = _round(group, best, asked, workload=workload, accelerator=accelerator)
         # One law has one level: results of several rounds are not one curve.
@@ -219,7 +219,7 @@ def _by_one_law(
             "for this law; --round names another."
         )
     own = fitted_curve(
-        points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
+        measured_times(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
         sizes,
         law=asked.law,
         noise=PUBLISHED_NOISE,
@@ -257,7 +257,7 @@ def _by_pooled_law(
         )
         for size in sizes
     ]
-    level = own_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
+    level = user_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
     levelled = known.with_columns(pl.col("score_s") / level)
     found = law.predict_all(levelled, questions)
     disbelieved = _disbelieved(law, levelled, questions[0])
@@ -288,7 +288,7 @@ def _by_pooled_law(
             for each in found
         ),
         curves_s=lambda at: level * curves_s(at),
-        evidence=_weighed(pl.concat([past, known]), found),
+        evidence=_weighted(pl.concat([past, known]), found),
         notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
     )
 
@@ -336,7 +336,7 @@ def smooth_curves(
     return curves_s
 
 
-def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record | None:
+def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> ForecastRecord | None:
     """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
     own = known["num_accelerators"].to_numpy()
     if size < own.min():
@@ -346,7 +346,7 @@ def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record |
     )
 
 
-def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[Evidence, ...]:
+def _weighted(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[CurveEvidence, ...]:
     """The entries that weighed most over all sizes, heaviest first, with where they come from."""
     weights: dict[str, float] = {}
     own: set[str] = set()
@@ -361,8 +361,8 @@ def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) ->
     )
 
 
-def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evidence:
-    return Evidence(
+def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> CurveEvidence:
+    return CurveEvidence(
         kind="measured" if row["campaign"] == YOURS else "published",
         ref=row["entry_id"],
         num_accelerators=row["num_accelerators"],
@@ -425,10 +425,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def own_evidence(data: Points, where: str) -> tuple[Evidence, ...]:
+def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[CurveEvidence, ...]:
     """The user's own times as evidence: the median of each size."""
     return tuple(
-        Evidence(
+        CurveEvidence(
             kind="measured",
             ref=where,
             num_accelerators=int(size),

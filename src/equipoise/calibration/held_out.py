@@ -11,7 +11,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from equipoise.calibration.accuracy import LEVEL, Basis, Indices, Seconds, Task, half_width, prior_half_width
+from equipoise.calibration.accuracy import (
+    LEVEL,
+    Basis,
+    Indices,
+    PredictionTask,
+    Seconds,
+    half_width,
+    prior_half_width,
+)
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.rows import PublishedRow
 from equipoise.errors import EvidenceError, UsageError
@@ -32,7 +40,7 @@ def _size(name: str) -> Callable[[PublishedRow], object]:
     return value
 
 
-def _knob(name: str) -> Callable[[PublishedRow], object]:
+def _parameter(name: str) -> Callable[[PublishedRow], object]:
     """A knob of the strategy as it was understood."""
     return lambda row: None if row.strategy is None else getattr(row.strategy, name)
 
@@ -67,7 +75,7 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
     "file": lambda row: row.file,
     "cluster": lambda row: row.cluster,
     **{name: _size(name) for name in ("layers", "hidden", "heads")},
-    **{name: _knob(name) for name in (*_AXES, "precision", "recompute", "implementation")},
+    **{name: _parameter(name) for name in (*_AXES, "precision", "recompute", "implementation")},
     "bytes": lambda row: row.payload_bytes,
 }
 
@@ -145,7 +153,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class HeldOutTimes:
     """Seconds, their bounds, and memory of every row, NaN where a row was not asked about; shape
     (n_rows,).
     """
@@ -158,14 +166,14 @@ class HeldOut:
 
 
 def held_out(
-    task: Task,
+    task: PredictionTask,
     rows: Sequence[PublishedRow],
     *,
     aims: Indices,
     folds: Sequence[str],
     fitted: Indices,
     progress: Progress | None,
-) -> HeldOut:
+) -> HeldOutTimes:
     """What a task foretells of some rows, each fold by models fitted to the other folds and to `fitted`.
 
     aims: the rows asked about. folds: of every aim; where all are one, models are fitted to `fitted` alone.
@@ -175,11 +183,13 @@ def held_out(
     measured_s = np.array([row.seconds for row in rows], dtype=float)
     clusters = np.array([row.cluster for row in rows], dtype=np.intp)
     members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
-    found = _crossed(task, len(rows), members, fitted, progress)
+    found = _cross_validated(task, len(rows), members, fitted, progress)
     seconds, prior_log_sd = found.seconds, found.prior_log_sd
     known = np.log(measured_s / seconds)
     if len(members) == 1 and len(fitted):
-        inner = _crossed(task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress)
+        inner = _cross_validated(
+            task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress
+        )
         known = np.log(measured_s / inner.seconds)
     half = np.full(len(rows), np.nan)
     for name, some in members.items():
@@ -190,7 +200,7 @@ def held_out(
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
     by_beliefs = np.isfinite(prior_log_sd)
     half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
-    return HeldOut(
+    return HeldOutTimes(
         seconds=seconds,
         low_s=seconds * np.exp(-half),
         high_s=seconds * np.exp(half),
@@ -200,7 +210,7 @@ def held_out(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Crossed:
+class _CrossValidated:
     """What was foretold of every row by models that had not seen it, NaN where nothing was."""
 
     seconds: Seconds
@@ -210,9 +220,9 @@ class _Crossed:
     bases: list[Basis | None]
 
 
-def _crossed(
-    task: Task, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
-) -> _Crossed:
+def _cross_validated(
+    task: PredictionTask, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
+) -> _CrossValidated:
     """Seconds of the members of every fold by models fitted to all others, and their spread where none
     was.
     """
@@ -233,7 +243,7 @@ def _crossed(
                 bases[at] = told.bases[at]
         if told.memory_bytes is not None:
             memory_bytes[members] = told.memory_bytes[members]
-    return _Crossed(
+    return _CrossValidated(
         seconds=seconds,
         prior_log_sd=prior_log_sd,
         further_log_sd=further,

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import orjson
 
-from equipoise.calibration.measured_links import OwnLinks, own_links
-from equipoise.calibration.timed_collectives import TimedCollectives
+from equipoise.calibration.user_collectives import TimedCollectives
+from equipoise.calibration.user_links import UserLinks, user_links
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.cluster import Cluster
@@ -211,7 +211,7 @@ class CalibratedModel:
     draws: tuple[Parameters, ...]
     log_half_width: float
     calibration: CalibrationRecord
-    links: OwnLinks | None = None
+    links: UserLinks | None = None
 
 
 def model_for(chip: Accelerator, workload: Workload, *, name: str | None = None) -> CalibratedModel:
@@ -288,7 +288,7 @@ def with_links(model: CalibratedModel, given: TimedCollectives | None, nodes: Cl
     """
     if given is None:
         return model
-    found = own_links(given, nodes, model.parameters.collective, [each.collective for each in model.draws])
+    found = user_links(given, nodes, model.parameters.collective, [each.collective for each in model.draws])
     return replace(
         model,
         parameters=replace(model.parameters, collective=found.parameters),

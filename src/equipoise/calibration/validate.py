@@ -16,23 +16,23 @@ import numpy as np
 from equipoise.calibration.accuracy import (
     LEVEL,
     Basis,
-    Errors,
     Indices,
     MemoryErrors,
+    PredictionTask,
     Predictor,
     Regret,
-    Task,
-    errors_of,
+    TimeErrors,
     memory_errors,
     regret,
+    time_errors,
 )
 from equipoise.calibration.collective_rows import COLLECTIVE
 from equipoise.calibration.held_out import Progress, Split, fold_names, held_out, split_of
 from equipoise.calibration.profiles import Profile, profile, profiles
-from equipoise.calibration.published.executions import chosen, joined
+from equipoise.calibration.published.executions import chosen, with_executions
 from equipoise.calibration.published.rows import PublishedRow, read_rows
-from equipoise.calibration.scale_up import SCALE_UP
-from equipoise.calibration.steps import step_predictor
+from equipoise.calibration.scale_up_rows import SCALE_UP
+from equipoise.calibration.step_rows import step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster_text import cluster_in_text
@@ -45,7 +45,7 @@ _NOT_FINITE = "the model gives no finite time for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ValidatedRow:
     """One row of the files: its prediction in the row's own unit, or the reason why it has none.
 
     error: |predicted time / measured time - 1|. memory_bytes: as foretold, of what frameworks report. fold:
@@ -82,20 +82,20 @@ class Validation:
     level: float
     calibrated_on: tuple[str, ...]
     in_sample: bool
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ValidatedRow, ...]
     num_expressed: int
     num_given: int
     num_executions: int
-    errors: Errors
-    by_file: dict[str, Errors]
-    by_fold: dict[str, Errors]
+    errors: TimeErrors
+    by_file: dict[str, TimeErrors]
+    by_fold: dict[str, TimeErrors]
     reasons: tuple[tuple[str, int], ...]
     memory: MemoryErrors | None
     regret: Regret | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Foreseen:
+class _PredictedExecution:
     """What is foretold of one execution: its row, seconds and their bounds."""
 
     row: PublishedRow
@@ -109,12 +109,12 @@ class _Foreseen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
+class _PredictorRows:
     """One predictor with the executions that are its own."""
 
     name: str
     rows: tuple[PublishedRow, ...]
-    task: Task
+    task: PredictionTask
 
     def aims(self, tested: AbstractSet[int]) -> Indices:
         """Which of its rows are foretold, of those that are tested."""
@@ -130,10 +130,10 @@ class _Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Outcomes:
     """What all predictors say, by execution: what is foretold, why it is not, and what is given."""
 
-    foreseen: dict[int, _Foreseen]
+    foreseen: dict[int, _PredictedExecution]
     reasons: dict[int, str]
     given: frozenset[int]
 
@@ -169,11 +169,11 @@ def validate(
     second_part = read_rows(calibrate_on, catalogue)
     if calibrate_on and not second_part:
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
-    rows = joined((*first_part, *second_part))
+    rows = with_executions((*first_part, *second_part))
     tested = rows[: len(first_part)]
     # A row is the first one's that claims it. A new way of foretelling is one new module and one more here.
     predictors = (SCALE_UP, step_predictor(basis_of), COLLECTIVE)
-    asked = _asked(predictors, rows, len(tested), cut=cut, progress=progress)
+    asked = _outcomes(predictors, rows, len(tested), cut=cut, progress=progress)
     if not asked.foreseen:
         commonest = Counter(asked.reason(row) for row in tested).most_common(3)
         missing = tuple(f"{count} rows: {why}" for why, count in commonest)
@@ -187,17 +187,17 @@ def validate(
     return _validation(tested, asked, split=split, calibrated_on=on, in_sample=same)
 
 
-def _asked(
+def _outcomes(
     predictors: Sequence[Predictor],
     rows: Sequence[PublishedRow],
     num_tested: int,
     *,
     cut: Split | None,
     progress: Progress | None,
-) -> _Asked:
+) -> _Outcomes:
     """What all predictors say of the executions of the first rows; the others are there to be fitted to."""
     tested = {row.execution for row in rows[:num_tested]}
-    begun = _begun(predictors, chosen(rows))
+    begun = _predictor_rows(predictors, chosen(rows))
     folds = dict.fromkeys(tested, "")
     if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
@@ -206,7 +206,7 @@ def _asked(
     if len(rows) > num_tested and not any(len(each.others(tested)) for each in begun):
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
     foreseen = {
-        told.row.execution: told for each in begun for told in _foreseen(each, tested, folds, progress)
+        told.row.execution: told for each in begun for told in _predicted(each, tested, folds, progress)
     }
     asked_of = {each.rows[at].execution for each in begun for at in each.aims(tested)}
     refused = {
@@ -215,14 +215,14 @@ def _asked(
         for row, why in zip(each.rows, each.task.reasons, strict=True)
         if why is not None
     }
-    return _Asked(
+    return _Outcomes(
         foreseen=foreseen,
         reasons=refused | dict.fromkeys(asked_of - foreseen.keys(), _NOT_FINITE),
         given=frozenset(each.rows[at].execution for each in begun for at in each.task.given),
     )
 
 
-def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[_Begun]:
+def _predictor_rows(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[_PredictorRows]:
     """Every predictor with the rows that are its own."""
     begun = []
     left = [*rows]
@@ -230,13 +230,13 @@ def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> lis
         claimed = predictor.claims(left)
         mine = tuple(row for row, is_claimed in zip(left, claimed, strict=True) if is_claimed)
         left = [row for row, is_claimed in zip(left, claimed, strict=True) if not is_claimed]
-        begun.append(_Begun(name=predictor.name, rows=mine, task=predictor.begin(mine)))
+        begun.append(_PredictorRows(name=predictor.name, rows=mine, task=predictor.begin(mine)))
     return begun
 
 
-def _foreseen(
-    begun: _Begun, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
-) -> Iterator[_Foreseen]:
+def _predicted(
+    begun: _PredictorRows, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
+) -> Iterator[_PredictedExecution]:
     """What one predictor foretells of its tested executions."""
     aims = begun.aims(tested)
     if not len(aims):
@@ -248,7 +248,7 @@ def _foreseen(
     for at, name in zip(aims, names, strict=True):
         if not np.isfinite(found.seconds[at]):
             continue
-        yield _Foreseen(
+        yield _PredictedExecution(
             row=begun.rows[at],
             by=begun.name,
             fold=name,
@@ -260,8 +260,8 @@ def _foreseen(
         )
 
 
-def _errors(some: Sequence[_Foreseen]) -> Errors:
-    return errors_of(
+def _errors(some: Sequence[_PredictedExecution]) -> TimeErrors:
+    return time_errors(
         measured_s=np.array([each.row.seconds for each in some], dtype=float),
         predicted_s=np.array([each.seconds for each in some]),
         low_s=np.array([each.low_s for each in some]),
@@ -272,7 +272,7 @@ def _errors(some: Sequence[_Foreseen]) -> Errors:
 
 def _validation(
     tested: Sequence[PublishedRow],
-    asked: _Asked,
+    asked: _Outcomes,
     *,
     split: str,
     calibrated_on: tuple[str, ...],
@@ -281,8 +281,8 @@ def _validation(
     """Verdicts of all rows, and errors counted once an execution."""
     verdicts = tuple(_verdict(row, asked) for row in tested)
     told = [*asked.foreseen.values()]
-    by_file: dict[str, list[_Foreseen]] = {}
-    by_fold: dict[str, list[_Foreseen]] = {}
+    by_file: dict[str, list[_PredictedExecution]] = {}
+    by_fold: dict[str, list[_PredictedExecution]] = {}
     for each in told:
         by_file.setdefault(each.row.file, []).append(each)
         by_fold.setdefault(each.fold, []).append(each)
@@ -305,13 +305,13 @@ def _validation(
     )
 
 
-def _verdict(row: PublishedRow, asked: _Asked) -> Verdict:
+def _verdict(row: PublishedRow, asked: _Outcomes) -> ValidatedRow:
     """What is said of one row."""
     told = asked.foreseen.get(row.execution)
     if told is None or row.conversion is None or row.seconds is None:
-        return Verdict(row=row, reason=asked.reason(row), is_given=row.execution in asked.given)
+        return ValidatedRow(row=row, reason=asked.reason(row), is_given=row.execution in asked.given)
     bounds = sorted((row.conversion.figure(told.low_s), row.conversion.figure(told.high_s)))
-    return Verdict(
+    return ValidatedRow(
         row=row,
         predicted=row.conversion.figure(told.seconds),
         low=bounds[0],

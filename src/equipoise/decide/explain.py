@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from equipoise.calibration.advice_backtest import COMBINED, PUBLISHED, shipped_advice
-from equipoise.calibration.curves import Record
+from equipoise.calibration.curves import ForecastRecord
 from equipoise.decide.answer import (
     LEAST_LOG_SD,
     Alternative,
@@ -249,7 +249,7 @@ def _record(
     )
 
 
-def of_record(kind: str, subject: str, record: Record) -> ErrorRecord:
+def of_record(kind: str, subject: str, record: ForecastRecord) -> ErrorRecord:
     """A record of predicted times as one of the answer."""
     errors = (record.median_abs_error, record.p90_abs_error, record.coverage)
     return _record(kind, record.of, record.num_held_out, errors, subject)

@@ -75,7 +75,7 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWork:
+class MethodWork:
     """What one method's step takes on a rank alone, above a step without it: by tensors and bytes."""
 
     fixed_s: float
@@ -118,7 +118,7 @@ class ExchangeCosts:
     num_ranks: int
     launcher: str
     messages: Mapping[str, Messages]
-    own_work: Mapping[str, OwnWork]
+    own_work: Mapping[str, MethodWork]
     slowed: Slowed = Slowed()
 
     def message(self, operation: str, payload_bytes: float) -> Message:
@@ -188,7 +188,7 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
         num_ranks=document["num_ranks"],
         launcher=document["launcher"],
         messages={name: _messages(rows) for name, rows in messages.items()},
-        own_work={name: _own_work(rows) for name, rows in work.items()},
+        own_work={name: _method_work(rows) for name, rows in work.items()},
         slowed=_slowed(document.get("slowed", ())),
     )
 
@@ -221,7 +221,7 @@ def _slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
     )
 
 
-def _own_work(rows: Sequence[Mapping[str, Any]]) -> OwnWork:
+def _method_work(rows: Sequence[Mapping[str, Any]]) -> MethodWork:
     """From rows of which the two smallest hold next to nothing: one tensor, and many."""
     ordered = sorted(rows, key=lambda row: float(row["gradient_bytes"]))
     (one, many), large = ordered[:2], ordered[2:]
@@ -229,7 +229,7 @@ def _own_work(rows: Sequence[Mapping[str, Any]]) -> OwnWork:
     tensor_s = max(0.0, (many_s - few_s) / (many["num_tensors"] - one["num_tensors"]))
     fixed_s = max(0.0, few_s - tensor_s * one["num_tensors"])
     copying = [median(row["seconds"]) - fixed_s - tensor_s * row["num_tensors"] for row in large]
-    return OwnWork(
+    return MethodWork(
         fixed_s=fixed_s,
         tensor_s=tensor_s,
         gradient_bytes=tuple(float(row["gradient_bytes"]) for row in large),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from equipoise.bench.topology.topology import Topology
-from equipoise.calibration.measured_links import OCTAVE_LOG_SD, LinkFigure, OwnLinks
+from equipoise.calibration.user_links import OCTAVE_LOG_SD, LinkFigure, UserLinks
 from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
 from equipoise.diagnose.pairs import LEVEL
 from equipoise.spec.cluster import Cluster, Link
@@ -200,7 +200,7 @@ def _joined(found: Meaning) -> Iterator[str]:
     if not found.reached:
         yield f"Of {_counted(topology)} no link is known."
     elif len(found.reached) == 1 and known == pairs:
-        yield _all_alike(found.reached[0], topology)
+        yield _one_class(found.reached[0], topology)
     else:
         parts = [f"{each.num_pairs} {each.link_class}" for each in found.reached]
         rest = [f"{pairs - known} not known"] if known < pairs else []
@@ -221,7 +221,7 @@ def _processors(topology: Topology) -> Iterator[str]:
         yield "Ranks on different sockets meet over the link between them (SYS)."
 
 
-def _all_alike(only: ClassReach, topology: Topology) -> str:
+def _one_class(only: ClassReach, topology: Topology) -> str:
     whole = "The one pair" if only.num_pairs == 1 else f"All {only.num_pairs} pairs"
     return f"{whole} of {_counted(topology)} {_verb(only.num_pairs, only.link_class)}."
 
@@ -365,7 +365,7 @@ _MOST_FIGURES = 6
 _MOST_FILES = 2
 
 
-def link_words(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
+def link_words(own: UserLinks, nodes: Cluster) -> Iterator[str]:
     """Sentences, from what was timed to what is still of the catalogue; own.notes has what was not used."""
     for each in own.figures[:_MOST_FIGURES]:
         yield figure_words(each)
@@ -405,7 +405,7 @@ def _contradiction(each: LinkFigure) -> Iterator[str]:
     )
 
 
-def _rest(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
+def _rest(own: UserLinks, nodes: Cluster) -> Iterator[str]:
     """What follows by the law, and what nothing was timed on."""
     if not own.figures:
         yield "No link was timed: all are of the catalogue."

@@ -1,6 +1,6 @@
 """What a topology means for training: the rates its links reach, and which models gain on two accelerators.
 
-Sentences for people are in `link_words.py`.
+Sentences for people are in link_findings.py.
 """
 
 from collections import Counter
@@ -119,7 +119,7 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class GainQuestion:
     """What predictions are asked for: links, samples of a step, and whether products are narrowed."""
 
     topology: Topology
@@ -158,7 +158,7 @@ def meaning(
         for name in (classes if has_accelerators else ())
     )
     candidates = (chip,) if chip else named or _candidates(classes, topology, known)
-    setting = Setting(topology=topology, batch=batch, with_autocast=with_autocast)
+    setting = GainQuestion(topology=topology, batch=batch, with_autocast=with_autocast)
     gains, crossovers, parts = _predicted(reached, candidates, links, setting)
     return Meaning(
         catalogue=known,
@@ -214,7 +214,7 @@ def _predicted(
     reached: Sequence[ClassReach],
     candidates: Sequence[Accelerator],
     links: Sequence[Link],
-    setting: Setting,
+    setting: GainQuestion,
 ) -> tuple[tuple[Gain, ...], tuple[Crossover, ...], tuple[Parts, ...]]:
     if not reached or not candidates or setting.batch < 2:  # noqa: PLR2004 - two share a batch
         return (), (), ()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.calibration.profiles import prior_model
-from equipoise.perfmodel.layouts import CODES, Grid, grid
+from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
@@ -99,7 +99,7 @@ class Cases:
     machines: Machine
     load: Load
     holds: ExchangedTensors
-    grid: Grid
+    grid: StrategyGrid
 
 
 def cases(
@@ -142,7 +142,7 @@ def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
     )
 
 
-def _shares(batches: Sequence[int]) -> Grid:
+def _shares(batches: Sequence[int]) -> StrategyGrid:
     strategies = [
         Strategy(
             dp=ranks,
@@ -155,10 +155,10 @@ def _shares(batches: Sequence[int]) -> Grid:
         for ranks in _RANKS
     ]
     flat = grid(strategies)
-    return Grid(
+    return StrategyGrid(
         **{
             field.name: np.reshape(getattr(flat, field.name), (1, 1, len(batches), len(_RANKS)))
-            for field in fields(Grid)
+            for field in fields(StrategyGrid)
         }
     )
 

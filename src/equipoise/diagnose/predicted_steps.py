@@ -75,7 +75,7 @@ class OneDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForetoldStep:
+class PredictedStep:
     """A step foretold: its seconds, the parts that sum to them, and what travels.
 
     own_s: what one device would take at its share of the batch. slowed_s: what computing loses to ranks that
@@ -141,9 +141,9 @@ def _medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(step[name] for step in steps if name in step) for name in named}
 
 
-def foretold(
+def predict_step(
     text: str, *, num_ranks: int, batch_samples: int, one: OneDevice, costs: ExchangeCosts
-) -> ForetoldStep:
+) -> PredictedStep:
     """The median step of a method on so many ranks; for methods with cycles, the mean over one.
 
     batch_samples: of all ranks together.
@@ -170,7 +170,7 @@ def foretold(
     slowed_s = own[STEP] - alone[STEP] + resumed_s * exchanges
     value = own_s + slowed_s + waiting_s + parts.added_s + parts.exposed_s
     half = HALF_WIDTH_LOG["plain" if found.name in _PLAIN else "other"]
-    return ForetoldStep(
+    return PredictedStep(
         method=text,
         num_ranks=num_ranks,
         batch_samples=batch_samples,

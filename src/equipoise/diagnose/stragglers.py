@@ -74,7 +74,7 @@ def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
         return ()
     held = _held_s(ranks, shared)
     by: Literal["collectives", "own time"] = "own time" if held is None else "collectives"
-    waited = _own_excess_s(ranks, shared) if held is None else held
+    waited = _excess_s(ranks, shared) if held is None else held
     return tuple(_judged(ranks, shared, waited, by))
 
 
@@ -139,7 +139,7 @@ def _of_shared(
     return np.array([[found[number] for number in shared] for found in by_number])
 
 
-def _own_excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
+def _excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
     """What each rank's step takes without exposed communication, beyond the median rank's: at least zero."""
     own = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
     return np.asarray(np.maximum(own - np.median(own, axis=0), 0.0))

@@ -141,7 +141,7 @@ def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
     Assumes configurations are independent.
     Source: docs/measure/bench.md.
     """
-    own = [_own_arms(each) for each in summaries]
+    own = [_arms(each) for each in summaries]
     halves = [(each[::2], each[1::2]) for each in map(_steps_s, summaries)]
     for arms, are_own in ((own, True), (halves, False)):
         compared = [
@@ -164,7 +164,7 @@ def _steps_s(summary: Summary) -> list[float]:
     return [run.step_s for run in summary.timed]
 
 
-def _own_arms(summary: Summary) -> tuple[list[float], list[float]]:
+def _arms(summary: Summary) -> tuple[list[float], list[float]]:
     """The same of each arm."""
     timed = [(one.cell.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))

@@ -34,7 +34,7 @@ _MOST_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class StrategyGrid:
     """Many strategies: the fields of `Strategy`, each an array that broadcasts against the others.
 
     Counts are float64, so that nothing overflows or divides as integers; words are integer codes (CODES).
@@ -80,10 +80,10 @@ class Grid:
         return self.global_batch_samples / (self.dp * self.microbatch_samples)
 
 
-def grid(strategies: Sequence[Strategy]) -> Grid:
+def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
     """Flat rows: every field of shape (n_strategies,)."""
     columns: dict[str, Any] = {}
-    for field in fields(Grid):
+    for field in fields(StrategyGrid):
         values = [getattr(each, field.name) for each in strategies]
         if field.name in CODES:
             columns[field.name] = np.array(
@@ -91,7 +91,7 @@ def grid(strategies: Sequence[Strategy]) -> Grid:
             )
         else:
             columns[field.name] = np.array(values, dtype=float)
-    return Grid(**columns)
+    return StrategyGrid(**columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class LayoutGroup:
         states = dict(zip(STATE_OPTIONS, self.states[state], strict=True))
         return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]
 
-    def meshes(self, most_elements: int) -> Iterator[tuple[int, Layouts, Grid]]:
+    def meshes(self, most_elements: int) -> Iterator[tuple[int, Layouts, StrategyGrid]]:
         """The strategies as meshes of at most about `most_elements` each: first layout, layouts and mesh."""
         each = max(1, most_elements // self.num_each)
         for start in range(0, len(self.layouts), each):
@@ -161,7 +161,7 @@ class LayoutGroup:
             yield start, layouts, _mesh(layouts, self.layers, self.states)
 
 
-def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Grid:
+def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:
     """An open mesh of layouts, combinations of layer options and combinations of state options."""
     columns: dict[str, Any] = {name: getattr(layouts, name)[:, None, None] for name in LAYOUT_OPTIONS}
     for names, combined, shape in ((LAYER_OPTIONS, layers, (1, -1, 1)), (STATE_OPTIONS, states, (1, 1, -1))):
@@ -173,7 +173,7 @@ def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Grid:
             )
             # An option with one value is one element: nothing is computed per combination for its sake.
             columns[name] = (codes[:1] if len(set(values)) == 1 else codes).reshape(shape)
-    return Grid(**columns)
+    return StrategyGrid(**columns)
 
 
 def layout_groups(

@@ -1,6 +1,6 @@
 """A step of replicas that exchange gradients in buckets, as DistributedDataParallel does, part by part.
 
-Where `axes.py` has one share of traffic left exposed, fit for large models, this counts launches, copies and
+Where estimate.py has one share of traffic left exposed, fit for large models, this counts launches, copies and
 buckets: what decides for small ones. Floats or arrays that broadcast; messages on the last axis.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time, soft_maximum
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.layouts import Grid, Numbers
+from equipoise.perfmodel.layouts import Numbers, StrategyGrid
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
@@ -109,7 +109,7 @@ def exchanged_tensors(load: Load) -> ExchangedTensors:
 def replica_seconds(
     load: Load,
     machine: Machine,
-    grid: Grid,
+    grid: StrategyGrid,
     parameters: Parameters,
     *,
     tensors: ExchangedTensors | None = None,
@@ -164,7 +164,7 @@ class _Busy:
 
 
 def _launching(
-    load: Load, machine: Machine, grid: Grid, parameters: Parameters, tensors: ExchangedTensors
+    load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters, tensors: ExchangedTensors
 ) -> _Busy:
     """What launching copies adds while the device works.
 

@@ -87,7 +87,7 @@ SCALE_UP_PRIORS: tuple[Prior, ...] = priors_of(ScaleUpParameters())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSteps:
     """Steps of training with data parallelism, as measured on few accelerators.
 
     microbatch_s: seconds from one micro-batch to the next; NaN where not known. num_accelerators: it was
@@ -123,7 +123,7 @@ class ScaledUp:
 
 
 def scaled_up(
-    measured: Measured,
+    measured: MeasuredSteps,
     num_accelerators: Floats,
     parameters: ScaleUpParameters,
     *,
@@ -168,7 +168,7 @@ class _Added:
 
 
 def _added(
-    measured: Measured, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
+    measured: MeasuredSteps, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
 ) -> _Added:
     ranks = np.asarray(num_ranks, dtype=float)
     num_in_node = np.minimum(ranks, measured.node_size)

@@ -11,7 +11,7 @@ from equipoise.bench.store import FAILED, SUCCESS, Finished
 from equipoise.bench.summary import LEVEL, Spread, Summary, TimedRun, interval_method, timed_run
 from equipoise.bench.tables import run_id
 from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
-from equipoise.diagnose.method_search import Candidate, Found
+from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.predicted_steps import LEVEL as PREDICTED_LEVEL
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.stats import Interval
@@ -177,7 +177,7 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
     }
 
 
-def find_fields(found: Found) -> dict[str, Any]:
+def find_fields(found: FoundMethod) -> dict[str, Any]:
     """The document of a search."""
     space = found.space
     found_fields: dict[str, Any] = significant(
@@ -212,7 +212,7 @@ def find_fields(found: Found) -> dict[str, Any]:
     return found_fields
 
 
-def _candidate(each: Candidate) -> dict[str, Any]:
+def _candidate(each: MethodCandidate) -> dict[str, Any]:
     step = each.predicted_step
     return {
         "strategy": each.cell.method,
@@ -240,7 +240,9 @@ def _candidate(each: Candidate) -> dict[str, Any]:
     }
 
 
-def _gain(found: Found, other: Candidate | None, interval: Interval | None) -> dict[str, Any] | None:
+def _gain(
+    found: FoundMethod, other: MethodCandidate | None, interval: Interval | None
+) -> dict[str, Any] | None:
     best = found.best.samples_per_s
     if other is None or other.samples_per_s is None or best is None:
         return None

@@ -72,7 +72,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class BacktestRecord:
     """The errors of one way to predict. coverage: how often the 90 % interval held; None for one without."""
 
     num_groups: int
@@ -92,8 +92,8 @@ class Backtest:
 
     protocol: Protocol
     given_batch: bool
-    ours: Record
-    baselines: dict[str, Record]
+    ours: BacktestRecord
+    baselines: dict[str, BacktestRecord]
     groups: tuple[HeldOut, ...]
 
 
@@ -221,7 +221,7 @@ def _record(
     predicted_s: Callable[[HeldOut], float | None],
     *,
     with_interval: bool = False,
-) -> Record:
+) -> BacktestRecord:
     def errors(kept: Sequence[HeldOut]) -> Errors:
         ratios = [value / one.actual_s for one in kept if (value := predicted_s(one)) is not None]
         found = _errors(ratios)
@@ -231,7 +231,7 @@ def _record(
         return replace(found, coverage=float(np.mean(held)))
 
     total = errors(held_out)
-    return Record(
+    return BacktestRecord(
         num_groups=total.num_groups,
         median_abs_error=total.median_abs_error or 0.0,
         mean_abs_error=total.mean_abs_error or 0.0,

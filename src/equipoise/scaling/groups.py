@@ -33,7 +33,7 @@ LOOSE_RAND_INDEX = 0.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class SystemGroup:
     """One group of systems; `cluster` is its number in the entries' column of that name, smallest first."""
 
     cluster: int
@@ -64,7 +64,7 @@ class Grouping:
     silhouettes: tuple[tuple[int, float], ...]
     stability: Interval
     num_resamples: int
-    groups: tuple[Group, ...]
+    groups: tuple[SystemGroup, ...]
     words: str
 
 
@@ -186,7 +186,7 @@ def _stability(points: NDArray[np.float64], clusters: NDArray[np.int64], *, seed
     return percentile_interval(alike, value=float(np.median(alike)), level=LEVEL)
 
 
-def _groups(labelled: pl.DataFrame) -> tuple[Group, ...]:
+def _groups(labelled: pl.DataFrame) -> tuple[SystemGroup, ...]:
     rows = (
         labelled.group_by("cluster")
         .agg(
@@ -203,7 +203,7 @@ def _groups(labelled: pl.DataFrame) -> tuple[Group, ...]:
     )
     efficiencies = [row["median_relative_efficiency"] for row in rows]
     return tuple(
-        Group(
+        SystemGroup(
             **{**row, "accelerators": tuple(row["accelerators"])},
             words=f"{_members_words(row)}: {_place_words(rows, position, efficiencies)}",
         )
@@ -240,7 +240,7 @@ def _place_words(rows: Sequence[dict[str, float]], position: int, efficiencies: 
     return f"{size}, at {efficiency / max(efficiencies):.2g} of the best group's efficiency"
 
 
-def _grouping_words(groups: Sequence[Group], stability: Interval) -> str:
+def _grouping_words(groups: Sequence[SystemGroup], stability: Interval) -> str:
     if stability.value >= STABLE_RAND_INDEX:
         trust = "the groups come back in most resamples"
     elif stability.value >= LOOSE_RAND_INDEX:

@@ -44,7 +44,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class CurveBlock:
     """Points that may share deviations (one workload) and their values, log units, (n_points,)."""
 
     points: Points
@@ -75,10 +75,10 @@ class Hierarchy:
     log_deviations: Floats
     coefficients: Floats
     centre: float
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, CurveBlock]
     looseness: Mapping[str, Floats]
 
-    def predict(self, name: str, own: Block, at: Points, *, smooth: bool = False) -> Predicted:
+    def predict(self, name: str, own: CurveBlock, at: Points, *, smooth: bool = False) -> Predicted:
         """What is expected at the points `at` of a curve, from the block `name` and its own points.
 
         Without such a block only the trend and the own points speak. smooth: leaves out what differs from
@@ -115,7 +115,7 @@ class Hierarchy:
 
 
 def fit(
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, CurveBlock],
     trend: Trend,
     *,
     centre: float,

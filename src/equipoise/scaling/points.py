@@ -157,7 +157,7 @@ def _rough(a: Points, b: Points) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class SharedDeviation:
     """Who has a deviation in common, and the prior median of its size, in log time, by shape."""
 
     name: str
@@ -170,25 +170,25 @@ SHAPES: tuple[Covariance, ...] = (_ones, _slope, _bend, _smooth, _rough)
 
 # Prior medians of the deviations: a workload's level is free, chips differ by tens of percent, curves by ten
 # percent over three doublings, those of one accelerator or group by less. Earlier rounds decide.
-SHARES: tuple[Share, ...] = (
-    Share(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
-    Share(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
-    Share(
+SHARES: tuple[SharedDeviation, ...] = (
+    SharedDeviation(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
+    SharedDeviation(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
+    SharedDeviation(
         name="accelerator",
         covariance=lambda a, b: _same(a.accelerator, b.accelerator),
         prior_deviations=(0.3, 0.05, 0.03, 0.05, 0.05),
     ),
-    Share(
+    SharedDeviation(
         name="chip family",
         covariance=lambda a, b: _same(a.family, b.family),
         prior_deviations=(0.3, 0.05, 0.03, 0.05, 0.05),
     ),
-    Share(
+    SharedDeviation(
         name="vendor",
         covariance=lambda a, b: _same(a.vendor, b.vendor),
         prior_deviations=(0.3, 0.1, 0.05, 0.1, 0.05),
     ),
-    Share(name="group", covariance=_group, prior_deviations=(0.1, 0.03, 0.03, 0.03, 0.1)),
+    SharedDeviation(name="group", covariance=_group, prior_deviations=(0.1, 0.03, 0.03, 0.03, 0.1)),
 )
 
 

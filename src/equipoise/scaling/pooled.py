@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend, prior_log_deviations
+from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, points
 from equipoise.scaling.posterior import even_deviates
@@ -62,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class WeightedEntry:
     """An entry that bore on the answer. weight: its share of all; is_own: of the group asked about."""
 
     entry_id: str
@@ -84,11 +84,11 @@ class PooledPrediction:
     samples_to_target: float | None
     samples_per_s: float | None
     outside: str | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[WeightedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Sizes:
     """Questions about one group. sizes: (n_sizes,). batches: samples, (n_sizes,) or (1,); None: no input."""
 
     workload: str
@@ -97,11 +97,11 @@ class _Asked:
     batches: Floats | None
 
 
-def _asked(questions: Sequence[Question], *, given_batch: bool) -> _Asked:
+def _sizes(questions: Sequence[Question], *, given_batch: bool) -> _Sizes:
     batches = [question.global_batch_samples for question in questions]
     if given_batch and None in batches:
         raise UsageError("this law was fitted with batches; expected global_batch_samples; give one")
-    return _Asked(
+    return _Sizes(
         workload=questions[0].workload,
         accelerator=questions[0].accelerator,
         sizes=np.array([question.num_accelerators for question in questions], dtype=float),
@@ -142,7 +142,7 @@ class PooledLaw:
 
     def predict_all(self, own: pl.DataFrame, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
         """As `predict`, for several sizes of one group: the questions differ in size and batch only."""
-        asked = _asked(questions, given_batch=self.given_batch)
+        asked = _sizes(questions, given_batch=self.given_batch)
         past = self._past(own, asked.workload)
         expected = self._expected(own, asked, smooth=False)
         found = []
@@ -168,7 +168,7 @@ class PooledLaw:
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
         Smooth: without what differs from size to size without pattern, or from entry to entry.
         """
-        asked = replace(_asked([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
+        asked = replace(_sizes([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
         self._past(own, asked.workload)
         expected = self._expected(own, asked, smooth=True)
         values, vectors = np.linalg.eigh(expected.time.covariance)
@@ -193,7 +193,7 @@ class PooledLaw:
             )
         return past
 
-    def _expected(self, own: pl.DataFrame, asked: _Asked, *, smooth: bool) -> _Expected:
+    def _expected(self, own: pl.DataFrame, asked: _Sizes, *, smooth: bool) -> _Expected:
         """Log accelerator-seconds at every size: directly, and through its parts where they are known."""
         time = self._ask("time", own, asked, smooth=smooth)
         if _known(own, "samples", given_batch=self.given_batch).is_empty():
@@ -202,7 +202,7 @@ class PooledLaw:
         mean = _DIRECT_SHARE * time.mean + (1.0 - _DIRECT_SHARE) * (samples.mean + rate.mean)
         return _Expected(mean=mean, time=time, samples=samples)
 
-    def _ask(self, part: Part, own: pl.DataFrame, asked: _Asked, *, smooth: bool) -> Predicted:
+    def _ask(self, part: Part, own: pl.DataFrame, asked: _Sizes, *, smooth: bool) -> Predicted:
         known = _known(own, part, given_batch=self.given_batch)
         now = float(len(self.rounds))
         num_sizes = len(asked.sizes)
@@ -280,7 +280,7 @@ def _known(rows: pl.DataFrame, part: Part, *, given_batch: bool) -> pl.DataFrame
     return rows.filter(known.fill_null(value=False))
 
 
-def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -> Block:
+def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -> CurveBlock:
     """Values of a part: log of accelerator-seconds, of samples, or of accelerator-seconds per sample."""
     sizes = rows["num_accelerators"].to_numpy().astype(float)
     work = np.log(rows["score_s"].to_numpy() * sizes)
@@ -292,7 +292,7 @@ def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -
             batch = rows["global_batch_samples"].to_numpy().astype(float)
             lever = batch if part == "samples" else batch / sizes
     accelerators: Sequence[str] = rows["accelerator"].to_list()
-    return Block(points=points(accelerators, sizes, ages, lever=lever), values=work)
+    return CurveBlock(points=points(accelerators, sizes, ages, lever=lever), values=work)
 
 
 def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str | None:
@@ -310,14 +310,14 @@ def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str |
     return None
 
 
-def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[Evidence, ...]:
+def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[WeightedEntry, ...]:
     """The heaviest entries of the estimate of time; weights: of the past's entries, then of the own."""
     ids = [*past["entry_id"], *own["entry_id"]]
     sizes = [*past["num_accelerators"], *own["num_accelerators"]]
     shares = np.abs(weights) / np.abs(weights).sum()
     heaviest = np.argsort(-shares, kind="stable")[:_NUM_EVIDENCE]
     return tuple(
-        Evidence(
+        WeightedEntry(
             entry_id=str(ids[i]),
             num_accelerators=int(sizes[i]),
             weight=float(shares[i]),

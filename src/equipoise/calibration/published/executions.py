@@ -46,10 +46,10 @@ def read_executions(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
 
     Rows without seconds are left out. Raises as `read_rows` does.
     """
-    return chosen(joined(read_rows(paths)))
+    return chosen(with_executions(read_rows(paths)))
 
 
-def joined(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
+def with_executions(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
     """The rows, each with its execution and cluster; what a pair of figures tells of an execution is filled
     in.
 

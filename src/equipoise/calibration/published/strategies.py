@@ -13,7 +13,7 @@ _NO = "no|false|off|0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
+class StrategyWords:
     """What words say of a strategy; None is what they leave open.
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
@@ -56,7 +56,7 @@ _RECOMPUTE_WORDS = (
 )
 
 
-def knobs(config: str, precision: str, recompute: str) -> Knobs:
+def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords:
     """What three cells of a row say: how it was parallelised, in which precision, and what is computed again.
 
     Raises DataError for a precision, stage of sharding or recomputation that is not known.
@@ -70,7 +70,7 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
     stage, group = _sharding(text)
     interleaved, chunks = _interleaving(text)
     splits = _flag(text, r"seq(?:uence)?[-_ ]?par(?:allel)?(?:ism)?|sp")
-    return Knobs(
+    return StrategyWords(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
@@ -201,7 +201,7 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
     layers: of the model, for the chunks of an interleaved pipeline whose number is not stated.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
-    words = knobs(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
+    words = strategy_words(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
@@ -257,7 +257,7 @@ def _data_axis(row: Row, num_accelerators: int, others: int) -> int:
     return num_accelerators // others
 
 
-def _batches(row: Row, words: Knobs, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
+def _batches(row: Row, words: StrategyWords, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
     """Samples of a micro-batch and of a step; what one does not say follows from the other."""
     micro = count_at(row, "micro_batch", most=_MAX_BATCH)
     whole = count_at(row, "global_batch", most=_MAX_BATCH)
@@ -287,7 +287,7 @@ def _batches(row: Row, words: Knobs, *, dp: int, pp: int, notes: list[str]) -> t
     return whole // dp, whole
 
 
-def _chunks(words: Knobs, *, pp: int, layers: int | None, notes: list[str]) -> int:
+def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[str]) -> int:
     """Chunks a pipeline rank holds; where a row only says that there are several, the fewest that divide its
     layers.
     """
@@ -310,7 +310,7 @@ _UNFUSED = re.compile(
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 
 
-def _fuses_attention(row: Row, words: Knobs) -> bool:
+def _fuses_attention(row: Row, words: StrategyWords) -> bool:
     """Whether scores stay on the chip: not in Megatron of 2021/22 and in fp16 training of that time, else
     yes.
     """

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
-from equipoise.calibration.collective_fits import (
+from equipoise.calibration.collective_curves import (
     LEVEL,
-    Curve,
-    Machine,
+    CollectiveCurve,
+    RunLinks,
     checked_link,
     fit_curve,
     machine_of,
@@ -47,11 +47,11 @@ _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class CollectiveFit:
     """One run and the curve through it."""
 
     run: Run
-    curve: Curve
+    curve: CollectiveCurve
 
     @property
     def bus_byte_per_s(self) -> float | None:
@@ -97,7 +97,7 @@ class Links:
     """What files of timed collectives say: fits, runs that allow none (with the reason), verdicts."""
 
     reading: Reading
-    fits: tuple[Fit, ...]
+    fits: tuple[CollectiveFit, ...]
     unfitted: tuple[tuple[Run, str], ...]
     verdicts: tuple[Verdict, ...]
 
@@ -120,12 +120,12 @@ def judged(
         reasons = tuple(f"{each['first']} ({each['count']} rows)" for each in reading.rejected.rows())
         raise EvidenceError("no row of the files can be used", missing=reasons)
     named = None if link is None else checked_link(link)
-    fits, unfitted = list[Fit](), list[tuple[Run, str]]()
+    fits, unfitted = list[CollectiveFit](), list[tuple[Run, str]]()
     verdicts = list[Verdict]()
     for run in reading.runs:
         joined_by = named or run.link
         try:
-            fits.append(Fit(run=run, curve=fit_curve(*_points(run.timings))))
+            fits.append(CollectiveFit(run=run, curve=fit_curve(*_points(run.timings))))
         except EvidenceError as err:
             unfitted.append((run, str(err)))
         found = machine_of(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
@@ -143,7 +143,7 @@ def _median_s(rows: Sequence[Timing]) -> float:
     return float(np.median([seconds for row in rows for seconds in row.seconds]))
 
 
-def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Verdict]:
+def _verdicts(run: Run, machine: RunLinks | str, link: str | None) -> Iterator[Verdict]:
     """A verdict on the largest messages and one on the smallest, where they are large and small enough."""
     largest = max(timing.payload_bytes for timing in run.timings)
     smallest = min(timing.payload_bytes for timing in run.timings)
@@ -217,7 +217,9 @@ class _Belief:
     high_s: float
 
 
-def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: bool = True) -> _Belief | None:
+def _belief(
+    run: Run, payload_bytes: int, machine: RunLinks, *, switch_reduces: bool = True
+) -> _Belief | None:
     """The model's expectation of one message; None for operations it does not know.
 
     Assumes that parameters are independent and small changes add up.
@@ -241,7 +243,7 @@ def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: b
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 
-def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machine | str) -> Verdict:
+def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: RunLinks | str) -> Verdict:
     """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
     belief = None if isinstance(machine, str) else _belief(run, payload_bytes, machine)
     if isinstance(machine, str) or belief is None:
@@ -269,7 +271,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machin
     )
 
 
-def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
@@ -309,7 +311,9 @@ def _compared(measured: float, low: float, high: float, *, more_is_faster: bool)
     return "fast" if (measured > high) == more_is_faster else "slow"
 
 
-def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+def _unknown(
+    run: Run, quantity: str, payload_bytes: int, measured: float, machine: RunLinks | str
+) -> Verdict:
     why = machine if isinstance(machine, str) else f"nothing is known of {run.operation} to compare with"
     return Verdict(
         run=run,
@@ -322,7 +326,7 @@ def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machi
     )
 
 
-def _published(run: Run, payload_bytes: int, machine: Machine) -> list[PublishedCollective]:
+def _published(run: Run, payload_bytes: int, machine: RunLinks) -> list[PublishedCollective]:
     """Published figures of the same operation, chip and group, of about this size or a peak."""
     return [
         each
@@ -342,7 +346,7 @@ def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
     return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
 
 
-def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdict: str) -> str:
+def _why(run: Run, payload_bytes: int, measured: float, machine: RunLinks, verdict: str) -> str:
     """One sentence on a verdict about bandwidth."""
     share = measured / machine.bus_byte_per_s
     if verdict == "fast":
@@ -355,7 +359,7 @@ def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdic
     return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
 
 
-def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) -> str | None:
+def _suspect(run: Run, payload_bytes: int, measured: float, machine: RunLinks) -> str | None:
     """What a slow rate is just as much as, which tells where to look; None where it resembles nothing."""
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s
@@ -374,4 +378,4 @@ def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) ->
     return None
 
 
-__all__ = ["LEVEL", "Fit", "Links", "Verdict", "judged"]
+__all__ = ["LEVEL", "CollectiveFit", "Links", "Verdict", "judged"]

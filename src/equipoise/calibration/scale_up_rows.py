@@ -9,19 +9,26 @@ from statistics import geometric_mean
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
+from equipoise.calibration.accuracy import (
+    Indices,
+    PredictedRows,
+    PredictionTask,
+    Predictor,
+    Seconds,
+    cluster_weights,
+)
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import count_in
 from equipoise.calibration.published.rows import PublishedRow
-from equipoise.calibration.published.strategies import Knobs, knobs
-from equipoise.calibration.steps import machine_of
+from equipoise.calibration.published.strategies import StrategyWords, strategy_words
+from equipoise.calibration.step_rows import machine_of
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.scale_up import (
     GRADIENT_BYTES,
     RAGGED_SAMPLES,
     SCALE_UP_PRIORS,
-    Measured,
+    MeasuredSteps,
     ScaleUpParameters,
     fit_scale_up,
     scaled_up,
@@ -62,10 +69,10 @@ def is_data_parallel(row: PublishedRow) -> bool:
     return all(row.cells.get(name, "").strip() in {"", "1"} for name in _OTHER_AXES)
 
 
-def words_of(row: PublishedRow) -> Knobs | None:
+def words_of(row: PublishedRow) -> StrategyWords | None:
     """What a row's words say of its strategy; None where they mean nothing."""
     try:
-        return knobs(
+        return strategy_words(
             *(row.cells.get(name, "").strip() for name in ("parallel_config", "precision", "recompute"))
         )
     except DataError:
@@ -188,7 +195,7 @@ class Pairs:
     """
 
     rows: Indices
-    measured: Measured
+    measured: MeasuredSteps
     num_accelerators: NDArray[np.float64]
     microbatch_ratio: NDArray[np.float64]
     num_accumulated: NDArray[np.float64]
@@ -282,29 +289,29 @@ def _is_claimable(row: PublishedRow) -> bool:
     return row.quantity.kind in {"samples", "items"} or not is_modelled
 
 
-def _begin(rows: Sequence[PublishedRow]) -> Task:
+def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
     """Rows in pairs: each with its set-up on the fewest accelerators."""
     found = partners(rows)
     given = frozenset(at for partner in found if partner is not None for at in partner.rows)
     pairs = scale_up_pairs(rows)
 
-    def foretell(fitted: Indices) -> Foretold:
+    def foretell(fitted: Indices) -> PredictedRows:
         seconds = np.full(len(rows), np.nan)
         if pairs is None:
-            return Foretold(seconds=seconds)
+            return PredictedRows(seconds=seconds)
         chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
         seconds[pairs.rows] = pairs.alike_s * pairs.slowdown(pairs.fitted(chosen))
         if len(chosen):
-            return Foretold(seconds=seconds)
+            return PredictedRows(seconds=seconds)
         spread = np.full(len(rows), np.nan)
         spread[pairs.rows] = pairs.prior_log_sd()
-        return Foretold(seconds=seconds, prior_log_sd=spread)
+        return PredictedRows(seconds=seconds, prior_log_sd=spread)
 
     reasons = tuple(
         None if at in given else _refusal(row, partner)
         for at, (row, partner) in enumerate(zip(rows, found, strict=True))
     )
-    return Task(reasons=reasons, foretell=foretell, given=given)
+    return PredictionTask(reasons=reasons, foretell=foretell, given=given)
 
 
 def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
@@ -320,10 +327,10 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
 
 def _measured(
     here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
-) -> Measured:
+) -> MeasuredSteps:
     """First rows as arrays; the machines are those of the rows that are foretold from them."""
     rates = machines.stacked([machine_of(row) for row in here])
-    return Measured(
+    return MeasuredSteps(
         microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
         num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
         gradient_bytes=np.array([_gradient_bytes(row) for row in first]),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from equipoise import plan
 from equipoise.bench.collectives.records import Run, Timing
-from equipoise.calibration.measured_links import own_links
 from equipoise.calibration.profiles import prior_model, with_links
-from equipoise.calibration.timed_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.calibration.user_links import user_links
 from equipoise.diagnose.link_findings import link_words
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.collectives import OPERATIONS as TIMERS
@@ -71,7 +71,7 @@ def given(*runs):
 def own(*runs, name="a100-sxm4-80gb", num_accelerators=8, **node):
     nodes = cluster(name, num_accelerators=num_accelerators, **node)
     collective = MODEL.parameters.collective
-    return own_links(given(*runs), nodes, collective, [each.collective for each in MODEL.draws]), nodes
+    return user_links(given(*runs), nodes, collective, [each.collective for each in MODEL.draws]), nodes
 
 
 def group(inside, nodes=1):

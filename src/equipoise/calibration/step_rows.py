@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from equipoise.calibration.accuracy import (
     LEVEL,
     Basis,
-    Foretold,
     Indices,
+    PredictedRows,
+    PredictionTask,
     Predictor,
     Seconds,
-    Task,
     cluster_weights,
 )
 from equipoise.calibration.published.rows import PublishedRow
@@ -25,7 +25,7 @@ from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.layouts import Grid, grid
+from equipoise.perfmodel.layouts import StrategyGrid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.memory import memory
@@ -54,7 +54,7 @@ def _machine(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Mach
     return machine(cluster)
 
 
-_Arrays = TypeVar("_Arrays", Load, Machine, Grid)
+_Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
 # One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
 _NUDGE = 1e-3
 
@@ -65,7 +65,7 @@ class StepRows:
 
     load: Load
     machine: Machine
-    grid: Grid
+    grid: StrategyGrid
 
     def taken(self, indices: Indices) -> "StepRows":
         """The rows of some indices."""
@@ -190,18 +190,20 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
     return seconds, spread
 
 
-def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> Task:
+def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> PredictionTask:
     """Rows for the performance model. basis_of: what a row rests on where nothing is fitted."""
     reasons = tuple(refusal(row) for row in rows)
     told = [index for index, reason in enumerate(reasons) if reason is None]
     if not told:
-        return Task(reasons=reasons, foretell=lambda _: Foretold(seconds=np.full(len(rows), np.nan)))
+        return PredictionTask(
+            reasons=reasons, foretell=lambda _: PredictedRows(seconds=np.full(len(rows), np.nan))
+        )
     place = {index: at for at, index in enumerate(told)}
     arrays = step_rows([rows[index] for index in told])
     measured_s = np.array([rows[index].seconds for index in told], dtype=float)
     clusters = np.array([rows[index].cluster for index in told], dtype=np.intp)
 
-    def foretell(fitted: Indices) -> Foretold:
+    def foretell(fitted: Indices) -> PredictedRows:
         chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
         seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
         held[told] = arrays.memory_bytes(Parameters())
@@ -209,7 +211,7 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
             bases = [basis_of(rows[index]) for index in told]
             seconds[told], spread[told] = _by_bases(arrays, bases)
             by_row = dict(zip(told, bases, strict=True))
-            return Foretold(
+            return PredictedRows(
                 seconds=seconds,
                 prior_log_sd=spread,
                 memory_bytes=held,
@@ -227,9 +229,9 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
         seconds[told] = foretold
         further = np.full(len(rows), np.nan)
         further[told] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
-        return Foretold(seconds=seconds, further_log_sd=further, memory_bytes=held)
+        return PredictedRows(seconds=seconds, further_log_sd=further, memory_bytes=held)
 
-    return Task(reasons=reasons, foretell=foretell)
+    return PredictionTask(reasons=reasons, foretell=foretell)
 
 
 def _prior_log_sd(arrays: StepRows) -> Seconds:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
-from equipoise.calibration.collective_fits import fit_curve
-from equipoise.calibration.collectives import PUBLISHED_MARGIN, judged
+from equipoise.calibration.collective_curves import fit_curve
+from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.reader import Tally
 from equipoise.spec.links import published_collectives

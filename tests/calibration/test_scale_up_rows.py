@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.scale_up import SCALE_UP, partners, rate_of
+from equipoise.calibration.scale_up_rows import SCALE_UP, partners, rate_of
 from equipoise.calibration.validate import validate
 
 HEADER = "workload,hardware,n_gpus,parallel_config,tp,pp,dp,precision,micro_batch,seq,measured,unit,source\n"

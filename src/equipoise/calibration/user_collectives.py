@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives.records import Run
-from equipoise.calibration.collectives import LARGE_BYTES
+from equipoise.calibration.collective_verdicts import LARGE_BYTES
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group
@@ -39,7 +39,7 @@ class TimedCollectives:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class ApplicableRun:
     """A run that speaks of a cluster, and how its ranks sit on the cluster's nodes."""
 
     run: Run
@@ -47,10 +47,10 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class ApplicableRuns:
     """The runs that speak of a cluster; notes: what does not and why, and what contradicts it."""
 
-    used: tuple[Heard, ...]
+    used: tuple[ApplicableRun, ...]
     notes: tuple[str, ...]
 
 
@@ -86,20 +86,20 @@ def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None
         )
 
 
-def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
+def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
     """The runs that speak of a cluster. A file that names no accelerator is taken to be of this one."""
     runs = given.runs
-    used: list[Heard] = []
+    used: list[ApplicableRun] = []
     notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
     for run in runs:
         reason = _why_not(run, nodes.accelerator, given.catalogue)
         if reason is not None:
             notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
             continue
-        for told in _told(run, nodes, given.catalogue):
+        for told in _remarks(run, nodes, given.catalogue):
             notes["", told].append(run.file)
-        used.append(Heard(run=run, group=_group(run, nodes)))
-    return Spoken(
+        used.append(ApplicableRun(run=run, group=_group(run, nodes)))
+    return ApplicableRuns(
         used=tuple(used),
         notes=(
             *given.notes,
@@ -145,7 +145,7 @@ def is_like(one: Accelerator, other: Accelerator) -> bool:
     return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
 
 
-def _told(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
+def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     """What a reader must know of a run that is used, as goes on behind its file's name."""
     told = []
     title = nodes.accelerator.title
@@ -193,7 +193,7 @@ RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedOperation:
     """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
 
     operation: str
@@ -224,7 +224,7 @@ class Timed:
         )
 
 
-def pooled(heard: Spoken) -> tuple[Timed, ...]:
+def pooled(heard: ApplicableRuns) -> tuple[TimedOperation, ...]:
     """Runs of one operation over one group together, in order: files may come in any."""
     together: dict[tuple[str, float, float], list[Run]] = {}
     groups: dict[tuple[str, float, float], Group] = {}
@@ -235,7 +235,7 @@ def pooled(heard: Spoken) -> tuple[Timed, ...]:
     return tuple(_of_group(key[0], groups[key], together[key]) for key in sorted(together))
 
 
-def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> Timed:
+def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> TimedOperation:
     rows = [
         (float(timing.payload_bytes), seconds, timing.resolution)
         for run in runs
@@ -251,7 +251,7 @@ def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> Timed:
     left = np.concatenate(
         [np.log(seconds[each] / middle) for each, middle in zip(alike, medians, strict=True)]
     )
-    return Timed(
+    return TimedOperation(
         operation=operation,
         group=group,
         payload_bytes=sizes,

@@ -44,7 +44,7 @@ class Regime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class CollectiveCurve:
     """What the sizes measured say of one collective over one group of ranks.
 
     latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
@@ -68,7 +68,7 @@ class _Line:
     misfit: float
 
 
-def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> Curve:
+def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
     """The curve of one collective whose messages took the times measured.
 
     payload_bytes, seconds: (n_points,), above zero; a size may come several times.
@@ -101,7 +101,7 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> Curve:
     left = np.concatenate(
         [np.log(took[each] / _line_s(line, payload[each])) for each, line in zip(inside, lines, strict=True)]
     )
-    return Curve(
+    return CollectiveCurve(
         latency_s=_latency(lines[0], payload[inside[0]], took[inside[0]]),
         byte_per_s=_rate(lines[-1], payload[inside[-1]], took[inside[-1]]),
         regimes=tuple(
@@ -262,7 +262,7 @@ _LARGEST_HOST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class RunLinks:
     """The links of a run's ranks.
 
     link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of
@@ -318,7 +318,7 @@ def checked_link(word: str) -> str:
 
 def machine_of(
     run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
-) -> Machine | str:
+) -> RunLinks | str:
     """The machine of a run; where nothing tells it, one sentence that says what to give.
 
     accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
@@ -357,7 +357,7 @@ def _over_gloo(run: Run, link: str | None) -> str:
     return "nothing is published of gloo to compare with"
 
 
-def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
+def reach_of(run: Run, found: RunLinks | str, link: str | None) -> Reach | None:
     """What the class of link that was stated reaches, where that says more than the machine does.
 
     So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
@@ -369,7 +369,7 @@ def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
         return network if run.num_nodes != 1 else None
     if link is None or (run.num_nodes or 1) > 1:
         return None
-    if isinstance(found, Machine):
+    if isinstance(found, RunLinks):
         if found.num_nodes > 1 or not _over_host(link):
             return None
         chip = found.cluster.accelerator
@@ -380,7 +380,7 @@ def _over_host(link: str) -> bool:
     return network_reach(link) is None and kind(link) not in FABRICS
 
 
-def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:
+def _machine(run: Run, usual: Cluster, link: str | None) -> RunLinks:
     found = _joined_by(usual, link)
     num_nodes = -(-run.num_ranks // found.node_size)
     if run.num_nodes is not None and found.node_size <= _LARGEST_HOST:
@@ -388,7 +388,7 @@ def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:
     group = Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
     wires = machine(found).wires
     inside, card = float(wires.intra.byte_per_s), float(wires.inter.byte_per_s)
-    return Machine(
+    return RunLinks(
         cluster=found,
         group=group,
         wires=wires,

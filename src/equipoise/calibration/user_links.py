@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from equipoise.bench.collectives.records import bus_fraction
-from equipoise.calibration.collectives import LARGE_BYTES, SMALL_BYTES
-from equipoise.calibration.timed_collectives import RINGS, Numbers, Timed, TimedCollectives, pooled, spoken
+from equipoise.calibration.collective_verdicts import LARGE_BYTES, SMALL_BYTES
+from equipoise.calibration.user_collectives import (
+    RINGS,
+    Numbers,
+    TimedCollectives,
+    TimedOperation,
+    applicable_runs,
+    pooled,
+)
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.machine import Wires, machine
 from equipoise.perfmodel.parameters import (
@@ -35,7 +42,7 @@ _LONG = np.clip(np.log(SIZES / SMALL_BYTES) / np.log(LARGE_BYTES / SMALL_BYTES),
 FAMILIES = (("all_gather", "reduce_scatter"), RINGS, ("all_to_all", "send"))
 
 
-def alike(timed: Sequence[Timed], operation: str) -> list[Timed]:
+def timed_like(timed: Sequence[TimedOperation], operation: str) -> list[TimedOperation]:
     """What was timed of an operation; else of those that send as it does."""
     for names in ((operation,), *(family for family in FAMILIES if operation in family)):
         found = [each for each in timed if each.operation in names]
@@ -45,14 +52,14 @@ def alike(timed: Sequence[Timed], operation: str) -> list[Timed]:
 
 
 def centre_tables(
-    timed: Sequence[Timed], wires: Wires, centre: CollectiveParameters
+    timed: Sequence[TimedOperation], wires: Wires, centre: CollectiveParameters
 ) -> dict[str, Correction]:
     """What the law leaves of what was timed; of other operations, what it leaves of those that send alike,
     where messages are long: what short ones take beside their steps, each operation does in its own way.
     """
     found = {}
     for operation in OPERATIONS:
-        mine = alike(timed, operation)
+        mine = timed_like(timed, operation)
         if mine:
             share = 1.0 if mine[0].operation == operation else _LONG
             found[operation] = _correction(
@@ -62,7 +69,7 @@ def centre_tables(
 
 
 def drawn_tables(
-    timed: Sequence[Timed], wires: Wires, drawn: CollectiveParameters, *, num_draws: int
+    timed: Sequence[TimedOperation], wires: Wires, drawn: CollectiveParameters, *, num_draws: int
 ) -> dict[str, Correction]:
     """The same for each draw, and by how much what was not timed may be off.
 
@@ -72,7 +79,7 @@ def drawn_tables(
     far = OCTAVE_LOG_SD * octave[:, 0]
     found = {}
     for operation in OPERATIONS:
-        mine = alike(timed, operation)
+        mine = timed_like(timed, operation)
         has_own = bool(mine) and mine[0].operation == operation
         share = 1.0 if has_own else _LONG
         unlike = 0.0 if has_own else OTHER_LOG_SD * other
@@ -85,7 +92,7 @@ def drawn_tables(
     return found
 
 
-def _correction(timed: Sequence[Timed], factors: Numbers, far: Numbers | float = 0.0) -> Correction:
+def _correction(timed: Sequence[TimedOperation], factors: Numbers, far: Numbers | float = 0.0) -> Correction:
     return Correction(
         log_factor=factors,
         log_inside=np.log2([float(each.group.ranks_per_node) for each in timed]),
@@ -101,7 +108,7 @@ def of_draw(table: Correction, draw: int) -> Correction:
     )
 
 
-def log_factor(timed: Timed, wires: Wires, parameters: CollectiveParameters) -> Numbers:
+def log_factor(timed: TimedOperation, wires: Wires, parameters: CollectiveParameters) -> Numbers:
     """Log(measured / modelled) at SIZES: (n_sizes,), or (n_draws, n_sizes) for parameters of so many draws.
 
     Beyond the sizes timed the first and last factor hold where the messages there are all latency, or all
@@ -120,7 +127,7 @@ def log_factor(timed: Timed, wires: Wires, parameters: CollectiveParameters) -> 
     )
 
 
-_OWN_LINKS_SEED = 3
+_USER_LINKS_SEED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +154,7 @@ class LinkFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLinks:
+class UserLinks:
     """The collectives of a machine as they were timed.
 
     parameters, draws: in place of the model's own; each draw as likely as the other. usual_draws: those it
@@ -184,22 +191,22 @@ class OwnLinks:
         return float(np.median(ratios)) if ratios else 1.0
 
 
-def own_links(
+def user_links(
     given: TimedCollectives,
     cluster: Cluster,
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
-) -> OwnLinks:
+) -> UserLinks:
     """What timed collectives say of a cluster's links; without figures where none of them speaks of it.
 
     start, draws: what is believed of them before, from a calibration.
     Assumes that other groups of a cluster follow the law of the model with OCTAVE_LOG_SD an octave.
     Source: `fitted` for the law; between sizes timed straight lines of time over size (Hockney 1994).
     """
-    heard = spoken(given, cluster)
+    heard = applicable_runs(given, cluster)
     timed = pooled(heard)
     if not timed:
-        return OwnLinks(
+        return UserLinks(
             parameters=start,
             draws=tuple(draws),
             usual_draws=tuple(draws),
@@ -222,7 +229,7 @@ def own_links(
         each.name: np.array([[float(getattr(one, each.name))] for one in drawn]) for each in COLLECTIVE_PRIORS
     }
     tables = drawn_tables(timed, wires, CollectiveParameters(**columns), num_draws=len(draws))
-    return OwnLinks(
+    return UserLinks(
         parameters=replace(found.parameters, measured=centre_tables(timed, wires, found.parameters)),
         draws=tuple(
             replace(each, measured={name: of_draw(table, at) for name, table in tables.items()})
@@ -241,7 +248,7 @@ def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[Collect
     """The draws, with what was fitted drawn anew."""
     values, vectors = np.linalg.eigh(found.log_covariance)  # of which some may be all but zero
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    deviates = np.random.default_rng(_OWN_LINKS_SEED).standard_normal((len(draws), len(found.names)))
+    deviates = np.random.default_rng(_USER_LINKS_SEED).standard_normal((len(draws), len(found.names)))
     logs = found.log_values + deviates @ root.T
     limits = {each.name: math.inf if each.name in _RATES else each.largest for each in COLLECTIVE_PRIORS}
     most = [limits[name] for name in found.names]
@@ -267,7 +274,7 @@ _LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
 
 
 def _beliefs(
-    timed: Sequence[Timed],
+    timed: Sequence[TimedOperation],
     wires: Wires,
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
@@ -298,7 +305,7 @@ def _beliefs(
     return tuple(found)
 
 
-def _has_short(timed: Sequence[Timed], *, inside: bool) -> bool:
+def _has_short(timed: Sequence[TimedOperation], *, inside: bool) -> bool:
     """Whether short messages of what the law knows the steps of were timed on such links."""
     return any(
         each.is_inside == inside and each.operation in RINGS and each.payload_bytes[0] <= SMALL_BYTES
@@ -306,7 +313,9 @@ def _has_short(timed: Sequence[Timed], *, inside: bool) -> bool:
     )
 
 
-def _rate_scale(timed: Sequence[Timed], wires: Wires, start: CollectiveParameters, *, inside: bool) -> float:
+def _rate_scale(
+    timed: Sequence[TimedOperation], wires: Wires, start: CollectiveParameters, *, inside: bool
+) -> float:
     """The rate of links over what is stated, as the longest messages show it; 1 where none is long."""
     ratios = []
     for each in timed:
@@ -317,7 +326,7 @@ def _rate_scale(timed: Sequence[Timed], wires: Wires, start: CollectiveParameter
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def _figure(timed: Timed, wires: Wires, start: CollectiveParameters) -> LinkFigure:
+def _figure(timed: TimedOperation, wires: Wires, start: CollectiveParameters) -> LinkFigure:
     smallest, largest = int(timed.payload_bytes[0]), int(timed.payload_bytes[-1])
     ranks = round(float(timed.group.num_ranks))
     plain = replace(start, measured=None)
