@@ -139,7 +139,7 @@ def _step(cell: Cell, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
 def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:
     """What two devices would take that need not talk."""
     none = Messages(
-        payload_bytes=(1.0, 1e15), alone_s=(1e-15,) * 2, beside_s=(1e-15,) * 2, core_share=(0.0,) * 2
+        payload_bytes=(1.0, 1e15), alone_s=(1e-15,) * 2, overlapped_s=(1e-15,) * 2, core_share=(0.0,) * 2
     )
     return replace(_without_work(costs), messages=dict.fromkeys(costs.messages, none), slowed=Slowed())
 
@@ -147,13 +147,13 @@ def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:
 def _without_work(costs: ExchangeCosts) -> ExchangeCosts:
     """Buckets that fill and empty themselves."""
     none = MethodWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
-    return replace(costs, own_work=dict.fromkeys(costs.own_work, none))
+    return replace(costs, method_work=dict.fromkeys(costs.method_work, none))
 
 
 def _beside_nothing(costs: ExchangeCosts) -> ExchangeCosts:
     """Messages and computing that do not slow each other."""
     messages = {
-        name: replace(each, beside_s=each.alone_s, core_share=(0.0,) * len(each.alone_s))
+        name: replace(each, overlapped_s=each.alone_s, core_share=(0.0,) * len(each.alone_s))
         for name, each in costs.messages.items()
     }
     return replace(costs, messages=messages)
@@ -178,7 +178,7 @@ WITHOUT = ("no messages", "no copies", "no rivalry", "not slowed")
 
 def _detail(row: Row, found: PredictedStep, phases: dict[str, float]) -> str:
     """One step in three lines: the whole, what was foretold of it, what was seen; in ms."""
-    names = ("own_s", "slowed_s", "waiting_s", "added_s", "exposed_s")
+    names = ("one_device_s", "slowed_s", "waiting_s", "added_s", "exposed_s")
     parts = {name: round(getattr(found, name) * 1e3, 2) for name in names}
     seen = {name: round(seconds * 1e3, 2) for name, seconds in phases.items()}
     what = f"{row.rate} {row.part} {row.workload} {row.method} batch {row.batch_samples}"

@@ -84,7 +84,7 @@ def test_balance_is_advised_within_a_doubling_as_promised():
     assert whole.num_groups == 162
 
 
-def test_the_record_shown_is_of_the_jump_asked_about():
+def test_the_record_shown_is_of_the_jump_in_question():
     near, far = (shipped_advice().record("balance", jump=jump) for jump in (1.0, 16.0))
     assert near.of == "the largest size of a group held out, up to 4x the largest known"
     assert far.of == "the larger half of a group's sizes held out, beyond 4x the largest known"

@@ -343,7 +343,7 @@ def test_a_model_needs_sizes_or_a_name():
 
 
 def test_two_units_of_one_execution_count_once(read):
-    # 8,192 tokens/s/GPU is one second; the FLOP/s beside it depend on how FLOP are counted.
+    # 8,192 tokens/s/GPU is one second; the FLOP/s with it depend on how FLOP are counted.
     rows = with_executions(
         read(
             {"measured": "8192", "unit": "tokens/s/GPU"},
@@ -508,7 +508,7 @@ def test_no_words_do_worse_than_being_refused(config, precision, recompute):
         ("torchtitan", (18, 18, 18, 0)),
         ("llama3_herd_table4", (6, 3, 3, 0)),
         ("nccl_vtrain_allreduce", (154, 77, 77, 0)),
-        # Two bandwidths are rounding (0.01, 0.04 GB/s), as the reference says.
+        # Two bandwidths are rounding (0.01, 0.04 GB/s), as in the reference.
         ("nccl_published", (66, 64, None, 2)),
         ("nvidia_deeplearningexamples", (426, 426, None, 0)),
     ],

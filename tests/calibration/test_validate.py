@@ -1,4 +1,4 @@
-"""Validation: folds that never see what they foretell, errors by hand, verdicts in the row's own unit."""
+"""Validation: folds that never see what they predict, errors by hand, verdicts in the row's own unit."""
 
 import importlib.util
 import math
@@ -105,11 +105,11 @@ def test_no_fold_is_foretold_by_models_that_saw_it(folds):
     rows = [_Timed(place) for place in range(len(folds))]
     seen = []
 
-    def foretell(fitted):
+    def predict(fitted):
         seen.append(set(fitted.tolist()))
         return PredictedRows(seconds=np.ones(len(rows)))
 
-    task = PredictionTask(reasons=(None,) * len(rows), foretell=foretell)
+    task = PredictionTask(reasons=(None,) * len(rows), predict=predict)
     aims = np.arange(len(rows))
     held_out(task, rows, aims=aims, folds=folds, fitted=np.array([], dtype=int), progress=None)
     expected = [{i for i in aims if folds[i] != name} for name in dict.fromkeys(folds)]
@@ -180,7 +180,7 @@ def test_every_row_has_a_verdict_in_its_own_unit(write):
 
 
 def test_nothing_expressed_is_not_enough_evidence(write):
-    with pytest.raises(EvidenceError, match="none of 1 rows can be foretold") as err:
+    with pytest.raises(EvidenceError, match="none of 1 rows can be predicted") as err:
         validate([write(_step(unit="parsecs"))])
     assert "1 rows: unit 'parsecs' is not known" in err.value.missing[0]
     with pytest.raises(EvidenceError, match="none of 0 rows"):
@@ -212,8 +212,8 @@ def test_a_calibration_file_without_rows_is_not_enough_evidence(write):
 def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):
     # Every step takes twice as long as the priors believe: after calibration on half of them the rest are close.
     sizes = [(n, layers) for n in (1, 2, 4, 8) for layers in (12, 24)]
-    bare = validate([write(*(_step(n_gpus=n, batch=8 * n, layers=layers) for n, layers in sizes))])
-    slow = [2 * each.predicted for each in bare.verdicts]
+    validated = validate([write(*(_step(n_gpus=n, batch=8 * n, layers=layers) for n, layers in sizes))])
+    slow = [2 * each.predicted for each in validated.verdicts]
     rows = [
         _step(n_gpus=n, batch=8 * n, layers=layers, measured=f"{seconds:.6f}")
         for (n, layers), seconds in zip(sizes, slow, strict=True)
@@ -225,8 +225,8 @@ def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):
     assert set(after.by_fold) == {"1", "2", "4", "8"}
 
 
-def test_collectives_are_foretold_from_their_own_machine(write):
-    # A machine that needs 20 us and then moves 100 GB/s: half of the sizes tell the other half.
+def test_collectives_are_predicted_from_their_own_machine(write):
+    # A machine that needs 20 us and then moves 100 GB/s: half of the sizes predict the other half.
     sizes = [2**power for power in range(16, 31)]
     rows = []
     for size in sizes:
@@ -245,7 +245,7 @@ def test_a_calibration_file_that_is_no_table_is_refused(write, tmp_path):
 
 
 def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
-    # Of four micro-batches 1, 2, 4 and 8, measured at 10, 9, 8 and 12 s, the second is foretold fastest: 9 / 8 - 1.
+    # Of four micro-batches 1, 2, 4 and 8, measured at 10, 9, 8 and 12 s, the second is predicted fastest: 9 / 8 - 1.
     micros = (1, 2, 4, 8)
     rows = [
         _step(micro=micro, measured=seconds) for micro, seconds in zip(micros, (10, 9, 8, 12), strict=True)
@@ -293,7 +293,7 @@ def test_workloads_are_one_whether_or_not_their_step_is_known(write):
         ({"DGX A100": "DGX-GB200", "fp16": "bf16"}, None),
     ],
 )
-def test_a_profile_speaks_for_its_own_software_on_its_own_chip(write, changes, name):
+def test_a_profile_serves_its_own_software_on_its_own_chip(write, changes, name):
     row = _step()
     for old, new in changes.items():
         row = row.replace(old, new)

@@ -1,4 +1,4 @@
-"""The field report: its table foretold by one profile, and what it does not agree with itself about."""
+"""The field report: its table predicted by one profile, and what it does not agree with itself about."""
 
 import importlib.util
 import sys

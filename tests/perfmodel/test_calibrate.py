@@ -1,4 +1,4 @@
-"""Calibration: it finds what made the numbers, keeps to beliefs where data are silent, and tells campaigns apart."""
+"""Calibration: it finds what made the numbers, keeps to beliefs where data are silent, and separates campaigns."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_campaigns_have_their_own_software_and_share_their_machine():
     assert first.product_fraction == second.product_fraction == pytest.approx(0.8, rel=0.02)
     assert first.recompute_share == pytest.approx(0.2, abs=0.05)
     assert second.recompute_share == pytest.approx(1.0, abs=0.05)
-    # Another campaign is told nothing by the software of these two.
+    # Another campaign learns nothing from the software of these two.
     assert found.parameters.recompute_share == Parameters().recompute_share
     assert found.parameters.product_fraction == first.product_fraction
 

@@ -84,15 +84,15 @@ def test_one_accelerator_has_no_traffic():
 
 def test_weights_gathered_one_by_one_cost_more_the_more_ranks_there_are():
     load = transformer_load(gpt(96, 12288, 96), sequence=2048)
-    bare = []
+    exposed = []
     for dp in (384, 768, 1536):
         strategy = Strategy(
             global_batch_samples=1536, microbatch_samples=1, dp=dp, zero_stage=3, recompute="full", **OLD
         )
         rates = machine(cluster("selene", num_accelerators=dp))
         found = estimate(load, rates, grid([strategy]), Parameters())
-        bare.append(float(found.seconds.dp[0]) / (1536 / dp))
-    assert bare[0] < bare[1] < bare[2]
+        exposed.append(float(found.seconds.dp[0]) / (1536 / dp))
+    assert exposed[0] < exposed[1] < exposed[2]
 
 
 CLOSE = 1e-9
@@ -142,7 +142,7 @@ def drawn_space(data, chosen, limit):
 
 
 @pytest.mark.law
-# Shrinking takes minutes here, and a drawn strategy says enough.
+# Shrinking takes minutes here, and a drawn strategy is enough.
 @settings(max_examples=150, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data())
 def test_arrays_give_what_plain_formulas_give(data):

@@ -214,7 +214,7 @@ def test_a_better_fact_never_slows_a_step(case, parameters, fact, factor):
     assert np.all(after <= before * (1 + 1e-12))
 
 
-# On links so slow that their traffic exceeds the work beside it, several axes must not count on one piece of
+# On links so slow that their traffic exceeds the work it overlaps with, several axes must not count on one piece of
 # work, and nothing on work that the host makes longer.
 _SLOW = {"intra_byte_per_s": 1e6, "inter_byte_per_s": 1e6}
 _CROWDED = (

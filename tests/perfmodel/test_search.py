@@ -80,7 +80,7 @@ def test_it_finds_what_the_exhaustive_search_finds(case):
 
 
 def agree(quick, whole):
-    """Counts and times are alike; memory is told of all where nothing fits, else of what does not."""
+    """Counts and times agree; memory is of all where nothing fits, else of what does not."""
     assert (quick.num_legal, quick.num_fitting) == (whole.num_legal, whole.num_fitting)
     assert [each.worth[0] for each in quick.best] == pytest.approx([each.worth[0] for each in whole.best])
     if not whole.num_fitting:
@@ -138,7 +138,7 @@ def test_where_nothing_fits_the_leanest_is_reported():
 
 @st.composite
 def pairs(draw):
-    """A load, a machine, and two legal strategies alike but for one option, the slower value first."""
+    """A load, a machine, and two legal strategies equal but for one option, the slower value first."""
     model, nodes = (
         draw(st.sampled_from(("gpt3", "mixtral_8x7b", "bert"))),
         draw(st.sampled_from(("dgx-h100", "a100-sxm4-80gb", "pair-rtx-4090"))),

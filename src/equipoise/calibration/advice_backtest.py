@@ -33,7 +33,7 @@ from equipoise.scaling.pooled import PooledLaw, Question
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
-# From the law of the past, the rows of a group that are known, and the sizes asked about.
+# From the law of the past, the rows of a group that are known, and the sizes in question.
 CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
 SizesOf: TypeAlias = Callable[[Domain], Sequence[int]]
 
@@ -71,7 +71,7 @@ class Loss:
 class HeldOutAdvice:
     """The number advised to one group for one objective, and the number found when its sizes were known.
 
-    largest_known, largest: the group's largest size before and after; both were asked up to the latter.
+    largest_known, largest: the group's largest size before and after; both were sought up to the latter.
     losses: of the number advised (OURS) and of each simple rule.
     """
 
@@ -88,7 +88,7 @@ class HeldOutAdvice:
 
     @property
     def jump(self) -> float:
-        """The largest size asked about over the largest that was known."""
+        """The largest size in question over the largest that was known."""
         return self.largest / self.largest_known
 
     @property
@@ -125,11 +125,12 @@ def held_out_advice(
     curves_of: CurvesOf = pooled_curves,
     sizes_of: SizesOf | None = None,
 ) -> tuple[HeldOutAdvice, ...]:
-    """Every number advised from strictly earlier rounds and a group's smaller sizes, beside the one found.
+    """Every number advised from strictly earlier rounds and a group's smaller sizes, with the one found.
 
-    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is told each
-    round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless given.
-    A group is asked twice, if it has the sizes: without its largest, and without its larger half.
+    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is called with
+    each round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless
+    given.
+    A group counts twice, if it has the sizes: without its largest, and without its larger half.
     Raises EvidenceError if no group has three sizes.
     """
     best = best_per_size(scores)
@@ -262,7 +263,7 @@ ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
 # (decide/records/combined_advice.py).
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
-# Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
+# Up to four times the largest known, and beyond: too few groups are compared for more.
 _JUMPS = JUMPS[-2:]
 _PARTS: Mapping[HeldOutPart, str] = {
     "largest": "the largest size of a group",
@@ -328,9 +329,9 @@ def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
     found = []
     for objective in OBJECTIVES:
         for part in _PARTS:
-            asked = [one for one in results if (one.objective, one.held_out) == (objective, part)]
+            of_objective = [one for one in results if (one.objective, one.held_out) == (objective, part)]
             for name, above, most in jumps:
-                kept = [one for one in asked if above < one.jump <= most]
+                kept = [one for one in of_objective if above < one.jump <= most]
                 if kept:
                     found.append(_errors(kept, name))
     return tuple(found)
@@ -377,7 +378,7 @@ class ShippedAdvice:
     def record(self, objective: Objective = "answer", *, jump: float = 1.0) -> AdviceRecord | None:
         """How right the advised number was; None where none was ever held against one found.
 
-        jump: the largest size asked about over the largest with a time. Near jumps are those of the group's
+        jump: the largest size in question over the largest with a time. Near jumps are those of the group's
         largest size held out, far ones those of its larger half: the others are few.
         """
         (near, _, most), (far, _, _) = _JUMPS

@@ -45,7 +45,7 @@ class Regime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCurve:
-    """What the sizes measured say of one collective over one group of ranks.
+    """One collective over one group of ranks, as lines through the sizes measured.
 
     latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
     the largest messages add; None where even they are mostly latency. num_points: sizes. log_sd: what the
@@ -164,10 +164,10 @@ def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
     chosen, score = [0, num_sizes], _score(best[-1], 1, num_points)
     backs: list[Indices] = []
     for num_lines in range(2, min(MOST_REGIMES, num_sizes // FEWEST_SIZES) + 1):
-        # joined[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
-        joined = best[:-1, None] + misfits[1:]
-        back = joined.argmin(axis=0)
-        best = joined[back, np.arange(num_sizes)]
+        # total[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
+        total = best[:-1, None] + misfits[1:]
+        back = total.argmin(axis=0)
+        best = total[back, np.arange(num_sizes)]
         backs.append(back + 1)
         found = _score(best[-1], num_lines, num_points)
         if found < score:
@@ -319,7 +319,7 @@ def checked_link(word: str) -> str:
 def machine_of(
     run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
 ) -> RunLinks | str:
-    """The machine of a run; where nothing tells it, one sentence that says what to give.
+    """The machine of a run; where it is not known, one sentence on what to give.
 
     accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
     catalogue: the shipped one unless given.
@@ -329,7 +329,7 @@ def machine_of(
     if run.backend == "gloo":
         return _over_gloo(run, link)
     if link is not None and network_reach(link) is not None:
-        link = None  # inside a node, ranks are joined as is usual there
+        link = None  # inside a node, ranks are connected as is usual there
     if accelerator is not None:
         return _machine(run, tables.cluster(accelerator, num_accelerators=run.num_ranks), link)
     if run.device is None:
@@ -358,10 +358,10 @@ def _over_gloo(run: Run, link: str | None) -> str:
 
 
 def reach_of(run: Run, found: RunLinks | str, link: str | None) -> Reach | None:
-    """What the class of link that was stated reaches, where that says more than the machine does.
+    """What the class of link that was stated reaches, where that is more exact than the machine.
 
-    So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
-    for hosts joined by a network of a stated rate.
+    So it is for ranks of one node that are connected through the host, or whose accelerator is not known, and
+    for hosts connected by a network of a stated rate.
     """
     chip: Accelerator | None = None
     network = None if link is None else network_reach(link)
@@ -399,7 +399,7 @@ def _machine(run: Run, usual: Cluster, link: str | None) -> RunLinks:
 
 
 def _joined_by(usual: Cluster, link: str | None) -> Cluster:
-    """The cluster with its accelerators joined as the class of link says, where that is not the usual."""
+    """The cluster with its accelerators connected as the class of link means, where that is not the usual."""
     chip = usual.accelerator
     topology: Topology | None = None
     if link is not None and _over_host(link) and usual.topology != "host":

@@ -32,20 +32,20 @@ def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
         if reasons[index] is None:
             machines.setdefault((row.hardware, _library(row)), []).append(index)
 
-    def foretell(fitted: Indices) -> PredictedRows:
+    def predict(fitted: Indices) -> PredictedRows:
         seconds, log_sd = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         known = set(fitted.tolist())
         for members in machines.values():
             table = _table([rows[at] for at in members if at in known])
-            asked = [rows[at] for at in members]
+            some = [rows[at] for at in members]
             if table is None:
-                seconds[members] = _believed_s(asked, CollectiveParameters())
-                log_sd[members] = _prior_log_sd(asked)
+                seconds[members] = _believed_s(some, CollectiveParameters())
+                log_sd[members] = _prior_log_sd(some)
             else:
-                seconds[members] = _tabled_s(asked, table)
+                seconds[members] = _tabled_s(some, table)
         return PredictedRows(seconds=seconds, prior_log_sd=log_sd)
 
-    return PredictionTask(reasons=reasons, foretell=foretell)
+    return PredictionTask(reasons=reasons, predict=predict)
 
 
 def _refusal(row: PublishedRow) -> str | None:
@@ -78,7 +78,7 @@ def _named_cluster(hardware: str, num_accelerators: int, catalogue: Catalogue) -
 
 
 def wires_of(row: PublishedRow) -> Wires:
-    """The links of a row's machine; a ring asked for by name keeps the switch from reducing."""
+    """The links of a row's machine; a ring chosen by name keeps the switch from reducing."""
     cluster = _cluster(row)
     if cluster is None:
         raise SpecError(f"hardware {echo(row.hardware)} names no known system or accelerator")
@@ -105,7 +105,7 @@ def _group(row: PublishedRow) -> Group:
 
 
 def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
-    """What a machine's own rows say of it; None where they are too few."""
+    """The table of a machine from its own rows; None where they are too few."""
     by_operation: dict[str, list[PublishedRow]] = {}
     for row in rows:
         by_operation.setdefault(str(row.operation), []).append(row)

@@ -94,7 +94,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What files of timed collectives say: fits, runs that allow none (with the reason), verdicts."""
+    """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
 
     reading: Reading
     fits: tuple[CollectiveFit, ...]
@@ -163,14 +163,14 @@ def _verdicts(run: Run, machine: RunLinks | str, link: str | None) -> Iterator[V
 def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
-    told = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
+    words = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
     return Verdict(
         run=run,
         quantity="bus_byte_per_s",
         payload_bytes=payload_bytes,
         measured=measured,
         verdict=verdict,
-        because=told[verdict],
+        because=words[verdict],
         expected=stated.byte_per_s,
         low=stated.low,
         high=stated.high,
@@ -190,7 +190,7 @@ def _class_words(link: str) -> Mapping[str, str]:
 
 
 def _network_words(run: Run, payload_bytes: int, link: str) -> Mapping[str, str]:
-    """What a verdict on hosts over a network says; a slow one, whether the processor is in the way."""
+    """The reasons of verdicts on hosts over a network; of a slow one, whether the processor is the limit."""
     busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
     shares = [each for each in busy if each is not None]
     share = median(shares) if shares else 0.0
@@ -249,7 +249,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: RunLin
     if isinstance(machine, str) or belief is None:
         return _unknown(run, "latency_s", payload_bytes, measured_s, machine)
     verdict = _compared(measured_s, belief.low_s, belief.high_s, more_is_faster=False)
-    told = {
+    words = {
         "normal": "as launching, and the steps from rank to rank, take on such links",
         "slow": "more than launching and the steps between ranks explain: look for a busy host, unpinned "
         "processes, or a slower network than meant",
@@ -261,7 +261,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: RunLin
         payload_bytes=payload_bytes,
         measured=measured_s,
         verdict=verdict,
-        because=told,
+        because=words,
         expected=belief.seconds,
         low=belief.low_s,
         high=belief.high_s,
@@ -360,7 +360,7 @@ def _why(run: Run, payload_bytes: int, measured: float, machine: RunLinks, verdi
 
 
 def _suspect(run: Run, payload_bytes: int, measured: float, machine: RunLinks) -> str | None:
-    """What a slow rate is just as much as, which tells where to look; None where it resembles nothing."""
+    """What a slow rate is as much as, which shows where to look; None where it resembles nothing."""
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s
         return (

@@ -1,6 +1,6 @@
 """Times by size.
 
-What is asked of a curve, and the laws of time against size fitted to measured times alone.
+The question of a curve, and the laws of time against size fitted to measured times alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ MAX_ACCELERATORS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveQuestion:
-    """What is asked. sizes: numbers of accelerators; empty for those measured and one doubling more.
+    """The question. sizes: numbers of accelerators; empty for those measured and one doubling more.
 
     round: whose results of the group to start from; its newest unless given. law: a name, for that one alone.
     catalogue: what names mean.
@@ -180,7 +180,7 @@ def fitted_curve(
 
 
 def sizes_of_interest(measured: FloatArray) -> tuple[int, ...]:
-    """The sizes to answer for when none is asked: those measured, and one doubling more.
+    """The sizes to answer for when none is given: those measured, and one doubling more.
 
     Of many, a few even steps between the ends.
     """

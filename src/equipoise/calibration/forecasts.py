@@ -90,7 +90,7 @@ _KNOT_LOG2 = 0.25
 _MOST_LAWS = 8
 _LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
 _ASSUMES = (
-    "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
+    "curves of a workload share their shape across accelerators and rounds; the system in question is as "
     "good as the best of its size usually is"
 )
 _ASSUMES_OWN = (
@@ -160,34 +160,36 @@ def _fitted(entries: _Entries, *, given_batch: bool) -> pooled.PooledLaw:
     return pooled.fit(entries.rows, given_batch=given_batch, settings=settings)
 
 
-def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements | None = None) -> TimeCurve:
-    """What the results of a workload say about an accelerator at the sizes asked for.
+def published_curve(
+    results: Results, question: CurveQuestion, *, own: Measurements | None = None
+) -> TimeCurve:
+    """Times of an accelerator at the sizes of a question, by the results of a workload.
 
-    asked: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
-    points; else the group's best of each size: of the round asked about, or of all rounds (a time once
+    question: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
+    points; else the group's best of each size: of the given round, or of all rounds (a time once
     reached can be reached again), compared as results of the newest; for one law by name those of the
     newest round alone that has enough sizes.
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
-    best, accelerator = results.best, str(asked.accelerator)
-    workload = _workload(best, str(asked.workload), asked.catalogue)
+    best, accelerator = results.best, str(question.accelerator)
+    workload = _workload(best, str(question.workload), question.catalogue)
     group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
     if own is not None:
         newest = None
         known = user_rows(own, workload, accelerator, best.schema)
     else:
-        newest = _round(group, best, asked, workload=workload, accelerator=accelerator)
+        newest = _round(group, best, question, workload=workload, accelerator=accelerator)
         # One law has one level: results of several rounds are not one curve.
-        is_one_law = asked.law is not None and asked.law != POOLED
-        if asked.round is None and is_one_law:
-            newest = _enough_for(law_named(str(asked.law)), group) or newest
-        mixes = asked.round is None and not is_one_law
+        is_one_law = question.law is not None and question.law != POOLED
+        if question.round is None and is_one_law:
+            newest = _enough_for(law_named(str(question.law)), group) or newest
+        mixes = question.round is None and not is_one_law
         known = _best_of_all(group) if mixes else group.filter(pl.col("campaign") == newest)
-    sizes = asked.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+    sizes = question.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
     notes = () if own is None else (*own.notes, *beside_published(known, group))
-    if asked.law not in {None, POOLED}:
-        return _by_one_law(known, sizes, asked, newest)
-    return _by_pooled_law(results, known, sizes, asked, round_=newest, notes=notes)
+    if question.law not in {None, POOLED}:
+        return _by_one_law(known, sizes, question, newest)
+    return _by_pooled_law(results, known, sizes, question, round_=newest, notes=notes)
 
 
 def _enough_for(law: Law, group: pl.DataFrame) -> str | None:
@@ -207,13 +209,13 @@ def _best_of_all(group: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_one_law(
-    known: pl.DataFrame, sizes: Sequence[int], asked: CurveQuestion, newest: str | None
+    known: pl.DataFrame, sizes: Sequence[int], question: CurveQuestion, newest: str | None
 ) -> TimeCurve:
     """One law of time against size, fitted to the group's own points."""
     notes = []
-    if asked.global_batch_samples is not None:
+    if question.global_batch_samples is not None:
         notes.append("--global-batch was not used: only the pooled law knows batches.")
-    if newest is not None and asked.round is None:
+    if newest is not None and question.round is None:
         notes.append(
             f"Fitted to the {len(known)} results of {newest} alone, the newest round that has enough sizes "
             "for this law; --round names another."
@@ -221,7 +223,7 @@ def _by_one_law(
     own = fitted_curve(
         measured_times(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
         sizes,
-        law=asked.law,
+        law=question.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
         evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
@@ -234,7 +236,7 @@ def _by_pooled_law(
     results: Results,
     known: pl.DataFrame,
     sizes: Sequence[int],
-    asked: CurveQuestion,
+    question: CurveQuestion,
     *,
     round_: str | None,
     notes: tuple[str, ...],
@@ -244,7 +246,7 @@ def _by_pooled_law(
     A user's system may be slower than the best of its size by any factor: of his times only the shape is
     compared with others, the level is theirs.
     """
-    given_batch = asked.global_batch_samples is not None
+    given_batch = question.global_batch_samples is not None
     law = results.law_before(round_, given_batch=given_batch)
     past = results.before(round_)
     first = known.row(0, named=True)
@@ -253,7 +255,7 @@ def _by_pooled_law(
             workload=first["workload"],
             accelerator=first["accelerator"],
             num_accelerators=size,
-            global_batch_samples=asked.global_batch_samples,
+            global_batch_samples=question.global_batch_samples,
         )
         for size in sizes
     ]
@@ -317,7 +319,8 @@ def _times(interval: Interval, factor: float) -> Interval:
 def smooth_curves(
     law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
 ) -> Callable[[FloatArray], FloatArray]:
-    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when first asked.
+    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when
+    first used.
 
     Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
     """
@@ -398,9 +401,9 @@ def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
 
 
 def _round(
-    group: pl.DataFrame, best: pl.DataFrame, asked: CurveQuestion, *, workload: str, accelerator: str
+    group: pl.DataFrame, best: pl.DataFrame, question: CurveQuestion, *, workload: str, accelerator: str
 ) -> str:
-    """The round to start from. Raises where the group has no result, or none in the round asked for."""
+    """The round to start from. Raises where the group has no result, or none in the given round."""
     rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
     if not rounds:
         with_results = best.filter(pl.col("workload") == workload)["accelerator"]
@@ -409,12 +412,12 @@ def _round(
             f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
             missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
         )
-    if asked.round is None:
+    if question.round is None:
         return rounds[-1]
-    wanted = f"v{asked.round.strip().lower().removeprefix('v')}"
+    wanted = f"v{question.round.strip().lower().removeprefix('v')}"
     if wanted not in rounds:
         raise SpecError(
-            f"round {asked.round!r} has no scored closed entry of {workload} on {accelerator}; "
+            f"round {question.round!r} has no scored closed entry of {workload} on {accelerator}; "
             f"{', '.join(rounds)} have"
         )
     return wanted

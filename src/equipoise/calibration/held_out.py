@@ -41,12 +41,12 @@ def _size(name: str) -> Callable[[PublishedRow], object]:
 
 
 def _parameter(name: str) -> Callable[[PublishedRow], object]:
-    """A knob of the strategy as it was understood."""
+    """A parameter of the strategy as it was understood."""
     return lambda row: None if row.strategy is None else getattr(row.strategy, name)
 
 
 def _strategy(row: PublishedRow) -> object:
-    """What kind of strategy, in words: which axes are used, and every knob that is no size."""
+    """What kind of strategy, in words: which axes are used, and every parameter that is no size."""
     found = row.strategy
     if found is None:
         return row.cells.get("parallel_config", "").strip()
@@ -84,7 +84,7 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
 class Split:
     """What is left out at a time: all rows of one value of a column, or of every second of its values.
 
-    column: several are joined by `+`; then their values together are one.
+    column: several are combined by `+`; then their values together are one.
     """
 
     column: str
@@ -146,7 +146,7 @@ def _order(value: object) -> tuple[float, str]:
     return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
-# Of the rows a calibration is made on, so many folds tell how wrong it is on rows it has not seen.
+# Of the rows a calibration is made on, so many folds show how wrong it is on rows it has not seen.
 _NUM_INNER_FOLDS = 5
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -154,7 +154,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutTimes:
-    """Seconds, their bounds, and memory of every row, NaN where a row was not asked about; shape
+    """Seconds, their bounds, and memory of every row, NaN where a row was not to be predicted; shape
     (n_rows,).
     """
 
@@ -174,9 +174,9 @@ def held_out(
     fitted: Indices,
     progress: Progress | None,
 ) -> HeldOutTimes:
-    """What a task foretells of some rows, each fold by models fitted to the other folds and to `fitted`.
+    """The predictions of some rows by a task, each fold by models fitted to the other folds and to `fitted`.
 
-    aims: the rows asked about. folds: of every aim; where all are one, models are fitted to `fitted` alone.
+    aims: the rows to predict. folds: of every aim; where all are one, models are fitted to `fitted` alone.
     fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
     `fitted` when held out in folds of their own.
     """
@@ -195,7 +195,7 @@ def held_out(
     for name, some in members.items():
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
-    # Where parameters matter that the fitted rows do not tell, their errors say too little.
+    # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
     further = prior_half_width(found.further_log_sd, level=LEVEL)
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
     by_beliefs = np.isfinite(prior_log_sd)
@@ -211,7 +211,7 @@ def held_out(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CrossValidated:
-    """What was foretold of every row by models that had not seen it, NaN where nothing was."""
+    """Predictions of every row by models that were not fitted to it, NaN where nothing was."""
 
     seconds: Seconds
     prior_log_sd: Seconds
@@ -230,19 +230,19 @@ def _cross_validated(
     bases: list[Basis | None] = [None] * num_rows
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
-            progress(f"holding out {name}" if name else "foretelling", done, len(folds))
+            progress(f"holding out {name}" if name else "predicting", done, len(folds))
         others = [rest for other, rest in folds.items() if other != name]
-        told = task.foretell(np.concatenate([fitted, *others]).astype(np.intp))
-        seconds[members] = told.seconds[members]
-        if told.prior_log_sd is not None:
-            prior_log_sd[members] = told.prior_log_sd[members]
-        if told.further_log_sd is not None:
-            further[members] = told.further_log_sd[members]
-        if told.bases is not None:
+        found = task.predict(np.concatenate([fitted, *others]).astype(np.intp))
+        seconds[members] = found.seconds[members]
+        if found.prior_log_sd is not None:
+            prior_log_sd[members] = found.prior_log_sd[members]
+        if found.further_log_sd is not None:
+            further[members] = found.further_log_sd[members]
+        if found.bases is not None:
             for at in members:
-                bases[at] = told.bases[at]
-        if told.memory_bytes is not None:
-            memory_bytes[members] = told.memory_bytes[members]
+                bases[at] = found.bases[at]
+        if found.memory_bytes is not None:
+            memory_bytes[members] = found.memory_bytes[members]
     return _CrossValidated(
         seconds=seconds,
         prior_log_sd=prior_log_sd,

@@ -38,7 +38,7 @@ from equipoise.spec.strategy import DTYPE_OF
 from equipoise.spec.workload import Workload
 
 # What rows of one set-up agree in, whatever the number of accelerators and however the batch grows with it.
-_ALIKE = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
+_SET_UP_CELLS = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
 _OTHER_AXES = ("tp", "pp", "cp", "ep")
 _ACCUMULATION = re.compile(r"(?:grad\w*[-_ ])?acc(?:um\w*)?(?:[-_ ]steps)?\s*[=:][^;+]*")
 # `8 x` of `8 x A100`: the same accelerators all the same.
@@ -70,7 +70,7 @@ def is_data_parallel(row: PublishedRow) -> bool:
 
 
 def words_of(row: PublishedRow) -> StrategyWords | None:
-    """What a row's words say of its strategy; None where they mean nothing."""
+    """What a row's words mean for its strategy; None where they mean nothing."""
     try:
         return strategy_words(
             *(row.cells.get(name, "").strip() for name in ("parallel_config", "precision", "recompute"))
@@ -89,10 +89,10 @@ def batch_of(row: PublishedRow) -> Batch:
     precision = row.cells.get("precision", "")
     micro_text = row.cells.get("micro_batch", "").strip()
     words = words_of(row)
-    said = words.num_accumulated if words else None
+    stated = words.num_accumulated if words else None
     return Batch(
         microbatch=count_in(micro_text, precision) or None if micro_text else None,
-        num_accumulated=count_in(said, precision) or None if said else None,
+        num_accumulated=count_in(stated, precision) or None if stated else None,
     )
 
 
@@ -109,16 +109,16 @@ def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
     Those with the same micro-batch are preferred; else it shrank, and the batch stayed. Tables list
     repetitions of a set-up in one order at every size: the second of two is the second's partner.
     """
-    alike: dict[Hashable, list[int]] = defaultdict(list)
+    set_ups: dict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        alike[_set_up(row)].append(index)
+        set_ups[_set_up(row)].append(index)
     found: dict[int, Partner] = {}
-    for members in alike.values():
+    for members in set_ups.values():
         tables = _tables(rows, members)
         for with_same_batch in (True, False):
-            for places in (tables, [members]):
+            for candidates in (tables, [members]):
                 given = {at for index in members if index in found for at in found[index].rows}
-                for table in places:
+                for table in candidates:
                     for index, partner in _partners_within(rows, table, with_same_batch).items():
                         if index not in given:
                             found.setdefault(index, partner)
@@ -127,7 +127,7 @@ def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
 
 def _set_up(row: PublishedRow) -> Hashable:
     config = " ".join(_ACCUMULATION.sub("", row.cells.get("parallel_config", "").lower()).split())
-    cells = tuple(row.cells.get(name, "").strip() for name in _ALIKE)
+    cells = tuple(row.cells.get(name, "").strip() for name in _SET_UP_CELLS)
     hardware = " ".join(_MULTIPLE.sub("", row.hardware).split())
     return (row.file, row.workload, hardware, row.unit, config.strip(" ;+"), cells)
 
@@ -153,13 +153,13 @@ def _partners_within(
 ) -> dict[int, Partner]:
     """The rows of a table, each with those on the fewest accelerators, of its own micro-batch or of any."""
     fewest = min(rows[at].num_accelerators for at in table)
-    alike: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    by_size: dict[tuple[int, int | None], list[int]] = defaultdict(list)
     for at in table:
-        alike[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
+        by_size[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
     everyone = [at for at in table if rows[at].num_accelerators == fewest]
     found: dict[int, Partner] = {}
-    for (size, batch), again in alike.items():
-        first = alike.get((fewest, batch), [] if with_same_batch else everyone)
+    for (size, batch), again in by_size.items():
+        first = by_size.get((fewest, batch), [] if with_same_batch else everyone)
         if size == fewest or not first:
             continue
         if len(first) == len(again):
@@ -191,7 +191,7 @@ class Pairs:
     """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
 
     rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what
-    it took there. alike_s: seconds of a row if it took the same. workloads: names, one a model.
+    it took there. unslowed_s: seconds of a row if it took the same. workloads: names, one a model.
     """
 
     rows: Indices
@@ -200,11 +200,11 @@ class Pairs:
     microbatch_ratio: NDArray[np.float64]
     num_accumulated: NDArray[np.float64]
     slowdowns: NDArray[np.float64]
-    alike_s: Seconds
+    unslowed_s: Seconds
     workloads: NDArray[np.str_]
 
     def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
-        """What the law says of every pair."""
+        """The slowdown of every pair by the law."""
         return scaled_up(
             self.measured,
             self.num_accelerators,
@@ -255,21 +255,21 @@ def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
     size = np.array([row.num_accelerators for row in here], dtype=float)
     ratio = np.array([_microbatch_ratio(*pair) for pair in zip(here, first, strict=True)])
     measured_s = np.array([row.seconds or np.nan for row in here])
-    alike_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
+    unslowed_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
     return Pairs(
         rows=np.array(list(found), dtype=np.intp),
         measured=_measured(here, first, each_rate),
         num_accelerators=size,
         microbatch_ratio=ratio,
         num_accumulated=np.array([_accumulated(row) for row in here]),
-        slowdowns=measured_s / alike_s,
-        alike_s=alike_s,
+        slowdowns=measured_s / unslowed_s,
+        unslowed_s=unslowed_s,
         workloads=np.array([known.slug if (known := _known(row)) else row.workload for row in here]),
     )
 
 
 def _claims(rows: Sequence[PublishedRow]) -> list[bool]:
-    """Rows of data parallelism that are foretold from others, and those others.
+    """Rows of data parallelism that are predicted from others, and those others.
 
     Not steps of transformers in times and tokens: those are what the model of steps is held against.
     """
@@ -295,12 +295,12 @@ def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
     given = frozenset(at for partner in found if partner is not None for at in partner.rows)
     pairs = scale_up_pairs(rows)
 
-    def foretell(fitted: Indices) -> PredictedRows:
+    def predict(fitted: Indices) -> PredictedRows:
         seconds = np.full(len(rows), np.nan)
         if pairs is None:
             return PredictedRows(seconds=seconds)
         chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
-        seconds[pairs.rows] = pairs.alike_s * pairs.slowdown(pairs.fitted(chosen))
+        seconds[pairs.rows] = pairs.unslowed_s * pairs.slowdown(pairs.fitted(chosen))
         if len(chosen):
             return PredictedRows(seconds=seconds)
         spread = np.full(len(rows), np.nan)
@@ -311,11 +311,11 @@ def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
         None if at in given else _refusal(row, partner)
         for at, (row, partner) in enumerate(zip(rows, found, strict=True))
     )
-    return PredictionTask(reasons=reasons, foretell=foretell, given=given)
+    return PredictionTask(reasons=reasons, predict=predict, given=given)
 
 
 def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
-    """Why a row cannot be foretold from another; None where it can."""
+    """Why a row cannot be predicted from another; None where it can."""
     if partner is None:
         return "no row of the same set-up on fewer accelerators"
     try:
@@ -328,7 +328,7 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
 def _measured(
     here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
 ) -> MeasuredSteps:
-    """First rows as arrays; the machines are those of the rows that are foretold from them."""
+    """First rows as arrays; the machines are those of the rows that are predicted from them."""
     rates = machines.stacked([machine_of(row) for row in here])
     return MeasuredSteps(
         microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
@@ -379,7 +379,7 @@ def _gradient_bytes(row: PublishedRow) -> float:
 
 
 def _is_decoded(row: PublishedRow) -> bool:
-    """Whether a host decodes what the row counts: the workload's samples are images, or its unit says so."""
+    """Whether a host decodes what the row counts: samples that are images, by the workload or the unit."""
     known = _known(row)
     return known.sample == "image" if known else _IMAGES.search(row.unit) is not None
 

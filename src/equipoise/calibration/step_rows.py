@@ -96,7 +96,7 @@ def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
 
 
 def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
-    """Rows as arrays; each has to be expressed: `refusal` says None of it.
+    """Rows as arrays; each has to be expressed: its `refusal` is None.
 
     rows: at least one.
     """
@@ -161,8 +161,8 @@ def _calibrated(
 ) -> Calibration:
     """The calibration on rows of every parameter that any of them is sensitive to.
 
-    Assumes that what collectives say of links is not bettered by steps, which tell it from other causes
-    badly.
+    Assumes that steps add nothing to what collectives show of links: they hardly separate it from other
+    causes.
     """
     mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
     return calibrate(
@@ -193,24 +193,24 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
 def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> PredictionTask:
     """Rows for the performance model. basis_of: what a row rests on where nothing is fitted."""
     reasons = tuple(refusal(row) for row in rows)
-    told = [index for index, reason in enumerate(reasons) if reason is None]
-    if not told:
+    expressed = [index for index, reason in enumerate(reasons) if reason is None]
+    if not expressed:
         return PredictionTask(
-            reasons=reasons, foretell=lambda _: PredictedRows(seconds=np.full(len(rows), np.nan))
+            reasons=reasons, predict=lambda _: PredictedRows(seconds=np.full(len(rows), np.nan))
         )
-    place = {index: at for at, index in enumerate(told)}
-    arrays = step_rows([rows[index] for index in told])
-    measured_s = np.array([rows[index].seconds for index in told], dtype=float)
-    clusters = np.array([rows[index].cluster for index in told], dtype=np.intp)
+    place = {index: at for at, index in enumerate(expressed)}
+    arrays = step_rows([rows[index] for index in expressed])
+    measured_s = np.array([rows[index].seconds for index in expressed], dtype=float)
+    clusters = np.array([rows[index].cluster for index in expressed], dtype=np.intp)
 
-    def foretell(fitted: Indices) -> PredictedRows:
+    def predict(fitted: Indices) -> PredictedRows:
         chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
         seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
-        held[told] = arrays.memory_bytes(Parameters())
+        held[expressed] = arrays.memory_bytes(Parameters())
         if not len(chosen):
-            bases = [basis_of(rows[index]) for index in told]
-            seconds[told], spread[told] = _by_bases(arrays, bases)
-            by_row = dict(zip(told, bases, strict=True))
+            bases = [basis_of(rows[index]) for index in expressed]
+            seconds[expressed], spread[expressed] = _by_bases(arrays, bases)
+            by_row = dict(zip(expressed, bases, strict=True))
             return PredictedRows(
                 seconds=seconds,
                 prior_log_sd=spread,
@@ -218,20 +218,20 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
                 bases=tuple(by_row.get(index) for index in range(len(rows))),
             )
         seen = arrays.taken(chosen)
-        files = [rows[index].file for index in told]
+        files = [rows[index].file for index in expressed]
         campaigns = _campaigns([files[at] for at in chosen])
         found = _calibrated(seen, measured_s[chosen], clusters[chosen], campaigns)
         home = {files[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
         mine = np.array([home.get(name, -1) for name in files])
-        foretold = arrays.step_s(found.parameters).copy()
+        by_row_s = arrays.step_s(found.parameters).copy()
         for campaign, parameters in enumerate(found.by_campaign):
-            foretold[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
-        seconds[told] = foretold
+            by_row_s[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
+        seconds[expressed] = by_row_s
         further = np.full(len(rows), np.nan)
-        further[told] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
+        further[expressed] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
         return PredictedRows(seconds=seconds, further_log_sd=further, memory_bytes=held)
 
-    return PredictionTask(reasons=reasons, foretell=foretell)
+    return PredictionTask(reasons=reasons, predict=predict)
 
 
 def _prior_log_sd(arrays: StepRows) -> Seconds:
@@ -259,13 +259,14 @@ def _further_log_sd(
     """
     slopes = np.stack([_slope(arrays, prior.name, found.parameters) for prior in PRIORS], axis=1)
     moved = np.array([prior.name in found.moved for prior in PRIORS])
-    own = np.array([prior.local for prior in PRIORS])
+    is_local = np.array([prior.local for prior in PRIORS])
     log_sd = np.array([prior.log_sd for prior in PRIORS])
     seen = slopes[fitted] * moved * np.sqrt(cluster_weights(clusters[fitted]))[:, None] / STRAY_LOG_SD
     covariance = np.linalg.inv(seen.T @ seen + np.diag(log_sd**-2.0))
     variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
-    shared = slopes * ~own
-    away = np.einsum("ij,jk,ik->i", shared, covariance, shared) + ((slopes * own * log_sd) ** 2).sum(axis=1)
+    shared = slopes * ~is_local
+    local_variance = ((slopes * is_local * log_sd) ** 2).sum(axis=1)
+    away = np.einsum("ij,jk,ik->i", shared, covariance, shared) + local_variance
     variance = np.where(is_elsewhere, away, variance)
     return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
 

@@ -40,7 +40,7 @@ class TimedCollectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicableRun:
-    """A run that speaks of a cluster, and how its ranks sit on the cluster's nodes."""
+    """A run that applies to a cluster, and how its ranks sit on the cluster's nodes."""
 
     run: Run
     group: Group
@@ -48,7 +48,7 @@ class ApplicableRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicableRuns:
-    """The runs that speak of a cluster; notes: what does not and why, and what contradicts it."""
+    """The runs that apply to a cluster; notes: what does not and why, and what contradicts it."""
 
     used: tuple[ApplicableRun, ...]
     notes: tuple[str, ...]
@@ -76,7 +76,7 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None)
 
 
 def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None:
-    """Raise UsageError where several accelerators are asked about and a file does not say of which it is."""
+    """Raise UsageError for several accelerators where a file does not name the one it is of."""
     kinds = set(accelerators)
     unnamed = next((run for run in given.runs if not names_accelerator(run, given.catalogue)), None)
     if unnamed is not None and len(kinds) > 1:
@@ -87,7 +87,7 @@ def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None
 
 
 def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
-    """The runs that speak of a cluster. A file that names no accelerator is taken to be of this one."""
+    """The runs that apply to a cluster. A file that names no accelerator is taken to be of this one."""
     runs = given.runs
     used: list[ApplicableRun] = []
     notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
@@ -96,8 +96,8 @@ def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
         if reason is not None:
             notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
             continue
-        for told in _remarks(run, nodes, given.catalogue):
-            notes["", told].append(run.file)
+        for remark in _remarks(run, nodes, given.catalogue):
+            notes["", remark].append(run.file)
         used.append(ApplicableRun(run=run, group=_group(run, nodes)))
     return ApplicableRuns(
         used=tuple(used),
@@ -109,12 +109,12 @@ def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
 
 
 def names_accelerator(run: Run, catalogue: Catalogue) -> bool:
-    """Whether a run says which accelerator it was timed on, by a name that is known."""
+    """Whether a run names the accelerator it was timed on, by a name that is known."""
     return run.device is not None and _chip(run.device, catalogue) is not None
 
 
 def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
-    """Why a run says nothing of an accelerator; None where it does."""
+    """Why a run does not apply to an accelerator; None where it does."""
     if run.operation not in OPERATIONS:
         return f"{run.operation} is no operation of the model"
     if run.num_copies > 1:
@@ -147,24 +147,24 @@ def is_like(one: Accelerator, other: Accelerator) -> bool:
 
 def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     """What a reader must know of a run that is used, as goes on behind its file's name."""
-    told = []
+    remarks = []
     title = nodes.accelerator.title
     if run.device is None:
-        told.append(f" names no accelerator: taken for {title}.")
+        remarks.append(f" names no accelerator: taken for {title}.")
     elif not names_accelerator(run, catalogue):
-        told.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
+        remarks.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
     size, ranks = nodes.node_size, run.num_ranks
     if run.num_nodes is None and ranks > size:
-        told.append(
+        remarks.append(
             f" does not say on how many hosts its {format_count(ranks)} ranks are: taken for "
             f"{format_count(size)} to a host."
         )
     if run.num_nodes == 1 and ranks > size:
-        told.append(
+        remarks.append(
             f" has {format_count(ranks)} ranks on one host, the cluster asked about "
             f"{format_count(size)} to a node: its figures are taken for links inside a node."
         )
-    return told
+    return remarks
 
 
 def _group(run: Run, nodes: Cluster) -> Group:
@@ -186,7 +186,7 @@ def _named(files: Sequence[str]) -> str:
 
 Numbers: TypeAlias = NDArray[np.float64]
 
-# More sizes say nothing more; beyond, they are thinned evenly.
+# More sizes add nothing; beyond, they are thinned evenly.
 MOST_SIZES = 200
 # Around a ring or along trees: of these the law knows the steps of short messages too.
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -210,7 +210,7 @@ class TimedOperation:
         return float(self.group.num_nodes) <= 1
 
     def points(self) -> Timings | None:
-        """What the law is fitted to, as one row of points; None where the law says nothing of them."""
+        """What the law is fitted to, as one row of points; None where the law does not apply to them."""
         kept = (self.operation in RINGS) | (self.payload_bytes >= LARGE_BYTES)
         if not kept.any():
             return None
@@ -224,11 +224,11 @@ class TimedOperation:
         )
 
 
-def pooled(heard: ApplicableRuns) -> tuple[TimedOperation, ...]:
+def pooled(runs: ApplicableRuns) -> tuple[TimedOperation, ...]:
     """Runs of one operation over one group together, in order: files may come in any."""
     together: dict[tuple[str, float, float], list[Run]] = {}
     groups: dict[tuple[str, float, float], Group] = {}
-    for each in heard.used:
+    for each in runs.used:
         key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
         together.setdefault(key, []).append(each.run)
         groups[key] = each.group
@@ -246,17 +246,17 @@ def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> TimedOperati
     sizes = np.unique(payload)
     if sizes.size > MOST_SIZES:
         sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
-    alike = [payload == size for size in sizes]
-    medians = np.array([np.median(seconds[each]) for each in alike])
+    at_size = [payload == size for size in sizes]
+    medians = np.array([np.median(seconds[each]) for each in at_size])
     left = np.concatenate(
-        [np.log(seconds[each] / middle) for each, middle in zip(alike, medians, strict=True)]
+        [np.log(seconds[each] / middle) for each, middle in zip(at_size, medians, strict=True)]
     )
     return TimedOperation(
         operation=operation,
         group=group,
         payload_bytes=sizes,
         seconds=medians,
-        log_error=np.array([np.median(resolution[each]) for each in alike]),
+        log_error=np.array([np.median(resolution[each]) for each in at_size]),
         spread=float(np.hypot(NOISE_LOG_SD, np.sqrt(np.mean(left**2)))),
         runs=tuple(runs),
     )

@@ -1,4 +1,4 @@
-"""A user's own timed collectives as the links of a plan: they take the place of the catalogue's figures."""
+"""A user's timed collectives as the links of a plan: they take the place of the catalogue's figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,12 +38,12 @@ OTHER_LOG_SD = 0.1
 _LINK_TABLES_SEED = 4
 # How long messages of each of SIZES are: 0 where they are all latency, 1 where all wire.
 _LONG = np.clip(np.log(SIZES / SMALL_BYTES) / np.log(LARGE_BYTES / SMALL_BYTES), 0.0, 1.0)
-# Operations that send alike, the likest first.
+# Operations with similar traffic, the most similar first.
 FAMILIES = (("all_gather", "reduce_scatter"), RINGS, ("all_to_all", "send"))
 
 
 def timed_like(timed: Sequence[TimedOperation], operation: str) -> list[TimedOperation]:
-    """What was timed of an operation; else of those that send as it does."""
+    """What was timed of an operation; else of those with similar traffic."""
     for names in ((operation,), *(family for family in FAMILIES if operation in family)):
         found = [each for each in timed if each.operation in names]
         if found:
@@ -54,8 +54,8 @@ def timed_like(timed: Sequence[TimedOperation], operation: str) -> list[TimedOpe
 def centre_tables(
     timed: Sequence[TimedOperation], wires: Wires, centre: CollectiveParameters
 ) -> dict[str, Correction]:
-    """What the law leaves of what was timed; of other operations, what it leaves of those that send alike,
-    where messages are long: what short ones take beside their steps, each operation does in its own way.
+    """What the law leaves of what was timed; of other operations, what it leaves of those with similar
+    traffic, where messages are long: what short ones take above their steps differs by operation.
     """
     found = {}
     for operation in OPERATIONS:
@@ -75,16 +75,18 @@ def drawn_tables(
 
     drawn: numbers of shape (n_draws, 1). What was timed is as sure as its repetitions, whatever the law.
     """
-    own, other, octave = np.random.default_rng(_LINK_TABLES_SEED).standard_normal((3, num_draws, 1))
+    repeated, other, octave = np.random.default_rng(_LINK_TABLES_SEED).standard_normal((3, num_draws, 1))
     far = OCTAVE_LOG_SD * octave[:, 0]
     found = {}
     for operation in OPERATIONS:
         mine = timed_like(timed, operation)
-        has_own = bool(mine) and mine[0].operation == operation
-        share = 1.0 if has_own else _LONG
-        unlike = 0.0 if has_own else OTHER_LOG_SD * other
+        is_timed = bool(mine) and mine[0].operation == operation
+        share = 1.0 if is_timed else _LONG
+        unlike = 0.0 if is_timed else OTHER_LOG_SD * other
         if mine:
-            factors = [share * log_factor(each, wires, drawn) + own * each.spread + unlike for each in mine]
+            factors = [
+                share * log_factor(each, wires, drawn) + repeated * each.spread + unlike for each in mine
+            ]
         else:
             mine = list(timed)
             factors = [np.broadcast_to(unlike, (num_draws, len(SIZES)))] * len(mine)
@@ -112,7 +114,7 @@ def log_factor(timed: TimedOperation, wires: Wires, parameters: CollectiveParame
     """Log(measured / modelled) at SIZES: (n_sizes,), or (n_draws, n_sizes) for parameters of so many draws.
 
     Beyond the sizes timed the first and last factor hold where the messages there are all latency, or all
-    wire; else they fade, as what one says of the other is little.
+    wire; else they fade, as sizes far apart have little in common.
     """
     timer, sizes = OPERATIONS[timed.operation], timed.payload_bytes
     at_ends = np.log(timed.seconds[[0, -1]] / timer(sizes[[0, -1]], timed.group, wires, parameters))
@@ -132,9 +134,9 @@ _USER_LINKS_SEED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFigure:
-    """One operation over one group as it was timed, and what the model said of it before.
+    """One operation over one group as it was timed, and as the model had it before.
 
-    num_ranks, num_nodes: as the nodes asked about hold them. from_bytes, to_bytes: sizes timed. latency_s: of
+    num_ranks, num_nodes: as the nodes in question hold them. from_bytes, to_bytes: sizes timed. latency_s: of
     a message of from_bytes; None where even that is long. bus_byte_per_s: of one of to_bytes, as nccl-tests
     counts; None where even that is short. usual_latency_s, usual_bus_byte_per_s: by the catalogue's links.
     spread: how far repetitions differ, the standard deviation of the logarithm.
@@ -197,14 +199,14 @@ def user_links(
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
 ) -> UserLinks:
-    """What timed collectives say of a cluster's links; without figures where none of them speaks of it.
+    """A cluster's links by timed collectives; without figures where none of these applies to it.
 
     start, draws: what is believed of them before, from a calibration.
     Assumes that other groups of a cluster follow the law of the model with OCTAVE_LOG_SD an octave.
     Source: `fitted` for the law; between sizes timed straight lines of time over size (Hockney 1994).
     """
-    heard = applicable_runs(given, cluster)
-    timed = pooled(heard)
+    runs = applicable_runs(given, cluster)
+    timed = pooled(runs)
     if not timed:
         return UserLinks(
             parameters=start,
@@ -214,9 +216,9 @@ def user_links(
             by_law=(),
             inside=False,
             between=False,
-            notes=heard.notes,
+            notes=runs.notes,
         )
-    wires = machine(replace(cluster, num_accelerators=max(each.run.num_ranks for each in heard.used))).wires
+    wires = machine(replace(cluster, num_accelerators=max(each.run.num_ranks for each in runs.used))).wires
     plain = replace(start, measured=None)
     found = fitted(
         tuple(points for each in timed if (points := each.points()) is not None),
@@ -240,25 +242,26 @@ def user_links(
         by_law=tuple(name for name in OPERATIONS if name not in {each.operation for each in timed}),
         inside=any(each.is_inside for each in timed),
         between=any(not each.is_inside for each in timed),
-        notes=heard.notes,
+        notes=runs.notes,
     )
 
 
 def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[CollectiveParameters]:
     """The draws, with what was fitted drawn anew."""
-    values, vectors = np.linalg.eigh(found.log_covariance)  # of which some may be all but zero
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    variances, vectors = np.linalg.eigh(found.log_covariance)  # of which some may be all but zero
+    root = vectors * np.sqrt(np.maximum(variances, 0.0))
     deviates = np.random.default_rng(_USER_LINKS_SEED).standard_normal((len(draws), len(found.names)))
     logs = found.log_values + deviates @ root.T
     limits = {each.name: math.inf if each.name in _RATES else each.largest for each in COLLECTIVE_PRIORS}
     most = [limits[name] for name in found.names]
     return [
-        replace(each, measured=None, **dict(zip(found.names, own, strict=True)))
-        for each, own in zip(draws, np.minimum(np.exp(logs), most).tolist(), strict=True)
+        replace(each, measured=None, **dict(zip(found.names, values, strict=True)))
+        for each, values in zip(draws, np.minimum(np.exp(logs), most).tolist(), strict=True)
     ]
 
 
-# Parameters that the rate of the links scales: fractions of the rate stated, and what is told in trips on it.
+# Parameters that the rate of the links scales: fractions of the rate stated, and what is stated in trips on
+# it.
 _RATES: Mapping[str, tuple[bool, float]] = {
     "intra_fraction": (True, 1.0),
     "switch_fraction": (True, 1.0),
@@ -266,10 +269,10 @@ _RATES: Mapping[str, tuple[bool, float]] = {
     "inter_fraction": (False, 1.0),
 }
 # What belongs to the links inside nodes alone, and to those between them alone: the rest is fitted only where
-# both were timed, so that what one says does not change the other.
+# both were timed, so that one does not change the other.
 _OF_INSIDE = ("intra_latency_scale", "intra_fraction", "switch_fraction", "local_share")
 _OF_BETWEEN = ("inter_latency_scale", "inter_fraction")
-# Which links' steps they scale: of these only short messages tell.
+# Which links' steps they scale: only short messages determine these.
 _LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
 
 

@@ -198,7 +198,7 @@ def search_methods(
     """The fastest of the space that was found in so many runs on several ranks.
 
     measure: runs cells, or remembers what they gave. costs: of messages, by number of ranks.
-    Foretells every candidate, measures the most promising, learns from each how wrong it was, and stops when
+    Predicts every candidate, measures the most promising, learns from each how wrong it was, and stops when
     no other can be faster by its predicted interval; then repeats the best few, plain ddp and one device.
     Raises EvidenceError where not even one device could be measured.
     """
@@ -285,7 +285,7 @@ def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[
     """Samples per second predicted, corrected by what was learned of the method, and the most they may be."""
     if of.predicted_step is None:
         return float("inf"), float("inf")
-    alike = [
+    similar = [
         each.error_log
         for each in known.values()
         if each.error_log is not None
@@ -293,8 +293,8 @@ def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[
         and each.cell.num_ranks == of.cell.num_ranks
     ]
     step = of.predicted_step
-    half = _SEEN_HALF_LOG if alike else log(step.step_s.value / step.step_s.low)
-    expected = step.samples_per_s * exp(median(alike) if alike else 0.0)
+    half = _SEEN_HALF_LOG if similar else log(step.step_s.value / step.step_s.low)
+    expected = step.samples_per_s * exp(median(similar) if similar else 0.0)
     return expected, expected * exp(half)
 
 
@@ -385,8 +385,8 @@ def tuned(
     sizes = [size for size in space.sizes if size > 1]
     if not sizes:
         raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
-    asked = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
-    trials.begin({**asked, "launcher": trials.launch_with.name}, resume=resume)
+    settings = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
+    trials.begin({**settings, "launcher": trials.launch_with.name}, resume=resume)
     gradient_bytes = one_device(trials.measured(alone_cells(space))).gradient_bytes
     costs = {}
     for size in sizes:

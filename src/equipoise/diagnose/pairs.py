@@ -69,7 +69,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subjects:
-    """Models whose steps are asked for: loads along the first axis, what each holds, and their precisions."""
+    """Models whose steps are predicted: loads along the first axis, what each holds, and their precisions."""
 
     load: Load
     holds: ExchangedTensors
@@ -105,7 +105,7 @@ class Cases:
 def cases(
     pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int], *, with_autocast: bool = False
 ) -> Cases:
-    """All cases, as torch trains unless told otherwise: eager, in fp32, batches shared between two.
+    """All cases, as torch trains by default: eager, in fp32, batches shared between two.
 
     batches: samples of a step over both; odd ones are made even for two. with_autocast: products in bf16
     where the accelerator has it, else fp16; weights and gradients stay in fp32.

@@ -71,7 +71,7 @@ def tp_layer_s(
 
     overlapped_s: of all else in the layer, with which sums overlap under tp_overlap.
     Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism
-    each is a reduce-scatter and an all-gather. Those on the way back run beside products for the weights'
+    each is a reduce-scatter and an all-gather. Those on the way back overlap with products for the weights'
     gradients, as far as the software does so; the others only with tp_overlap.
     Source: Shoeybi et al. 2019; Korthikanti et al. 2022, table 4 (nothing of them shows on the way back).
     """

@@ -98,7 +98,7 @@ def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
 class Layouts:
     """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
 
-    Arrays of shape (n_layouts,). space: which of the spaces asked for, by its position. axes: a number for
+    Arrays of shape (n_layouts,). space: which of the spaces given, by its position. axes: a number for
     the axes' sizes; layouts with the same number differ in their batches only.
     """
 
@@ -243,7 +243,7 @@ def _blocks(
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
     if not experts:
-        faults[f"ep asked for is not among {_short(shares)}, which divide the experts"] += 1
+        faults[f"the chosen ep is not among {_short(shares)}, which divide the experts"] += 1
     batches = cache(partial(_batches, space))
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp))
     number, axes = first
@@ -296,7 +296,7 @@ def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[str, int], ...
         if "microbatch_samples" in space.choices:
             sizes = tuple(each for each in sizes if space.allows("microbatch_samples", each))
         if not sizes:
-            wrong["microbatch asked for does not divide the samples of a data rank"] += 1
+            wrong["the chosen microbatch does not divide the samples of a data rank"] += 1
         pairs += [(batch, size) for size in sizes]
     return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
 
@@ -329,7 +329,7 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
                     yield dp, tp, pp, cp
     if not any_allowed:
         names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
-        faults[f"{', '.join(names)} asked for cannot make dp x tp x pp x cp = {total:,}"] += 1
+        faults[f"{', '.join(names)} as chosen cannot make dp x tp x pp x cp = {total:,}"] += 1
 
 
 def _short(numbers: Sequence[int]) -> str:

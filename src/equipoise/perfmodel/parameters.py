@@ -20,7 +20,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 STEPS = 8
 _MOST_OCTAVES = 40
 SIZES = 2.0 ** (np.arange(_MOST_OCTAVES * STEPS + 1) / STEPS)
-# What was measured says something of sizes and groups up to about four times as large, or small: results
+# What was measured holds for sizes and groups up to about four times as large, or small: results
 # hardly change from 1 to 3 octaves (docs/experiments/0005-collectives.md).
 OCTAVES = 2.0
 # Groups nearer than the first are no more certain, and groups farther away than the second no less: errors of
@@ -35,7 +35,7 @@ class Prior:
 
     name: the field it belongs to. largest: what it cannot exceed, inf where nothing forbids it.
     local: it belongs to how one campaign was run (its software, its settings), not to machines: a fitted
-    value says nothing about other campaigns.
+    value is of no use for other campaigns.
     """
 
     name: str
@@ -96,9 +96,11 @@ class Correction:
         below = np.minimum(position.astype(np.intp), len(SIZES) - 2)
         share = position - below
         nearest, weight, found = np.full((), np.inf), np.zeros(()), np.zeros(())
-        for number, (own_inside, own_nodes) in enumerate(zip(self.log_inside, self.log_nodes, strict=True)):
-            same_links = np.equal(np.greater(nodes, 0), own_nodes > 0)
-            far = np.where(same_links, np.hypot(inside - own_inside, nodes - own_nodes), np.inf)
+        for number, (known_inside, known_nodes) in enumerate(
+            zip(self.log_inside, self.log_nodes, strict=True)
+        ):
+            same_links = np.equal(np.greater(nodes, 0), known_nodes > 0)
+            far = np.where(same_links, np.hypot(inside - known_inside, nodes - known_nodes), np.inf)
             near = 1.0 / (far + _NEAR)
             table = self.log_factor[..., number, :]
             lower, upper = np.take(table, below, axis=-1), np.take(table, below + 1, axis=-1)
@@ -223,13 +225,13 @@ class Parameters:
         0.88,
         0.05,
         "of the rate of the best matrix product, what a layer's products reach when large",
-        "large cuBLAS products beside MAMF tables: A100 230-250 of 271 TFLOP/s",
+        "large cuBLAS products in MAMF tables: A100 230-250 of 271 TFLOP/s",
         1.0,
     )
     product_ramp_s: float = prior_field(
         5e-6,
         0.4,
-        "time a matrix product takes beside its FLOP: its start and its tail",
+        "time a matrix product takes besides its FLOP: its start and its tail",
         "cuBLAS traces",
     )
     product_traffic: float = prior_field(
@@ -294,7 +296,7 @@ class Parameters:
         0.4,
         "likewise with scales a row",
         "H100 and H200 over bf16: torchao's training page 1.10 (8B), torchtitan 7a04053 1.11 (8B), PyTorch "
-        "with Crusoe 2025 1.34 to 1.43: 0.65 to 0.8; beside tensor parallelism less: docs/experiments/0025",
+        "with Crusoe 2025 1.34 to 1.43: 0.65 to 0.8; with tensor parallelism less: docs/experiments/0025",
         local=True,
     )
     mxfp8_fraction: float = prior_field(
@@ -364,7 +366,7 @@ class Parameters:
         "extreme values",
     )
     tp_overlap: float = prior_field(
-        0.5, 0.5, "share of tp traffic left exposed when it runs beside products", "async TP"
+        0.5, 0.5, "share of tp traffic left exposed when it overlaps with products", "async TP"
     )
     tp_exposed: float = prior_field(
         0.7,
@@ -377,12 +379,12 @@ class Parameters:
     dp_overlap: float = prior_field(
         0.5,
         0.5,
-        "share of gradient traffic left exposed beside the way back",
+        "share of gradient traffic left exposed by the backward pass",
         "PyTorch DDP 2020 hides most, Megatron-LM of 2021 nothing",
         1.0,
     )
     shard_overlap: float = prior_field(
-        0.15, 0.7, "share of gathered weights left exposed beside a layer", "FSDP 2023"
+        0.15, 0.7, "share of gathered weights left exposed by a layer", "FSDP 2023"
     )
     shard_copy_s: float = prior_field(
         5e-6,
@@ -392,10 +394,10 @@ class Parameters:
         local=True,
     )
     cp_overlap: float = prior_field(
-        0.3, 0.7, "share of key and value traffic left exposed beside attention", "ring attention"
+        0.3, 0.7, "share of key and value traffic left exposed by attention", "ring attention"
     )
     ep_overlap: float = prior_field(
-        0.8, 0.3, "share of expert traffic left exposed beside products", "DeepSeek-V3 2024, DualPipe"
+        0.8, 0.3, "share of expert traffic left exposed by products", "DeepSeek-V3 2024, DualPipe"
     )
     pp_overlap: float = prior_field(
         0.7, 0.5, "share of traffic between stages left exposed", "Narayanan et al. 2021"

@@ -55,7 +55,7 @@ class ScaleUpParameters:
         1.0,
         0.7,
         "what gradients cost a step, over their all-reduce alone",
-        "overlap hides more than half, copies and slower products beside it cost as much (Li et al. 2020)",
+        "overlap hides more than half, copies and slower products cost as much (Li et al. 2020)",
     )
     decode_core_s: float = prior_field(
         1e-3,
@@ -143,11 +143,11 @@ def scaled_up(
     step_s = np.where(np.isnan(measured.microbatch_s), parameters.usual_step_s, measured.microbatch_s)
     before = _added(measured, measured.num_accelerators, parameters, measured.num_accumulated)
     share = (1.0 - before.fixed_s / step_s - before.input) / (1.0 + before.waiting)
-    own_s = step_s * np.maximum(share, _LEAST_OWN_SHARE)
+    alone_s = step_s * np.maximum(share, _LEAST_OWN_SHARE)
     accumulated = measured.num_accumulated if num_accumulated is None else num_accumulated
     after = _added(measured, num_accelerators, parameters, accumulated)
     shrunk = parameters.batch_floor + (1.0 - parameters.batch_floor) * np.asarray(microbatch_ratio)
-    there_s = own_s * shrunk
+    there_s = alone_s * shrunk
     input_s = after.input * step_s * microbatch_ratio
     whole_s = there_s * (1.0 + after.waiting) + after.fixed_s + input_s
     return ScaledUp(

@@ -51,7 +51,7 @@ class SearchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStrategy:
-    """A strategy and its value by each objective asked for, in their order."""
+    """A strategy and its value by each objective, in their order."""
 
     strategy: Strategy
     worth: tuple[float, ...]

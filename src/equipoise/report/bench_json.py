@@ -168,7 +168,7 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "arms": "own" if found.are_own else "odd and even repetitions",
+        "arms": "own" if found.are_arms else "odd and even repetitions",
         "num_compared": found.num_compared,
         "num_different": found.num_different,
         "rate": found.rate.value,
@@ -228,7 +228,7 @@ def _candidate(each: MethodCandidate) -> dict[str, Any]:
             "samples_per_s": step.samples_per_s,
             "step_s": {"value": step.step_s.value, "low": step.step_s.low, "high": step.step_s.high},
             "level": PREDICTED_LEVEL,
-            "own_s": step.own_s,
+            "one_device_s": step.one_device_s,
             "slowed_s": step.slowed_s,
             "waiting_s": step.waiting_s,
             "added_s": step.added_s,

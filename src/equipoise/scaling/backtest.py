@@ -88,7 +88,7 @@ class BacktestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """The record of the pooled law beside the baselines on the same entries, and every held-out entry."""
+    """The records of the pooled law and of the baselines on the same entries, and every held-out entry."""
 
     protocol: Protocol
     given_batch: bool
@@ -171,10 +171,10 @@ def _tasks(
     for _, rows in best.group_by(*GROUP, maintain_order=True):
         if len(rows) < _FEWEST_SIZES[protocol]:
             continue
-        num_own = len(rows) - 1 if protocol == "largest" else 1
-        for target in rows[num_own:].iter_rows(named=True):
+        num_known = len(rows) - 1 if protocol == "largest" else 1
+        for target in rows[num_known:].iter_rows(named=True):
             if target["global_batch_samples"] is not None or not given_batch:
-                yield rows[:num_own], target
+                yield rows[:num_known], target
 
 
 def _predicted(law: pooled.PooledLaw, own: pl.DataFrame, target: Mapping[str, Any]) -> HeldOut:

@@ -108,7 +108,7 @@ class _Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weighted:
-    """Curves weighed: log_weight and log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
+    """Weights of curves: log_weight, log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
 
     log_weight: FloatArray
     log_min: FloatArray
@@ -231,7 +231,7 @@ def fit_convergence(
     bounds = _interval(found.draws[:, 1], _LEVEL)
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
         raise EvidenceError(
-            f"the samples to target at batches of {batch.min():g}-{batch.max():g} scatter too much to tell "
+            f"the samples to target at batches of {batch.min():g}-{batch.max():g} scatter too much to show "
             f"how they grow: B_crit may be anything from {bounds.low:.3g} to {bounds.high:.3g}.",
             missing=_missing(batch),
         )
@@ -243,7 +243,7 @@ def _interval(draws: FloatArray, level: float) -> Interval:
 
 
 def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
-    """Raise when values are impossible, or the batches too alike to show growth."""
+    """Raise when values are impossible, or the batches too close to show growth."""
     for name, values in (("batch_samples", batch), ("samples_to_target", samples)):
         wrong = ~(np.isfinite(values) & (values > 0.0))
         if wrong.any():

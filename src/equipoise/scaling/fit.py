@@ -1,6 +1,6 @@
 """Times at a few sizes in; curves with weights, and predictions with intervals, out.
 
-Several laws are fitted at once and weighed by how well each predicts the points, because far from the data
+Several laws are fitted at once and weighted by how well each predicts the points, because far from the data
 the doubt about the law is larger than the doubt about its parameters. Formulas stand in laws.py, sums over
 them in posterior.py.
 """
@@ -165,12 +165,12 @@ def measured_times(
 
 
 def fit(data: MeasuredTimes, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEASURED_NOISE) -> Fit:
-    """The laws fitted to the points and weighed against each other, every law being as likely before.
+    """The laws fitted to the points and weighted against each other, every law being as likely before.
 
     noise: the scatter to expect: MEASURED_NOISE on one machine, PUBLISHED_NOISE between systems.
 
-    Raises FitError, naming what to measure, when the points cannot tell a law from times that do not depend
-    on size.
+    Raises FitError, naming what to measure, when the points cannot distinguish a law from times that do not
+    depend on size.
     Assumes relative errors; independent runs of an entry (or size), which may stray from the law as a whole.
     Source: Bayesian model averaging, Hoeting et al. 1999, Statistical Science 14, 382.
     """
@@ -203,7 +203,7 @@ def predict(
     of: "law" for the expected time; "run" for one more run (of one more entry), whose noise widens the
     interval.
     Assumes that one of the fitted laws goes on to hold. The intervals were checked up to 4 times beyond the
-    data (docs/experiments/0001-law-intervals.md); `extrapolation` says how far beyond each size lies.
+    data (docs/experiments/0001-law-intervals.md); `extrapolation` is how far beyond each size lies.
     """
     sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
     if not np.all(np.isfinite(sizes) & (sizes >= 1.0)):
@@ -295,7 +295,7 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
 
 
 def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> FitError:
-    """The error for times that may as well not depend on the size, as far as the laws can tell."""
+    """The error for times that may as well not depend on the size, as far as the laws can show."""
     sizes, runs = np.unique(data.num_accelerators, return_counts=True)
     missing = [f"the time at {2.0 * sizes[-1]:g} accelerators or more, so that the sizes span a wider range"]
     if runs.min() < _ENOUGH_REPETITIONS:
@@ -303,7 +303,7 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
         missing.insert(0, f"{_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators")
     ends_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes[[0, -1]]]
     if len(laws) == 1:
-        what = f"follow the law {laws[0].name} no better than none; all laws together may tell more"
+        what = f"follow the law {laws[0].name} no better than none; all laws together may show more"
     elif ends_s[1] > ends_s[0]:
         what = "do not fall: more accelerators only made it slower, if they changed anything"
     else:

@@ -1,4 +1,4 @@
-"""Entries as points of the pooled law: where each lies, what it shares with others, and how alike two are.
+"""Entries as points of the pooled law: where each lies, what it shares with others, and how similar two are.
 
 No fitting.
 """
@@ -46,7 +46,7 @@ class Points:
         """How many points there are."""
         return len(self.size_log2)
 
-    def joined(self, other: "Points") -> "Points":
+    def followed_by(self, other: "Points") -> "Points":
         """These points, then the others."""
         lever = None
         if self.lever_log2 is not None and other.lever_log2 is not None:
@@ -126,8 +126,8 @@ def _ones(a: Points, b: Points) -> Floats:
 
 
 def _recent(a: Points, b: Points) -> Floats:
-    alike: Floats = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
-    return alike
+    recency: Floats = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
+    return recency
 
 
 def _group(a: Points, b: Points) -> Floats:
@@ -152,8 +152,8 @@ def _smooth(a: Points, b: Points) -> Floats:
 
 
 def _rough(a: Points, b: Points) -> Floats:
-    alike: Floats = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
-    return alike
+    recency: Floats = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
+    return recency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _compute(a: Points, b: Points) -> Floats:
 
 
 EXTRAS: tuple[Extra, ...] = (
-    # A fast chip runs out of work at fewer accelerators: alike at equal peak FLOP/s of the whole system.
+    # A fast chip runs out of work at fewer accelerators: similar at equal peak FLOP/s of the whole system.
     Extra(name="compute", covariance=_compute, prior_deviation=0.1),
     Extra(
         name="compute, recent", covariance=lambda a, b: _compute(a, b) * _recent(a, b), prior_deviation=0.05

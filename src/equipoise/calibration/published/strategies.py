@@ -1,4 +1,4 @@
-"""The strategy of a row: axes and batches from their columns, options from words; what is assumed is said."""
+"""The strategy of a row: axes and batches from their columns, options from words; assumptions are noted."""
 
 import re
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
-    """Whether a compiler, or graphs of whole layers, launched the kernels; what says nothing ran as
+    """Whether a compiler, or graphs of whole layers, launched the kernels; what states neither ran as
     written.
     """
     if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
@@ -113,22 +113,22 @@ def _value(text: str, name: str) -> str | None:
 
 
 def _flag(text: str, name: str) -> bool | None:
-    """What a switch says; its bare name switches on."""
-    match = re.search(rf"(?<![a-z0-9])(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<said>[a-z0-9]+))?", text)
+    """The value of a switch; its name alone switches on."""
+    match = re.search(rf"(?<![a-z0-9])(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text)
     if match is None:
         return None
-    return not (match["said"] and re.fullmatch(_NO, match["said"]))
+    return not (match["given"] and re.fullmatch(_NO, match["given"]))
 
 
 def _precision(precision: str, config: str) -> Precision | None:
-    said = precision.lower()
-    for source in (said, config):
+    given = precision.lower()
+    for source in (given, config):
         for words, meaning in _PRECISIONS:
-            # Of a configuration only 8-bit words speak of precision: `full`, `mixed` and `half` may be of
+            # Of a configuration only 8-bit words mean a precision: `full`, `mixed` and `half` may be of
             # other things.
-            if _has(source, words) and (source is said or meaning.startswith(("fp8", "mxfp8", "fp4"))):
+            if _has(source, words) and (source is given or meaning.startswith(("fp8", "mxfp8", "fp4"))):
                 return meaning
-        if source is said and said:
+        if source is given and given:
             raise DataError(
                 f"column precision: {echo(precision)} is not known; expected e.g. bf16, fp16, fp8 or TF32"
             )
@@ -136,12 +136,12 @@ def _precision(precision: str, config: str) -> Precision | None:
 
 
 def _recompute(recompute: str, config: str) -> Recompute:
-    said = recompute.lower()
-    if not said:
+    given = recompute.lower()
+    if not given:
         match = re.search(_RECOMPUTE_WORDS, config)
-        said = match["how"] if match else "none"
+        given = match["how"] if match else "none"
     # `per-op selective` and `full (use_checkpoint=true)`: what stands in brackets explains.
-    plain = re.sub(r"\([^()]*\)", " ", said)
+    plain = re.sub(r"\([^()]*\)", " ", given)
     for words, meaning in _RECOMPUTES:
         if _has(plain, words):
             return meaning
@@ -167,10 +167,10 @@ MAX_DIGITS = 8
 
 
 def _interleaving(text: str) -> tuple[bool, int | None]:
-    """Whether a pipeline rank holds several chunks, and how many where it is said."""
-    said = _value(text, r"interleave|interleaving|vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages))?|chunks")
-    if said is not None:
-        match = re.match(r"(\d{1,4})\b", said)
+    """Whether a pipeline rank holds several chunks, and how many where that is stated."""
+    given = _value(text, r"interleave|interleaving|vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages))?|chunks")
+    if given is not None:
+        match = re.match(r"(\d{1,4})\b", given)
         chunks = int(match[1]) if match else 1
         if not 1 <= chunks <= _MAX_CHUNKS:
             raise DataError(
@@ -183,7 +183,7 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
 
 MAX_ACCELERATORS = 10_000_000
 _MAX_BATCH = 10**12
-# Rank of adapters where a row says that they were trained, not how wide: what recipes use most.
+# Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
 _USUAL_RANK = 16
 
 
@@ -247,10 +247,10 @@ def _axis(row: Row, name: str) -> int:
 
 def _data_axis(row: Row, num_accelerators: int, others: int) -> int:
     """The size of the data axis, as stated or as the other axes leave it."""
-    said = count(row, "dp", most=MAX_ACCELERATORS)
-    if said is not None and said * others != num_accelerators:
+    given = count(row, "dp", most=MAX_ACCELERATORS)
+    if given is not None and given * others != num_accelerators:
         raise DataError(
-            f"dp x tp x pp x cp = {said * others}, n_gpus = {num_accelerators}; expected the same"
+            f"dp x tp x pp x cp = {given * others}, n_gpus = {num_accelerators}; expected the same"
         )
     if num_accelerators % others:
         raise DataError(f"tp x pp x cp = {others} does not divide n_gpus = {num_accelerators}")
@@ -288,8 +288,8 @@ def _batches(row: Row, words: StrategyWords, *, dp: int, pp: int, notes: list[st
 
 
 def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[str]) -> int:
-    """Chunks a pipeline rank holds; where a row only says that there are several, the fewest that divide its
-    layers.
+    """Chunks a pipeline rank holds; where a row only states that there are several, the fewest that divide
+    its layers.
     """
     if pp == 1 or not words.is_interleaved:
         return 1
