@@ -316,10 +316,10 @@ def checked_link(word: str) -> str:
     return named
 
 
-def machine_of(
+def run_links(
     run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
 ) -> RunLinks | str:
-    """The machine of a run; where it is not known, one sentence on what to give.
+    """The links of a run; where it is not known, one sentence on what to give.
 
     accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
     catalogue: the shipped one unless given.

@@ -2,26 +2,19 @@
 beliefs.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.calibration.accuracy import Indices, PredictedRows, PredictionTask, Predictor, Seconds
-from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings
 from equipoise.perfmodel.machine import Group, Wire, Wires
-from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.runs.readers.cells import echo
-from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.cluster import Cluster
-from equipoise.spec.cluster_text import cluster_in_text
-
-_NUDGE = 1e-3
-_MOST_CLUSTERS = 4096
 
 
 def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
@@ -39,8 +32,8 @@ def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
             table = _table([rows[at] for at in members if at in known])
             some = [rows[at] for at in members]
             if table is None:
-                seconds[members] = _believed_s(some, CollectiveParameters())
-                log_sd[members] = _prior_log_sd(some)
+                seconds[members] = _believed_s(some, {})
+                log_sd[members] = prior_log_sd(partial(_believed_s, some), COLLECTIVE_PRIORS)
             else:
                 seconds[members] = _tabled_s(some, table)
         return PredictedRows(seconds=seconds, prior_log_sd=log_sd)
@@ -53,7 +46,7 @@ def _refusal(row: PublishedRow) -> str | None:
     if row.operation not in OPERATIONS:
         return f"workload {echo(row.workload)} names no collective that is modelled"
     try:
-        cluster = _cluster(row)
+        cluster = nodes_of(row)
     except SpecError as err:
         return str(err)
     if cluster is None:
@@ -68,18 +61,9 @@ def _library(row: PublishedRow) -> str:
     return row.cells.get("parallel_config", "").strip().lower()
 
 
-def _cluster(row: PublishedRow) -> Cluster | None:
-    return _named_cluster(row.hardware, row.num_accelerators, row.catalogue)
-
-
-@lru_cache(maxsize=_MOST_CLUSTERS)
-def _named_cluster(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
-    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
-
-
 def wires_of(row: PublishedRow) -> Wires:
     """The links of a row's machine; a ring chosen by name keeps the switch from reducing."""
-    cluster = _cluster(row)
+    cluster = nodes_of(row)
     if cluster is None:
         raise SpecError(f"hardware {echo(row.hardware)} names no known system or accelerator")
     library = _library(row)
@@ -94,7 +78,7 @@ def wires_of(row: PublishedRow) -> Wires:
 
 def _num_nodes(row: PublishedRow) -> float:
     """Nodes that the ranks of a row fill, or the one that holds them all."""
-    cluster = _cluster(row)
+    cluster = nodes_of(row)
     size = row.num_accelerators if cluster is None else min(cluster.node_size, row.num_accelerators)
     return row.num_accelerators / size
 
@@ -138,8 +122,10 @@ def _tabled_s(rows: Sequence[PublishedRow], table: CollectiveTable) -> Seconds:
     )
 
 
-def _believed_s(rows: Sequence[PublishedRow], parameters: CollectiveParameters) -> Seconds:
-    """Seconds of rows of one machine under some parameters."""
+def _believed_s(rows: Sequence[PublishedRow], values: Mapping[str, float]) -> Seconds:
+    """Seconds of rows of one machine under the priors' medians and other values of some parameters."""
+    changed: dict[str, Any] = dict(values)
+    parameters = CollectiveParameters(**changed)
     timers = [OPERATIONS[str(row.operation)] for row in rows]
     return np.array(
         [
@@ -147,22 +133,6 @@ def _believed_s(rows: Sequence[PublishedRow], parameters: CollectiveParameters) 
             for timer, row in zip(timers, rows, strict=True)
         ]
     )
-
-
-def _prior_log_sd(rows: Sequence[PublishedRow]) -> NDArray[np.float64]:
-    """Standard deviation of the logarithm of a prediction under the priors alone.
-
-    Assumes that parameters are independent and small changes add up.
-    Source: first-order propagation of the priors' log_sd.
-    """
-    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
-    at = _believed_s(rows, CollectiveParameters())
-    variance = np.zeros(len(rows))
-    for prior in COLLECTIVE_PRIORS:
-        moved = CollectiveParameters(**(centre | {prior.name: prior.median * (1 - _NUDGE)}))
-        slope = np.log(_believed_s(rows, moved) / at) / np.log1p(-_NUDGE)
-        variance += (slope * prior.log_sd) ** 2
-    return np.sqrt(variance)
 
 
 COLLECTIVE = Predictor(

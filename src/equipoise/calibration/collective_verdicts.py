@@ -18,12 +18,12 @@ from equipoise.calibration.collective_curves import (
     RunLinks,
     checked_link,
     fit_curve,
-    machine_of,
     reach_of,
+    run_links,
 )
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
-from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.links import PublishedCollective, Reach, published_collectives
 from equipoise.units import MIB
@@ -39,7 +39,6 @@ _LIKE_SIZE = 8.0
 GLOO_REDUCES_ALL = ("reduce_scatter",)
 # A process that waits for a network has its processor free for most of the time: 20 to 50 % over 1 Gbit/s.
 BUSY_FRACTION = 0.75
-_NUDGE = 1e-3
 # Operations whose steps for short messages the model knows. Sends to all peers of an all-to-all do not go out
 # at once: 87 us over 8 A100, where a ring or a tree takes 35.
 _KNOWN_STEPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -128,7 +127,7 @@ def judged(
             fits.append(CollectiveFit(run=run, curve=fit_curve(*_points(run.timings))))
         except EvidenceError as err:
             unfitted.append((run, str(err)))
-        found = machine_of(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
+        found = run_links(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
         verdicts.extend(_verdicts(run, found, joined_by))
     return Links(reading=reading, fits=tuple(fits), unfitted=tuple(unfitted), verdicts=tuple(verdicts))
 
@@ -220,26 +219,17 @@ class _Belief:
 def _belief(
     run: Run, payload_bytes: int, machine: RunLinks, *, switch_reduces: bool = True
 ) -> _Belief | None:
-    """The model's expectation of one message; None for operations it does not know.
-
-    Assumes that parameters are independent and small changes add up.
-    Source: first-order propagation of the priors' log_sd.
-    """
+    """The model's expectation of one message; None for operations it does not know."""
     timer = OPERATIONS.get(run.operation)
     if timer is None:
         return None
     wires = machine.wires if switch_reduces else machine.ring_wires
 
-    def seconds(parameters: CollectiveParameters) -> float:
-        return float(timer(float(payload_bytes), machine.group, wires, parameters))
+    def seconds(values: Mapping[str, Any]) -> float:
+        return float(timer(float(payload_bytes), machine.group, wires, CollectiveParameters(**values)))
 
-    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
-    usual_s = seconds(CollectiveParameters(**centre))
-    variance = 0.0
-    for prior in COLLECTIVE_PRIORS:
-        moved = CollectiveParameters(**(centre | {prior.name: prior.median * (1 - _NUDGE)}))
-        variance += (math.log(seconds(moved) / usual_s) / math.log1p(-_NUDGE) * prior.log_sd) ** 2
-    width = math.exp(_Z * math.sqrt(variance))
+    usual_s = seconds({})
+    width = math.exp(_Z * float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 

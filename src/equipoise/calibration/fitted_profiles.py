@@ -10,10 +10,9 @@ import numpy as np
 from equipoise.calibration.accuracy import LEVEL, half_width
 from equipoise.calibration.profiles import Profile, ProfileRecord
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
-from equipoise.spec.cluster_text import cluster_in_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +74,8 @@ def fitted(recipe: Recipe, directory: Path) -> Profile:
 
 def _accelerators(rows: Sequence[PublishedRow]) -> tuple[str, ...]:
     """Slugs of the accelerators of some rows, in order of first appearance."""
-    clusters = [
-        cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
-        for row in rows
-    ]
-    return tuple(dict.fromkeys(each.accelerator.slug for each in clusters if each is not None))
+    nodes = [nodes_of(row) for row in rows]
+    return tuple(dict.fromkeys(each.accelerator.slug for each in nodes if each is not None))
 
 
 def _record(held_out: Validation) -> ProfileRecord:

@@ -19,11 +19,12 @@ from equipoise.calibration.accuracy import (
 )
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import count_in
-from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.calibration.published.strategies import StrategyWords, strategy_words
 from equipoise.calibration.step_rows import machine_of
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.parameters import prior_log_sd
 from equipoise.perfmodel.scale_up import (
     GRADIENT_BYTES,
     RAGGED_SAMPLES,
@@ -33,7 +34,6 @@ from equipoise.perfmodel.scale_up import (
     fit_scale_up,
     scaled_up,
 )
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.spec.workload import Workload
 
@@ -183,7 +183,6 @@ _IMAGES = re.compile(r"\b(?:imgs?|images?)\b", re.IGNORECASE)
 _RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
 # What no parameter explains: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
 _UNEXPLAINED_LOG_SD = 0.16
-_NUDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,18 +224,11 @@ class Pairs:
         )
 
     def prior_log_sd(self) -> NDArray[np.float64]:
-        """Standard deviation of the logarithm of a prediction under the priors alone.
-
-        Assumes that parameters are independent and small changes add up; what none of them explains is added.
-        Source: first-order propagation of the priors' log_sd.
-        """
-        centre = self.slowdown(ScaleUpParameters())
-        variance = np.full(len(centre), _UNEXPLAINED_LOG_SD**2)
-        for prior in SCALE_UP_PRIORS:
-            moved = replace(ScaleUpParameters(), **{prior.name: prior.median * (1 + _NUDGE)})
-            slope = np.log(self.slowdown(moved) / centre) / np.log1p(_NUDGE)
-            variance += (slope * prior.log_sd) ** 2
-        return np.asarray(np.sqrt(variance))
+        """Standard deviation of the logarithm of a prediction: under the priors, and what none explains."""
+        priors = prior_log_sd(
+            lambda values: self.slowdown(replace(ScaleUpParameters(), **values)), SCALE_UP_PRIORS
+        )
+        return np.hypot(priors, _UNEXPLAINED_LOG_SD)
 
 
 def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
@@ -364,7 +356,7 @@ def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
     """FLOP/s that a rate of samples implies, over the accelerator's peak; 1 where either is not known."""
     known, words = _known(row), words_of(row)
     flop = known.train_flop_per_sample if known else None
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    cluster = nodes_of(row)
     if flop is None or cluster is None or words is None or words.precision is None:
         return 1.0
     peak = cluster.accelerator.peak_flop_per_s(DTYPE_OF[words.precision])
@@ -401,7 +393,7 @@ def _known(row: PublishedRow) -> Workload | None:
 
 def _num_cores(row: PublishedRow) -> float:
     """Cores of a host; NaN where not stated."""
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    cluster = nodes_of(row)
     return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, lru_cache
+from functools import cache
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from equipoise.calibration.accuracy import (
     Seconds,
     cluster_weights,
 )
-from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
@@ -29,34 +29,23 @@ from equipoise.perfmodel.layouts import StrategyGrid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.memory import memory
-from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.perfmodel.parameters import PRIORS, Parameters, log_slopes, prior_log_sd
 from equipoise.runs.readers.cells import echo
-from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-
-_MOST_MACHINES = 4096
 
 
 def machine_of(row: PublishedRow) -> Machine:
     """The rates of the accelerators of a row. Raises SpecError where its catalogue does not know them."""
-    return _machine(row.hardware, row.num_accelerators, row.catalogue)
-
-
-@lru_cache(maxsize=_MOST_MACHINES)
-def _machine(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Machine:
-    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
-    if cluster is None:
+    nodes = nodes_of(row)
+    if nodes is None:
         raise SpecError(
-            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
+            f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
         )
-    return machine(cluster)
+    return machine(nodes)
 
 
 _Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
-# One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
-_NUDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +154,11 @@ def _calibrated(
     causes.
     """
     mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
+    slopes = _slopes(seen, mine, Parameters())
     return calibrate(
         seen.step_s,
         measured_s,
-        names=[name for name in mine if _slope(seen, name).any()],
+        names=[name for name, slope in zip(mine, slopes, strict=True) if slope.any()],
         weights=cluster_weights(clusters),
         campaigns=campaigns,
     )
@@ -182,12 +172,17 @@ def _campaigns(files: Sequence[str]) -> NDArray[np.intp]:
 
 def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
     """Seconds by parameters fitted before, or by the priors, and their spread; both (n_rows,)."""
-    seconds, spread = arrays.step_s(Parameters()).copy(), _prior_log_sd(arrays)
+    seconds, spread = arrays.step_s(Parameters()).copy(), _spread(arrays)
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
         seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
         spread[mine] = basis.log_half_width / NormalDist().inv_cdf((1 + LEVEL) / 2)
     return seconds, spread
+
+
+def _spread(arrays: StepRows) -> Seconds:
+    """Standard deviation of the logarithm of every prediction under the priors alone."""
+    return prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
 
 
 def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> PredictionTask:
@@ -234,16 +229,6 @@ def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basi
     return PredictionTask(reasons=reasons, predict=predict)
 
 
-def _prior_log_sd(arrays: StepRows) -> Seconds:
-    """Standard deviation of the logarithm of a prediction under the priors alone.
-
-    Assumes that parameters are independent and small changes add up.
-    Source: first-order propagation of the priors' log_sd.
-    """
-    variance = sum((_slope(arrays, prior.name, Parameters()) * prior.log_sd) ** 2 for prior in PRIORS)
-    return np.sqrt(variance)
-
-
 def _further_log_sd(
     arrays: StepRows,
     fitted: Indices,
@@ -257,7 +242,7 @@ def _further_log_sd(
     Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
     Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
     """
-    slopes = np.stack([_slope(arrays, prior.name, found.parameters) for prior in PRIORS], axis=1)
+    slopes = _slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
     moved = np.array([prior.name in found.moved for prior in PRIORS])
     is_local = np.array([prior.local for prior in PRIORS])
     log_sd = np.array([prior.log_sd for prior in PRIORS])
@@ -271,11 +256,11 @@ def _further_log_sd(
     return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
 
 
-def _slope(arrays: StepRows, name: str, at: Parameters | None = None) -> Seconds:
-    """Change of every prediction's logarithm with one parameter's, `at` some, else at the priors' medians."""
-    centre = Parameters() if at is None else at
-    moved = centre.changed({name: centre.value(name) * (1 - _NUDGE)})
-    return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(-_NUDGE))
+def _slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
+    """Change of every prediction's logarithm with that of each parameter: (n_names, n_rows)."""
+    return log_slopes(
+        lambda values: arrays.step_s(at.changed(values)), {name: at.value(name) for name in names}
+    )
 
 
 def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:

@@ -27,12 +27,11 @@ from equipoise.calibration.collective_rows import COLLECTIVE
 from equipoise.calibration.held_out import Progress, Split, fold_names, held_out, split_of
 from equipoise.calibration.profiles import Profile, profile, profiles
 from equipoise.calibration.published.executions import chosen, with_executions
-from equipoise.calibration.published.rows import PublishedRow, read_rows
+from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.cluster_text import cluster_in_text
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -358,7 +357,7 @@ def basis_of(name: str) -> BasisOf:
 
 def _matching(row: PublishedRow) -> Basis | None:
     """The profile of a row's own software and chip."""
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    cluster = nodes_of(row)
     if cluster is None or row.strategy is None:
         return None
     chip = cluster.accelerator.slug.partition("-")[0]

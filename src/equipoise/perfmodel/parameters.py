@@ -4,7 +4,7 @@ With them the correction by which measured collectives differ from the model, lo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ OCTAVES = 2.0
 # the law itself were measured between.
 NEAREST_OCTAVES, FARTHEST_OCTAVES = 0.5, 3.0
 _NEAR = 10.0**-6
+_NUDGE = 1e-3  # of a parameter, to see what a prediction changes with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,32 @@ def priors_of(medians: Any) -> tuple[Prior, ...]:  # noqa: ANN401 - any record o
         for each in fields(medians)
         if each.metadata
     )
+
+
+def log_slopes(
+    predict: Callable[[Mapping[str, float]], Floats], values: Mapping[str, float]
+) -> NDArray[np.float64]:
+    """Change of a prediction's logarithm with that of each parameter: (n_parameters, *shape).
+
+    predict: the prediction with some parameters changed. values: where each parameter stands.
+    """
+    centre, step = predict({}), 1 - _NUDGE
+    return np.stack(
+        [np.log(predict({name: value * step}) / centre) / np.log(step) for name, value in values.items()]
+    )
+
+
+def prior_log_sd(
+    predict: Callable[[Mapping[str, float]], Floats], priors: Sequence[Prior]
+) -> NDArray[np.float64]:
+    """Standard deviation of a prediction's logarithm under the priors alone, in the prediction's shape.
+
+    predict: the prediction with some parameters changed, all others at their priors' medians.
+    Assumes that parameters are independent and small changes add up.
+    Source: first-order propagation of the priors' log_sd.
+    """
+    slopes = log_slopes(predict, {each.name: each.median for each in priors})
+    return np.asarray(np.sqrt(np.tensordot([each.log_sd**2 for each in priors], slopes**2, 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

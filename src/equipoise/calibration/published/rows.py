@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -12,11 +13,13 @@ from equipoise.calibration.published.strategies import MAX_ACCELERATORS, strateg
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs.readers.cells import MAX_TEXT, Row, listed, rows_of
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
 from equipoise.units import GIB
 
 _BACKWARD_FACTOR = 2.0
+_MOST_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +228,16 @@ class PublishedRow:
         return self.conversion.seconds(self.measured)
 
 
+def nodes_of(row: PublishedRow) -> Cluster | None:
+    """The nodes that a row's hardware names; None where it names none that are known."""
+    return _nodes(row.hardware, row.num_accelerators, row.catalogue)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _nodes(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
+    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
+
+
 def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
     """Every data row of the files, in their order, those that mean nothing with the reason.
 
@@ -356,8 +369,8 @@ def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | Non
     """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
     if unit.kind != "utilisation":
         return None
-    cluster = cluster_in_text(seen.hardware, num_accelerators=seen.num_accelerators, catalogue=seen.catalogue)
-    return None if cluster is None else cluster.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
+    nodes = nodes_of(seen)
+    return None if nodes is None else nodes.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
 
 
 def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
