@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.calibration.accuracy import (
+from equipoise.calibration.accuracy import cluster_weights, half_width, memory_errors, regret, time_errors
+from equipoise.calibration.held_out import (
     PredictedRows,
     PredictionTask,
-    cluster_weights,
-    half_width,
-    memory_errors,
-    regret,
-    time_errors,
+    Split,
+    fold_names,
+    held_out,
+    split_of,
 )
-from equipoise.calibration.held_out import Split, fold_names, held_out, split_of
 from equipoise.calibration.profiles import profile
 from equipoise.calibration.published.executions import with_executions
 from equipoise.calibration.published.rows import read_rows

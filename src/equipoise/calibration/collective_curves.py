@@ -258,7 +258,7 @@ def _rate(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
 
 
 # Domains of the fast links that are larger span hosts: racks and pods.
-_LARGEST_HOST = 16
+LARGEST_HOST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +383,7 @@ def _over_host(link: str) -> bool:
 def _machine(run: Run, usual: Cluster, link: str | None) -> RunLinks:
     found = _joined_by(usual, link)
     num_nodes = -(-run.num_ranks // found.node_size)
-    if run.num_nodes is not None and found.node_size <= _LARGEST_HOST:
+    if run.num_nodes is not None and found.node_size <= LARGEST_HOST:
         num_nodes = max(num_nodes, run.num_nodes)
     group = Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
     wires = machine(found).wires

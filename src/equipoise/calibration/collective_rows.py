@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.calibration.accuracy import Indices, PredictedRows, PredictionTask, Predictor, Seconds
+from equipoise.calibration.held_out import Indices, PredictedRows, PredictionTask, Predictor, Seconds
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings

@@ -1,6 +1,6 @@
-"""Rows predicted by models that have not seen them.
+"""Rows predicted by models that were not fitted to them.
 
-Which are held out together, and intervals from errors elsewhere.
+What a predictor is, which rows are held out together, and intervals from errors elsewhere.
 """
 
 import math
@@ -10,20 +10,72 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import (
-    LEVEL,
-    Basis,
-    Indices,
-    PredictionTask,
-    Seconds,
-    half_width,
-    prior_half_width,
-)
+from equipoise.calibration.accuracy import LEVEL, half_width, prior_half_width
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.rows import PublishedRow
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.cells import listed
+
+Indices: TypeAlias = NDArray[np.intp]
+Seconds: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """Parameters that were fitted before, how wrong they were, and the files they were fitted to.
+
+    log_half_width: of the 90 % interval of the logarithm of a time.
+    """
+
+    name: str
+    parameters: Parameters
+    log_half_width: float
+    file_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRows:
+    """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
+
+    seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
+    beliefs about every parameter leave open where nothing was fitted, else NaN or None.
+    further_log_sd: (n_rows,), what parameters leave open of a row beyond what they do of the rows fitted to.
+    memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is predicted.
+    bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
+    """
+
+    seconds: Seconds
+    prior_log_sd: Seconds | None = None
+    further_log_sd: Seconds | None = None
+    memory_bytes: NDArray[np.float64] | None = None
+    bases: tuple[Basis | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionTask:
+    """Rows as one predictor sees them.
+
+    reasons: a row each; why it is not expressed, None where it is. given: rows that others are predicted
+    from, and that are not predicted themselves. predict: fits to the rows of some indices, or to none, and
+    predicts all.
+    """
+
+    reasons: tuple[str | None, ...]
+    predict: Callable[[Indices], PredictedRows]
+    given: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """One way to predict rows: its name, which of all rows it takes, and how it begins with those."""
+
+    name: str
+    claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
+    begin: Callable[[Sequence[PublishedRow]], PredictionTask]
+
 
 NONE = "none"
 _LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")

@@ -9,16 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import (
-    LEVEL,
-    Basis,
-    Indices,
-    PredictedRows,
-    PredictionTask,
-    Predictor,
-    Seconds,
-    cluster_weights,
-)
+from equipoise.calibration.accuracy import LEVEL, cluster_weights
+from equipoise.calibration.held_out import Basis, Indices, PredictedRows, PredictionTask, Predictor, Seconds
 from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads

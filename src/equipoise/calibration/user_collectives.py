@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives.records import Run
+from equipoise.calibration.collective_curves import LARGEST_HOST
 from equipoise.calibration.collective_verdicts import LARGE_BYTES
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
@@ -20,8 +21,6 @@ from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count
 
-# Domains of the fast links that are larger span hosts, so that hosts are no nodes of theirs.
-LARGEST_HOST = 16
 _SHOWN = 60
 _MOST_FILES = 3
 

@@ -12,11 +12,7 @@ import numpy as np
 
 from equipoise.calibration.accuracy import (
     LEVEL,
-    Basis,
-    Indices,
     MemoryErrors,
-    PredictionTask,
-    Predictor,
     Regret,
     TimeErrors,
     memory_errors,
@@ -24,7 +20,17 @@ from equipoise.calibration.accuracy import (
     time_errors,
 )
 from equipoise.calibration.collective_rows import COLLECTIVE
-from equipoise.calibration.held_out import Progress, Split, fold_names, held_out, split_of
+from equipoise.calibration.held_out import (
+    Basis,
+    Indices,
+    PredictionTask,
+    Predictor,
+    Progress,
+    Split,
+    fold_names,
+    held_out,
+    split_of,
+)
 from equipoise.calibration.profiles import Profile, profile, profiles
 from equipoise.calibration.published.executions import chosen, with_executions
 from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
