@@ -1,6 +1,7 @@
 """Timed collectives as links of a plan: what was timed comes back, in the sizes and groups it applies to."""
 
 import math
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_links_that_nothing_was_timed_on_stay_of_the_catalogue():
     assert all_reduce_s(1e8, across, wires, found.parameters) == all_reduce_s(1e8, across, wires, before)
     assert (found.inside, found.between) == (True, False)
     text = " ".join(link_words(found, nodes))
-    assert "Of the catalogue still: links between nodes, 25 GB/s" in text
+    assert re.search(r"catalogue.*between nodes, 25 GB/s", text)
     assert "catalogue is contradicted" in text
 
 
@@ -215,7 +216,7 @@ def test_a_file_without_a_name_is_taken_for_the_one_asked_about_and_not_for_two(
     unnamed = run(line(30e-6, 20e9), device=None)
     found, _ = own(unnamed)
     assert found.notes == ("own.txt names no accelerator: taken for NVIDIA A100 SXM4 80 GB.",)
-    with pytest.raises(UsageError, match=r"names no accelerator that is known, and 2 are asked about"):
+    with pytest.raises(UsageError, match=r"names no accelerator.*\b2 are"):
         refuse_unnamed(given(unnamed), ["a100-sxm4-80gb", "h100-sxm5-80gb"])
     refuse_unnamed(given(unnamed), ["a100-sxm4-80gb"])
     refuse_unnamed(given(run(line(1e-6, 1e9))), ["a100-sxm4-80gb", "h100-sxm5-80gb"])
@@ -223,7 +224,7 @@ def test_a_file_without_a_name_is_taken_for_the_one_asked_about_and_not_for_two(
 
 def test_more_ranks_on_a_host_than_a_node_has_is_told():
     found, _ = own(run(line(30e-6, 20e9), num_ranks=8), num_accelerators=8, node_size=4)
-    assert any("8 ranks on one host, the cluster asked about 4 to a node" in note for note in found.notes)
+    assert any(re.search(r"\b8 ranks on one host.*\b4 to a node", note) for note in found.notes)
 
 
 def test_a_file_without_a_usable_row_is_no_evidence(tmp_path):

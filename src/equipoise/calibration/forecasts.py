@@ -304,7 +304,7 @@ def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Qu
         if not each.time_s.low <= measured_s <= each.time_s.high:
             side = "above" if measured_s > each.time_s.high else "below"
             words[size] = (
-                f"the time measured at {format_count(size)} lies {side} the range: other results speak "
+                f"the time measured at {format_count(size)} lies {side} the range: other results count "
                 "against it"
             )
     return words

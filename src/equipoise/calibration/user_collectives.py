@@ -81,7 +81,7 @@ def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None
     if unnamed is not None and len(kinds) > 1:
         raise UsageError(
             f"--collectives {unnamed.file}: it names no accelerator that is known, and {len(kinds)} are "
-            "asked about: ask about the one it was timed on"
+            "in question: name only the one it was timed on"
         )
 
 
@@ -160,14 +160,14 @@ def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
         )
     if run.num_nodes == 1 and ranks > size:
         remarks.append(
-            f" has {format_count(ranks)} ranks on one host, the cluster asked about "
+            f" has {format_count(ranks)} ranks on one host, the cluster has "
             f"{format_count(size)} to a node: its figures are taken for links inside a node."
         )
     return remarks
 
 
 def _group(run: Run, nodes: Cluster) -> Group:
-    """How the ranks of a run sit on nodes: as the file says, else filling one after another."""
+    """How the ranks of a run sit on nodes: as the file states, else filling one after another."""
     if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
         num_nodes = min(run.num_nodes, run.num_ranks)
     elif run.num_nodes == 1:
