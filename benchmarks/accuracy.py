@@ -1,4 +1,4 @@
-"""How wrong the performance model is on published measurements it has not seen, beside other tools.
+"""How wrong the performance model is on published measurements it has not seen, against other tools.
 
 Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/understand/accuracy.md].
 EQUIPOISE_DATA names the data. Every line names its split; nothing in it was predicted by a model that had

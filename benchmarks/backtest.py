@@ -1,4 +1,4 @@
-"""How wrong the pooled law was, beside perfect scaling and a power law: all protocols, with their time.
+"""How wrong the pooled law was, against perfect scaling and a power law: all protocols, with their time.
 
 Run: PYTHONPATH=src python benchmarks/backtest.py [FOLDER with scores.parquet]; else the embedded data.
 """

@@ -104,7 +104,7 @@ def left_out(single: Rows, by: NDArray[np.intp], names: Sequence[str], noise: fl
 
 
 def line(label: str, single: Rows, others: dict[str, Rows], names: Sequence[str], **settings: float) -> None:
-    """Print one line: both splits of the single nodes, and every other file foretold from all of them."""
+    """Print one line: both splits of the single nodes, and every other file predicted from all of them."""
     noise = settings.get("noise", NOISE_LOG_SD)
     every = np.arange(len(single.seconds))
     found = single.fitted(every, names, noise)

@@ -1,11 +1,11 @@
-"""Coverage of the intervals of scaling/fit.py on laws that are known, beside what SciPy alone gives.
+"""Coverage of the intervals of scaling/fit.py on laws that are known, against what SciPy alone gives.
 
     python benchmarks/laws.py [--cases 1000] [--nulls 4000] [--seed 1] [--scores scores.parquet]
 
 Prints, for each way of fitting: how often the 90 % interval holds the true time at 1, 2 and 4 times the
 largest size, its width, the error of its middle, and how many cases got no answer; then how often times that
 do not depend on the size got an answer; then, with --scores (a table that `equipoise ingest --into` wrote),
-how the largest size of published groups is foretold from their smaller ones, and samples against batch.
+how the largest size of published groups is predicted from their smaller ones, and samples against batch.
 docs/experiments/0001-law-intervals.md tells what was learnt.
 """
 
@@ -29,7 +29,7 @@ from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL, FloatArray, La
 from equipoise.scaling.posterior import MEASURED_NOISE, PUBLISHED_NOISE, law_noise
 
 LEVEL = 0.9
-LEAST_GROUP = 4  # published sizes: three to fit and one to foretell
+LEAST_GROUP = 4  # published sizes: three to fit and one to predict
 BEYOND = np.array([1.0, 2.0, 4.0])
 REGIMES = ("where it shows", "wide", "textbook")
 
@@ -256,7 +256,7 @@ def show(name: str, rows: dict[str, NDArray], num_cases: int, seconds: float) ->
 
 
 def show_published(scores: pl.DataFrame) -> None:
-    """The largest size of each (round, workload, accelerator) foretold from its smaller ones."""
+    """The largest size of each (round, workload, accelerator) predicted from its smaller ones."""
     keys = ["campaign", "workload", "accelerator"]
     best = (
         scores.filter((pl.col("division") == "closed") & pl.col("score_s").is_not_null())

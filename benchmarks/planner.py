@@ -1,4 +1,4 @@
-"""How long a plan takes: the search beside trying everything, a change on a page, a verb from a cold start.
+"""How long a plan takes: the search against trying everything, a change on a page, a verb from a cold start.
 
     python benchmarks/planner.py [--repetitions 5] [--cold 3]
 

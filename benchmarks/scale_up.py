@@ -62,7 +62,7 @@ def kin_of(workload: str) -> str:
 
 
 def left_out(method: Method, groups: NDArray[np.str_]) -> Floats:
-    """Slowdowns of every pair, foretold from those of other groups."""
+    """Slowdowns of every pair, predicted from those of other groups."""
     found = np.full(len(groups), np.nan)
     for group in np.unique(groups):
         found[groups == group] = method(np.flatnonzero(groups != group))[groups == group]

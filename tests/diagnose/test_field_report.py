@@ -81,7 +81,7 @@ def test_the_crossover_lies_near_ten_million(found):
 
 
 def test_speedups_that_are_missed_are_known(found):
-    met = [row.workload.slug for row in found.rows if row.foretold.low <= row.reported <= row.foretold.high]
+    met = [row.workload.slug for row in found.rows if row.predicted.low <= row.reported <= row.predicted.high]
     assert met == ["small_cnn", "resnet50"]
 
 
