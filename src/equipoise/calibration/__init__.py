@@ -2,5 +2,5 @@
 
 Rows: published/, accuracy, held_out, {step,collective,scale_up}_rows, validate, profiles, fitted_profiles.
 Times by size: curves, forecasts, forecast_record, advice_backtest.
-Links: collective_curves, collective_verdicts, user_collectives, user_links.
+Links: collective_curves, run_links, collective_verdicts, user_collectives, user_links.
 """

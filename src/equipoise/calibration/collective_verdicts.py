@@ -12,15 +12,8 @@ from typing import Any
 import numpy as np
 
 from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
-from equipoise.calibration.collective_curves import (
-    LEVEL,
-    CollectiveCurve,
-    RunLinks,
-    checked_link,
-    fit_curve,
-    reach_of,
-    run_links,
-)
+from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
+from equipoise.calibration.run_links import RunLinks, checked_link, reach_of, run_links
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives.records import Run
-from equipoise.calibration.collective_curves import LARGEST_HOST
 from equipoise.calibration.collective_verdicts import LARGE_BYTES
+from equipoise.calibration.run_links import LARGEST_HOST, is_like
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group
@@ -123,7 +123,7 @@ def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
     if run.backend == "gloo" and chip.kind != "cpu":
         return "timed between processors (gloo)"
     found = None if run.device is None else _chip(run.device, catalogue)
-    if found is not None and not is_like(found, chip) and run.backend != "gloo":
+    if found is not None and not is_like(found.slug, chip.slug) and run.backend != "gloo":
         return f"timed on {found.title}"
     return None
 
@@ -137,11 +137,6 @@ def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
     except SpecError:
         return None
     return None if found is None else found.accelerator
-
-
-def is_like(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two have the same links: of one chip and form, whatever its memory."""
-    return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
 
 
 def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
