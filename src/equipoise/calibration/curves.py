@@ -68,7 +68,7 @@ class ForecastRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveEvidence:
-    """A result that bore on the answer. weight: its share of all weights; None where all count alike.
+    """A result that bore on the answer. weight: its share of all weights; None where all count equally.
 
     ref: the entry, or the user's file. time_s: its time at num_accelerators, median where there are several.
     """
@@ -115,7 +115,7 @@ class PredictedTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCurve:
-    """What published results, or a user's own times, say of time against size.
+    """Time against size by published results, or by a user's own times.
 
     work: what the times are for. domain: the sizes measured. curves_s: equally likely curves of time, as
     Fit.curves_s.
@@ -144,7 +144,7 @@ def fitted_curve(
     evidence: tuple[CurveEvidence, ...],
     notes: tuple[str, ...] = (),
 ) -> TimeCurve:
-    """What laws fitted to the points say.
+    """The curve of laws fitted to measured times.
 
     law: the name of the only one to fit; all candidates unless given. noise: the scatter to expect.
 

@@ -350,7 +350,7 @@ def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Forecast
 
 
 def _weighted(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[CurveEvidence, ...]:
-    """The entries that weighed most over all sizes, heaviest first, with where they come from."""
+    """The entries of most weight over all sizes, heaviest first, with where they come from."""
     weights: dict[str, float] = {}
     own: set[str] = set()
     for prediction in found:

@@ -214,7 +214,7 @@ def _outcomes(
     predictions = {
         found.row.execution: found for each in begun for found in _predicted(each, tested, folds, progress)
     }
-    asked_of = {each.rows[at].execution for each in begun for at in each.aims(tested)}
+    aimed = {each.rows[at].execution for each in begun for at in each.aims(tested)}
     refused = {
         row.execution: why
         for each in begun
@@ -223,7 +223,7 @@ def _outcomes(
     }
     return _Outcomes(
         predictions=predictions,
-        reasons=refused | dict.fromkeys(asked_of - predictions.keys(), _NOT_FINITE),
+        reasons=refused | dict.fromkeys(aimed - predictions.keys(), _NOT_FINITE),
         given=frozenset(each.rows[at].execution for each in begun for at in each.task.given),
     )
 

@@ -129,7 +129,7 @@ Measure = Callable[[Sequence[Cell]], Sequence[Finished]]
 class MethodCandidate:
     """One way to train: what it does to learning, what was predicted of it, and what was measured.
 
-    predicted_step: None where the evidence was too thin, `not_predicted` says why. runs: samples per
+    predicted_step: None where the evidence was too thin, `not_predicted` is why. runs: samples per
     second of each repetition.
     """
 
