@@ -36,6 +36,7 @@ def test_every_recipe_ships_with_its_record():
 
 
 def test_accelerators_of_profiles_are_in_the_table():
+    assert profiles()
     for each in profiles():
         assert each.accelerators
         assert [accelerator(slug).slug for slug in each.accelerators] == [*each.accelerators]
@@ -43,6 +44,7 @@ def test_accelerators_of_profiles_are_in_the_table():
 
 def test_fitted_values_keep_to_what_is_possible():
     largest = {each.name: each.largest for each in PRIORS}
+    assert profiles()
     for each in profiles():
         assert each.values.keys() == each.log_sd.keys()
         for name, value in each.values.items():
@@ -56,7 +58,7 @@ def test_an_unknown_profile_names_those_there_are():
 
 
 @pytest.mark.truth
-def test_large_models_are_foretold_from_small_ones():
+def test_large_models_are_predicted_from_small_ones():
     """Llama 3.1 70B and 405B on up to four axes, by a profile fitted to Llama 3.1 8B on two at most."""
     parameters = profile("h100-torchtitan").parameters
     errors = []

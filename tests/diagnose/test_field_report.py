@@ -61,6 +61,7 @@ def found():
 
 @pytest.mark.truth
 def test_the_table_is_the_report_s():
+    assert report().models
     for each in report().models:
         assert (each.one_s / 3600, each.two_s / 3600) == pytest.approx(HOURS[each.workload.slug])
     assert [each.speedup for each in report().models] == pytest.approx(

@@ -101,7 +101,7 @@ def test_a_row_without_a_prediction_is_refused():
         calibrate(lambda _: np.full(NUM, np.nan), EQUAL, names=MOVED, weights=EQUAL)
 
 
-def test_slopes_told_in_one_call_lead_to_the_same_fit():
+def test_slopes_given_in_one_call_lead_to_the_same_fit():
     truth = predict(Parameters().changed({"product_fraction": 0.8, "layer_traffic": 1.2}))
     one_by_one = fitted(truth)
     found = calibrate(

@@ -177,6 +177,7 @@ def test_without_rows_there_is_nothing_to_fit():
 
 
 def test_every_parameter_has_a_prior_with_its_source():
+    assert SCALE_UP_PRIORS
     for prior in SCALE_UP_PRIORS:
         assert prior.median > 0
         assert prior.log_sd > 0

@@ -233,7 +233,9 @@ def rows(load, nodes, space=SPACE):
 @MODELS
 def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
     load, nodes = setting(model)
-    for mesh in legal_strategies(SPACE, limits(load, nodes), most_elements=5000).meshes:
+    meshes = legal_strategies(SPACE, limits(load, nodes), most_elements=5000).meshes
+    assert len(meshes) > 1
+    for mesh in meshes:
         together = estimate(load, nodes, mesh, PARAMETERS)
         index = int(np.prod(mesh.shape)) * 2 // 3
         alone = estimate(load, nodes, grid([strategy_at(mesh, index)]), PARAMETERS)
