@@ -36,8 +36,7 @@ check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, t
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
 	$(BIN)/python -m equipoise.runs.embedded
-	$(BIN)/python -m equipoise.calibration.forecast_record
-	$(BIN)/python -m equipoise.calibration.advice_backtest
+	$(BIN)/python -m equipoise.calibration forecast advice
 
 bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against something outside
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
@@ -57,7 +56,7 @@ accuracy: $(VENV)/test.stamp ## hold the performance model against measurements:
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
-	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration.fitted_profiles $(EQUIPOISE_DATA)/measured
+	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.calibration profiles
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.plans
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined
 	OMP_NUM_THREADS=1 $(BIN)/python -m equipoise.decide.records.combined_advice

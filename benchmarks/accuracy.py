@@ -1,4 +1,4 @@
-"""How wrong the performance model is on published measurements it has not seen, beside other tools.
+"""How wrong the performance model is on published measurements it has not seen, against other tools.
 
 Run: PYTHONPATH=src python benchmarks/accuracy.py [--write docs/understand/accuracy.md].
 EQUIPOISE_DATA names the data. Every line names its split; nothing in it was predicted by a model that had
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.calibration.accuracy import Errors, errors_of
+from equipoise.calibration.accuracy import TimeErrors, time_errors
 from equipoise.calibration.published.quantities import number
-from equipoise.calibration.validate import Validation, Verdict, validate
+from equipoise.calibration.validate import ValidatedRow, Validation, validate
 from equipoise.runs.readers.cells import Row
 
 DATA = (
@@ -24,7 +24,7 @@ DATA = (
     / "measured"
 )
 VTRAIN = ("vtrain_single", "vtrain_multi")
-Wanted = Callable[[Verdict], bool]
+Wanted = Callable[[ValidatedRow], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Figure:
     """One figure of a line: its name, how it is read off the errors, and what it may be at most."""
 
     name: str
-    read: Callable[[Errors], float]
+    read: Callable[[TimeErrors], float]
     most: float
 
 
@@ -40,7 +40,7 @@ MAPE = ("mean", lambda errors: errors.mape)
 MEDIAN = ("median", lambda errors: errors.median)
 
 
-def at_most(figure: tuple[str, Callable[[Errors], float]], most: float) -> Figure:
+def at_most(figure: tuple[str, Callable[[TimeErrors], float]], most: float) -> Figure:
     """A figure with its bound."""
     return Figure(name=figure[0], read=figure[1], most=most)
 
@@ -69,7 +69,7 @@ def on(num_accelerators: int) -> Wanted:
     return lambda verdict: verdict.by != "step" and verdict.row.num_accelerators == num_accelerators
 
 
-def _is_mtnlg(verdict: Verdict) -> bool:
+def _is_mtnlg(verdict: ValidatedRow) -> bool:
     """Rows of Smith et al. 2022, another paper with another code base than Megatron's of SC'21."""
     return verdict.row.workload.startswith("MT-NLG")
 
@@ -176,7 +176,7 @@ class Result:
 
     target: Target
     found: Validation
-    errors: Errors
+    errors: TimeErrors
     seconds: float
 
     @property
@@ -200,7 +200,7 @@ class Result:
         return told
 
 
-def errors_where(found: Validation, wanted: Wanted) -> Errors | None:
+def errors_where(found: Validation, wanted: Wanted) -> TimeErrors | None:
     """Errors over the executions whose counted row is wanted; None where there are none."""
     rows = {}
     for each in found.verdicts:
@@ -216,7 +216,7 @@ def errors_where(found: Validation, wanted: Wanted) -> Errors | None:
     if not rows:
         return None
     measured_s, predicted_s, low_s, high_s, clusters = map(np.array, zip(*rows.values(), strict=True))
-    return errors_of(
+    return time_errors(
         measured_s=measured_s, predicted_s=predicted_s, low_s=low_s, high_s=high_s, clusters=clusters
     )
 

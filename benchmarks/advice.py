@@ -1,4 +1,4 @@
-"""How right the advised number of accelerators was, beside simple rules, as ratios of what each loses.
+"""How right the advised number of accelerators was, against simple rules, as ratios of what each loses.
 
 Run: PYTHONPATH=src python benchmarks/advice.py [FOLDER with scores.parquet]; else the embedded data.
 

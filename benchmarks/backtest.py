@@ -1,4 +1,4 @@
-"""How wrong the pooled law was, beside perfect scaling and a power law: all protocols, with their time.
+"""How wrong the pooled law was, against perfect scaling and a power law: all protocols, with their time.
 
 Run: PYTHONPATH=src python benchmarks/backtest.py [FOLDER with scores.parquet]; else the embedded data.
 """
@@ -11,12 +11,12 @@ import polars as pl
 
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
-from equipoise.scaling.backtest import Backtest, Protocol, Record, backtest
+from equipoise.scaling.backtest import Backtest, BacktestRecord, Protocol, backtest
 
 RUNS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 
 
-def line(name: str, record: Record) -> str:
+def line(name: str, record: BacktestRecord) -> str:
     """One record in one line; fractions as percent."""
     coverage = "" if record.coverage is None else f"{record.coverage:9.1%}"
     return (

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from equipoise.calibration.accuracy import cluster_weights
 from equipoise.calibration.published.executions import read_executions
 from equipoise.calibration.published.rows import PublishedRow
-from equipoise.calibration.steps import StepRows, refusal, step_rows
+from equipoise.calibration.step_rows import StepRows, refusal, step_rows
 from equipoise.perfmodel.calibrate import NOISE_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.parameters import PRIORS
 
@@ -104,7 +104,7 @@ def left_out(single: Rows, by: NDArray[np.intp], names: Sequence[str], noise: fl
 
 
 def line(label: str, single: Rows, others: dict[str, Rows], names: Sequence[str], **settings: float) -> None:
-    """Print one line: both splits of the single nodes, and every other file foretold from all of them."""
+    """Print one line: both splits of the single nodes, and every other file predicted from all of them."""
     noise = settings.get("noise", NOISE_LOG_SD)
     every = np.arange(len(single.seconds))
     found = single.fitted(every, names, noise)

@@ -1,4 +1,4 @@
-"""Accuracy of perfmodel/collectives.py on published nccl-tests, beside plain ways to predict the same.
+"""Accuracy of perfmodel/collectives.py on published nccl-tests, against plain ways to predict the same.
 
     python benchmarks/collectives.py [--data DIR]
 
@@ -27,7 +27,7 @@ from equipoise.stats import conformal_half_width
 from equipoise.units import MICROSECOND_S
 
 Numbers = NDArray[np.float64]
-Foretold = Callable[[Timings, Timings, Wires], Numbers]  # known, asked, wires -> seconds
+Prediction = Callable[[Timings, Timings, Wires], Numbers]  # known, asked, wires -> seconds
 
 GB = 1000.0**3
 LEVEL = 0.9
@@ -99,7 +99,7 @@ def line_way(known: Timings, asked: Timings, wires: Wires) -> Numbers:  # noqa: 
         return float(ys[right - 1] + share * (ys[right] - ys[right - 1]))
 
     known_ranks, asked_ranks = (np.asarray(points.group.num_ranks) for points in (known, asked))
-    foretold = []
+    predicted = []
     for ranks, payload in zip(asked_ranks, asked.payload_bytes, strict=True):
         counts = np.array([ranks]) if ranks in known_ranks else np.unique(known_ranks)
         at_count = []
@@ -108,11 +108,11 @@ def line_way(known: Timings, asked: Timings, wires: Wires) -> Numbers:  # noqa: 
             order = np.argsort(points.payload_bytes)
             xs, ys = np.log(points.payload_bytes[order]), np.log(points.seconds[order])
             at_count.append(along(np.log(payload), xs, ys))
-        foretold.append(along(np.log(ranks), np.log(counts), np.array(at_count)))
-    return np.exp(foretold)
+        predicted.append(along(np.log(ranks), np.log(counts), np.array(at_count)))
+    return np.exp(predicted)
 
 
-WAYS: tuple[tuple[str, Foretold], ...] = (
+WAYS: tuple[tuple[str, Prediction], ...] = (
     ("table", table_way),
     ("plain ring", ring_way),
     ("log-log lines", line_way),
@@ -149,9 +149,9 @@ def rank_count_out(name: str, points: Timings, wires: Wires) -> Split:
 def report(*splits: Split) -> None:
     """One line a way: median, mean, 90th percentile, the worst fold's median; several splits are pooled."""
     name = splits[0].name if len(splits) == 1 else "all of them: half of the sizes"
-    for way, foretold in WAYS:
+    for way, predicted in WAYS:
         folds = [
-            np.abs(foretold(known, asked, split.wires) / asked.seconds - 1)
+            np.abs(predicted(known, asked, split.wires) / asked.seconds - 1)
             for split in splits
             for known, asked in split.pairs
         ]

@@ -1,4 +1,4 @@
-"""A field report on two GPUs behind a host bridge: what it measured, and what one profile foretells of it.
+"""A field report on two GPUs behind a host bridge: what it measured, and what one profile predicts of it.
 
 Its figures and the profile, each input with its source, are in field_report.toml; nothing is set by model.
 """
@@ -161,14 +161,14 @@ def _reported(block: Mapping[str, Any]) -> Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One model: what the report measured and what the profile foretells.
+    """One model: what the report measured and what the profile predicts.
 
     parts: milliseconds of a step on two by cause, and `one` of the whole step on one; keys as ReplicaSeconds.
     """
 
     workload: Workload
     reported: float
-    foretold: Interval
+    predicted: Interval
     parts_s: Mapping[str, float]
 
     @property
@@ -179,7 +179,7 @@ class Row:
     @property
     def chosen(self) -> str:
         """`one` or `two`: what the profile says, by the median."""
-        return "two" if self.foretold.value >= LEAST_GAIN else "one"
+        return "two" if self.predicted.value >= LEAST_GAIN else "one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """The report beside what the profile foretells. crossovers: parameters from which two gain LEAST_GAIN."""
+    """The report and what the profile predicts. crossovers: parameters from which two gain LEAST_GAIN."""
 
     report: Report
     rows: tuple[Row, ...]
@@ -213,7 +213,7 @@ class Reproduction:
 
 
 def reproduced() -> Reproduction:
-    """The report's table foretold by one profile, over NVLink too, and by chip and batch."""
+    """The report's table predicted by one profile, over NVLink too, and by chip and batch."""
     known = report()
     bonded = _over(known.pair.accelerator, _NVLINK)
     batch = int(known.profile["batch"])
@@ -225,9 +225,9 @@ def reproduced() -> Reproduction:
         report=known,
         rows=rows,
         reported_crossover=crossover(params, np.array([each.speedup for each in known.models])),
-        crossover=crossover(params, np.array([row.foretold.value for row in rows])),
+        crossover=crossover(params, np.array([row.predicted.value for row in rows])),
         nvlink_rows=nvlink_rows,
-        nvlink_crossover=crossover(params, np.array([row.foretold.value for row in nvlink_rows])),
+        nvlink_crossover=crossover(params, np.array([row.predicted.value for row in nvlink_rows])),
         sensitivity=sensitivity(known),
     )
 
@@ -250,7 +250,7 @@ def _rows(known: Report, here: Cases, drawn: NDArray[np.float64], place: int) ->
         Row(
             workload=each.workload,
             reported=each.speedup,
-            foretold=Interval(
+            predicted=Interval(
                 value=float(middle[index]), low=float(low[index]), high=float(high[index]), level=LEVEL
             ),
             parts_s={name: float(value[index]) for name, value in causes.items()},
@@ -282,7 +282,7 @@ def sensitivity(known: Report, links: Sequence[str] = ("PHB",)) -> tuple[Sensiti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:
-    """Two of a sweep foretold from its own steps on one: seconds, with few tensors and with many."""
+    """Two of a sweep predicted from its own steps on one: seconds, with few tensors and with many."""
 
     params: float
     batch: int

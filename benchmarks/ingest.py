@@ -1,4 +1,4 @@
-"""Time of `equipoise ingest` on published rounds, beside the official result summarizer on the same files.
+"""Time of `equipoise ingest` on published rounds, against the official result summarizer on the same files.
 
     python benchmarks/ingest.py [--tree FOLDER] [--official PYTHON] [--repeat 3] [--no-archives]
 

@@ -1,11 +1,11 @@
-"""Coverage of the intervals of scaling/fit.py on laws that are known, beside what SciPy alone gives.
+"""Coverage of the intervals of scaling/fit.py on laws that are known, against what SciPy alone gives.
 
     python benchmarks/laws.py [--cases 1000] [--nulls 4000] [--seed 1] [--scores scores.parquet]
 
 Prints, for each way of fitting: how often the 90 % interval holds the true time at 1, 2 and 4 times the
 largest size, its width, the error of its middle, and how many cases got no answer; then how often times that
 do not depend on the size got an answer; then, with --scores (a table that `equipoise ingest --into` wrote),
-how the largest size of published groups is foretold from their smaller ones, and samples against batch.
+how the largest size of published groups is predicted from their smaller ones, and samples against batch.
 docs/experiments/0001-law-intervals.md tells what was learnt.
 """
 
@@ -24,12 +24,12 @@ from scipy.stats import t as student_t
 
 from equipoise.errors import EvidenceError, FitError
 from equipoise.scaling.convergence import fit_convergence
-from equipoise.scaling.fit import fit, points, predict
+from equipoise.scaling.fit import fit, measured_times, predict
 from equipoise.scaling.laws import AMDAHL, CANDIDATES, LAWS, USL, FloatArray, Law
 from equipoise.scaling.posterior import MEASURED_NOISE, PUBLISHED_NOISE, law_noise
 
 LEVEL = 0.9
-LEAST_GROUP = 4  # published sizes: three to fit and one to foretell
+LEAST_GROUP = 4  # published sizes: three to fit and one to predict
 BEYOND = np.array([1.0, 2.0, 4.0])
 REGIMES = ("where it shows", "wide", "textbook")
 
@@ -117,7 +117,7 @@ def ours(*, knows_law: bool = False, knows_no_stray: bool = False) -> Way:
 
     def way(law: Law, sizes: FloatArray, time_s: FloatArray, asked: FloatArray):  # noqa: ANN202 - as Way
         try:
-            fitted = fit(points(sizes, time_s), (law,) if knows_law else CANDIDATES, noise=noise)
+            fitted = fit(measured_times(sizes, time_s), (law,) if knows_law else CANDIDATES, noise=noise)
         except FitError:
             return None
         found = predict(fitted, asked, level=LEVEL)
@@ -147,7 +147,7 @@ def plain_fit(law: Law, sizes: FloatArray, time_s: FloatArray) -> Plain | None:
     freedom = len(sizes) - len(law.params)
     if freedom < 1:
         return None
-    start = law.at(np.full((1, law.num_shapes), 0.6), points(sizes, time_s).domain)
+    start = law.at(np.full((1, law.num_shapes), 0.6), measured_times(sizes, time_s).domain)
     scale = np.median(time_s / law.times_s(start, sizes)[0], keepdims=True)
     try:
         values, covariance = curve_fit(
@@ -256,7 +256,7 @@ def show(name: str, rows: dict[str, NDArray], num_cases: int, seconds: float) ->
 
 
 def show_published(scores: pl.DataFrame) -> None:
-    """The largest size of each (round, workload, accelerator) foretold from its smaller ones."""
+    """The largest size of each (round, workload, accelerator) predicted from its smaller ones."""
     keys = ["campaign", "workload", "accelerator"]
     best = (
         scores.filter((pl.col("division") == "closed") & pl.col("score_s").is_not_null())
@@ -270,7 +270,7 @@ def show_published(scores: pl.DataFrame) -> None:
         for group in groups:
             sizes, time_s = group["num_accelerators"].to_numpy().astype(float), group["score_s"].to_numpy()
             try:
-                fitted = fit(points(sizes[:-1], time_s[:-1]), noise=noise)
+                fitted = fit(measured_times(sizes[:-1], time_s[:-1]), noise=noise)
             except FitError:
                 continue
             found = predict(fitted, sizes[-1], level=LEVEL, of="run")

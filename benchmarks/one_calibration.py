@@ -16,7 +16,7 @@ from equipoise.calibration.fitted_profiles import RECIPES
 from equipoise.calibration.profiles import profile
 from equipoise.calibration.published.executions import read_executions
 from equipoise.calibration.published.rows import PublishedRow
-from equipoise.calibration.steps import calibrated, refusal, step_rows
+from equipoise.calibration.step_rows import calibrated, refusal, step_rows
 from equipoise.perfmodel.parameters import Parameters
 
 ROOT = Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

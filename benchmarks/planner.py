@@ -1,4 +1,4 @@
-"""How long a plan takes: the search beside trying everything, a change on a page, a verb from a cold start.
+"""How long a plan takes: the search against trying everything, a change on a page, a verb from a cold start.
 
     python benchmarks/planner.py [--repetitions 5] [--cold 3]
 
@@ -36,10 +36,10 @@ from equipoise.decide.strategy_search import SURVEYS, problem
 from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.traces import UserEvidence
-from equipoise.perfmodel.estimate import Estimates
-from equipoise.perfmodel.layouts import Grid, Numbers
+from equipoise.perfmodel.estimate import StepEstimates
+from equipoise.perfmodel.layouts import Numbers, StrategyGrid
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.search import Job, Searched, fastest
+from equipoise.perfmodel.search import Searched, SearchJob, fastest
 from equipoise.perfmodel.space import Space
 from equipoise.runs.embedded import tables
 from equipoise.spec.catalogue import shipped
@@ -68,7 +68,7 @@ class Case:
     """A question of one system, and what both searches are given."""
 
     asked: TrainingQuery
-    job: Job
+    job: SearchJob
     spaces: tuple[Space, ...]
 
     def pruned(self) -> tuple[Searched, ...]:
@@ -78,7 +78,7 @@ class Case:
     def exhaustive(self) -> tuple[Searched, ...]:
         """By working out every strategy."""
 
-        def time_s(mesh: Grid, estimates: Estimates) -> Numbers:
+        def time_s(mesh: StrategyGrid, estimates: StepEstimates) -> Numbers:
             return np.asarray(estimates.step_s * self.job.num_steps(mesh.global_batch_samples))
 
         given = (self.job.load, self.job.machine)
@@ -105,7 +105,7 @@ def case(scores: pl.DataFrame, asked: TrainingQuery) -> Case:
     sizes = size_range(inputs, system).tried
     return Case(
         query=asked,
-        job=Job(
+        job=SearchJob(
             load=posed.load,
             machine=machine(replace(posed.cluster, num_accelerators=sizes[-1])),
             parameters=posed.model.parameters,

@@ -1,4 +1,4 @@
-"""How wrong the pooled law was, beside what a user would pick instead, on the same held-out groups.
+"""How wrong the pooled law was, against what a user would pick instead, on the same held-out groups.
 
     python benchmarks/rivals.py [--extrap-python PYTHON | --install] [--scores scores.parquet]
 
@@ -33,7 +33,7 @@ from equipoise.scaling.backtest import HeldOut, backtest
 from equipoise.scaling.laws import AMDAHL, USL, FloatArray, Law
 
 OURS = "pooled law (ours)"
-# Seconds foretold for each held-out group, in their order; None where there is no answer.
+# Seconds predicted for each held-out group, in their order; None where there is no answer.
 Answers = Sequence[float | None]
 
 # Runs in the interpreter that has extrap. stdin: [[path of a group's JSONL, size asked], ...].
@@ -44,7 +44,7 @@ from extrap.fileio.file_reader.jsonlines_file_reader import read_jsonlines_file
 from extrap.modelers.model_generator import ModelGenerator
 
 warnings.simplefilter("ignore")
-found = {"version": extrap.__version__, "foretold": {}, "constant": {}}
+found = {"version": extrap.__version__, "predicted": {}, "constant": {}}
 asked = json.load(sys.stdin)
 for title, allow in (("defaults", False), ("negative exponents", True)):
     laws = []
@@ -54,7 +54,8 @@ for title, allow in (("defaults", False), ("negative exponents", True)):
         generator.model_all()
         laws += [model.hypothesis.function for model in generator.models.values()]
     found["fewest_points"] = generator.modeler.min_measurement_points
-    found["foretold"][title] = [float(law.evaluate(size)) for law, (_, size) in zip(laws, asked, strict=True)]
+    pairs = zip(laws, asked, strict=True)
+    found["predicted"][title] = [float(law.evaluate(size)) for law, (_, size) in pairs]
     found["constant"][title] = sum(not law.compound_terms for law in laws)
 print(json.dumps(found))
 """
@@ -112,7 +113,7 @@ def curve_fit_s(
 
 
 def scipy_answers(asked: Sequence[Task]) -> dict[str, Answers]:
-    """What curve_fit of Amdahl's law and of the USL foretells, by way."""
+    """What curve_fit of Amdahl's law and of the USL predicts, by way."""
     found: dict[str, Answers] = {}
     for title, weighs_relative in (("", False), (", relative", True)):
         found[f"Amdahl, curve_fit{title}"] = [
@@ -155,7 +156,7 @@ def extrap_interpreter(chosen: argparse.Namespace) -> Iterator[str | None]:
 
 
 def extrap_answers(python: str, asked: Sequence[Task]) -> tuple[dict[str, Answers], int]:
-    """What Extra-P foretells by way, and how many points it asks for. One process; an experiment a group."""
+    """What Extra-P predicts by way, and how many points it asks for. One process; an experiment a group."""
     with tempfile.TemporaryDirectory() as scratch:
         experiments = []
         for index, task in enumerate(asked):
@@ -177,8 +178,8 @@ def extrap_answers(python: str, asked: Sequence[Task]) -> tuple[dict[str, Answer
     for title, num_constant in found["constant"].items():
         print(f"  {title}: a constant for {num_constant} of {len(asked)} groups")
     answers = {
-        f"Extra-P, {title}": [value if math.isfinite(value) else None for value in foretold]
-        for title, foretold in found["foretold"].items()
+        f"Extra-P, {title}": [value if math.isfinite(value) else None for value in predicted]
+        for title, predicted in found["predicted"].items()
     }
     return answers, found["fewest_points"]
 
@@ -190,22 +191,22 @@ def show(title: str, asked: Sequence[Task], answers: Mapping[str, Answers], chos
     """
     print(f"\n{title}: {len(chosen)} groups")
     print(f"{'':30}answered  below 0   median     mean      p90   ours/rival: median    p90")
-    for name, foretold in answers.items():
-        answered = [index for index in chosen if foretold[index] is not None]
+    for name, predicted in answers.items():
+        answered = [index for index in chosen if predicted[index] is not None]
         if not answered:
             print(f"{name:30}{0:8}")
             continue
-        num_impossible = sum(foretold[index] < 0.0 for index in answered)
-        theirs, ours = (errors(asked, each, answered) for each in (foretold, answers[OURS]))
+        num_impossible = sum(predicted[index] < 0.0 for index in answered)
+        theirs, ours = (errors(asked, each, answered) for each in (predicted, answers[OURS]))
         print(
             f"{name:30}{len(answered):8} {num_impossible:8} {theirs[0]:8.1%} {theirs[1]:8.1%}"
             f" {theirs[2]:8.1%}{ours[0] / theirs[0]:21.3f} {ours[2] / theirs[2]:6.3f}"
         )
 
 
-def errors(asked: Sequence[Task], foretold: Answers, chosen: Sequence[int]) -> tuple[float, float, float]:
-    """Median, mean and p90 of |foretold / actual - 1| of the chosen groups (indices)."""
-    sizes = np.abs([foretold[index] / asked[index].held_out.actual_s - 1.0 for index in chosen])
+def errors(asked: Sequence[Task], predicted: Answers, chosen: Sequence[int]) -> tuple[float, float, float]:
+    """Median, mean and p90 of |predicted / actual - 1| of the chosen groups (indices)."""
+    sizes = np.abs([predicted[index] / asked[index].held_out.actual_s - 1.0 for index in chosen])
     return float(np.median(sizes)), float(np.mean(sizes)), float(np.quantile(sizes, 0.9))
 
 

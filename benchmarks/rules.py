@@ -40,13 +40,13 @@ MILLION, MS = SI_PREFIXES["M"], 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One choice: what a step (or a training) takes on one and on two, and the speed-up foretold of two."""
+    """One choice: what a step (or a training) takes on one and on two, and the speed-up predicted of two."""
 
     machine: str
     params: float
     one_s: float
     two_s: float
-    foretold: float
+    predicted: float
 
     @property
     def best(self) -> str:
@@ -60,7 +60,7 @@ class Case:
 
 
 RULES: dict[str, Callable[[Case], str]] = {
-    "equipoise": lambda case: "two" if case.foretold >= LEAST_GAIN else "one",
+    "equipoise": lambda case: "two" if case.predicted >= LEAST_GAIN else "one",
     "threshold": lambda case: choice(case.params),
     "always one": lambda _: "one",
     "always two": lambda _: "two",
@@ -68,35 +68,35 @@ RULES: dict[str, Callable[[Case], str]] = {
 
 
 def report_cases(found: Reproduction) -> list[Case]:
-    """The field report's models, foretold by the profile."""
+    """The field report's models, predicted by the profile."""
     return [
         Case(
             machine="PHB pair, five models",
             params=float(row.workload.params or 0),
             one_s=each.one_s,
             two_s=each.two_s,
-            foretold=row.foretold.value,
+            predicted=row.predicted.value,
         )
         for row, each in zip(found.rows, found.report.models, strict=True)
     ]
 
 
 def sweep_cases() -> list[Case]:
-    """Its batch sweeps, foretold from its steps on one."""
+    """Its batch sweeps, predicted from its steps on one."""
     return [
         Case(
             machine="PHB pair, batch sweeps",
             params=row.params,
             one_s=row.one_s,
             two_s=row.two_s,
-            foretold=row.one_s / ((row.low_s + row.high_s) / 2),
+            predicted=row.one_s / ((row.low_s + row.high_s) / 2),
         )
         for row in swept_rows()
     ]
 
 
-def host_cases(cells: Path, foretold: Path) -> list[Case]:
-    """Two emulated hosts: medians of repetitions, and steps that `advice.measured` foretold."""
+def host_cases(cells: Path, predicted: Path) -> list[Case]:
+    """Two emulated hosts: medians of repetitions, and steps that `diagnose.predicted_steps` predicted."""
     steps: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     params: dict[str, float] = {}
     for row in csv.DictReader(cells.open()):
@@ -105,7 +105,7 @@ def host_cases(cells: Path, foretold: Path) -> list[Case]:
         steps[row["link"], row["workload"], int(row["batch_samples"])].append(float(row["step_s"]))
         params[row["workload"]] = float(row["params"])
     found = []
-    for row in csv.DictReader(foretold.open()):
+    for row in csv.DictReader(predicted.open()):
         link, name, batch = row["link"], row["workload"], int(row["batch_samples"])
         one, two = steps.get((ALONE, name, batch)), steps.get((link, name, batch))
         if one and two:
@@ -115,7 +115,7 @@ def host_cases(cells: Path, foretold: Path) -> list[Case]:
                     params=params[name],
                     one_s=median(one),
                     two_s=median(two),
-                    foretold=median(one) / float(row["foretold_s"]),
+                    predicted=median(one) / float(row["foretold_s"]),
                 )
             )
     return found
@@ -137,13 +137,13 @@ def scores(cases: Sequence[Case]) -> list[list[str]]:
 
 
 def model_rows(rows: Sequence[Row]) -> list[list[str]]:
-    """The field report's table beside what is foretold."""
+    """The field report's table with what is predicted."""
     return [
         [
             row.workload.title,
             _size(float(row.workload.params or 0)),
             f"{row.reported:.2f}",
-            f"{row.foretold.value:.2f} ({row.foretold.low:.2f} to {row.foretold.high:.2f})",
+            f"{row.predicted.value:.2f} ({row.predicted.low:.2f} to {row.predicted.high:.2f})",
             row.best,
             row.chosen,
             said(float(row.workload.params or 0)),
@@ -153,7 +153,7 @@ def model_rows(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def nvlink_rows(rows: Sequence[Row]) -> list[list[str]]:
-    """What is foretold where the same cards are bridged; nobody measured it."""
+    """What is predicted where the same cards are bridged; nobody measured it."""
     return [[each[0], each[1], each[3], each[5], each[6]] for each in model_rows(rows)]
 
 
@@ -182,7 +182,7 @@ def sensitivity_rows(rows: Sequence[Sensitivity]) -> list[list[str]]:
 
 
 def sweep_rows() -> list[list[str]]:
-    """The report's sweeps, foretold from its own steps on one."""
+    """The report's sweeps, predicted from its own steps on one."""
     return [
         [
             _size(row.params),
@@ -220,7 +220,7 @@ def tables(found: Reproduction) -> dict[str, str]:
         *sweep_cases(),
         *host_cases(DATA / "0011-cells.csv", DATA / "0011-foretold.csv"),
     ]
-    heads = ["model", "parameters", "report", "foretold (90 %)", "right", "ours", "its rule"]
+    heads = ["model", "parameters", "report", "predicted (90 %)", "right", "ours", "its rule"]
     return {
         "rules": table(["machine", "cases", "best on two", *RULES], scores(every)),
         "models": table(heads, model_rows(found.rows)),
@@ -240,7 +240,7 @@ def tables(found: Reproduction) -> dict[str, str]:
             sensitivity_rows(found.sensitivity),
         ),
         "sweeps": table(
-            ["parameters", "batch", "one, ms", "two, ms", "foretold, ms"],
+            ["parameters", "batch", "one, ms", "two, ms", "predicted, ms"],
             sweep_rows(),
         ),
         "settings": table(["setting", "verdict", "why"], setting_rows()),

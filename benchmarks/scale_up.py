@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from equipoise.calibration.accuracy import cluster_weights
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.scale_up import SCALE_UP, Pairs, scale_up_pairs
+from equipoise.calibration.scale_up_rows import SCALE_UP, Pairs, scale_up_pairs
 from equipoise.perfmodel.scale_up import SCALE_UP_PRIORS, ScaleUpParameters
 from equipoise.stats import conformal_half_width
 
@@ -62,7 +62,7 @@ def kin_of(workload: str) -> str:
 
 
 def left_out(method: Method, groups: NDArray[np.str_]) -> Floats:
-    """Slowdowns of every pair, foretold from those of other groups."""
+    """Slowdowns of every pair, predicted from those of other groups."""
     found = np.full(len(groups), np.nan)
     for group in np.unique(groups):
         found[groups == group] = method(np.flatnonzero(groups != group))[groups == group]

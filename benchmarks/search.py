@@ -1,4 +1,4 @@
-"""How many strategies a second the search of `plan` goes through on one core, beside other tools.
+"""How many strategies a second the search of `plan` goes through on one core, against other tools.
 
     python benchmarks/search.py [--repetitions 7] [--llm-analysis-python PYTHON | --install]
 
@@ -39,7 +39,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "perfmodel")
 from exhaustive import legal_strategies, search, strategy_at
 
 NUM_ACCELERATORS, GLOBAL_BATCH, SEQUENCE = 64, 1536, 2048
-# Every knob that leaves what is trained as it is, and the precisions the chip has.
+# Every parameter that leaves what is trained as it is, and the precisions the chip has.
 WIDE = Space(
     num_accelerators=NUM_ACCELERATORS,
     global_batches=(GLOBAL_BATCH,),
@@ -65,13 +65,13 @@ from llm_analysis.config import DtypeConfig, ModelConfig, ParallelismConfig, get
 from llm_analysis.logger import logger
 
 logger.setLevel(logging.ERROR)
-asked = json.load(sys.stdin)
+strategies = json.load(sys.stdin)
 sizes = {"num_layers": 96, "n_head": 96, "hidden_dim": 12288, "vocab_size": 51200, "max_seq_len": 2048}
 model = ModelConfig(name="gpt3", **sizes)
 chip = get_gpu_config_by_name("a100-sxm-80gb")
 stages = {"none": 0, "selective": 1, "full": 2}
 began, done = time.process_time(), 0
-for dp, tp, pp, size, stage, recompute in asked:
+for dp, tp, pp, size, stage, recompute in strategies:
     sizes = ParallelismConfig(tp_size=tp, pp_size=pp, dp_size=dp, sp_size=tp)
     analysis = LLMAnalysis(model, chip, DtypeConfig(), sizes, flops_efficiency=0.5)
     try:
@@ -135,19 +135,19 @@ def rival_python(python: str | None, *, install: bool) -> Iterator[str | None]:
         yield made if ended.returncode == 0 else None
 
 
-def rival_rate(python: str, asked: list[Strategy]) -> tuple[float, str]:
+def rival_rate(python: str, strategies: list[Strategy]) -> tuple[float, str]:
     """Configurations a second of llm-analysis, and its version."""
     rows = [
         [each.dp, each.tp, each.pp, each.microbatch_samples, each.zero_stage, each.recompute]
-        for each in asked
+        for each in strategies
     ]
     ended = subprocess.run(
         [python, "-c", RIVAL_PROGRAM], input=json.dumps(rows), capture_output=True, text=True, check=True
     )
-    told = json.loads(ended.stdout.splitlines()[-1])
-    return told["answered"] / told[
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    return answer["answered"] / answer[
         "seconds"
-    ], f"{told['version']}, {told['answered']} of {len(rows)} answered"
+    ], f"{answer['version']}, {answer['answered']} of {len(rows)} answered"
 
 
 def main() -> None:

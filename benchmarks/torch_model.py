@@ -1,4 +1,4 @@
-"""How right counts of torch models are, beside what the same step does on this CPU.
+"""How right counts of torch models are, against what the same step does on this CPU.
 
     python benchmarks/torch_model.py
 

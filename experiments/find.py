@@ -27,7 +27,7 @@ from equipoise.bench.store import Finished, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
 from equipoise.diagnose.exchange_costs import exchange_costs, needed
-from equipoise.diagnose.method_search import Found, Space, alone_cells, candidates, search_methods
+from equipoise.diagnose.method_search import FoundMethod, MethodSpace, alone_cells, candidates, search_methods
 from equipoise.errors import UsageError
 
 RATES = ("1gbit", "10gbit")
@@ -42,9 +42,11 @@ NUM_STEPS = 12
 NUM_TRIALS = 6
 
 
-def space(model: str) -> Space:
+def space(model: str) -> MethodSpace:
     """What is searched for one model."""
-    return Space(workload=model, methods=METHODS, sizes=(1, 2), batches=MODELS[model][1], num_steps=NUM_STEPS)
+    return MethodSpace(
+        workload=model, methods=METHODS, sizes=(1, 2), batches=MODELS[model][1], num_steps=NUM_STEPS
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Outcome:
     """One search held against trying everything."""
 
     rate: str
-    found: Found
+    found: FoundMethod
     num_candidates: int
     fastest: Cell
     fastest_per_s: float

@@ -23,8 +23,8 @@ from two_hosts import PARTS, RATES, undisturbed
 from equipoise.bench.cell import Cell
 from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import summaries
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
-from equipoise.diagnose.predicted_steps import ForetoldStep, OneDevice, foretold, one_device
+from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
+from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 
 NEAR = 0.2
 # Of a document of bench.interference.
@@ -102,7 +102,7 @@ def devices_alone(out: Path) -> dict[str, OneDevice]:
     return {name: one_device(found) for name, found in cells.items()}
 
 
-def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, ForetoldStep, dict[str, float]]]:
+def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedStep, dict[str, float]]]:
     """Every two-device configuration that was measured, with what was foretold of it, and its phases."""
     alone = devices_alone(out)
     for rate in RATES:
@@ -132,28 +132,28 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, ForetoldSte
                 yield row, step, each.phases
 
 
-def _step(cell: Cell, one: OneDevice, costs: ExchangeCosts) -> ForetoldStep:
-    return foretold(cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs)
+def _step(cell: Cell, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
+    return predict_step(cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs)
 
 
 def _without_messages(costs: ExchangeCosts) -> ExchangeCosts:
     """What two devices would take that need not talk."""
     none = Messages(
-        payload_bytes=(1.0, 1e15), alone_s=(1e-15,) * 2, beside_s=(1e-15,) * 2, core_share=(0.0,) * 2
+        payload_bytes=(1.0, 1e15), alone_s=(1e-15,) * 2, overlapped_s=(1e-15,) * 2, core_share=(0.0,) * 2
     )
     return replace(_without_work(costs), messages=dict.fromkeys(costs.messages, none), slowed=Slowed())
 
 
 def _without_work(costs: ExchangeCosts) -> ExchangeCosts:
     """Buckets that fill and empty themselves."""
-    none = OwnWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
-    return replace(costs, own_work=dict.fromkeys(costs.own_work, none))
+    none = MethodWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
+    return replace(costs, method_work=dict.fromkeys(costs.method_work, none))
 
 
 def _beside_nothing(costs: ExchangeCosts) -> ExchangeCosts:
     """Messages and computing that do not slow each other."""
     messages = {
-        name: replace(each, beside_s=each.alone_s, core_share=(0.0,) * len(each.alone_s))
+        name: replace(each, overlapped_s=each.alone_s, core_share=(0.0,) * len(each.alone_s))
         for name, each in costs.messages.items()
     }
     return replace(costs, messages=messages)
@@ -176,9 +176,9 @@ VARIANTS: dict[str, Callable[[ExchangeCosts], ExchangeCosts]] = {
 WITHOUT = ("no messages", "no copies", "no rivalry", "not slowed")
 
 
-def _detail(row: Row, found: ForetoldStep, phases: dict[str, float]) -> str:
+def _detail(row: Row, found: PredictedStep, phases: dict[str, float]) -> str:
     """One step in three lines: the whole, what was foretold of it, what was seen; in ms."""
-    names = ("own_s", "slowed_s", "waiting_s", "added_s", "exposed_s")
+    names = ("one_device_s", "slowed_s", "waiting_s", "added_s", "exposed_s")
     parts = {name: round(getattr(found, name) * 1e3, 2) for name in names}
     seen = {name: round(seconds * 1e3, 2) for name, seconds in phases.items()}
     what = f"{row.rate} {row.part} {row.workload} {row.method} batch {row.batch_samples}"

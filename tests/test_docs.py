@@ -118,17 +118,17 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     error, coverage = row("forecast.json")
     assert re.findall(r"[\d.]+ %", error) == medians
     assert coverage == _coverage(ours)
-    assert row("joined.json") == (
-        _median(data("joined.json")["record"]),
-        _coverage(data("joined.json")["record"]),
+    assert row("combined.json") == (
+        _median(data("combined.json")["record"]),
+        _coverage(data("combined.json")["record"]),
     )
-    advice = data("joined_advice.json")["errors"][0]
+    advice = data("combined_advice.json")["errors"][0]
     assert (advice["objective"], advice["held_out"], advice["jump"]) == ("answer", "largest", "all")
-    error, coverage = row("joined_advice.json")
+    error, coverage = row("combined_advice.json")
     assert re.findall(r"[\d.]+ %", error) == [f"{100 * advice['ways']['ours']['within_doubling']:.0f} %"]
     assert coverage == _coverage(advice)
-    chips = data("like_chips.json")["records"]
-    assert row("like_chips.json") == ("; ".join(map(_median, chips)), "; ".join(map(_coverage, chips)))
+    chips = data("transfer.json")["records"]
+    assert row("transfer.json") == ("; ".join(map(_median, chips)), "; ".join(map(_coverage, chips)))
     assert row("plans.json")[0] == "; ".join(map(_median, data("plans.json")["records"]))
 
 

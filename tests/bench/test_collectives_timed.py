@@ -16,7 +16,7 @@ from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.measure import timed_document
 from equipoise.bench.collectives.records import OPERATIONS, Asked, asked_from, sizes_of
 from equipoise.bench.launchers.processes import INPROCESS
-from equipoise.calibration.collectives import judged
+from equipoise.calibration.collective_verdicts import judged
 from equipoise.errors import DataError, EvidenceError, UsageError
 
 SIZES = (1024, 3 * 4096, 2**18)

@@ -92,10 +92,10 @@ def test_an_a_a_sweep_tells_its_own_rate():
     assert found.num_compared == 40
     assert found.num_different <= 6
     assert found.rate.low <= 0.05 <= found.rate.high
-    assert found.are_own
+    assert found.are_arms
     # Without arms of their own, halves of four repetitions are compared; three have no two such halves.
     halves = false_differences(summaries([one for one in finished if one.cell.arm == 1]))
-    assert (halves.num_compared, halves.are_own) == (40, False)
+    assert (halves.num_compared, halves.are_arms) == (40, False)
     few = [one for one in finished if one.cell.arm == 1 and one.cell.repetition < 4]
     assert false_differences(summaries(few)) is None
 

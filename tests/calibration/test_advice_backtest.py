@@ -39,7 +39,7 @@ def advised(scores, objective, held_out="largest", **options):
 
 @pytest.fixture(scope="module")
 def by_amdahl():
-    # The same curve a round before tells its bend; alone, six sizes tell little of the seventh.
+    # The same curve a round before shows its bend; alone, six sizes show little of the seventh.
     scores = frame(rows("v1.0", AMDAHL), rows("v1.1", {size: 0.9 * AMDAHL[size] for size in SIZES}))
     results = held_out_advice(scores, rounds=["v1.1"])
     return {(one.objective, one.held_out): one for one in results}

@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.calibration.advice_backtest import (
-    JOINED,
+    COMBINED,
     OURS,
     HeldOutAdvice,
     Loss,
@@ -84,7 +84,7 @@ def test_balance_is_advised_within_a_doubling_as_promised():
     assert whole.num_groups == 162
 
 
-def test_the_record_shown_is_of_the_jump_asked_about():
+def test_the_record_shown_is_of_the_jump_in_question():
     near, far = (shipped_advice().record("balance", jump=jump) for jump in (1.0, 16.0))
     assert near.of == "the largest size of a group held out, up to 4x the largest known"
     assert far.of == "the larger half of a group's sizes held out, beyond 4x the largest known"
@@ -92,7 +92,7 @@ def test_the_record_shown_is_of_the_jump_asked_about():
 
 
 def test_the_joint_number_is_within_a_doubling_as_promised():
-    shipped = shipped_advice(JOINED)
+    shipped = shipped_advice(COMBINED)
     assert shipped.dataset == embedded.version(), "make profiles rewrites it"
     whole = next(
         each

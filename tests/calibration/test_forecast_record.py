@@ -1,4 +1,4 @@
-"""What ships with the package is of this dataset, loads, and is the record it says it is."""
+"""What ships with the package is of this dataset, loads, and is that record."""
 
 import pytest
 

@@ -8,9 +8,10 @@ import orjson
 import pytest
 
 from equipoise.calibration import profiles as module
-from equipoise.calibration.fitted_profiles import RECIPES, main
+from equipoise.calibration.__main__ import RECORDS, main
+from equipoise.calibration.fitted_profiles import RECIPES
 from equipoise.calibration.profiles import profile, profiles, read_profiles
-from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load
@@ -35,6 +36,7 @@ def test_every_recipe_ships_with_its_record():
 
 
 def test_accelerators_of_profiles_are_in_the_table():
+    assert profiles()
     for each in profiles():
         assert each.accelerators
         assert [accelerator(slug).slug for slug in each.accelerators] == [*each.accelerators]
@@ -42,6 +44,7 @@ def test_accelerators_of_profiles_are_in_the_table():
 
 def test_fitted_values_keep_to_what_is_possible():
     largest = {each.name: each.largest for each in PRIORS}
+    assert profiles()
     for each in profiles():
         assert each.values.keys() == each.log_sd.keys()
         for name, value in each.values.items():
@@ -55,7 +58,7 @@ def test_an_unknown_profile_names_those_there_are():
 
 
 @pytest.mark.truth
-def test_large_models_are_foretold_from_small_ones():
+def test_large_models_are_predicted_from_small_ones():
     """Llama 3.1 70B and 405B on up to four axes, by a profile fitted to Llama 3.1 8B on two at most."""
     parameters = profile("h100-torchtitan").parameters
     errors = []
@@ -88,9 +91,12 @@ def test_a_parameter_the_model_lost_is_refused(tmp_path):
         read_profiles(path)
 
 
-def test_without_a_directory_nothing_is_fitted():
-    with pytest.raises(UsageError, match="expected one, the directory"):
-        main([])
+def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["profiles", "gone"])
+    error = capsys.readouterr().err
+    assert all(name in error for name in ("'gone'", *RECORDS))
+    assert [file for file, _ in RECORDS.values()] == ["profiles.json", "forecast.json", "advice.json"]
 
 
 def test_what_no_row_moves_stays_at_its_prior():

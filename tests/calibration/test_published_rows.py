@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.calibration.published.executions import chosen, joined, read_executions
+from equipoise.calibration.published.executions import chosen, read_executions, with_executions
 from equipoise.calibration.published.models import collective_of, known_workload, model_of
 from equipoise.calibration.published.quantities import count_in, quantity
 from equipoise.calibration.published.rows import read_rows
-from equipoise.calibration.published.strategies import knobs
+from equipoise.calibration.published.strategies import strategy_words
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.readers.cells import Row
 
@@ -209,7 +209,7 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
     ],
 )
 def test_words_of_a_configuration(config, expected):
-    found = knobs(config, "bf16", "")
+    found = strategy_words(config, "bf16", "")
     assert {name: getattr(found, name) for name in expected} == expected
 
 
@@ -233,7 +233,7 @@ def test_words_of_a_configuration(config, expected):
     ],
 )
 def test_words_of_precision(text, precision):
-    assert knobs("", text, "").precision == precision
+    assert strategy_words("", text, "").precision == precision
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_words_of_precision(text, precision):
     ],
 )
 def test_words_of_recomputation(text, recompute):
-    assert knobs("", "bf16", text).recompute == recompute
+    assert strategy_words("", "bf16", text).recompute == recompute
 
 
 @pytest.mark.parametrize(
@@ -343,8 +343,8 @@ def test_a_model_needs_sizes_or_a_name():
 
 
 def test_two_units_of_one_execution_count_once(read):
-    # 8,192 tokens/s/GPU is one second; the FLOP/s beside it depend on how FLOP are counted.
-    rows = joined(
+    # 8,192 tokens/s/GPU is one second; the FLOP/s with it depend on how FLOP are counted.
+    rows = with_executions(
         read(
             {"measured": "8192", "unit": "tokens/s/GPU"},
             {"measured": "11.0", "unit": "model TFLOP/s/GPU"},
@@ -361,22 +361,22 @@ def test_the_finer_figure_says_how_long_an_execution_took(read):
         {"measured": "23", "unit": "days for 300B tokens", "recompute": "full"},
         {"measured": "141", "unit": "TFLOP/s/GPU (incl. recompute)", "recompute": "full"},
     )
-    assert chosen(joined(rows))[0].unit.startswith("TFLOP")
+    assert chosen(with_executions(rows))[0].unit.startswith("TFLOP")
     rows = read(
         {"measured": "230", "unit": "days for 300B tokens", "recompute": "full"},
         {"measured": "141", "unit": "TFLOP/s/GPU (incl. recompute)", "recompute": "full"},
     )
-    assert chosen(joined(rows))[0].unit.startswith("days")
+    assert chosen(with_executions(rows))[0].unit.startswith("days")
 
 
 def test_repetitions_are_separate_executions_of_one_cluster(read):
-    rows = joined(read({"measured": "1.0"}, {"measured": "1.1"}))
+    rows = with_executions(read({"measured": "1.0"}, {"measured": "1.1"}))
     assert [row.execution for row in rows] == [0, 1]
     assert [row.cluster for row in rows] == [0, 0]
 
 
 def test_a_cluster_is_one_width_and_strategy_whatever_its_layers_and_micro_batches(read):
-    rows = joined(
+    rows = with_executions(
         read(
             {},
             {"layers": "12"},
@@ -393,7 +393,7 @@ def test_two_thirds_of_the_flop_are_adapters(read):
     # Weights that are frozen have no gradients of their own: 4 FLOP a weight and token instead of 6.
     full = 3 * (24 * (24 * 1024**2 + 4 * 1024 * 512.5) + 2 * 50_257 * 1024) * 8192 / 1e12
     for share, trained in ((1.0, "full"), (2 / 3, "lora")):
-        rows = joined(
+        rows = with_executions(
             read(
                 {"measured": "8192", "unit": "tokens/s/GPU"},
                 {"measured": f"{share * full:.6f}", "unit": "model TFLOP/s/GPU"},
@@ -403,7 +403,7 @@ def test_two_thirds_of_the_flop_are_adapters(read):
 
 
 def test_memory_is_that_of_the_execution(read):
-    rows = joined(
+    rows = with_executions(
         read(
             {"measured": "8192", "unit": "tokens/s/GPU", "memory_gib": "40"},
             {"measured": "1", "unit": "s/step"},
@@ -489,7 +489,7 @@ def test_no_unit_does_worse_than_being_refused(text):
 @given(st.text(max_size=80), st.text(max_size=20), st.text(max_size=20))
 def test_no_words_do_worse_than_being_refused(config, precision, recompute):
     try:
-        found = knobs(config, precision, recompute)
+        found = strategy_words(config, precision, recompute)
     except DataError:
         return
     assert 0 <= found.zero_stage <= 3
@@ -508,14 +508,14 @@ def test_no_words_do_worse_than_being_refused(config, precision, recompute):
         ("torchtitan", (18, 18, 18, 0)),
         ("llama3_herd_table4", (6, 3, 3, 0)),
         ("nccl_vtrain_allreduce", (154, 77, 77, 0)),
-        # Two bandwidths are rounding (0.01, 0.04 GB/s), as the reference says.
+        # Two bandwidths are rounding (0.01, 0.04 GB/s), as in the reference.
         ("nccl_published", (66, 64, None, 2)),
         ("nvidia_deeplearningexamples", (426, 426, None, 0)),
     ],
 )
 def test_the_published_files_are_read_whole(data_dir, name, numbers):
     num_rows, num_executions, num_clusters, num_rejected = numbers
-    rows = joined(read_rows([data_dir / "measured" / f"{name}.csv"]))
+    rows = with_executions(read_rows([data_dir / "measured" / f"{name}.csv"]))
     assert len(rows) == num_rows
     assert sum(row.seconds is None for row in rows) == num_rejected
     assert len(chosen(rows)) == num_executions
@@ -528,7 +528,7 @@ def test_the_published_files_are_read_whole(data_dir, name, numbers):
 def test_both_units_of_published_executions_agree(data_dir, name):
     # Their authors computed one from the other; days and TFLOP/s are rounded to 1 to 2 %.
     by_execution = {}
-    for row in joined(read_rows([data_dir / "measured" / f"{name}.csv"])):
+    for row in with_executions(read_rows([data_dir / "measured" / f"{name}.csv"])):
         by_execution.setdefault(row.execution, []).append(row.seconds)
     pairs = [pair for pair in by_execution.values() if len(pair) == 2]
     assert len(pairs) >= 15

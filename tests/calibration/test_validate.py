@@ -1,4 +1,4 @@
-"""Validation: folds that never see what they foretell, errors by hand, verdicts in the row's own unit."""
+"""Validation: folds that never see what they predict, errors by hand, verdicts in the row's own unit."""
 
 import importlib.util
 import math
@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.calibration.accuracy import (
-    Foretold,
-    Task,
-    cluster_weights,
-    errors_of,
-    half_width,
-    memory_errors,
-    regret,
+from equipoise.calibration.accuracy import cluster_weights, half_width, memory_errors, regret, time_errors
+from equipoise.calibration.held_out import (
+    PredictedRows,
+    PredictionTask,
+    Split,
+    fold_names,
+    held_out,
+    split_of,
 )
-from equipoise.calibration.held_out import Split, fold_names, held_out, split_of
 from equipoise.calibration.profiles import profile
-from equipoise.calibration.published.executions import joined
+from equipoise.calibration.published.executions import with_executions
 from equipoise.calibration.published.rows import read_rows
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
@@ -56,7 +55,7 @@ def write(tmp_path):
 
 def test_errors_count_every_cluster_once():
     # Cluster 0: errors 10 % and 30 %, so 20 %; cluster 1: 0. Coverage: half of cluster 0, all of cluster 1.
-    found = errors_of(
+    found = time_errors(
         measured_s=np.array([1.0, 1.0, 2.0]),
         predicted_s=np.array([1.1, 0.7, 2.0]),
         low_s=np.array([0.9, 0.6, 1.9]),
@@ -105,11 +104,11 @@ def test_no_fold_is_foretold_by_models_that_saw_it(folds):
     rows = [_Timed(place) for place in range(len(folds))]
     seen = []
 
-    def foretell(fitted):
+    def predict(fitted):
         seen.append(set(fitted.tolist()))
-        return Foretold(seconds=np.ones(len(rows)))
+        return PredictedRows(seconds=np.ones(len(rows)))
 
-    task = Task(reasons=(None,) * len(rows), foretell=foretell)
+    task = PredictionTask(reasons=(None,) * len(rows), predict=predict)
     aims = np.arange(len(rows))
     held_out(task, rows, aims=aims, folds=folds, fitted=np.array([], dtype=int), progress=None)
     expected = [{i for i in aims if folds[i] != name} for name in dict.fromkeys(folds)]
@@ -143,7 +142,7 @@ def test_what_is_no_split_is_refused(text):
 
 
 def test_folds_of_meant_values_and_of_columns_as_written(write):
-    rows = joined(read_rows([write(_step(), _step(n_gpus=4, hidden=2048), _step(n_gpus=2))]))
+    rows = with_executions(read_rows([write(_step(), _step(n_gpus=4, hidden=2048), _step(n_gpus=2))]))
     assert fold_names(rows, Split(column="n_gpus", is_half=False)) == ["8", "4", "2"]
     assert fold_names(rows, Split(column="hidden", is_half=False)) == ["1024", "2048", "1024"]
     assert fold_names(rows, Split(column="dp", is_half=False)) == ["8", "4", "2"]
@@ -180,7 +179,7 @@ def test_every_row_has_a_verdict_in_its_own_unit(write):
 
 
 def test_nothing_expressed_is_not_enough_evidence(write):
-    with pytest.raises(EvidenceError, match="none of 1 rows can be foretold") as err:
+    with pytest.raises(EvidenceError, match="none of 1 rows can be predicted") as err:
         validate([write(_step(unit="parsecs"))])
     assert "1 rows: unit 'parsecs' is not known" in err.value.missing[0]
     with pytest.raises(EvidenceError, match="none of 0 rows"):
@@ -212,8 +211,8 @@ def test_a_calibration_file_without_rows_is_not_enough_evidence(write):
 def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):
     # Every step takes twice as long as the priors believe: after calibration on half of them the rest are close.
     sizes = [(n, layers) for n in (1, 2, 4, 8) for layers in (12, 24)]
-    bare = validate([write(*(_step(n_gpus=n, batch=8 * n, layers=layers) for n, layers in sizes))])
-    slow = [2 * each.predicted for each in bare.verdicts]
+    validated = validate([write(*(_step(n_gpus=n, batch=8 * n, layers=layers) for n, layers in sizes))])
+    slow = [2 * each.predicted for each in validated.verdicts]
     rows = [
         _step(n_gpus=n, batch=8 * n, layers=layers, measured=f"{seconds:.6f}")
         for (n, layers), seconds in zip(sizes, slow, strict=True)
@@ -225,8 +224,8 @@ def test_calibration_brings_predictions_to_a_machine_that_is_slower(write):
     assert set(after.by_fold) == {"1", "2", "4", "8"}
 
 
-def test_collectives_are_foretold_from_their_own_machine(write):
-    # A machine that needs 20 us and then moves 100 GB/s: half of the sizes tell the other half.
+def test_collectives_are_predicted_from_their_own_machine(write):
+    # A machine that needs 20 us and then moves 100 GB/s: half of the sizes predict the other half.
     sizes = [2**power for power in range(16, 31)]
     rows = []
     for size in sizes:
@@ -245,7 +244,7 @@ def test_a_calibration_file_that_is_no_table_is_refused(write, tmp_path):
 
 
 def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
-    # Of four micro-batches 1, 2, 4 and 8, measured at 10, 9, 8 and 12 s, the second is foretold fastest: 9 / 8 - 1.
+    # Of four micro-batches 1, 2, 4 and 8, measured at 10, 9, 8 and 12 s, the second is predicted fastest: 9 / 8 - 1.
     micros = (1, 2, 4, 8)
     rows = [
         _step(micro=micro, measured=seconds) for micro, seconds in zip(micros, (10, 9, 8, 12), strict=True)
@@ -253,7 +252,7 @@ def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
     rows += [
         _step(micro=micro, n_gpus=4, batch=32, measured=1) for micro in micros[:3]
     ]  # too few to choose from
-    read = joined(read_rows([write(*rows)]))
+    read = with_executions(read_rows([write(*rows)]))
     found = regret(read, [10.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0])
     assert (found.num_groups, found.mean, found.largest) == (1, 0.125, 0.125)
     assert regret(read[4:], [1.0, 1.0, 1.0]) is None
@@ -267,7 +266,7 @@ def test_memory_is_compared_where_it_is_stated_and_foretold():
 
 
 def test_folds_of_two_columns_together(write):
-    rows = joined(read_rows([write(_step(), _step(n_gpus=4), _step(hidden=2048))]))
+    rows = with_executions(read_rows([write(_step(), _step(n_gpus=4), _step(hidden=2048))]))
     assert fold_names(rows, split_of("leave-hidden+n_gpus-out")) == ["1024 8", "1024 4", "2048 8"]
 
 
@@ -276,7 +275,7 @@ def test_workloads_are_one_whether_or_not_their_step_is_known(write):
     known = "BERT,,,,DGX A100,8,1,1,fp16,64,8,512,100,samples/s\n"
     rate = "PyTorch/LanguageModeling/BERT,,,,DGX A100,4,1,1,fp16,,,512,50,samples/s\n"
     other = "ResNet-50,,,,DGX A100,4,1,1,fp16,,,,50,samples/s\n"
-    rows = joined(read_rows([write(known, rate, other)]))
+    rows = with_executions(read_rows([write(known, rate, other)]))
     folds = fold_names(rows, split_of("leave-workload-out"))
     assert folds[0] == folds[1] != folds[2]
 
@@ -293,7 +292,7 @@ def test_workloads_are_one_whether_or_not_their_step_is_known(write):
         ({"DGX A100": "DGX-GB200", "fp16": "bf16"}, None),
     ],
 )
-def test_a_profile_speaks_for_its_own_software_on_its_own_chip(write, changes, name):
+def test_a_profile_serves_its_own_software_on_its_own_chip(write, changes, name):
     row = _step()
     for old, new in changes.items():
         row = row.replace(old, new)

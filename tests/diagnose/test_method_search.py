@@ -1,4 +1,4 @@
-"""The search for the fastest way to train: what it tries, when it stops, what it says it cannot know."""
+"""The search for the fastest way to train: what it tries, when it stops, what it reports as unknown."""
 
 import json
 from dataclasses import replace
@@ -9,13 +9,13 @@ import pytest
 from equipoise.bench.cell import cell_from
 from equipoise.bench.methods import METHODS
 from equipoise.bench.store import FAILED, SUCCESS, Finished
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
+from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,
     LARGER_BATCH,
     LOSSY,
     OTHER,
-    Space,
+    MethodSpace,
     alone_cells,
     candidates,
     default_methods,
@@ -24,7 +24,7 @@ from equipoise.diagnose.method_search import (
 )
 from equipoise.errors import EvidenceError, UsageError
 
-SPACE = Space(
+SPACE = MethodSpace(
     workload="made_up",
     methods=("ddp", "fp16", "accumulate:4", "localsgd:8"),
     sizes=(1, 2),
@@ -37,14 +37,14 @@ GRADIENTS = [{"shape": [1024, 1024], "bytes": 4 * 2**20, "dtype": "float32", "re
 def costs(byte_per_s=1e8):
     sizes = (8.0, 1e9)
     seconds = tuple(size / byte_per_s for size in sizes)
-    messages = Messages(payload_bytes=sizes, alone_s=seconds, beside_s=seconds, core_share=(0.0, 0.0))
-    work = OwnWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
+    messages = Messages(payload_bytes=sizes, alone_s=seconds, overlapped_s=seconds, core_share=(0.0, 0.0))
+    work = MethodWork(fixed_s=0.0, tensor_s=0.0, gradient_bytes=(1.0,), copying_s=(0.0,))
     return {
         2: ExchangeCosts(
             num_ranks=2,
             launcher="made up",
             messages={"all_reduce": messages, "all_gather": messages},
-            own_work={"ddp": work, "fp16": work},
+            method_work={"ddp": work, "fp16": work},
         )
     }
 
@@ -55,13 +55,13 @@ class Machine:
     def __init__(self, exchange_s, failing=()):
         self.exchange_s = exchange_s
         self.failing = failing
-        self.asked = []
+        self.measured = []
 
     def __call__(self, cells):
         return [self._finished(cell) for cell in cells]
 
     def _finished(self, cell):
-        self.asked.append(cell)
+        self.measured.append(cell)
         if cell.method in self.failing:
             return Finished(cell=cell, status=FAILED, reason="hung", conditions={}, result={})
         step_s = 1e-3 * cell.rank_batch_samples + self.exchange_s.get(cell.method, 0.0)
@@ -72,7 +72,7 @@ class Machine:
         return Finished(cell=cell, status=SUCCESS, reason=None, conditions={}, result=result)
 
 
-# As foretold from 4 MiB at 100 MB/s: 42 ms; half with fp16; a fourth and an eighth of it for the others.
+# As predicted from 4 MiB at 100 MB/s: 42 ms; half with fp16; a fourth and an eighth of it for the others.
 TRUE_S = {"ddp": 0.042, "fp16": 0.021, "accumulate:4": 0.0105, "localsgd:8": 0.005}
 
 
@@ -128,8 +128,8 @@ def test_plain_ddp_is_always_among_what_is_tried():
     assert found.stopped == "1 trials were spent"
 
 
-def test_a_wrong_foretelling_is_learned_from():
-    # Local steps turn out slow where they were foretold best: the next best is tried, and found.
+def test_a_wrong_prediction_is_learned_from():
+    # Local steps turn out slow where they were predicted best: the next best is tried, and found.
     found = search_methods(
         SPACE, Machine({**TRUE_S, "localsgd:8": 0.3}), costs(), num_trials=20, num_repetitions=1
     )
@@ -154,7 +154,7 @@ def test_what_failed_is_told_and_not_tried_again():
     assert found.best.cell.method == "accumulate:4"
     failed = [each for each in found.tried if each.failed]
     assert {each.failed for each in failed} == {"hung"}
-    runs = [cell.cell_id for cell in machine.asked]
+    runs = [cell.cell_id for cell in machine.measured]
     assert len(runs) == len(set(runs))
 
 
@@ -163,7 +163,7 @@ def test_one_device_can_be_the_fastest():
         SPACE, Machine(dict.fromkeys(TRUE_S, 10.0)), costs(1e5), num_trials=20, num_repetitions=1
     )
     assert found.best.cell.num_ranks == 1
-    # Of the others, nothing was foretold to be faster: only plain ddp was tried.
+    # Of the others, nothing was predicted to be faster: only plain ddp was tried.
     assert [each.cell.method for each in found.tried if each.runs and each.cell.num_ranks > 1] == ["ddp"]
 
 
@@ -189,7 +189,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
         for each in recorded["cells"]
     ]
     known = {each.cell.cell_id: each for each in runs}
-    space = Space(
+    space = MethodSpace(
         workload="large_mlp",
         methods=("ddp", "static_graph", "fsdp", "fp16", "accumulate:4", "localsgd:8"),
         sizes=(1, 2),

@@ -1,4 +1,4 @@
-"""Steps foretold from those of one device: limits, bytes by hand, and where evidence ends."""
+"""Steps predicted from those of one device: limits, bytes by hand, and the limits of the evidence."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as some
 
 from equipoise.bench.interference import SCHEMA
 from equipoise.bench.methods import METHODS
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
-from equipoise.diagnose.predicted_steps import OneDevice, Tensor, foretold
+from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
+from equipoise.diagnose.predicted_steps import OneDevice, Tensor, predict_step
 from equipoise.errors import DataError, EvidenceError
 
 MIB = 2**20
@@ -59,23 +59,23 @@ ONE = OneDevice(
 )
 
 
-def costs(*, byte_per_s, latency_s=0.0, own_s=0.0):
+def costs(*, byte_per_s, latency_s=0.0, work_s=0.0):
     sizes = tuple(2.0**power for power in range(3, 30))
     seconds = tuple(latency_s + size / byte_per_s for size in sizes)
     messages = Messages(
-        payload_bytes=sizes, alone_s=seconds, beside_s=seconds, core_share=(0.0,) * len(sizes)
+        payload_bytes=sizes, alone_s=seconds, overlapped_s=seconds, core_share=(0.0,) * len(sizes)
     )
-    work = OwnWork(fixed_s=own_s, tensor_s=0.0, gradient_bytes=(MIB,), copying_s=(0.0,))
+    work = MethodWork(fixed_s=work_s, tensor_s=0.0, gradient_bytes=(MIB,), copying_s=(0.0,))
     return ExchangeCosts(
         num_ranks=2,
         launcher="made up",
         messages={"all_reduce": messages, "all_gather": messages},
-        own_work=dict.fromkeys(("ddp", "fp16", "powersgd:2", "topk:0.01"), work),
+        method_work=dict.fromkeys(("ddp", "fp16", "powersgd:2", "topk:0.01"), work),
     )
 
 
 def _foretold(text, *, batch=32, one=ONE, **of):
-    return foretold(text, num_ranks=2, batch_samples=batch, one=one, costs=costs(**of))
+    return predict_step(text, num_ranks=2, batch_samples=batch, one=one, costs=costs(**of))
 
 
 def test_every_method_can_be_foretold():
@@ -151,11 +151,11 @@ def test_ranks_wait_for_the_slowest():
 
 
 def test_beyond_what_was_measured_nothing_is_foretold():
-    with pytest.raises(EvidenceError, match="measured are 16 to 32") as told:
+    with pytest.raises(EvidenceError, match="measured are 16 to 32") as raised:
         _foretold("ddp", batch=128, byte_per_s=1e9)
-    assert told.value.missing == ("steps of one device at batch 64",)
+    assert raised.value.missing == ("steps of one device at batch 64",)
     with pytest.raises(EvidenceError, match="4 ranks; messages were measured between 2"):
-        foretold("ddp", num_ranks=4, batch_samples=64, one=ONE, costs=costs(byte_per_s=1e9))
+        predict_step("ddp", num_ranks=4, batch_samples=64, one=ONE, costs=costs(byte_per_s=1e9))
     large = replace(ONE, gradients=(replace(ONE.gradients[0], grad_bytes=2**34),))
     with pytest.raises(EvidenceError, match="16384 MiB"):
         _foretold("ddp", one=large, byte_per_s=1e9)
@@ -163,13 +163,13 @@ def test_beyond_what_was_measured_nothing_is_foretold():
 
 def test_what_slows_computing_by_hand():
     # 16 MiB lie two thirds of the way from 1 to 64 MiB on logarithms; averaging every eighth step resumes once.
-    slowed = Slowed(gradient_bytes=(MIB, 64 * MIB), beside=(1.1, 1.1), resumed_s=(0.001, 0.007))
+    slowed = Slowed(gradient_bytes=(MIB, 64 * MIB), contention=(1.1, 1.1), resumed_s=(0.001, 0.007))
     slow = replace(costs(byte_per_s=1e18), slowed=slowed)
     for text, resumed_s in (("ddp", 0.005), ("localsgd:8", 0.005 / 8)):
-        found = foretold(text, num_ranks=2, batch_samples=32, one=ONE, costs=slow)
+        found = predict_step(text, num_ranks=2, batch_samples=32, one=ONE, costs=slow)
         assert found.slowed_s == pytest.approx(0.0035 + resumed_s)
         assert found.step_s.value == pytest.approx(0.035 + 0.0035 + resumed_s, rel=1e-6)
-    assert foretold("single", num_ranks=1, batch_samples=32, one=ONE, costs=slow).slowed_s == 0
+    assert predict_step("single", num_ranks=1, batch_samples=32, one=ONE, costs=slow).slowed_s == 0
 
 
 def test_what_slows_computing_is_read_from_medians_by_round_and_is_never_a_gain():

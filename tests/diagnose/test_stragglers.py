@@ -10,7 +10,7 @@ from equipoise.diagnose.stragglers import lateness
 def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", matched=True):
     """A rank that computes so long in each step, and then is so long in each of the step's collectives."""
     steps = []
-    groups, places, starts, seconds = [], [], [], []
+    groups, positions, starts, seconds = [], [], [], []
     for at, (computing, waits) in enumerate(zip(compute_s, waits_s, strict=True)):
         steps.append(
             Step(
@@ -26,7 +26,7 @@ def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", 
         start_s = computing + idle_s
         for wait in waits if matched else waits[: rank + 1]:
             groups.append(group)
-            places.append(at)
+            positions.append(at)
             starts.append(start_s)
             seconds.append(wait)
             start_s += wait
@@ -38,22 +38,22 @@ def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", 
         steps=tuple(steps),
         collectives=Collectives(
             group=tuple(groups),
-            step=np.array(places),
+            step=np.array(positions),
             start_s=np.array(starts),
             seconds=np.array(seconds),
         ),
     )
 
 
-def machine(own_s, *, num_collectives=2, transfer_s=0.001, seed=None, **options):
-    """Traces of ranks that compute own_s: (n_ranks, n_steps), and meet in collectives that the last one starts."""
+def machine(compute_s, *, num_collectives=2, transfer_s=0.001, seed=None, **options):
+    """Traces of ranks that compute for compute_s: (n_ranks, n_steps), and meet in collectives that the last one starts."""
     rng = np.random.default_rng(seed)
-    own_s = np.asarray(own_s, dtype=float)
-    parts = own_s[:, :, None] * rng.dirichlet([50.0] * num_collectives, own_s.shape)
+    compute_s = np.asarray(compute_s, dtype=float)
+    parts = compute_s[:, :, None] * rng.dirichlet([50.0] * num_collectives, compute_s.shape)
     waits = parts.max(axis=0) - parts + transfer_s
     return [
-        trace_of(rank, own_s[rank], [list(each) for each in waits[rank]], **options)
-        for rank in range(own_s.shape[0])
+        trace_of(rank, compute_s[rank], [list(each) for each in waits[rank]], **options)
+        for rank in range(compute_s.shape[0])
     ]
 
 
@@ -125,14 +125,14 @@ def test_where_collectives_do_not_match_own_time_decides():
 @pytest.mark.parametrize("num_collectives", [1, 2, 5])
 def test_waits_that_overlap_count_once(num_collectives):
     def at_once(made):
-        """The rank's collectives run beside each other: together they take what one of them takes."""
+        """The rank's collectives overlap: together they take what one of them takes."""
         steps = [
             replace(step, step_s=step.compute_s + each, communication_s=each, exposed_s=each)
             for step in made.steps
             for each in [step.exposed_s / num_collectives]
         ]
-        own_s = np.array([step.compute_s for step in made.steps])
-        collectives = replace(made.collectives, start_s=own_s[made.collectives.step])
+        compute_s = np.array([step.compute_s for step in made.steps])
+        collectives = replace(made.collectives, start_s=compute_s[made.collectives.step])
         return replace(made, steps=tuple(steps), collectives=collectives)
 
     waiting = at_once(trace_of(0, [0.04] * 5, [[0.205] * num_collectives] * 5))

@@ -11,17 +11,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.perfmodel.estimate import Estimates, estimate
-from equipoise.perfmodel.layouts import CODES, Grid, Numbers, layout_groups
+from equipoise.perfmodel.estimate import StepEstimates, estimate
+from equipoise.perfmodel.layouts import CODES, Numbers, StrategyGrid, layout_groups
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import MESH_ELEMENTS, Found, Memories, Searched
+from equipoise.perfmodel.search import MESH_ELEMENTS, FoundStrategy, Memories, Searched
 from equipoise.perfmodel.space import AXES, Limits, Space, limits
 from equipoise.spec.strategy import FLAGS, Strategy
 
 # A strategy's value, less is better, from the grid and its estimates; broadcasts to the grid's shape.
-Objective: TypeAlias = Callable[[Grid, Estimates], Numbers]
+Objective: TypeAlias = Callable[[StrategyGrid, StepEstimates], Numbers]
 _Mask: TypeAlias = NDArray[np.bool_]
 
 
@@ -32,7 +32,7 @@ class LegalStrategies:
     faults: why layouts were left out, with their number.
     """
 
-    meshes: tuple[Grid, ...]
+    meshes: tuple[StrategyGrid, ...]
     faults: Counter[str]
 
     @property
@@ -48,7 +48,7 @@ def legal_strategies(space: Space, limits: Limits, *, most_elements: int) -> Leg
     return LegalStrategies(meshes=meshes, faults=faults)
 
 
-def strategy_at(grid: Grid, index: int) -> Strategy:
+def strategy_at(grid: StrategyGrid, index: int) -> Strategy:
     """The strategy at a flat index of a grid's broadcast shape."""
     position = np.unravel_index(index, grid.shape)
     stated: dict[str, Any] = {}
@@ -104,9 +104,9 @@ class _Memories:
 
     least_bytes: float = np.inf
     nearest_bytes: float = np.inf
-    leanest: tuple[Grid, int] | None = None
+    leanest: tuple[StrategyGrid, int] | None = None
 
-    def add(self, mesh: Grid, needed: Numbers, fits: _Mask) -> None:
+    def add(self, mesh: StrategyGrid, needed: Numbers, fits: _Mask) -> None:
         """Take a mesh into account."""
         element = int(np.argmin(needed))
         if needed.flat[element] < self.least_bytes:
@@ -129,12 +129,12 @@ class _Point:
     """An element of a mesh, with its worth."""
 
     worth: tuple[float, ...]
-    mesh: Grid
+    mesh: StrategyGrid
     element: int
 
-    def found(self) -> Found:
+    def found(self) -> FoundStrategy:
         """The strategy it stands for."""
-        return Found(strategy=strategy_at(self.mesh, self.element), worth=self.worth)
+        return FoundStrategy(strategy=strategy_at(self.mesh, self.element), worth=self.worth)
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class _Pool:
 
     by_axes: dict[tuple[float, ...], _Point] = field(default_factory=dict)
 
-    def add(self, mesh: Grid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
+    def add(self, mesh: StrategyGrid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
         """Take a mesh into account."""
         allowed = np.where(fits, worth[0], np.inf).reshape(len(fits), -1)
         leaders = np.argmin(allowed, axis=1)
@@ -155,11 +155,11 @@ class _Pool:
                 element = number * allowed.shape[1] + leader
                 self.by_axes[tuple(sizes)] = _point(mesh, element, worth)
 
-    def best(self, num_best: int) -> tuple[Found, ...]:
+    def best(self, num_best: int) -> tuple[FoundStrategy, ...]:
         """The best for each sizes of the axes, the best first."""
         ordered = sorted(self.by_axes.values(), key=lambda point: point.worth[0])
         return tuple(each.found() for each in ordered[:num_best])
 
 
-def _point(mesh: Grid, element: int, worth: tuple[Numbers, ...]) -> _Point:
+def _point(mesh: StrategyGrid, element: int, worth: tuple[Numbers, ...]) -> _Point:
     return _Point(worth=tuple(float(each.flat[element]) for each in worth), mesh=mesh, element=element)

@@ -1,4 +1,4 @@
-"""Calibration: it finds what made the numbers, keeps to beliefs where data are silent, and tells campaigns apart."""
+"""Calibration: it finds what made the numbers, keeps to beliefs where data are silent, and separates campaigns."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_campaigns_have_their_own_software_and_share_their_machine():
     assert first.product_fraction == second.product_fraction == pytest.approx(0.8, rel=0.02)
     assert first.recompute_share == pytest.approx(0.2, abs=0.05)
     assert second.recompute_share == pytest.approx(1.0, abs=0.05)
-    # Another campaign is told nothing by the software of these two.
+    # Another campaign learns nothing from the software of these two.
     assert found.parameters.recompute_share == Parameters().recompute_share
     assert found.parameters.product_fraction == first.product_fraction
 
@@ -101,7 +101,7 @@ def test_a_row_without_a_prediction_is_refused():
         calibrate(lambda _: np.full(NUM, np.nan), EQUAL, names=MOVED, weights=EQUAL)
 
 
-def test_slopes_told_in_one_call_lead_to_the_same_fit():
+def test_slopes_given_in_one_call_lead_to_the_same_fit():
     truth = predict(Parameters().changed({"product_fraction": 0.8, "layer_traffic": 1.2}))
     one_by_one = fitted(truth)
     found = calibrate(

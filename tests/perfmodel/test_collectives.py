@@ -291,7 +291,7 @@ def test_known_parameters_come_back_from_noisy_times():
     assert found.launch_s == pytest.approx(30e-6, rel=0.1)
     assert found.intra_fraction == pytest.approx(0.7, rel=0.05)
     assert found.intra_latency_scale == pytest.approx(1.5, rel=0.1)
-    # What the cards lose and what overlaps badly look alike: each is found less well than their sum.
+    # What the cards lose and what overlaps badly look the same: each is found less well than their sum.
     assert found.inter_fraction == pytest.approx(0.8, rel=0.06)
     unseen = Group(ranks_per_node=8.0, num_nodes=8.0)
     assert all_reduce_s(SIZES, unseen, A100, found) == pytest.approx(

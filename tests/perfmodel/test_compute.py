@@ -231,5 +231,5 @@ def test_experts_elsewhere_never_add_work_of_their_own(first, second):
 
 
 def test_only_a_compiler_or_kernel_fuses_the_loss():
-    told = [single(), single(fused_loss=False), single(implementation="eager")]
-    assert loss_is_fused(grid(told)).tolist() == [True, False, False]
+    strategies = [single(), single(fused_loss=False), single(implementation="eager")]
+    assert loss_is_fused(grid(strategies)).tolist() == [True, False, False]

@@ -16,7 +16,7 @@ from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import shards
 from equipoise.perfmodel.parameters import PRIORS, Parameters
-from equipoise.perfmodel.search import Job, fastest
+from equipoise.perfmodel.search import SearchJob, fastest
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import PRECISIONS, Strategy
@@ -214,7 +214,7 @@ def test_a_better_fact_never_slows_a_step(case, parameters, fact, factor):
     assert np.all(after <= before * (1 + 1e-12))
 
 
-# On links so slow that their traffic exceeds the work beside it, several axes must not count on one piece of
+# On links so slow that their traffic exceeds the work it overlaps with, several axes must not count on one piece of
 # work, and nothing on work that the host makes longer.
 _SLOW = {"intra_byte_per_s": 1e6, "inter_byte_per_s": 1e6}
 _CROWDED = (
@@ -261,7 +261,7 @@ def test_a_better_fact_never_slows_the_best_plan(model, nodes, fact, factor):
     space = Space(num_accelerators=8, global_batches=(64,), choices={"precision": ("bf16",)})
 
     def best_s(on):
-        job = Job(load=load, machine=on, parameters=Parameters(), num_steps=np.ones_like)
+        job = SearchJob(load=load, machine=on, parameters=Parameters(), num_steps=np.ones_like)
         found = fastest(job, [space], num_best=1)[0].best
         return found[0].worth[0] if found else np.inf
 

@@ -115,11 +115,11 @@ def test_what_is_illegal_is_counted_by_its_reason():
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"tp": (3,)}, "tp asked for cannot make dp x tp x pp x cp = 8"),
-        ({"dp": (8,), "tp": (8,)}, "dp, tp asked for cannot make dp x tp x pp x cp = 8"),
-        ({"ep": (2,)}, "ep asked for is not among 1, which"),
-        ({"microbatch_samples": (7,)}, "microbatch asked for does not divide"),
-        ({"pp": (1,), "interleave": (4,)}, "interleave asked for needs pp above 1"),
+        ({"tp": (3,)}, "tp as chosen cannot make dp x tp x pp x cp = 8"),
+        ({"dp": (8,), "tp": (8,)}, "dp, tp as chosen cannot make dp x tp x pp x cp = 8"),
+        ({"ep": (2,)}, "the chosen ep is not among 1, which"),
+        ({"microbatch_samples": (7,)}, "the chosen microbatch does not divide"),
+        ({"pp": (1,), "interleave": (4,)}, "the chosen interleave needs pp above 1"),
     ],
 )
 def test_values_that_nothing_has_are_a_reason(choices, words):

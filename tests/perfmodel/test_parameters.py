@@ -76,11 +76,11 @@ def test_what_draws_differ_by_grows_with_the_distance_and_broadcasts():
     ]
     many = stacked(draws).collective
     groups = Group(ranks_per_node=np.array([8.0, 4.0, 2.0]), num_nodes=np.ones(3))
-    told = np.log(all_reduce_s(np.full(3, 1e6), groups, A100, many))
-    assert told.shape == (3, 3)
-    assert np.ptp(told, axis=0) == pytest.approx([0.0, 0.2, 0.4], abs=1e-5)
+    log_s = np.log(all_reduce_s(np.full(3, 1e6), groups, A100, many))
+    assert log_s.shape == (3, 3)
+    assert np.ptp(log_s, axis=0) == pytest.approx([0.0, 0.2, 0.4], abs=1e-5)
     single = all_reduce_s(np.full(3, 1e6), groups, A100, draws[0].collective)
-    assert told[0] == pytest.approx(np.log(single))
+    assert log_s[0] == pytest.approx(np.log(single))
 
 
 def test_every_parameter_has_a_prior_with_meaning_and_source():

@@ -92,7 +92,7 @@ def test_averaging_now_and_then_exchanges_that_much_less():
 @pytest.mark.parametrize("half_ready", [0.1, 0.3, 0.5])
 def test_exposed_time_is_that_of_the_schedule_of_buckets(params, byte_per_s, half_ready):
     links, wires = PARAMETERS.collective, pair(byte_per_s).wires
-    # By hand: 1 MiB first, then alike buckets of at most 25 MiB, ready evenly over the pass.
+    # By hand: 1 MiB first, then equal buckets of at most 25 MiB, ready evenly over the pass.
     first = min(4 * params, MIB)
     count = int(np.ceil((4 * params - first) / (25 * MIB)))
     sizes = [first] + [(4 * params - first) / count] * count if count else [first]
@@ -159,14 +159,14 @@ def test_one_bucket_is_hidden_by_nothing(pass_s, message_s):
 @pytest.mark.law
 @given(SECONDS, st.floats(0.0, 0.5), SECONDS)
 def test_work_that_messages_take_from_a_core_is_done_later(pass_s, share, message_s):
-    # All of the message beside computing: what it takes of the core is added to the pass, no more.
+    # All of the message during computing: what it takes of the core is added to the pass, no more.
     found = overlapped(pass_s + message_s, [0.0], [message_s], core_share=[share])
     assert found.ended_s == pytest.approx(pass_s + message_s + share * message_s)
 
 
 def test_two_messages_by_hand():
-    # Ready at 5 and 10 of 10; the first takes 4 beside computing at half speed, which is done at 12; the
-    # second starts then, with nothing beside it, and takes 3.
+    # Ready at 5 and 10 of 10; the first takes 4 during computing at half speed, which is done at 12; the
+    # second starts then, with nothing else running, and takes 3.
     found = overlapped(10.0, [0.5, 1.0], [4.0, 3.0], core_share=[0.5, 0.5])
     assert (float(found.computed_s), float(found.ended_s)) == (12.0, 15.0)
 

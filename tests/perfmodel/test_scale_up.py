@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.machine import Wire, Wires
-from equipoise.perfmodel.scale_up import SCALE_UP_PRIORS, Measured, ScaleUpParameters, fit_scale_up, scaled_up
+from equipoise.perfmodel.scale_up import (
+    SCALE_UP_PRIORS,
+    MeasuredSteps,
+    ScaleUpParameters,
+    fit_scale_up,
+    scaled_up,
+)
 
 WIRES = Wires(intra=Wire(byte_per_s=300e9, latency_s=3e-6), inter=Wire(byte_per_s=25e9, latency_s=14e-6))
 # A law without anything that ranks add.
@@ -23,7 +29,7 @@ NOTHING = ScaleUpParameters(
 )
 
 steps = st.builds(
-    Measured,
+    MeasuredSteps,
     microbatch_s=st.floats(0.01, 10) | st.just(float("nan")),
     num_accelerators=st.sampled_from([1, 2, 8]),
     gradient_bytes=st.floats(1e5, 1e10) | st.just(float("nan")),
@@ -43,7 +49,7 @@ def _measured(**stated):
         "node_size": 8,
         "wires": WIRES,
     }
-    return Measured(**(usual | stated))
+    return MeasuredSteps(**(usual | stated))
 
 
 @given(steps)
@@ -171,6 +177,7 @@ def test_without_rows_there_is_nothing_to_fit():
 
 
 def test_every_parameter_has_a_prior_with_its_source():
+    assert SCALE_UP_PRIORS
     for prior in SCALE_UP_PRIORS:
         assert prior.median > 0
         assert prior.log_sd > 0

@@ -14,9 +14,9 @@ from equipoise.perfmodel.estimate import Seconds, estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.memory import Memory
+from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
-from equipoise.perfmodel.search import Job, fastest
+from equipoise.perfmodel.search import SearchJob, fastest
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
@@ -64,7 +64,7 @@ def both(model, nodes, sizes, batches, choices, *, parameters=None, memory_share
     rates = replace(rates, memory_bytes=rates.memory_bytes * memory_share)
     parameters = parameters or Parameters()
     spaces = [Space(num_accelerators=size, global_batches=batches, choices=choices) for size in sizes]
-    job = Job(load=load, machine=rates, parameters=parameters, num_steps=num_steps)
+    job = SearchJob(load=load, machine=rates, parameters=parameters, num_steps=num_steps)
     quick = fastest(job, spaces, num_best=5)
     whole = [search(load, rates, space, parameters, objectives=(training_s,), num_best=5) for space in spaces]
     return list(zip(quick, whole, strict=True))
@@ -80,7 +80,7 @@ def test_it_finds_what_the_exhaustive_search_finds(case):
 
 
 def agree(quick, whole):
-    """Counts and times are alike; memory is told of all where nothing fits, else of what does not."""
+    """Counts and times agree; memory is of all where nothing fits, else of what does not."""
     assert (quick.num_legal, quick.num_fitting) == (whole.num_legal, whole.num_fitting)
     assert [each.worth[0] for each in quick.best] == pytest.approx([each.worth[0] for each in whole.best])
     if not whole.num_fitting:
@@ -110,6 +110,18 @@ def test_it_does_so_whatever_the_calibration_and_the_memory(name, memory_share, 
         agree(quick, whole)
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("deviate", [-1.0, -3.0])
+def test_it_does_so_where_full_recomputation_is_faster_than_selective(case, deviate):
+    model, nodes, sizes, batches, choices = case
+    cheap = Parameters().changed({"recompute_share": np.exp(deviate)})
+    given = choices | {"recompute": ("selective", "full")}
+    found = both(model, nodes, sizes, batches, given, parameters=cheap, memory_share=1.5)
+    assert any(whole.num_fitting for _, whole in found)
+    for quick, whole in found:
+        agree(quick, whole)
+
+
 def test_a_space_without_legal_strategies_has_no_answer():
     ((quick, whole),) = both("gpt3", "dgx-h100", (7,), (16,), {"pp": (1,)})
     assert quick == whole
@@ -126,7 +138,7 @@ def test_where_nothing_fits_the_leanest_is_reported():
 
 @st.composite
 def pairs(draw):
-    """A load, a machine, and two legal strategies alike but for one option, the slower value first."""
+    """A load, a machine, and two legal strategies equal but for one option, the slower value first."""
     model, nodes = (
         draw(st.sampled_from(("gpt3", "mixtral_8x7b", "bert"))),
         draw(st.sampled_from(("dgx-h100", "a100-sxm4-80gb", "pair-rtx-4090"))),
@@ -221,11 +233,13 @@ def rows(load, nodes, space=SPACE):
 @MODELS
 def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
     load, nodes = setting(model)
-    for mesh in legal_strategies(SPACE, limits(load, nodes), most_elements=5000).meshes:
+    meshes = legal_strategies(SPACE, limits(load, nodes), most_elements=5000).meshes
+    assert len(meshes) > 1
+    for mesh in meshes:
         together = estimate(load, nodes, mesh, PARAMETERS)
         index = int(np.prod(mesh.shape)) * 2 // 3
         alone = estimate(load, nodes, grid([strategy_at(mesh, index)]), PARAMETERS)
-        for part, kind in ((together.seconds, Seconds), (together.memory, Memory)):
+        for part, kind in ((together.seconds, Seconds), (together.memory, RankMemory)):
             for each in fields(kind):
                 whole = np.broadcast_to(getattr(part, each.name), mesh.shape).flat[index]
                 own = getattr(alone.seconds if kind is Seconds else alone.memory, each.name)

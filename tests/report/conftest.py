@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from equipoise.calibration.curves import LawUsed, TimeCurve
-from equipoise.calibration.forecast_record import Shipped, Summary
+from equipoise.calibration.forecast_record import BacktestSummary, Shipped
 from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
-from equipoise.scaling.backtest import Errors, Record
+from equipoise.scaling.backtest import BacktestRecord, Errors
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
-from equipoise.scaling.groups import Group, Grouping, SharedSystems
+from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.stats import Interval
@@ -89,7 +89,7 @@ def _claims(entry_id: str) -> tuple[Claim, ...]:
 
 def _grouping(words: str) -> Grouping:
     groups = tuple(
-        Group(
+        SystemGroup(
             cluster=cluster,
             num_entries=number,
             min_accelerators=low,
@@ -238,11 +238,11 @@ def _balance(accelerator: str, submitter: str) -> Balance:
 
 
 def _shipped() -> Shipped:
-    def record(median: float, coverage: float | None) -> Record:
+    def record(median: float, coverage: float | None) -> BacktestRecord:
         errors = Errors(
             num_groups=40, median_abs_error=median, mean_abs_error=median, p90_abs_error=0.2, coverage=None
         )
-        return Record(
+        return BacktestRecord(
             num_groups=50,
             median_abs_error=median,
             mean_abs_error=median,
@@ -254,7 +254,7 @@ def _shipped() -> Shipped:
             by_cause={},
         )
 
-    summary = Summary(
+    summary = BacktestSummary(
         protocol="largest",
         given_batch=False,
         ours=record(0.06, 0.88),

@@ -9,7 +9,7 @@ from rich.console import Console
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.trace.rank import read_traces
 from equipoise.calibration.advice_backtest import held_out_advice
-from equipoise.calibration.collectives import judged
+from equipoise.calibration.collective_verdicts import judged
 from equipoise.diagnose.stragglers import trace_steps
 from equipoise.report import html, terminal
 from equipoise.report.blocks import Table

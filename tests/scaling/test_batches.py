@@ -50,7 +50,7 @@ def test_entries_that_do_not_tell_are_left_out():
     assert found.entries.height == len(BATCHES)
 
 
-def test_batches_too_alike_say_what_is_missing():
+def test_batches_too_close_name_what_is_missing():
     with pytest.raises(EvidenceError, match="3 distinct global batches") as caught:
         batch_growth(scores((64, 128)))
     assert caught.value.missing

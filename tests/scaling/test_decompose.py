@@ -210,7 +210,7 @@ def test_losses_by_cause_sum_to_the_whole_loss():
     # log2 1.25 and log2 1.6
     assert (split["training"], split["overhead"]) == pytest.approx((0.3219, 0.6781), abs=1e-4)
     assert split["throughput"] is None
-    # What no log tells is the rest, not a guess: 1.322 + 1.
+    # What no log shows is the rest, not a guess: 1.322 + 1.
     assert untold["untold"] == pytest.approx(2.3219, abs=1e-4)
     assert untold["statistical"] is None
     sums = found.select(total=pl.sum_horizontal(LOSSES))["total"]

@@ -24,7 +24,7 @@ from equipoise.scaling.equilibrium import (
     place_words,
     words,
 )
-from equipoise.scaling.fit import fit, points
+from equipoise.scaling.fit import fit, measured_times
 from equipoise.scaling.laws import AMDAHL, PERFECT, POWER, USL, Domain, Law
 
 
@@ -117,7 +117,7 @@ def test_intervals_hold_the_true_points_of_a_noisy_curve():
     held = []
     for _ in range(40):
         times_s = AMDAHL.predict_s(sizes, 20.0, 1000.0) * np.exp(0.03 * rng.standard_normal(len(sizes)))
-        found = fit(points(sizes, times_s), (AMDAHL,))
+        found = fit(measured_times(sizes, times_s), (AMDAHL,))
         (balance,) = equilibria(found.curves_s, found.domain, kinds=(BALANCE,))
         held.append(balance.low <= 50.0 <= balance.high)
     assert 0.75 < np.mean(held) <= 1.0  # 0.9 less three standard errors of 40 cases

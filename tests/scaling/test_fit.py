@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import DataError, FitError
-from equipoise.scaling.fit import fit, points, predict
+from equipoise.scaling.fit import fit, measured_times, predict
 from equipoise.scaling.laws import ALPHA_BETA, AMDAHL, GUSTAFSON, OVERLAP, PERFECT, POWER, USL, Law
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
@@ -23,14 +23,14 @@ TRUTHS = (
 
 @pytest.mark.parametrize(("law", "values"), TRUTHS, ids=lambda each: getattr(each, "name", ""))
 def test_exact_times_give_back_the_parameters(law: Law, values: tuple[float, ...]):
-    found = fit(points(SIZES, law.predict_s(SIZES, *values)), (law,))
+    found = fit(measured_times(SIZES, law.predict_s(SIZES, *values)), (law,))
     assert found.best.values == pytest.approx(values, rel=1e-3)
     assert law.predict_s(SIZES, *found.best.values) == pytest.approx(law.predict_s(SIZES, *values), rel=1e-5)
 
 
 @pytest.mark.parametrize(("law", "values"), TRUTHS, ids=lambda each: getattr(each, "name", ""))
 def test_the_true_law_is_among_the_likely_ones(law: Law, values: tuple[float, ...]):
-    found = fit(points(SIZES, law.predict_s(SIZES, *values)))
+    found = fit(measured_times(SIZES, law.predict_s(SIZES, *values)))
     weights = {each.law.name: each.weight for each in found.laws}
     assert sum(weights.values()) == pytest.approx(1.0)
     assert weights[law.name] > 0.15
@@ -47,7 +47,8 @@ def _covered(*, knows_law: bool, num_cases: int) -> np.ndarray:
         noise = rng.uniform(0.01, 0.05) * rng.standard_normal(len(runs))
         try:
             found = fit(
-                points(runs, law.predict_s(runs, *values) * np.exp(noise)), *(((law,),) if knows_law else ())
+                measured_times(runs, law.predict_s(runs, *values) * np.exp(noise)),
+                *(((law,),) if knows_law else ()),
             )
         except FitError:
             continue
@@ -70,7 +71,9 @@ def test_a_new_run_strays_further_than_the_law():
     rng = np.random.default_rng(3)
     runs = np.repeat(SIZES, 3)
     found = fit(
-        points(runs, AMDAHL.predict_s(runs, 20.0, 1000.0) * np.exp(0.05 * rng.standard_normal(len(runs))))
+        measured_times(
+            runs, AMDAHL.predict_s(runs, 20.0, 1000.0) * np.exp(0.05 * rng.standard_normal(len(runs)))
+        )
     )
     law, run = predict(found, 32.0), predict(found, 32.0, of="run")
     new = AMDAHL.predict_s(32.0, 20.0, 1000.0) * np.exp(0.05 * rng.standard_normal(2000))
@@ -79,14 +82,14 @@ def test_a_new_run_strays_further_than_the_law():
 
 
 def test_a_higher_level_widens_the_interval():
-    found = fit(points(SIZES, AMDAHL.predict_s(SIZES, 20.0, 1000.0)))
+    found = fit(measured_times(SIZES, AMDAHL.predict_s(SIZES, 20.0, 1000.0)))
     narrow, wide = predict(found, 256.0, level=0.5), predict(found, 256.0, level=0.99)
     assert wide.low_s < narrow.low_s < narrow.time_s < narrow.high_s < wide.high_s
 
 
 def test_extrapolation_is_labelled_by_how_far_it_goes():
     answer = predict(
-        fit(points(SIZES[1:], AMDAHL.predict_s(SIZES[1:], 20.0, 1000.0))), [1.0, 2.0, 64.0, 256.0]
+        fit(measured_times(SIZES[1:], AMDAHL.predict_s(SIZES[1:], 20.0, 1000.0))), [1.0, 2.0, 64.0, 256.0]
     )
     assert answer.extrapolation.tolist() == [2.0, 1.0, 1.0, 4.0]
     assert (answer.extrapolation <= 1.0).tolist() == [False, True, True, False]
@@ -95,7 +98,7 @@ def test_extrapolation_is_labelled_by_how_far_it_goes():
 def test_one_slow_run_is_marked_and_left_out():
     times_s = AMDAHL.predict_s(SIZES, 20.0, 1000.0)
     times_s[3] *= 1.6
-    found = fit(points(SIZES, times_s))
+    found = fit(measured_times(SIZES, times_s))
     assert found.outliers.tolist() == [False, False, False, True, False, False, False]
     assert predict(found, 128.0).time_s[0] == pytest.approx(AMDAHL.predict_s(128.0, 20.0, 1000.0), rel=0.05)
 
@@ -105,7 +108,7 @@ def test_thousands_of_runs_are_fitted_and_their_outliers_marked():
     runs = np.repeat(SIZES, 1000)
     times_s = AMDAHL.predict_s(runs, 20.0, 1000.0) * np.exp(0.02 * rng.standard_normal(len(runs)))
     times_s[[10, 5000]] *= 3.0
-    found = fit(points(runs, times_s))
+    found = fit(measured_times(runs, times_s))
     assert found.outliers[[10, 5000]].all()
     assert found.outliers.mean() < 0.001
     assert found.best.values == pytest.approx((20.0, 1000.0), rel=0.01)
@@ -117,8 +120,8 @@ def test_runs_of_one_entry_do_not_count_as_independent():
     runs = np.repeat(SIZES, 5)
     luck = np.repeat(np.exp(0.05 * rng.standard_normal(len(SIZES))), 5)
     times_s = POWER.predict_s(runs, 1000.0, 0.8) * luck * np.exp(0.002 * rng.standard_normal(len(runs)))
-    clustered = predict(fit(points(runs, times_s), (POWER,)), 64.0)
-    independent = predict(fit(points(runs, times_s, entry=np.arange(len(runs))), (POWER,)), 64.0)
+    clustered = predict(fit(measured_times(runs, times_s), (POWER,)), 64.0)
+    independent = predict(fit(measured_times(runs, times_s, entry=np.arange(len(runs))), (POWER,)), 64.0)
     truth_s = POWER.predict_s(64.0, 1000.0, 0.8)
     assert clustered.low_s < truth_s < clustered.high_s
     assert np.log(clustered.high_s / clustered.low_s) > 1.5 * np.log(independent.high_s / independent.low_s)
@@ -128,15 +131,15 @@ def test_order_and_unit_of_time_do_not_matter():
     rng = np.random.default_rng(2)
     times_s = USL.predict_s(SIZES, 1000.0, 0.02, 1e-4) * np.exp(0.02 * rng.standard_normal(len(SIZES)))
     order = rng.permutation(len(SIZES))
-    seconds = predict(fit(points(SIZES, times_s)), 128.0)
-    shuffled_minutes = predict(fit(points(SIZES[order], times_s[order] / 60.0)), 128.0)
+    seconds = predict(fit(measured_times(SIZES, times_s)), 128.0)
+    shuffled_minutes = predict(fit(measured_times(SIZES[order], times_s[order] / 60.0)), 128.0)
     assert shuffled_minutes.low_s * 60.0 == pytest.approx(seconds.low_s)
     assert shuffled_minutes.high_s * 60.0 == pytest.approx(seconds.high_s)
 
 
 def test_one_size_asks_for_two_more():
     with pytest.raises(FitError, match=r"needs 3 distinct sizes; got \[8\]") as refused:
-        fit(points([8, 8, 8], [10.0, 11.0, 10.5]))
+        fit(measured_times([8, 8, 8], [10.0, 11.0, 10.5]))
     assert len(refused.value.missing) == 2
 
 
@@ -144,30 +147,30 @@ def test_two_sizes_ask_for_one_more():
     with pytest.raises(
         FitError, match=r"amdahl has 2 parameters and needs 3 distinct sizes; got \[8, 64\]"
     ) as refused:
-        fit(points([8, 64], [100.0, 15.0]), (AMDAHL,))
+        fit(measured_times([8, 64], [100.0, 15.0]), (AMDAHL,))
     assert refused.value.missing == ("the time at one more size, e.g. 128 accelerators",)
 
 
 def test_no_time_at_all_is_not_enough():
     with pytest.raises(FitError, match="no measured time"):
-        fit(points([], []))
+        fit(measured_times([], []))
 
 
 def test_flat_times_ask_for_repetitions_and_range():
     with pytest.raises(FitError, match="may as well not depend on that number") as refused:
-        fit(points(SIZES, np.full(len(SIZES), 42.0)))
+        fit(measured_times(SIZES, np.full(len(SIZES), 42.0)))
     assert "3 repetitions at each of [1, 2, 4, 8, 16, 32, 64] accelerators" in refused.value.missing
     assert any("128 accelerators or more" in each for each in refused.value.missing)
 
 
 def test_rising_times_are_not_said_to_be_flat():
     with pytest.raises(FitError, match="do not fall: more accelerators only made it slower"):
-        fit(points([1, 2, 4, 8], [1000.0, 2000.0, 4000.0, 8000.0]))
+        fit(measured_times([1, 2, 4, 8], [1000.0, 2000.0, 4000.0, 8000.0]))
 
 
 def test_a_law_that_does_not_fit_is_not_taken_for_flat_times():
     with pytest.raises(FitError, match="follow the law perfect no better than none"):
-        fit(points([1, 2, 4, 8], [1000.0, 600.0, 400.0, 300.0]), (PERFECT,))
+        fit(measured_times([1, 2, 4, 8], [1000.0, 600.0, 400.0, 300.0]), (PERFECT,))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -181,7 +184,7 @@ def test_noise_alone_never_gets_a_number(seed: int, num_sizes: int, num_repetiti
     rng = np.random.default_rng(seed)
     runs = np.repeat(2.0 ** np.arange(num_sizes), num_repetitions)
     with pytest.raises(FitError) as refused:
-        fit(points(runs, 300.0 * np.exp(spread * rng.standard_normal(len(runs)))))
+        fit(measured_times(runs, 300.0 * np.exp(spread * rng.standard_normal(len(runs)))))
     assert refused.value.missing
 
 
@@ -202,10 +205,10 @@ def test_impossible_points_are_refused_with_their_place(
     sizes: list[float], times_s: list[float], message: str
 ):
     with pytest.raises(DataError, match=message):
-        points(sizes, times_s)
+        measured_times(sizes, times_s)
 
 
 def test_a_size_below_one_cannot_be_predicted():
-    found = fit(points(SIZES, AMDAHL.predict_s(SIZES, 20.0, 1000.0)))
+    found = fit(measured_times(SIZES, AMDAHL.predict_s(SIZES, 20.0, 1000.0)))
     with pytest.raises(DataError, match="finite numbers of at least 1"):
         predict(found, [0.5])

@@ -39,10 +39,10 @@ def _scores(*, noise=0.0, seed=0, unit_s=1.0, loss_per_doubling=0.1):
     return best_per_size(pl.DataFrame(rows))
 
 
-def _split(scores, campaign="v2.1", accelerator="h100-sxm5-80gb", num_own=2):
+def _split(scores, campaign="v2.1", accelerator="h100-sxm5-80gb", num_known=2):
     earlier = scores.filter(pl.col("campaign") != campaign)
     own = scores.filter((pl.col("campaign") == campaign) & (pl.col("accelerator") == accelerator))
-    return earlier, own[:num_own], own
+    return earlier, own[:num_known], own
 
 
 def _ask(size, accelerator="h100-sxm5-80gb", batch=None):
@@ -82,7 +82,7 @@ def test_the_interval_widens_with_the_jump():
 @pytest.mark.law
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_an_only_own_point_is_believed_however_far_it_lies(factor):
-    earlier, own, _ = _split(_scores(noise=0.05), num_own=1)
+    earlier, own, _ = _split(_scores(noise=0.05), num_known=1)
     measured_s = factor * own["score_s"][0]
     found = fit(earlier).predict(
         own.with_columns(score_s=pl.lit(measured_s)), _ask(own["num_accelerators"][0])
@@ -92,7 +92,7 @@ def test_an_only_own_point_is_believed_however_far_it_lies(factor):
 
 @pytest.mark.law
 def test_own_points_narrow_the_interval():
-    earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
+    earlier, own, _ = _split(_scores(noise=0.05), num_known=3)
     law = fit(earlier)
     none, one, three = (law.predict(own[:count], _ask(256)).time_s for count in (0, 1, 3))
     assert none.high / none.low > one.high / one.low > three.high / three.low
@@ -114,7 +114,7 @@ def test_parts_make_the_time():
     assert found.samples_to_target / found.samples_per_s == pytest.approx(found.time_s.value)
 
 
-def test_without_convergence_only_the_time_is_foretold():
+def test_without_convergence_only_the_time_is_predicted():
     earlier, own, _ = _split(_scores(noise=0.01).with_columns(samples_to_target=pl.lit(None, pl.Float64)))
     found = fit(earlier).predict(own, _ask(256))
     assert found.samples_to_target is None
@@ -123,7 +123,7 @@ def test_without_convergence_only_the_time_is_foretold():
 
 
 def test_the_heaviest_evidence_is_the_groups_own():
-    earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
+    earlier, own, _ = _split(_scores(noise=0.05), num_known=3)
     evidence = fit(earlier).predict(own, _ask(128)).evidence
     assert evidence[0].is_own
     assert [one.weight for one in evidence] == sorted((one.weight for one in evidence), reverse=True)
@@ -131,7 +131,7 @@ def test_the_heaviest_evidence_is_the_groups_own():
 
 
 @pytest.mark.parametrize(
-    ("size", "num_own", "words"),
+    ("size", "num_known", "words"),
     [
         (64, 2, None),
         (65, 2, "more than 4 times"),
@@ -139,13 +139,13 @@ def test_the_heaviest_evidence_is_the_groups_own():
         (1, 2, "fewer than 1/4"),
     ],
 )
-def test_the_domain_ends_four_times_beyond_the_own_sizes(size, num_own, words):
-    earlier, own, _ = _split(_scores(noise=0.05), num_own=num_own)
+def test_the_domain_ends_four_times_beyond_the_own_sizes(size, num_known, words):
+    earlier, own, _ = _split(_scores(noise=0.05), num_known=num_known)
     found = fit(earlier).predict(own, _ask(size))
     assert (found.outside is None) if words is None else words in found.outside
 
 
-def test_a_workload_never_seen_is_foretold_from_its_own_points_with_doubt():
+def test_a_workload_never_seen_is_predicted_from_its_own_points_with_doubt():
     earlier, own, rows = _split(_scores(noise=0.01))
     found = fit(earlier).predict(
         own.with_columns(workload=pl.lit("mine")),
@@ -235,7 +235,7 @@ def test_several_sizes_at_once_are_as_one_by_one():
 
 @pytest.mark.law
 def test_courses_of_the_curve_surround_the_answer_and_stay_the_same_curves():
-    earlier, own, _ = _split(_scores(noise=0.05), num_own=3)
+    earlier, own, _ = _split(_scores(noise=0.05), num_known=3)
     law = fit(earlier)
     sizes = np.array([8.0, 64.0, 100.0, 512.0])
     curves_s = law.curves_s(own, _ask(1), sizes, count=400)

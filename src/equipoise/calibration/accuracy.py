@@ -1,73 +1,14 @@
 """How wrong predictions were, every cluster counted once, with intervals, and what choosing by them costs."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.calibration.published.rows import PublishedRow
-from equipoise.perfmodel.parameters import Parameters
 from equipoise.stats import conformal_half_width
-
-Indices: TypeAlias = NDArray[np.intp]
-Seconds: TypeAlias = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """Parameters that were fitted before, how wrong they were, and the files they were fitted to.
-
-    log_half_width: of the 90 % interval of the logarithm of a time.
-    """
-
-    name: str
-    parameters: Parameters
-    log_half_width: float
-    file_names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
-    """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
-
-    seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
-    beliefs about every parameter leave open where nothing was fitted, else NaN or None.
-    further_log_sd: (n_rows,), what parameters leave open of a row beyond what they do of the rows fitted to.
-    memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is foretold.
-    bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
-    """
-
-    seconds: Seconds
-    prior_log_sd: Seconds | None = None
-    further_log_sd: Seconds | None = None
-    memory_bytes: NDArray[np.float64] | None = None
-    bases: tuple[Basis | None, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """Rows as one predictor sees them.
-
-    reasons: a row each; why it is not expressed, None where it is. given: rows that others are foretold from,
-    and that are not foretold themselves. foretell: fits to the rows of some indices, or to none, and
-    foretells all.
-    """
-
-    reasons: tuple[str | None, ...]
-    foretell: Callable[[Indices], Foretold]
-    given: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictor:
-    """One way to foretell rows: its name, which of all rows are its own, and how it begins with those."""
-
-    name: str
-    claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
-    begin: Callable[[Sequence[PublishedRow]], Task]
 
 
 def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -77,12 +18,12 @@ def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 LEVEL = 0.9  # at which every interval here is meant to hold
-# Below so many clusters a quantile of their errors says less than a distribution fitted to them.
+# Below so many clusters a quantile of their errors is worse known than a distribution fitted to them.
 _FEWEST_FOR_QUANTILE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class TimeErrors:
     """|predicted time / measured time - 1|, by cluster: the mean of its executions.
 
     mape, median, p90: over clusters. coverage: share of clusters' executions inside their intervals.
@@ -108,21 +49,21 @@ class MemoryErrors:
     largest: float
 
 
-def errors_of(
+def time_errors(
     *,
     measured_s: NDArray[np.float64],
     predicted_s: NDArray[np.float64],
     low_s: NDArray[np.float64],
     high_s: NDArray[np.float64],
     clusters: NDArray[np.intp],
-) -> Errors:
+) -> TimeErrors:
     """The errors of some executions; all arguments of shape (n_executions,), at least one."""
     error = np.abs(predicted_s / measured_s - 1.0)
     inside = (low_s <= measured_s) & (measured_s <= high_s)
     weights = cluster_weights(clusters)
     _, member = np.unique(clusters, return_inverse=True)
     of_cluster = np.bincount(member, weights=weights * error)
-    return Errors(
+    return TimeErrors(
         num_executions=len(error),
         num_clusters=len(of_cluster),
         mape=float(np.mean(of_cluster)),
@@ -137,9 +78,9 @@ def errors_of(
 def memory_errors(measured: Sequence[float | None], predicted: Sequence[float | None]) -> MemoryErrors | None:
     """Errors of memory over the executions that state it and have a prediction; None where there are none."""
     errors = [
-        abs(told / stated - 1.0)
-        for stated, told in zip(measured, predicted, strict=True)
-        if stated is not None and told is not None
+        abs(value / stated - 1.0)
+        for stated, value in zip(measured, predicted, strict=True)
+        if stated is not None and value is not None
     ]
     if not errors:
         return None
@@ -180,7 +121,7 @@ FEWEST_CHOICES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """Time of the strategy that was foretold fastest over that of the fastest, less one, over groups.
+    """Time of the strategy that was predicted fastest over that of the fastest, less one, over groups.
 
     A group is the same model, batch and number of accelerators under at least FEWEST_CHOICES strategies.
     """
@@ -196,12 +137,12 @@ def regret(rows: Sequence[PublishedRow], predicted_s: Sequence[float]) -> Regret
     Assumes that of one strategy measured several times the mean counts.
     """
     groups: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = {}
-    for row, foretold_s in zip(rows, predicted_s, strict=True):
+    for row, row_predicted_s in zip(rows, predicted_s, strict=True):
         if row.kind != "step" or row.strategy is None or row.model is None or row.seconds is None:
             continue
         job = (row.workload, row.model.transformer, row.model.sequence, row.hardware, row.num_accelerators)
         of_job = groups.setdefault((*job, row.strategy.global_batch_samples), {})
-        of_job.setdefault(row.strategy, []).append((foretold_s, row.seconds))
+        of_job.setdefault(row.strategy, []).append((row_predicted_s, row.seconds))
     costs = [_cost(choices) for choices in groups.values() if len(choices) >= FEWEST_CHOICES]
     if not costs:
         return None
@@ -211,8 +152,8 @@ def regret(rows: Sequence[PublishedRow], predicted_s: Sequence[float]) -> Regret
 def _cost(choices: dict[Hashable, list[tuple[float, float]]]) -> float:
     """Regret of one group."""
     means = [
-        (sum(told for told, _ in seen) / len(seen), sum(was for _, was in seen) / len(seen))
-        for seen in choices.values()
+        (sum(value for value, _ in pairs) / len(pairs), sum(was for _, was in pairs) / len(pairs))
+        for pairs in choices.values()
     ]
     chosen_s = min(means)[1]
     return chosen_s / min(was for _, was in means) - 1.0

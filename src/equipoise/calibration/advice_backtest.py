@@ -1,11 +1,9 @@
 """How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -31,12 +29,11 @@ from equipoise.scaling.equilibrium import (
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.points import GROUP
 from equipoise.scaling.pooled import PooledLaw, Question
-from equipoise.units import significant
 
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
-# From the law of the past, the rows of a group that are known, and the sizes asked about.
+# From the law of the past, the rows of a group that are known, and the sizes in question.
 CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
 SizesOf: TypeAlias = Callable[[Domain], Sequence[int]]
 
@@ -74,7 +71,7 @@ class Loss:
 class HeldOutAdvice:
     """The number advised to one group for one objective, and the number found when its sizes were known.
 
-    largest_known, largest: the group's largest size before and after; both were asked up to the latter.
+    largest_known, largest: the group's largest size before and after; both were sought up to the latter.
     losses: of the number advised (OURS) and of each simple rule.
     """
 
@@ -91,7 +88,7 @@ class HeldOutAdvice:
 
     @property
     def jump(self) -> float:
-        """The largest size asked about over the largest that was known."""
+        """The largest size in question over the largest that was known."""
         return self.largest / self.largest_known
 
     @property
@@ -128,11 +125,12 @@ def held_out_advice(
     curves_of: CurvesOf = pooled_curves,
     sizes_of: SizesOf | None = None,
 ) -> tuple[HeldOutAdvice, ...]:
-    """Every number advised from strictly earlier rounds and a group's smaller sizes, beside the one found.
+    """Every number advised from strictly earlier rounds and a group's smaller sizes, with the one found.
 
-    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is told each
-    round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless given.
-    A group is asked twice, if it has the sizes: without its largest, and without its larger half.
+    scores: a frame of the table `scores`. rounds: those to test; all by default. progress: is called with
+    each round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless
+    given.
+    A group counts twice, if it has the sizes: without its largest, and without its larger half.
     Raises EvidenceError if no group has three sizes.
     """
     best = best_per_size(scores)
@@ -264,9 +262,8 @@ class _Judge:
 ALL_JUMPS = "all"
 # Of numbers sought on the curves of published results alone, and on those combined with the model's
 # (decide/records/combined_advice.py).
-PUBLISHED, JOINED = "advice.json", "joined_advice.json"
-_NUM_DIGITS = 5
-# Up to four times the largest known, and beyond: too few groups are compared to tell more apart.
+PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
+# Up to four times the largest known, and beyond: too few groups are compared for more.
 _JUMPS = JUMPS[-2:]
 _PARTS: Mapping[HeldOutPart, str] = {
     "largest": "the largest size of a group",
@@ -332,9 +329,9 @@ def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
     found = []
     for objective in OBJECTIVES:
         for part in _PARTS:
-            asked = [one for one in results if (one.objective, one.held_out) == (objective, part)]
+            of_objective = [one for one in results if (one.objective, one.held_out) == (objective, part)]
             for name, above, most in jumps:
-                kept = [one for one in asked if above < one.jump <= most]
+                kept = [one for one in of_objective if above < one.jump <= most]
                 if kept:
                     found.append(_errors(kept, name))
     return tuple(found)
@@ -381,7 +378,7 @@ class ShippedAdvice:
     def record(self, objective: Objective = "answer", *, jump: float = 1.0) -> AdviceRecord | None:
         """How right the advised number was; None where none was ever held against one found.
 
-        jump: the largest size asked about over the largest with a time. Near jumps are those of the group's
+        jump: the largest size in question over the largest with a time. Near jumps are those of the group's
         largest size held out, far ones those of its larger half: the others are few.
         """
         (near, _, most), (far, _, _) = _JUMPS
@@ -407,7 +404,7 @@ class ShippedAdvice:
 
 @cache
 def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
-    """What ships, PUBLISHED or JOINED. Raises DataError where the file is missing or is no such record."""
+    """What ships, PUBLISHED or COMBINED. Raises DataError where the file is missing or is no such record."""
     path = files("equipoise") / "data" / name
     try:
         found = orjson.loads(path.read_bytes())
@@ -425,23 +422,6 @@ def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
     return AdviceErrors(**{**found, "ways": ways})
 
 
-def write_advice(name: str, results: Sequence[HeldOutAdvice]) -> None:
-    """Write the record of some results beside the embedded tables, under a name."""
-    document = {
-        "dataset": embedded.version(),
-        "errors": [asdict(each) for each in advice_errors(results)],
-    }
-    encoded = orjson.dumps(
-        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    )
-    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
-
-
-def main() -> int:
-    """Write the record of the curves of published results."""
-    write_advice(PUBLISHED, held_out_advice(embedded.load().scores))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The record of some results, as it ships."""
+    return {"dataset": embedded.version(), "errors": [asdict(each) for each in advice_errors(results)]}

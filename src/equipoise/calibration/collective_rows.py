@@ -2,29 +2,22 @@
 beliefs.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import Foretold, Indices, Predictor, Seconds, Task
-from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.held_out import Indices, PredictedRows, PredictionTask, Predictor, Seconds
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings
 from equipoise.perfmodel.machine import Group, Wire, Wires
-from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.runs.readers.cells import echo
-from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.cluster import Cluster
-from equipoise.spec.cluster_text import cluster_in_text
-
-_NUDGE = 1e-3
-_MOST_CLUSTERS = 4096
 
 
-def _begin(rows: Sequence[PublishedRow]) -> Task:
+def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
     """Rows by machine: a table is fitted to each."""
     reasons = tuple(_refusal(row) for row in rows)
     machines: dict[tuple[str, str], list[int]] = {}
@@ -32,20 +25,20 @@ def _begin(rows: Sequence[PublishedRow]) -> Task:
         if reasons[index] is None:
             machines.setdefault((row.hardware, _library(row)), []).append(index)
 
-    def foretell(fitted: Indices) -> Foretold:
+    def predict(fitted: Indices) -> PredictedRows:
         seconds, log_sd = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         known = set(fitted.tolist())
         for members in machines.values():
             table = _table([rows[at] for at in members if at in known])
-            asked = [rows[at] for at in members]
+            some = [rows[at] for at in members]
             if table is None:
-                seconds[members] = _believed_s(asked, CollectiveParameters())
-                log_sd[members] = _prior_log_sd(asked)
+                seconds[members] = _believed_s(some, {})
+                log_sd[members] = prior_log_sd(partial(_believed_s, some), COLLECTIVE_PRIORS)
             else:
-                seconds[members] = _tabled_s(asked, table)
-        return Foretold(seconds=seconds, prior_log_sd=log_sd)
+                seconds[members] = _tabled_s(some, table)
+        return PredictedRows(seconds=seconds, prior_log_sd=log_sd)
 
-    return Task(reasons=reasons, foretell=foretell)
+    return PredictionTask(reasons=reasons, predict=predict)
 
 
 def _refusal(row: PublishedRow) -> str | None:
@@ -53,7 +46,7 @@ def _refusal(row: PublishedRow) -> str | None:
     if row.operation not in OPERATIONS:
         return f"workload {echo(row.workload)} names no collective that is modelled"
     try:
-        cluster = _cluster(row)
+        cluster = nodes_of(row)
     except SpecError as err:
         return str(err)
     if cluster is None:
@@ -68,18 +61,9 @@ def _library(row: PublishedRow) -> str:
     return row.cells.get("parallel_config", "").strip().lower()
 
 
-def _cluster(row: PublishedRow) -> Cluster | None:
-    return _named_cluster(row.hardware, row.num_accelerators, row.catalogue)
-
-
-@lru_cache(maxsize=_MOST_CLUSTERS)
-def _named_cluster(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
-    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
-
-
 def wires_of(row: PublishedRow) -> Wires:
-    """The links of a row's machine; a ring asked for by name keeps the switch from reducing."""
-    cluster = _cluster(row)
+    """The links of a row's machine; a ring chosen by name keeps the switch from reducing."""
+    cluster = nodes_of(row)
     if cluster is None:
         raise SpecError(f"hardware {echo(row.hardware)} names no known system or accelerator")
     library = _library(row)
@@ -94,7 +78,7 @@ def wires_of(row: PublishedRow) -> Wires:
 
 def _num_nodes(row: PublishedRow) -> float:
     """Nodes that the ranks of a row fill, or the one that holds them all."""
-    cluster = _cluster(row)
+    cluster = nodes_of(row)
     size = row.num_accelerators if cluster is None else min(cluster.node_size, row.num_accelerators)
     return row.num_accelerators / size
 
@@ -105,7 +89,7 @@ def _group(row: PublishedRow) -> Group:
 
 
 def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
-    """What a machine's own rows say of it; None where they are too few."""
+    """The table of a machine from its own rows; None where they are too few."""
     by_operation: dict[str, list[PublishedRow]] = {}
     for row in rows:
         by_operation.setdefault(str(row.operation), []).append(row)
@@ -138,8 +122,10 @@ def _tabled_s(rows: Sequence[PublishedRow], table: CollectiveTable) -> Seconds:
     )
 
 
-def _believed_s(rows: Sequence[PublishedRow], parameters: CollectiveParameters) -> Seconds:
-    """Seconds of rows of one machine under some parameters."""
+def _believed_s(rows: Sequence[PublishedRow], values: Mapping[str, float]) -> Seconds:
+    """Seconds of rows of one machine under the priors' medians and other values of some parameters."""
+    changed: dict[str, Any] = dict(values)
+    parameters = CollectiveParameters(**changed)
     timers = [OPERATIONS[str(row.operation)] for row in rows]
     return np.array(
         [
@@ -147,22 +133,6 @@ def _believed_s(rows: Sequence[PublishedRow], parameters: CollectiveParameters) 
             for timer, row in zip(timers, rows, strict=True)
         ]
     )
-
-
-def _prior_log_sd(rows: Sequence[PublishedRow]) -> NDArray[np.float64]:
-    """Standard deviation of the logarithm of a prediction under the priors alone.
-
-    Assumes that parameters are independent and small changes add up.
-    Source: first-order propagation of the priors' log_sd.
-    """
-    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
-    at = _believed_s(rows, CollectiveParameters())
-    variance = np.zeros(len(rows))
-    for prior in COLLECTIVE_PRIORS:
-        moved = CollectiveParameters(**(centre | {prior.name: prior.median * (1 - _NUDGE)}))
-        slope = np.log(_believed_s(rows, moved) / at) / np.log1p(-_NUDGE)
-        variance += (slope * prior.log_sd) ** 2
-    return np.sqrt(variance)
 
 
 COLLECTIVE = Predictor(

@@ -1,6 +1,6 @@
 """Times by size.
 
-What is asked of a curve, and the laws of time against size fitted to measured times alone.
+The question of a curve, and the laws of time against size fitted to measured times alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from equipoise.errors import FitError, UsageError
-from equipoise.scaling.fit import Fit, Points, fit, predict
+from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -26,7 +26,7 @@ MAX_ACCELERATORS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveQuestion:
-    """What is asked. sizes: numbers of accelerators; empty for those measured and one doubling more.
+    """The question. sizes: numbers of accelerators; empty for those measured and one doubling more.
 
     round: whose results of the group to start from; its newest unless given. law: a name, for that one alone.
     catalogue: what names mean.
@@ -53,7 +53,7 @@ class CurveQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ForecastRecord:
     """How wrong predictions of this kind were on results held out. coverage: of the 90 % interval.
 
     of: what was held out, in words. num_held_out: how many results the figures are from.
@@ -67,8 +67,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """A result that bore on the answer. weight: its share of all weights; None where all count alike.
+class CurveEvidence:
+    """A result that bore on the answer. weight: its share of all weights; None where all count equally.
 
     ref: the entry, or the user's file. time_s: its time at num_accelerators, median where there are several.
     """
@@ -104,7 +104,7 @@ class PredictedTime:
     num_accelerators: int
     time: Interval
     outside: str | None
-    record: Record | None
+    record: ForecastRecord | None
     energy_j: float | None = None
 
     @property
@@ -115,7 +115,7 @@ class PredictedTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCurve:
-    """What published results, or a user's own times, say of time against size.
+    """Time against size by published results, or by a user's own times.
 
     work: what the times are for. domain: the sizes measured. curves_s: equally likely curves of time, as
     Fit.curves_s.
@@ -127,7 +127,7 @@ class TimeCurve:
     domain: Domain
     predictions: tuple[PredictedTime, ...]
     curves_s: Callable[[FloatArray], FloatArray]
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[CurveEvidence, ...]
     notes: tuple[str, ...]
 
 
@@ -135,16 +135,16 @@ _MOST_SIZES = 8
 
 
 def fitted_curve(
-    data: Points,
+    data: MeasuredTimes,
     sizes: Sequence[int],
     *,
     law: str | None,
     noise: Noise = MEASURED_NOISE,
     work: str,
-    evidence: tuple[Evidence, ...],
+    evidence: tuple[CurveEvidence, ...],
     notes: tuple[str, ...] = (),
 ) -> TimeCurve:
-    """What laws fitted to the points say.
+    """The curve of laws fitted to measured times.
 
     law: the name of the only one to fit; all candidates unless given. noise: the scatter to expect.
 
@@ -180,7 +180,7 @@ def fitted_curve(
 
 
 def sizes_of_interest(measured: FloatArray) -> tuple[int, ...]:
-    """The sizes to answer for when none is asked: those measured, and one doubling more.
+    """The sizes to answer for when none is given: those measured, and one doubling more.
 
     Of many, a few even steps between the ends.
     """
@@ -220,7 +220,7 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
     return (f"{far} runs lie too far from any law and were left out (at {sizes} accelerators).",)
 
 
-def _record(data: Points, laws: tuple[Law, ...], noise: Noise) -> Record | None:
+def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> ForecastRecord | None:
     """How wrong the laws are at the largest measured size, fitted to the smaller ones; None with too few."""
     largest = data.sizes[-1]
     smaller = data.where(data.num_accelerators < largest)
@@ -230,7 +230,7 @@ def _record(data: Points, laws: tuple[Law, ...], noise: Noise) -> Record | None:
         return None
     actual_s = float(np.median(data.time_s[data.num_accelerators == largest]))
     error = abs(float(found.time_s[0]) / actual_s - 1.0)
-    return Record(
+    return ForecastRecord(
         of=f"the largest size measured, {format_count(largest)}, from the smaller ones",
         num_held_out=1,
         median_abs_error=error,

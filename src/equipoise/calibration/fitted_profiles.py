@@ -1,35 +1,23 @@
-"""How the profiles that ship are made: fitted to published measurements, and held out against them.
+"""How the profiles that ship are made: fitted to published measurements, and tested on rows held out."""
 
-`python -m equipoise.calibration.fitted_profiles DIR` fits them to files of DIR and writes
-data/profiles.json.
-"""
-
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import orjson
-from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.accuracy import LEVEL, half_width
-from equipoise.calibration.profiles import NAME, Profile, ProfileRecord
+from equipoise.calibration.profiles import Profile, ProfileRecord
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.published.rows import PublishedRow
-from equipoise.calibration.steps import calibrated, refusal
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
+from equipoise.calibration.step_rows import calibrated, refusal
 from equipoise.calibration.validate import Validation, validate
-from equipoise.errors import UsageError
-from equipoise.spec.cluster_text import cluster_in_text
-from equipoise.units import significant
-
-_NUM_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a profile is made: the files it is fitted to, and the split that tells how wrong it is."""
+    """How a profile is made: the files it is fitted to, and the split by which its errors are found."""
 
     name: str
     title: str
@@ -86,11 +74,8 @@ def fitted(recipe: Recipe, directory: Path) -> Profile:
 
 def _accelerators(rows: Sequence[PublishedRow]) -> tuple[str, ...]:
     """Slugs of the accelerators of some rows, in order of first appearance."""
-    clusters = [
-        cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
-        for row in rows
-    ]
-    return tuple(dict.fromkeys(each.accelerator.slug for each in clusters if each is not None))
+    nodes = [nodes_of(row) for row in rows]
+    return tuple(dict.fromkeys(each.accelerator.slug for each in nodes if each is not None))
 
 
 def _record(held_out: Validation) -> ProfileRecord:
@@ -115,25 +100,6 @@ def _record(held_out: Validation) -> ProfileRecord:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Fit every profile and write the file beside the embedded tables. arguments: the directory of
-    measurements.
-
-    Raises UsageError for other arguments.
-    """
-    if len(arguments) != 1:
-        raise UsageError(
-            f"python -m equipoise.calibration.fitted_profiles DIR: got {len(arguments)} arguments; "
-            "expected one, the directory of torchtitan.csv and the other measurements"
-        )
-    directory = Path(arguments[0])
-    with threadpool_limits(limits=1):
-        made = [asdict(fitted(each, directory)) for each in RECIPES]
-    path = Path(str(files("equipoise") / "data" / NAME))
-    document = significant({"profiles": made}, _NUM_DIGITS)
-    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def profiles_document(directory: Path) -> dict[str, Any]:
+    """All profiles as they ship, fitted to the measurements of a directory. Raises as `fitted` does."""
+    return {"profiles": [asdict(fitted(each, directory)) for each in RECIPES]}

@@ -1,9 +1,5 @@
-"""What ships with the package: settings of the pooled law, and how wrong it was on results held out.
+"""What ships of forecasts: settings of the pooled law, and how wrong it was on results held out."""
 
-`python -m equipoise.calibration.forecast_record` fits and backtests on the embedded data: data/forecast.json.
-"""
-
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import orjson
-from threadpoolctl import threadpool_limits
 
-from equipoise.calibration.curves import Record
+from equipoise.calibration.curves import ForecastRecord
 from equipoise.errors import DataError
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
@@ -24,7 +19,7 @@ from equipoise.scaling import pooled
 from equipoise.scaling.backtest import JUMPS, Protocol
 from equipoise.units import significant
 
-_NAME = "forecast.json"
+FORECAST = "forecast.json"
 # As many as are the same whatever the order of sums inside a library: the file is then the same bytes.
 _NUM_DIGITS = 5
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
@@ -32,13 +27,13 @@ _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The errors of one backtest on the embedded data, beside the baselines."""
+class BacktestSummary:
+    """The errors of one backtest on the embedded data, and of the baselines."""
 
     protocol: Protocol
     given_batch: bool
-    ours: scaling.Record
-    baselines: Mapping[str, scaling.Record]
+    ours: scaling.BacktestRecord
+    baselines: Mapping[str, scaling.BacktestRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +42,27 @@ class Shipped:
 
     dataset: str
     by_batch: Mapping[bool, Mapping[str, Sequence[float]]]
-    summaries: tuple[Summary, ...]
+    summaries: tuple[BacktestSummary, ...]
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
         """The settings of the pooled law, as `pooled.fit` takes them."""
         return self.by_batch[given_batch]
 
-    def summary(self, protocol: Protocol, *, given_batch: bool) -> Summary | None:
+    def summary(self, protocol: Protocol, *, given_batch: bool) -> BacktestSummary | None:
         """The whole record of one protocol; None where it was not made."""
         wanted = (
             each for each in self.summaries if (each.protocol, each.given_batch) == (protocol, given_batch)
         )
         return next(wanted, None)
 
-    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> Record | None:
+    def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> ForecastRecord | None:
         """The errors at sizes so many times the largest known; None where none was held out."""
         found = self.summary(protocol, given_batch=given_batch)
         for name, above, most in JUMPS:
             errors = found and found.ours.by_jump.get(name)
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
-                return Record(
+                return ForecastRecord(
                     of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
                     num_held_out=errors.num_groups,
                     median_abs_error=errors.median_abs_error or 0.0,
@@ -79,8 +74,8 @@ class Shipped:
 
 @cache
 def shipped() -> Shipped:
-    """What ships. Raises DataError where the file is missing or not what `main` writes."""
-    path = files("equipoise") / "data" / _NAME
+    """What ships. Raises DataError where the file is missing or no such record."""
+    path = files("equipoise") / "data" / FORECAST
     try:
         found = orjson.loads(path.read_bytes())
         return Shipped(
@@ -94,8 +89,8 @@ def shipped() -> Shipped:
         ) from err
 
 
-def _summary(found: Mapping[str, Any]) -> Summary:
-    return Summary(
+def _summary(found: Mapping[str, Any]) -> BacktestSummary:
+    return BacktestSummary(
         protocol=found["protocol"],
         given_batch=found["given_batch"],
         ours=_errors_record(found["ours"]),
@@ -103,7 +98,7 @@ def _summary(found: Mapping[str, Any]) -> Summary:
     )
 
 
-def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
+def _errors_record(found: Mapping[str, Any]) -> scaling.BacktestRecord:
     """A record from its plain form: of its fields, those that are tables hold errors by name."""
     values: dict[str, Any] = {
         name: {key: scaling.Errors(**each) for key, each in value.items()}
@@ -111,17 +106,19 @@ def _errors_record(found: Mapping[str, Any]) -> scaling.Record:
         else value
         for name, value in found.items()
     }
-    return scaling.Record(**values)
+    return scaling.BacktestRecord(**values)
 
 
-def _document() -> dict[str, Any]:
-    """Settings and record of the embedded data."""
+def forecast_document() -> dict[str, Any]:
+    """Settings and record of the embedded data, as they ship."""
     best = best_per_size(embedded.load().scores)
     summaries = []
     for protocol, given_batch in _PROTOCOLS:
         result = scaling.backtest(best, protocol=protocol, given_batch=given_batch)
         summaries.append(
-            Summary(protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines)
+            BacktestSummary(
+                protocol=protocol, given_batch=given_batch, ours=result.ours, baselines=result.baselines
+            )
         )
     return {
         "dataset": embedded.version(),
@@ -131,14 +128,9 @@ def _document() -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Write the file beside the embedded tables."""
-    path = Path(str(files("equipoise") / "data" / _NAME))
-    with threadpool_limits(limits=1):
-        found = significant(_document(), _NUM_DIGITS)
-    path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write_record(name: str, document: Mapping[str, Any]) -> None:
+    """Write a record into the package's data, under a name."""
+    encoded = orjson.dumps(
+        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    )
+    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)

@@ -11,11 +11,11 @@ import polars as pl
 
 from equipoise.calibration import forecast_record
 from equipoise.calibration.curves import (
+    CurveEvidence,
     CurveQuestion,
-    Evidence,
+    ForecastRecord,
     LawUsed,
     PredictedTime,
-    Record,
     TimeCurve,
     fitted_curve,
     sizes_of_interest,
@@ -24,7 +24,7 @@ from equipoise.errors import EvidenceError, SpecError
 from equipoise.runs.queries import best_per_size
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.scaling import pooled
-from equipoise.scaling.fit import Points, points
+from equipoise.scaling.fit import MeasuredTimes, measured_times
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, cubic_spline
@@ -37,7 +37,7 @@ from equipoise.units import format_count
 YOURS = "yours"
 
 
-def own_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
+def user_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Schema) -> pl.DataFrame:
     """The user's measurements as rows of the table `scores`: the median of each size."""
     rows = []
     for size in np.unique(own.num_accelerators):
@@ -70,7 +70,7 @@ def beside_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...
     )
 
 
-def own_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float:
+def user_level(law: PooledLaw, known: pl.DataFrame, question: Question) -> float:
     """How many times longer the user's trainings take than the law expects of the best system of each size.
 
     known: the user's rows. question: of the same group; its size does not matter.
@@ -90,7 +90,7 @@ _KNOT_LOG2 = 0.25
 _MOST_LAWS = 8
 _LARGEST_CURVE = 2.0**19  # the pooled law draws curves to 2**20 accelerators
 _ASSUMES = (
-    "curves of a workload share their shape across accelerators and rounds; the system asked about is as "
+    "curves of a workload share their shape across accelerators and rounds; the system in question is as "
     "good as the best of its size usually is"
 )
 _ASSUMES_OWN = (
@@ -160,34 +160,36 @@ def _fitted(entries: _Entries, *, given_batch: bool) -> pooled.PooledLaw:
     return pooled.fit(entries.rows, given_batch=given_batch, settings=settings)
 
 
-def published_curve(results: Results, asked: CurveQuestion, *, own: Measurements | None = None) -> TimeCurve:
-    """What the results of a workload say about an accelerator at the sizes asked for.
+def published_curve(
+    results: Results, question: CurveQuestion, *, own: Measurements | None = None
+) -> TimeCurve:
+    """Times of an accelerator at the sizes of a question, by the results of a workload.
 
-    asked: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
-    points; else the group's best of each size: of the round asked about, or of all rounds (a time once
+    question: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
+    points; else the group's best of each size: of the given round, or of all rounds (a time once
     reached can be reached again), compared as results of the newest; for one law by name those of the
     newest round alone that has enough sizes.
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
-    best, accelerator = results.best, str(asked.accelerator)
-    workload = _workload(best, str(asked.workload), asked.catalogue)
+    best, accelerator = results.best, str(question.accelerator)
+    workload = _workload(best, str(question.workload), question.catalogue)
     group = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") == accelerator))
     if own is not None:
         newest = None
-        known = own_rows(own, workload, accelerator, best.schema)
+        known = user_rows(own, workload, accelerator, best.schema)
     else:
-        newest = _round(group, best, asked, workload=workload, accelerator=accelerator)
+        newest = _round(group, best, question, workload=workload, accelerator=accelerator)
         # One law has one level: results of several rounds are not one curve.
-        is_one_law = asked.law is not None and asked.law != POOLED
-        if asked.round is None and is_one_law:
-            newest = _enough_for(law_named(str(asked.law)), group) or newest
-        mixes = asked.round is None and not is_one_law
+        is_one_law = question.law is not None and question.law != POOLED
+        if question.round is None and is_one_law:
+            newest = _enough_for(law_named(str(question.law)), group) or newest
+        mixes = question.round is None and not is_one_law
         known = _best_of_all(group) if mixes else group.filter(pl.col("campaign") == newest)
-    sizes = asked.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
+    sizes = question.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
     notes = () if own is None else (*own.notes, *beside_published(known, group))
-    if asked.law not in {None, POOLED}:
-        return _by_one_law(known, sizes, asked, newest)
-    return _by_pooled_law(results, known, sizes, asked, round_=newest, notes=notes)
+    if question.law not in {None, POOLED}:
+        return _by_one_law(known, sizes, question, newest)
+    return _by_pooled_law(results, known, sizes, question, round_=newest, notes=notes)
 
 
 def _enough_for(law: Law, group: pl.DataFrame) -> str | None:
@@ -207,21 +209,21 @@ def _best_of_all(group: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_one_law(
-    known: pl.DataFrame, sizes: Sequence[int], asked: CurveQuestion, newest: str | None
+    known: pl.DataFrame, sizes: Sequence[int], question: CurveQuestion, newest: str | None
 ) -> TimeCurve:
     """One law of time against size, fitted to the group's own points."""
     notes = []
-    if asked.global_batch_samples is not None:
+    if question.global_batch_samples is not None:
         notes.append("--global-batch was not used: only the pooled law knows batches.")
-    if newest is not None and asked.round is None:
+    if newest is not None and question.round is None:
         notes.append(
             f"Fitted to the {len(known)} results of {newest} alone, the newest round that has enough sizes "
             "for this law; --round names another."
         )
     own = fitted_curve(
-        points(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
+        measured_times(known["num_accelerators"], known["score_s"], entry=known["entry_id"]),
         sizes,
-        law=asked.law,
+        law=question.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
         evidence=tuple(_evidence(row, None, is_own=True) for row in known.iter_rows(named=True)),
@@ -234,7 +236,7 @@ def _by_pooled_law(
     results: Results,
     known: pl.DataFrame,
     sizes: Sequence[int],
-    asked: CurveQuestion,
+    question: CurveQuestion,
     *,
     round_: str | None,
     notes: tuple[str, ...],
@@ -244,7 +246,7 @@ def _by_pooled_law(
     A user's system may be slower than the best of its size by any factor: of his times only the shape is
     compared with others, the level is theirs.
     """
-    given_batch = asked.global_batch_samples is not None
+    given_batch = question.global_batch_samples is not None
     law = results.law_before(round_, given_batch=given_batch)
     past = results.before(round_)
     first = known.row(0, named=True)
@@ -253,11 +255,11 @@ def _by_pooled_law(
             workload=first["workload"],
             accelerator=first["accelerator"],
             num_accelerators=size,
-            global_batch_samples=asked.global_batch_samples,
+            global_batch_samples=question.global_batch_samples,
         )
         for size in sizes
     ]
-    level = own_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
+    level = user_level(law, known, questions[0]) if first["campaign"] == YOURS else 1.0
     levelled = known.with_columns(pl.col("score_s") / level)
     found = law.predict_all(levelled, questions)
     disbelieved = _disbelieved(law, levelled, questions[0])
@@ -288,7 +290,7 @@ def _by_pooled_law(
             for each in found
         ),
         curves_s=lambda at: level * curves_s(at),
-        evidence=_weighed(pl.concat([past, known]), found),
+        evidence=_weighted(pl.concat([past, known]), found),
         notes=(*notes, _NOT_FOLLOWED) if disbelieved else notes,
     )
 
@@ -302,7 +304,7 @@ def _disbelieved(law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Qu
         if not each.time_s.low <= measured_s <= each.time_s.high:
             side = "above" if measured_s > each.time_s.high else "below"
             words[size] = (
-                f"the time measured at {format_count(size)} lies {side} the range: other results speak "
+                f"the time measured at {format_count(size)} lies {side} the range: other results count "
                 "against it"
             )
     return words
@@ -317,7 +319,8 @@ def _times(interval: Interval, factor: float) -> Interval:
 def smooth_curves(
     law: pooled.PooledLaw, known: pl.DataFrame, question: pooled.Question, domain: Domain
 ) -> Callable[[FloatArray], FloatArray]:
-    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when first asked.
+    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when
+    first used.
 
     Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
     """
@@ -336,7 +339,7 @@ def smooth_curves(
     return curves_s
 
 
-def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record | None:
+def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> ForecastRecord | None:
     """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
     own = known["num_accelerators"].to_numpy()
     if size < own.min():
@@ -346,8 +349,8 @@ def _record_of(known: pl.DataFrame, size: int, *, given_batch: bool) -> Record |
     )
 
 
-def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[Evidence, ...]:
-    """The entries that weighed most over all sizes, heaviest first, with where they come from."""
+def _weighted(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) -> tuple[CurveEvidence, ...]:
+    """The entries of most weight over all sizes, heaviest first, with where they come from."""
     weights: dict[str, float] = {}
     own: set[str] = set()
     for prediction in found:
@@ -361,8 +364,8 @@ def _weighed(entries: pl.DataFrame, found: Sequence[pooled.PooledPrediction]) ->
     )
 
 
-def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> Evidence:
-    return Evidence(
+def _evidence(row: dict[str, Any], weight: float | None, *, is_own: bool) -> CurveEvidence:
+    return CurveEvidence(
         kind="measured" if row["campaign"] == YOURS else "published",
         ref=row["entry_id"],
         num_accelerators=row["num_accelerators"],
@@ -398,9 +401,9 @@ def _workload(best: pl.DataFrame, name: str, catalogue: Catalogue) -> str:
 
 
 def _round(
-    group: pl.DataFrame, best: pl.DataFrame, asked: CurveQuestion, *, workload: str, accelerator: str
+    group: pl.DataFrame, best: pl.DataFrame, question: CurveQuestion, *, workload: str, accelerator: str
 ) -> str:
-    """The round to start from. Raises where the group has no result, or none in the round asked for."""
+    """The round to start from. Raises where the group has no result, or none in the given round."""
     rounds: list[str] = sorted(group["campaign"].unique(), key=round_key)
     if not rounds:
         with_results = best.filter(pl.col("workload") == workload)["accelerator"]
@@ -409,12 +412,12 @@ def _round(
             f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
             missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
         )
-    if asked.round is None:
+    if question.round is None:
         return rounds[-1]
-    wanted = f"v{asked.round.strip().lower().removeprefix('v')}"
+    wanted = f"v{question.round.strip().lower().removeprefix('v')}"
     if wanted not in rounds:
         raise SpecError(
-            f"round {asked.round!r} has no scored closed entry of {workload} on {accelerator}; "
+            f"round {question.round!r} has no scored closed entry of {workload} on {accelerator}; "
             f"{', '.join(rounds)} have"
         )
     return wanted
@@ -425,10 +428,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def own_evidence(data: Points, where: str) -> tuple[Evidence, ...]:
+def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[CurveEvidence, ...]:
     """The user's own times as evidence: the median of each size."""
     return tuple(
-        Evidence(
+        CurveEvidence(
             kind="measured",
             ref=where,
             num_accelerators=int(size),

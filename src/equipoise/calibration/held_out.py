@@ -1,6 +1,6 @@
-"""Rows predicted by models that have not seen them.
+"""Rows predicted by models that were not fitted to them.
 
-Which are held out together, and intervals from errors elsewhere.
+What a predictor is, which rows are held out together, and intervals from errors elsewhere.
 """
 
 import math
@@ -10,12 +10,72 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import LEVEL, Basis, Indices, Seconds, Task, half_width, prior_half_width
+from equipoise.calibration.accuracy import LEVEL, half_width, prior_half_width
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.rows import PublishedRow
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs.readers.cells import listed
+
+Indices: TypeAlias = NDArray[np.intp]
+Seconds: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """Parameters that were fitted before, how wrong they were, and the files they were fitted to.
+
+    log_half_width: of the 90 % interval of the logarithm of a time.
+    """
+
+    name: str
+    parameters: Parameters
+    log_half_width: float
+    file_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRows:
+    """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
+
+    seconds: (n_rows,), NaN where a row is not expressed. prior_log_sd: (n_rows,), of the logarithm; what the
+    beliefs about every parameter leave open where nothing was fitted, else NaN or None.
+    further_log_sd: (n_rows,), what parameters leave open of a row beyond what they do of the rows fitted to.
+    memory_bytes: (n_rows,), what frameworks report on the fullest accelerator; None where none is predicted.
+    bases: what each row rests on where that was fitted before; None where it is rows or beliefs.
+    """
+
+    seconds: Seconds
+    prior_log_sd: Seconds | None = None
+    further_log_sd: Seconds | None = None
+    memory_bytes: NDArray[np.float64] | None = None
+    bases: tuple[Basis | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionTask:
+    """Rows as one predictor sees them.
+
+    reasons: a row each; why it is not expressed, None where it is. given: rows that others are predicted
+    from, and that are not predicted themselves. predict: fits to the rows of some indices, or to none, and
+    predicts all.
+    """
+
+    reasons: tuple[str | None, ...]
+    predict: Callable[[Indices], PredictedRows]
+    given: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """One way to predict rows: its name, which of all rows it takes, and how it begins with those."""
+
+    name: str
+    claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
+    begin: Callable[[Sequence[PublishedRow]], PredictionTask]
+
 
 NONE = "none"
 _LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")
@@ -32,13 +92,13 @@ def _size(name: str) -> Callable[[PublishedRow], object]:
     return value
 
 
-def _knob(name: str) -> Callable[[PublishedRow], object]:
-    """A knob of the strategy as it was understood."""
+def _parameter(name: str) -> Callable[[PublishedRow], object]:
+    """A parameter of the strategy as it was understood."""
     return lambda row: None if row.strategy is None else getattr(row.strategy, name)
 
 
 def _strategy(row: PublishedRow) -> object:
-    """What kind of strategy, in words: which axes are used, and every knob that is no size."""
+    """What kind of strategy, in words: which axes are used, and every parameter that is no size."""
     found = row.strategy
     if found is None:
         return row.cells.get("parallel_config", "").strip()
@@ -67,7 +127,7 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
     "file": lambda row: row.file,
     "cluster": lambda row: row.cluster,
     **{name: _size(name) for name in ("layers", "hidden", "heads")},
-    **{name: _knob(name) for name in (*_AXES, "precision", "recompute", "implementation")},
+    **{name: _parameter(name) for name in (*_AXES, "precision", "recompute", "implementation")},
     "bytes": lambda row: row.payload_bytes,
 }
 
@@ -76,7 +136,7 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
 class Split:
     """What is left out at a time: all rows of one value of a column, or of every second of its values.
 
-    column: several are joined by `+`; then their values together are one.
+    column: several are combined by `+`; then their values together are one.
     """
 
     column: str
@@ -138,15 +198,15 @@ def _order(value: object) -> tuple[float, str]:
     return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
-# Of the rows a calibration is made on, so many folds tell how wrong it is on rows it has not seen.
+# Of the rows a calibration is made on, so many folds show how wrong it is on rows it has not seen.
 _NUM_INNER_FOLDS = 5
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Seconds, their bounds, and memory of every row, NaN where a row was not asked about; shape
+class HeldOutTimes:
+    """Seconds, their bounds, and memory of every row, NaN where a row was not to be predicted; shape
     (n_rows,).
     """
 
@@ -158,39 +218,41 @@ class HeldOut:
 
 
 def held_out(
-    task: Task,
+    task: PredictionTask,
     rows: Sequence[PublishedRow],
     *,
     aims: Indices,
     folds: Sequence[str],
     fitted: Indices,
     progress: Progress | None,
-) -> HeldOut:
-    """What a task foretells of some rows, each fold by models fitted to the other folds and to `fitted`.
+) -> HeldOutTimes:
+    """The predictions of some rows by a task, each fold by models fitted to the other folds and to `fitted`.
 
-    aims: the rows asked about. folds: of every aim; where all are one, models are fitted to `fitted` alone.
+    aims: the rows to predict. folds: of every aim; where all are one, models are fitted to `fitted` alone.
     fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
     `fitted` when held out in folds of their own.
     """
     measured_s = np.array([row.seconds for row in rows], dtype=float)
     clusters = np.array([row.cluster for row in rows], dtype=np.intp)
     members = {name: aims[[each == name for each in folds]] for name in dict.fromkeys(folds)}
-    found = _crossed(task, len(rows), members, fitted, progress)
+    found = _cross_validated(task, len(rows), members, fitted, progress)
     seconds, prior_log_sd = found.seconds, found.prior_log_sd
     known = np.log(measured_s / seconds)
     if len(members) == 1 and len(fitted):
-        inner = _crossed(task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress)
+        inner = _cross_validated(
+            task, len(rows), _inner_folds(rows, fitted), np.array([], dtype=np.intp), progress
+        )
         known = np.log(measured_s / inner.seconds)
     half = np.full(len(rows), np.nan)
     for name, some in members.items():
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
-    # Where parameters matter that the fitted rows do not tell, their errors say too little.
+    # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
     further = prior_half_width(found.further_log_sd, level=LEVEL)
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
     by_beliefs = np.isfinite(prior_log_sd)
     half[by_beliefs] = prior_half_width(prior_log_sd[by_beliefs], level=LEVEL)
-    return HeldOut(
+    return HeldOutTimes(
         seconds=seconds,
         low_s=seconds * np.exp(-half),
         high_s=seconds * np.exp(half),
@@ -200,8 +262,8 @@ def held_out(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Crossed:
-    """What was foretold of every row by models that had not seen it, NaN where nothing was."""
+class _CrossValidated:
+    """Predictions of every row by models that were not fitted to it, NaN where nothing was."""
 
     seconds: Seconds
     prior_log_sd: Seconds
@@ -210,9 +272,9 @@ class _Crossed:
     bases: list[Basis | None]
 
 
-def _crossed(
-    task: Task, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
-) -> _Crossed:
+def _cross_validated(
+    task: PredictionTask, num_rows: int, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
+) -> _CrossValidated:
     """Seconds of the members of every fold by models fitted to all others, and their spread where none
     was.
     """
@@ -220,20 +282,20 @@ def _crossed(
     bases: list[Basis | None] = [None] * num_rows
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
-            progress(f"holding out {name}" if name else "foretelling", done, len(folds))
+            progress(f"holding out {name}" if name else "predicting", done, len(folds))
         others = [rest for other, rest in folds.items() if other != name]
-        told = task.foretell(np.concatenate([fitted, *others]).astype(np.intp))
-        seconds[members] = told.seconds[members]
-        if told.prior_log_sd is not None:
-            prior_log_sd[members] = told.prior_log_sd[members]
-        if told.further_log_sd is not None:
-            further[members] = told.further_log_sd[members]
-        if told.bases is not None:
+        found = task.predict(np.concatenate([fitted, *others]).astype(np.intp))
+        seconds[members] = found.seconds[members]
+        if found.prior_log_sd is not None:
+            prior_log_sd[members] = found.prior_log_sd[members]
+        if found.further_log_sd is not None:
+            further[members] = found.further_log_sd[members]
+        if found.bases is not None:
             for at in members:
-                bases[at] = told.bases[at]
-        if told.memory_bytes is not None:
-            memory_bytes[members] = told.memory_bytes[members]
-    return _Crossed(
+                bases[at] = found.bases[at]
+        if found.memory_bytes is not None:
+            memory_bytes[members] = found.memory_bytes[members]
+    return _CrossValidated(
         seconds=seconds,
         prior_log_sd=prior_log_sd,
         further_log_sd=further,

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import orjson
 
-from equipoise.calibration.measured_links import OwnLinks, own_links
-from equipoise.calibration.timed_collectives import TimedCollectives
+from equipoise.calibration.user_collectives import TimedCollectives
+from equipoise.calibration.user_links import UserLinks, user_links
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.cluster import Cluster
@@ -147,7 +147,7 @@ class CalibrationChoice:
 
 
 def architecture(about: Workload) -> Architecture:
-    """What kind of model a workload trains, as calibrations tell them apart."""
+    """What kind of model a workload trains, as calibrations distinguish it."""
     if about.transformer is None:
         return "other"
     return "mixture of experts" if about.transformer.num_expert_blocks > 0 else "dense transformer"
@@ -158,7 +158,7 @@ def calibration_choice(
 ) -> CalibrationChoice:
     """The calibration for all chips of a vendor and kind, and one kind of model.
 
-    name: of a profile, which then serves whatever is asked.
+    name: of a profile, which then serves every question.
     Raises SpecError with the names there are.
 
     >>> calibration_choice("NVIDIA", "gpu", "dense transformer").profile.name
@@ -167,7 +167,7 @@ def calibration_choice(
     True
     """
     if name is not None:
-        return CalibrationChoice(profile=profile(name), words="asked for by name, and used for every chip")
+        return CalibrationChoice(profile=profile(name), words="chosen by name, and used for every chip")
     for rule in RULES:
         if (rule.vendor, rule.kind) == (vendor, kind) and architecture in rule.architectures:
             return CalibrationChoice(
@@ -177,7 +177,7 @@ def calibration_choice(
 
 
 def _serves(vendor: str, kind: Kind, architecture: Architecture) -> str:
-    return f"used alike for every {vendor} {kind.upper()} and {_PLURALS[architecture]}"
+    return f"used for every {vendor} {kind.upper()} and {_PLURALS[architecture]}"
 
 
 PRIORS_ONLY = "priors"
@@ -211,7 +211,7 @@ class CalibratedModel:
     draws: tuple[Parameters, ...]
     log_half_width: float
     calibration: CalibrationRecord
-    links: OwnLinks | None = None
+    links: UserLinks | None = None
 
 
 def model_for(chip: Accelerator, workload: Workload, *, name: str | None = None) -> CalibratedModel:
@@ -288,7 +288,7 @@ def with_links(model: CalibratedModel, given: TimedCollectives | None, nodes: Cl
     """
     if given is None:
         return model
-    found = own_links(given, nodes, model.parameters.collective, [each.collective for each in model.draws])
+    found = user_links(given, nodes, model.parameters.collective, [each.collective for each in model.draws])
     return replace(
         model,
         parameters=replace(model.parameters, collective=found.parameters),

@@ -1,7 +1,4 @@
-"""Predicted against measured.
-
-Rows of published measurements held against the models, and how wrong they were.
-"""
+"""Published measurements against the models: every row predicted, and how wrong the predictions were."""
 
 import re
 from collections import Counter
@@ -15,27 +12,32 @@ import numpy as np
 
 from equipoise.calibration.accuracy import (
     LEVEL,
-    Basis,
-    Errors,
-    Indices,
     MemoryErrors,
-    Predictor,
     Regret,
-    Task,
-    errors_of,
+    TimeErrors,
     memory_errors,
     regret,
+    time_errors,
 )
 from equipoise.calibration.collective_rows import COLLECTIVE
-from equipoise.calibration.held_out import Progress, Split, fold_names, held_out, split_of
+from equipoise.calibration.held_out import (
+    Basis,
+    Indices,
+    PredictionTask,
+    Predictor,
+    Progress,
+    Split,
+    fold_names,
+    held_out,
+    split_of,
+)
 from equipoise.calibration.profiles import Profile, profile, profiles
-from equipoise.calibration.published.executions import chosen, joined
-from equipoise.calibration.published.rows import PublishedRow, read_rows
-from equipoise.calibration.scale_up import SCALE_UP
-from equipoise.calibration.steps import step_predictor
+from equipoise.calibration.published.executions import chosen, with_executions
+from equipoise.calibration.published.rows import PublishedRow, nodes_of, read_rows
+from equipoise.calibration.scale_up_rows import SCALE_UP
+from equipoise.calibration.step_rows import step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.cluster_text import cluster_in_text
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -45,12 +47,12 @@ _NOT_FINITE = "the model gives no finite time for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ValidatedRow:
     """One row of the files: its prediction in the row's own unit, or the reason why it has none.
 
-    error: |predicted time / measured time - 1|. memory_bytes: as foretold, of what frameworks report. fold:
-    the value that was held out with it. is_given: whether others were foretold from it. by: the predictor.
-    is_counted: whether its execution's error is told by this row, not by one in another unit.
+    error: |predicted time / measured time - 1|. memory_bytes: as predicted, of what frameworks report. fold:
+    the value that was held out with it. is_given: whether others were predicted from it. by: the predictor.
+    is_counted: whether its execution's error is counted at this row, not by one in another unit.
     profile: the shipped calibration it rests on, where it rests on one.
     """
 
@@ -73,30 +75,30 @@ class Validation:
     """Every row with its verdict, and the errors of one row an execution: of all, by file and by fold.
 
     split: what was held out. calibrated_on: files whose rows the models were fitted to besides.
-    in_sample: whether rows were foretold by models that had been fitted to them.
+    in_sample: whether rows were predicted by models that had been fitted to them.
     memory: errors of memory where rows state it. regret: of choosing by prediction among what was measured.
-    num_given: rows that others were foretold from. reasons: why rows were not expressed, with their number.
+    num_given: rows that others were predicted from. reasons: why rows were not expressed, with their number.
     """
 
     split: str
     level: float
     calibrated_on: tuple[str, ...]
     in_sample: bool
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ValidatedRow, ...]
     num_expressed: int
     num_given: int
     num_executions: int
-    errors: Errors
-    by_file: dict[str, Errors]
-    by_fold: dict[str, Errors]
+    errors: TimeErrors
+    by_file: dict[str, TimeErrors]
+    by_fold: dict[str, TimeErrors]
     reasons: tuple[tuple[str, int], ...]
     memory: MemoryErrors | None
     regret: Regret | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Foreseen:
-    """What is foretold of one execution: its row, seconds and their bounds."""
+class _PredictedExecution:
+    """What is predicted of one execution: its row, seconds and their bounds."""
 
     row: PublishedRow
     by: str
@@ -109,41 +111,43 @@ class _Foreseen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
+class _PredictorRows:
     """One predictor with the executions that are its own."""
 
     name: str
     rows: tuple[PublishedRow, ...]
-    task: Task
+    task: PredictionTask
 
     def aims(self, tested: AbstractSet[int]) -> Indices:
-        """Which of its rows are foretold, of those that are tested."""
-        return self._told([row.execution in tested for row in self.rows])
+        """Which of its rows are predicted, of those that are tested."""
+        return self._expressed([row.execution in tested for row in self.rows])
 
     def others(self, tested: AbstractSet[int]) -> Indices:
         """Which of its rows it may be fitted to besides."""
-        return self._told([row.execution not in tested for row in self.rows])
+        return self._expressed([row.execution not in tested for row in self.rows])
 
-    def _told(self, wanted: Sequence[bool]) -> Indices:
-        told = (why is None and at not in self.task.given for at, why in enumerate(self.task.reasons))
-        return np.flatnonzero([each and is_told for each, is_told in zip(wanted, told, strict=True)])
+    def _expressed(self, wanted: Sequence[bool]) -> Indices:
+        found = (why is None and at not in self.task.given for at, why in enumerate(self.task.reasons))
+        return np.flatnonzero(
+            [each and is_expressed for each, is_expressed in zip(wanted, found, strict=True)]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What all predictors say, by execution: what is foretold, why it is not, and what is given."""
+class _Outcomes:
+    """The outcome of all predictors, by execution: what is predicted, why it is not, and what is given."""
 
-    foreseen: dict[int, _Foreseen]
+    predictions: dict[int, _PredictedExecution]
     reasons: dict[int, str]
     given: frozenset[int]
 
     def reason(self, row: PublishedRow) -> str:
-        """Why a row is not foretold."""
+        """Why a row is not predicted."""
         if row.reason is not None:
             return row.reason
         if row.execution in self.given:
-            return "given: others are foretold from it"
-        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "nothing foretells it")
+            return "given: others are predicted from it"
+        return self.reasons.get(row.execution) or (row.notes[0] if row.notes else "nothing predicts it")
 
 
 def validate(
@@ -158,8 +162,8 @@ def validate(
     """What the models say of every row of the files, and how wrong that is.
 
     calibrate_on: files the models are fitted to. split: `none`, or one of `splits.py`: then every value of a
-    column is foretold by models fitted to the rows of all others, and to those of `calibrate_on`.
-    basis_of: the parameters a row is foretold by where nothing is fitted; None for the priors.
+    column is predicted by models fitted to the rows of all others, and to those of `calibrate_on`.
+    basis_of: the parameters a row is predicted by where nothing is fitted; None for the priors.
     catalogue: what names mean; the shipped one unless given.
     Raises DataError for a file, UsageError for a split that is none, EvidenceError where nothing can be
     expressed or held out.
@@ -169,35 +173,37 @@ def validate(
     second_part = read_rows(calibrate_on, catalogue)
     if calibrate_on and not second_part:
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
-    rows = joined((*first_part, *second_part))
+    rows = with_executions((*first_part, *second_part))
     tested = rows[: len(first_part)]
-    # A row is the first one's that claims it. A new way of foretelling is one new module and one more here.
+    # A row is the first one's that claims it. A new way of predicting is one new module and one more here.
     predictors = (SCALE_UP, step_predictor(basis_of), COLLECTIVE)
-    asked = _asked(predictors, rows, len(tested), cut=cut, progress=progress)
-    if not asked.foreseen:
-        commonest = Counter(asked.reason(row) for row in tested).most_common(3)
+    outcomes = _outcomes(predictors, rows, len(tested), cut=cut, progress=progress)
+    if not outcomes.predictions:
+        commonest = Counter(outcomes.reason(row) for row in tested).most_common(3)
         missing = tuple(f"{count} rows: {why}" for why, count in commonest)
         raise EvidenceError(
-            f"none of {len(tested)} rows can be foretold", missing=missing or ("rows of measurements",)
+            f"none of {len(tested)} rows can be predicted", missing=missing or ("rows of measurements",)
         )
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)
     on = tuple(path.name for path in calibrate_on)
-    same |= any(each.basis and each.row.file in each.basis.file_names for each in asked.foreseen.values())
-    return _validation(tested, asked, split=split, calibrated_on=on, in_sample=same)
+    same |= any(
+        each.basis and each.row.file in each.basis.file_names for each in outcomes.predictions.values()
+    )
+    return _validation(tested, outcomes, split=split, calibrated_on=on, in_sample=same)
 
 
-def _asked(
+def _outcomes(
     predictors: Sequence[Predictor],
     rows: Sequence[PublishedRow],
     num_tested: int,
     *,
     cut: Split | None,
     progress: Progress | None,
-) -> _Asked:
-    """What all predictors say of the executions of the first rows; the others are there to be fitted to."""
+) -> _Outcomes:
+    """The outcomes for the executions of the first rows; the others are there to be fitted to."""
     tested = {row.execution for row in rows[:num_tested]}
-    begun = _begun(predictors, chosen(rows))
+    begun = _predictor_rows(predictors, chosen(rows))
     folds = dict.fromkeys(tested, "")
     if cut is not None:
         asked_about = [each.rows[at] for each in begun for at in each.aims(tested)]
@@ -205,24 +211,24 @@ def _asked(
         folds |= {row.execution: name for row, name in zip(asked_about, names, strict=True)}
     if len(rows) > num_tested and not any(len(each.others(tested)) for each in begun):
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
-    foreseen = {
-        told.row.execution: told for each in begun for told in _foreseen(each, tested, folds, progress)
+    predictions = {
+        found.row.execution: found for each in begun for found in _predicted(each, tested, folds, progress)
     }
-    asked_of = {each.rows[at].execution for each in begun for at in each.aims(tested)}
+    aimed = {each.rows[at].execution for each in begun for at in each.aims(tested)}
     refused = {
         row.execution: why
         for each in begun
         for row, why in zip(each.rows, each.task.reasons, strict=True)
         if why is not None
     }
-    return _Asked(
-        foreseen=foreseen,
-        reasons=refused | dict.fromkeys(asked_of - foreseen.keys(), _NOT_FINITE),
+    return _Outcomes(
+        predictions=predictions,
+        reasons=refused | dict.fromkeys(aimed - predictions.keys(), _NOT_FINITE),
         given=frozenset(each.rows[at].execution for each in begun for at in each.task.given),
     )
 
 
-def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[_Begun]:
+def _predictor_rows(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[_PredictorRows]:
     """Every predictor with the rows that are its own."""
     begun = []
     left = [*rows]
@@ -230,14 +236,14 @@ def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> lis
         claimed = predictor.claims(left)
         mine = tuple(row for row, is_claimed in zip(left, claimed, strict=True) if is_claimed)
         left = [row for row, is_claimed in zip(left, claimed, strict=True) if not is_claimed]
-        begun.append(_Begun(name=predictor.name, rows=mine, task=predictor.begin(mine)))
+        begun.append(_PredictorRows(name=predictor.name, rows=mine, task=predictor.begin(mine)))
     return begun
 
 
-def _foreseen(
-    begun: _Begun, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
-) -> Iterator[_Foreseen]:
-    """What one predictor foretells of its tested executions."""
+def _predicted(
+    begun: _PredictorRows, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
+) -> Iterator[_PredictedExecution]:
+    """What one predictor predicts of its tested executions."""
     aims = begun.aims(tested)
     if not len(aims):
         return
@@ -248,7 +254,7 @@ def _foreseen(
     for at, name in zip(aims, names, strict=True):
         if not np.isfinite(found.seconds[at]):
             continue
-        yield _Foreseen(
+        yield _PredictedExecution(
             row=begun.rows[at],
             by=begun.name,
             fold=name,
@@ -260,8 +266,8 @@ def _foreseen(
         )
 
 
-def _errors(some: Sequence[_Foreseen]) -> Errors:
-    return errors_of(
+def _errors(some: Sequence[_PredictedExecution]) -> TimeErrors:
+    return time_errors(
         measured_s=np.array([each.row.seconds for each in some], dtype=float),
         predicted_s=np.array([each.seconds for each in some]),
         low_s=np.array([each.low_s for each in some]),
@@ -272,18 +278,18 @@ def _errors(some: Sequence[_Foreseen]) -> Errors:
 
 def _validation(
     tested: Sequence[PublishedRow],
-    asked: _Asked,
+    outcomes: _Outcomes,
     *,
     split: str,
     calibrated_on: tuple[str, ...],
     in_sample: bool,
 ) -> Validation:
     """Verdicts of all rows, and errors counted once an execution."""
-    verdicts = tuple(_verdict(row, asked) for row in tested)
-    told = [*asked.foreseen.values()]
-    by_file: dict[str, list[_Foreseen]] = {}
-    by_fold: dict[str, list[_Foreseen]] = {}
-    for each in told:
+    verdicts = tuple(_verdict(row, outcomes) for row in tested)
+    found = [*outcomes.predictions.values()]
+    by_file: dict[str, list[_PredictedExecution]] = {}
+    by_fold: dict[str, list[_PredictedExecution]] = {}
+    for each in found:
         by_file.setdefault(each.row.file, []).append(each)
         by_fold.setdefault(each.fold, []).append(each)
     unexpressed = Counter(each.reason for each in verdicts if each.reason is not None and not each.is_given)
@@ -295,39 +301,41 @@ def _validation(
         verdicts=verdicts,
         num_expressed=sum(each.predicted is not None for each in verdicts),
         num_given=sum(each.is_given for each in verdicts),
-        num_executions=len(told),
-        errors=_errors(told),
+        num_executions=len(found),
+        errors=_errors(found),
         by_file={name: _errors(some) for name, some in by_file.items()},
         by_fold={name: _errors(some) for name, some in by_fold.items()} if split != "none" else {},
         reasons=tuple(unexpressed.most_common()),
-        memory=memory_errors([each.row.memory_bytes for each in told], [each.memory_bytes for each in told]),
-        regret=regret([each.row for each in told], [each.seconds for each in told]),
+        memory=memory_errors(
+            [each.row.memory_bytes for each in found], [each.memory_bytes for each in found]
+        ),
+        regret=regret([each.row for each in found], [each.seconds for each in found]),
     )
 
 
-def _verdict(row: PublishedRow, asked: _Asked) -> Verdict:
-    """What is said of one row."""
-    told = asked.foreseen.get(row.execution)
-    if told is None or row.conversion is None or row.seconds is None:
-        return Verdict(row=row, reason=asked.reason(row), is_given=row.execution in asked.given)
-    bounds = sorted((row.conversion.figure(told.low_s), row.conversion.figure(told.high_s)))
-    return Verdict(
+def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
+    """The prediction of one row."""
+    found = outcomes.predictions.get(row.execution)
+    if found is None or row.conversion is None or row.seconds is None:
+        return ValidatedRow(row=row, reason=outcomes.reason(row), is_given=row.execution in outcomes.given)
+    bounds = sorted((row.conversion.figure(found.low_s), row.conversion.figure(found.high_s)))
+    return ValidatedRow(
         row=row,
-        predicted=row.conversion.figure(told.seconds),
+        predicted=row.conversion.figure(found.seconds),
         low=bounds[0],
         high=bounds[1],
-        error=abs(told.seconds / row.seconds - 1.0),
-        memory_bytes=told.memory_bytes,
-        by=told.by,
-        profile=None if told.basis is None else told.basis.name,
-        fold=told.fold or None,
-        is_counted=(row.file, row.row) == (told.row.file, told.row.row),
+        error=abs(found.seconds / row.seconds - 1.0),
+        memory_bytes=found.memory_bytes,
+        by=found.by,
+        profile=None if found.basis is None else found.basis.name,
+        fold=found.fold or None,
+        is_counted=(row.file, row.row) == (found.row.file, found.row.row),
     )
 
 
 AUTO, PRIORS = "auto", "priors"
-# Calibrations do not carry over from one software to another: torchtitan foretold by Megatron-Bridge's is off
-# by # 24 %, by the priors alone 15 %. So words of the software have to be there, or its time's way of
+# Calibrations do not carry over from one software to another: torchtitan predicted by Megatron-Bridge's is
+# off by 24 %, by the priors alone 15 %. So words of the software have to be there, or its time's way of
 # attention.
 _SOFTWARE: dict[str, re.Pattern[str]] = {
     "blackwell-bridge": re.compile(r"\bnemo\b|megatron[- ]bridge", re.IGNORECASE),
@@ -338,7 +346,7 @@ _OLD_ATTENTION = "a100-megatron"
 
 
 def basis_of(name: str) -> BasisOf:
-    """How each row is foretold where nothing is fitted: `auto`, `priors`, or the profile of a name for all.
+    """How each row is predicted where nothing is fitted: `auto`, `priors`, or the profile of a name for all.
 
     Raises SpecError for a profile that is not known.
     """
@@ -355,7 +363,7 @@ def basis_of(name: str) -> BasisOf:
 
 def _matching(row: PublishedRow) -> Basis | None:
     """The profile of a row's own software and chip."""
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    cluster = nodes_of(row)
     if cluster is None or row.strategy is None:
         return None
     chip = cluster.accelerator.slug.partition("-")[0]
@@ -363,8 +371,8 @@ def _matching(row: PublishedRow) -> Basis | None:
     for each in profiles():
         words = _SOFTWARE.get(each.name)
         is_old = each.name == _OLD_ATTENTION and not row.strategy.fused_attention
-        speaks = is_old or (words is not None and words.search(text) is not None)
-        if speaks and chip in {slug.partition("-")[0] for slug in each.accelerators}:
+        applies = is_old or (words is not None and words.search(text) is not None)
+        if applies and chip in {slug.partition("-")[0] for slug in each.accelerators}:
             return _basis(each)
     return None
 

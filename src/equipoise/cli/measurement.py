@@ -216,7 +216,7 @@ def collectives(
         if served():  # a further host of a run that torchrun or srun started: it works for the first
             return
     with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
-        from equipoise.calibration.collectives import judged
+        from equipoise.calibration.collective_verdicts import judged
         from equipoise.cli.console import progress_bar
         from equipoise.report.measured_json import collectives_fields
         from equipoise.report.pages.collectives import COLLECTIVES

@@ -18,7 +18,7 @@ from equipoise.bench.models import known_name
 from equipoise.bench.store import Store
 from equipoise.bench.sweep import Progress, Scaling, Trials, planned
 from equipoise.cli.output import counted, printable
-from equipoise.diagnose.method_search import EXACT, Found, Space, default_methods, effect, tuned
+from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
 from equipoise.errors import DataError, EquipoiseError, UsageError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.units import format_duration
@@ -181,7 +181,7 @@ def search_for_methods(
     *,
     limit_s: float,
     resume: bool,
-) -> Found:
+) -> FoundMethod:
     """The fastest way that was found among the cells of a sweep, and one device alone.
 
     Raises UsageError for what is no one search, and as `tuned`.
@@ -191,7 +191,7 @@ def search_for_methods(
     if any(cell.train_samples is not None or cell.arm > 1 for cell in cells):
         raise UsageError("--find times steps: it goes with neither --train nor --aa")
     first = cells[0]
-    space = Space(
+    space = MethodSpace(
         workload=first.workload,
         methods=tuple(dict.fromkeys(cell.method for cell in cells if cell.num_ranks > 1)),
         sizes=tuple(sorted({1, *(cell.num_ranks for cell in cells)})),

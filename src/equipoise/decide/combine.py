@@ -160,7 +160,7 @@ def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
     return float(values[order][np.searchsorted(reached, share - 1e-12)])
 
 
-COMBINED_RECORD_NAME = "joined.json"
+COMBINED_RECORD_NAME = "combined.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ def combined_record() -> CombinedRecord:
 
 
 # Errors of the estimators may go together: they share the samples to target, the year's software, the
-# submitters. More than was seen on results held out (about 0: data/joined.json), to be safe.
+# submitters. More than was seen on results held out (about 0: data/combined.json), to be safe.
 CORRELATION = 0.2
 _STEPS_PER_OCTAVE = 8
 _NUM_CURVES = 200

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from equipoise.calibration.advice_backtest import JOINED, PUBLISHED, shipped_advice
-from equipoise.calibration.curves import Record
+from equipoise.calibration.advice_backtest import COMBINED, PUBLISHED, shipped_advice
+from equipoise.calibration.curves import ForecastRecord
 from equipoise.decide.answer import (
     LEAST_LOG_SD,
     Alternative,
@@ -261,7 +261,7 @@ def _record(
     )
 
 
-def of_record(kind: str, subject: str, record: Record) -> ErrorRecord:
+def of_record(kind: str, subject: str, record: ForecastRecord) -> ErrorRecord:
     """A record of predicted times as one of the answer."""
     errors = (record.median_abs_error, record.p90_abs_error, record.coverage)
     return _record(kind, record.of, record.num_held_out, errors, subject)
@@ -309,7 +309,7 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     if largest is None or best is None or objective not in {"balance", "cost"}:
         return
     jump = min(FARTHEST, max(1.0, assessment.sizes.most / largest))
-    shipped = shipped_advice(JOINED if objective == "balance" and _is_combined(best) else PUBLISHED)
+    shipped = shipped_advice(COMBINED if objective == "balance" and _is_combined(best) else PUBLISHED)
     found = shipped.record("answer" if objective == "balance" else "cost", jump=jump)
     if found is None:
         return

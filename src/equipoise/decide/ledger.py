@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from equipoise import __version__
-from equipoise.calibration.curves import Record
+from equipoise.calibration.curves import ForecastRecord
 from equipoise.decide.answer import LEVEL, EstimatorName
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
@@ -413,7 +413,7 @@ class Running:
     path: Path
     num_predictions: int
     num_measured: int
-    record: Record
+    record: ForecastRecord
     bias: float
     level: float
 
@@ -450,7 +450,7 @@ def running_of(path: Path, entries: Sequence[LedgerEntry]) -> Running | None:
         path=path,
         num_predictions=len(entries),
         num_measured=len(errors),
-        record=Record(
+        record=ForecastRecord(
             of=f"your own ledger, {', '.join(names[:_MOST_NAMES])}{more}",
             num_held_out=len(errors),
             median_abs_error=median(sizes),

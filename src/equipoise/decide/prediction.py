@@ -15,7 +15,13 @@ from equipoise.calibration.curves import (
     fitted_curve,
     sizes_of_interest,
 )
-from equipoise.calibration.forecasts import POOLED, own_evidence, published_curve, results_of, workload_in
+from equipoise.calibration.forecasts import (
+    POOLED,
+    evidence_of_times,
+    published_curve,
+    results_of,
+    workload_in,
+)
 from equipoise.decide.answer import LEVEL, Answer, Candidate, Estimate, EvidenceSource, TimeValue, log_sd
 from equipoise.decide.assess import Assessment, SizeRange
 from equipoise.decide.candidates import rates_of, timed_candidate
@@ -30,7 +36,7 @@ from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs.readers.exports import columns_of
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.scaling.equilibrium import Equilibrium, equilibria
-from equipoise.scaling.fit import points
+from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 
@@ -115,7 +121,7 @@ def _joins(
 
 def _user_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
-    data = points(own.num_accelerators, own.time_s, entry=own.entry)
+    data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
     if query.global_batch_samples is not None:
         notes.append("--global-batch was not used: laws of your own times know no batch.")
@@ -123,7 +129,12 @@ def _user_curve(query: TrainingQuery, own: Measurements) -> TimeCurve:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.listed
     return fitted_curve(
-        data, sizes, law=query.law, work=own.work, evidence=own_evidence(data, own.where), notes=tuple(notes)
+        data,
+        sizes,
+        law=query.law,
+        work=own.work,
+        evidence=evidence_of_times(data, own.where),
+        notes=tuple(notes),
     )
 
 

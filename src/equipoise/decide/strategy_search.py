@@ -17,14 +17,14 @@ from equipoise.decide.field import MAX_SIZES
 from equipoise.decide.training import USUAL_LORA_RANK, Training, usual_batch
 from equipoise.economics.uncertain import spread
 from equipoise.errors import SpecError
-from equipoise.perfmodel.estimate import Estimates, Seconds, estimate
-from equipoise.perfmodel.layouts import Grid, Numbers, divisors, grid
+from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
+from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
-from equipoise.perfmodel.memory import Memory
+from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
-from equipoise.perfmodel.search import Job, Searched, fastest
+from equipoise.perfmodel.search import Searched, SearchJob, fastest
 from equipoise.perfmodel.space import USUAL, Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -119,7 +119,7 @@ class Problem:
             by_machine[machine(replace(self.cluster, num_accelerators=size))].append(index)
         found: dict[int, Searched] = {}
         for nodes, indices in by_machine.items():
-            job = Job(
+            job = SearchJob(
                 load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self.num_steps
             )
             spaces = [self._space(sizes[index]) for index in indices]
@@ -160,7 +160,7 @@ class Problem:
         )
 
     def _timed(
-        self, chosen: Strategy, estimates: Estimates, index: int, log_half_width: float
+        self, chosen: Strategy, estimates: StepEstimates, index: int, log_half_width: float
     ) -> TimedStrategy:
         def at(values: Numbers) -> float:
             return float(values[index if values.ndim else ()])
@@ -176,7 +176,7 @@ class Problem:
             by_cause_s={each.name: at(getattr(estimates.seconds, each.name)) for each in fields(Seconds)},
             memory_bytes=at(estimates.memory.needed),
             memory_by_kind_bytes=_by_kind_bytes(
-                {each.name: at(getattr(estimates.memory, each.name)) for each in fields(Memory)}
+                {each.name: at(getattr(estimates.memory, each.name)) for each in fields(RankMemory)}
             ),
             num_samples=samples,
             work_s=spread(at(estimates.step_s) * samples / batch, width, level=LEVEL),
@@ -200,11 +200,11 @@ class _Rows:
     strategies: tuple[Strategy, ...]
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> StrategyGrid:
         """The strategies as flat rows."""
         return grid(self.strategies)
 
-    def estimates(self) -> Estimates:
+    def estimates(self) -> StepEstimates:
         """Time and memory by the problem's parameters; arrays of shape (n_strategies,) or ()."""
         return estimate(self.problem.load, self._machines(), self.grid, self.problem.model.parameters)
 

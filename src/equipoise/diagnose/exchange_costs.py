@@ -12,7 +12,7 @@ from equipoise.bench.methods import method
 from equipoise.errors import DataError, EvidenceError
 from equipoise.units import MIB
 
-# A message is foretold up to so many times the largest measured: beyond, another regime may begin.
+# A message is predicted up to so many times the largest measured: beyond, another regime may begin.
 _BEYOND = 8.0
 _FEWEST_SIZES = 4
 # The work of a method that was not measured itself is that of its nearest kin, times this.
@@ -32,10 +32,10 @@ _KIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message: seconds alone and beside computing, and the share of the computing core it takes."""
+    """One message: seconds alone and overlapped with computing, and its share of the computing core."""
 
     alone_s: float
-    beside_s: float
+    overlapped_s: float
     core_share: float
 
 
@@ -45,7 +45,7 @@ class Messages:
 
     payload_bytes: tuple[float, ...]
     alone_s: tuple[float, ...]
-    beside_s: tuple[float, ...]
+    overlapped_s: tuple[float, ...]
     core_share: tuple[float, ...]
 
     def of(self, payload_bytes: float) -> Message:
@@ -62,7 +62,7 @@ class Messages:
         share = float(np.interp(np.log(max(payload_bytes, 1.0)), np.log(self.payload_bytes), self.core_share))
         return Message(
             alone_s=self._seconds(payload_bytes, self.alone_s),
-            beside_s=self._seconds(payload_bytes, self.beside_s),
+            overlapped_s=self._seconds(payload_bytes, self.overlapped_s),
             core_share=share,
         )
 
@@ -75,7 +75,7 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWork:
+class MethodWork:
     """What one method's step takes on a rank alone, above a step without it: by tensors and bytes."""
 
     fixed_s: float
@@ -97,28 +97,28 @@ class OwnWork:
 class Slowed:
     """What computing loses by the bytes of its weights; every field of shape (n_sizes,), bytes rising.
 
-    beside: seconds where all ranks compute over those where one does. resumed_s: what a step takes longer
+    contention: seconds where all ranks compute over those where one does. resumed_s: what a step takes longer
     after a message, whose threads and waiting leave the caches cold.
     """
 
     gradient_bytes: tuple[float, ...] = (1.0,)
-    beside: tuple[float, ...] = (1.0,)
+    contention: tuple[float, ...] = (1.0,)
     resumed_s: tuple[float, ...] = (0.0,)
 
     def of(self, gradient_bytes: float) -> tuple[float, float]:
         """Both at so many bytes: on logarithms of bytes between those measured, the nearest beyond."""
         at, known = np.log(max(gradient_bytes, 1.0)), np.log(self.gradient_bytes)
-        return float(np.interp(at, known, self.beside)), float(np.interp(at, known, self.resumed_s))
+        return float(np.interp(at, known, self.contention)), float(np.interp(at, known, self.resumed_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCosts:
-    """What exchanging costs between so many ranks joined by one kind of link."""
+    """What exchanging costs between so many ranks connected by one kind of link."""
 
     num_ranks: int
     launcher: str
     messages: Mapping[str, Messages]
-    own_work: Mapping[str, OwnWork]
+    method_work: Mapping[str, MethodWork]
     slowed: Slowed = Slowed()
 
     def message(self, operation: str, payload_bytes: float) -> Message:
@@ -127,32 +127,32 @@ class ExchangeCosts:
             raise EvidenceError(f"no {operation} was measured", missing=(f"{operation} between the ranks",))
         return self.messages[operation].of(payload_bytes)
 
-    def own_s(self, text: str, gradient_bytes: float, num_tensors: int) -> float:
-        """Seconds of a method's own work in a step.
+    def method_work_s(self, text: str, gradient_bytes: float, num_tensors: int) -> float:
+        """Seconds of a method's own computing in a step.
 
         Raises EvidenceError where nothing like it was measured.
         """
         found, argument = method(text)
-        if text in self.own_work:
-            return self.own_work[text].seconds(gradient_bytes, num_tensors)
+        if text in self.method_work:
+            return self.method_work[text].seconds(gradient_bytes, num_tensors)
         name, factor = _KIN.get(found.name, (found.name, 1.0))
-        alike = {
+        similar = {
             float(method(each)[1] or 0): work
-            for each, work in self.own_work.items()
+            for each, work in self.method_work.items()
             if method(each)[0].name == name
         }
-        if not alike:
+        if not similar:
             raise EvidenceError(f"the own work of {name} was not measured", missing=(f"own work of {name}",))
         wanted = float(argument or 0) if name == found.name else 0.0
-        given = sorted(alike)
-        seconds = [alike[each].seconds(gradient_bytes, num_tensors) for each in given]
+        given = sorted(similar)
+        seconds = [similar[each].seconds(gradient_bytes, num_tensors) for each in given]
         return factor * float(np.interp(wanted, given, seconds))
 
 
 def needed(
     texts: Iterable[str], *, num_ranks: int, device: str, gradient_bytes: float = float("inf")
 ) -> Rivals:
-    """What to measure so that these methods can be foretold on so many ranks.
+    """What to measure so that these methods can be predicted on so many ranks.
 
     gradient_bytes: of the model; of much larger messages nothing need be known.
     """
@@ -188,7 +188,7 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
         num_ranks=document["num_ranks"],
         launcher=document["launcher"],
         messages={name: _messages(rows) for name, rows in messages.items()},
-        own_work={name: _own_work(rows) for name, rows in work.items()},
+        method_work={name: _method_work(rows) for name, rows in work.items()},
         slowed=_slowed(document.get("slowed", ())),
     )
 
@@ -196,13 +196,13 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
 def _messages(rows: Sequence[Mapping[str, Any]]) -> Messages:
     """Medians by size; a larger message takes no less time than a smaller one."""
     ordered = sorted(rows, key=lambda row: float(row["payload_bytes"]))
-    alone, beside = (
+    alone, overlapped = (
         np.maximum.accumulate([median(row[name]) for row in ordered]) for name in ("alone_s", "beside_s")
     )
     return Messages(
         payload_bytes=tuple(float(row["payload_bytes"]) for row in ordered),
         alone_s=tuple(alone.tolist()),
-        beside_s=tuple(np.maximum(alone, beside).tolist()),
+        overlapped_s=tuple(np.maximum(alone, overlapped).tolist()),
         core_share=tuple(median(row["core_share"]) for row in ordered),
     )
 
@@ -216,12 +216,12 @@ def _slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
     losses = [[(together / alone, after - together) for alone, together, after in each] for each in pairs]
     return Slowed(
         gradient_bytes=tuple(float(row["gradient_bytes"]) for row in ordered),
-        beside=tuple(max(1.0, median(beside for beside, _ in each)) for each in losses),
+        contention=tuple(max(1.0, median(ratio for ratio, _ in each)) for each in losses),
         resumed_s=tuple(max(0.0, median(resumed for _, resumed in each)) for each in losses),
     )
 
 
-def _own_work(rows: Sequence[Mapping[str, Any]]) -> OwnWork:
+def _method_work(rows: Sequence[Mapping[str, Any]]) -> MethodWork:
     """From rows of which the two smallest hold next to nothing: one tensor, and many."""
     ordered = sorted(rows, key=lambda row: float(row["gradient_bytes"]))
     (one, many), large = ordered[:2], ordered[2:]
@@ -229,7 +229,7 @@ def _own_work(rows: Sequence[Mapping[str, Any]]) -> OwnWork:
     tensor_s = max(0.0, (many_s - few_s) / (many["num_tensors"] - one["num_tensors"]))
     fixed_s = max(0.0, few_s - tensor_s * one["num_tensors"])
     copying = [median(row["seconds"]) - fixed_s - tensor_s * row["num_tensors"] for row in large]
-    return OwnWork(
+    return MethodWork(
         fixed_s=fixed_s,
         tensor_s=tensor_s,
         gradient_bytes=tuple(float(row["gradient_bytes"]) for row in large),

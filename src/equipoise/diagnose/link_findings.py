@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from equipoise.bench.topology.topology import Topology
-from equipoise.calibration.measured_links import OCTAVE_LOG_SD, LinkFigure, OwnLinks
+from equipoise.calibration.user_links import OCTAVE_LOG_SD, LinkFigure, UserLinks
 from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
 from equipoise.diagnose.pairs import LEVEL
 from equipoise.spec.cluster import Cluster, Link
@@ -160,7 +160,7 @@ def gaps(topology: Topology) -> tuple[str, ...]:
 
 
 def named(names: Sequence[str]) -> str:
-    """Names as people list them, runs of numbers joined.
+    """Names as people list them, runs of numbers combined.
 
     >>> named(["GPU0", "GPU1", "GPU2", "NIC4"]), named(["GPU0", "GPU1"])
     ('GPU0-GPU2 and NIC4', 'GPU0 and GPU1')
@@ -200,7 +200,7 @@ def _joined(found: Meaning) -> Iterator[str]:
     if not found.reached:
         yield f"Of {_counted(topology)} no link is known."
     elif len(found.reached) == 1 and known == pairs:
-        yield _all_alike(found.reached[0], topology)
+        yield _one_class(found.reached[0], topology)
     else:
         parts = [f"{each.num_pairs} {each.link_class}" for each in found.reached]
         rest = [f"{pairs - known} not known"] if known < pairs else []
@@ -221,7 +221,7 @@ def _processors(topology: Topology) -> Iterator[str]:
         yield "Ranks on different sockets meet over the link between them (SYS)."
 
 
-def _all_alike(only: ClassReach, topology: Topology) -> str:
+def _one_class(only: ClassReach, topology: Topology) -> str:
     whole = "The one pair" if only.num_pairs == 1 else f"All {only.num_pairs} pairs"
     return f"{whole} of {_counted(topology)} {_verb(only.num_pairs, only.link_class)}."
 
@@ -238,10 +238,10 @@ def _verb(count: int, name: str) -> str:
 
 
 def _rates(found: Meaning) -> Iterator[str]:
-    alike: dict[Reach, list[str]] = {}
+    by_reach: dict[Reach, list[str]] = {}
     for each in found.reached:
-        alike.setdefault(each.reach, []).append(each.link_class)
-    for rate, classes in alike.items():
+        by_reach.setdefault(each.reach, []).append(each.link_class)
+    for rate, classes in by_reach.items():
         stated, shared = rate.stated_byte_per_s, (rate.byte_per_s, rate.low, rate.high)
         low, high = (format_rough(each, "B/s") for each in stated)
         middle, least, most = (format_rough(each, "B/s") for each in shared)
@@ -257,8 +257,8 @@ def _rates(found: Meaning) -> Iterator[str]:
 
 
 def _why_staged(found: Meaning) -> str:
-    said = {link.peers for link in found.topology.between_devices} - {None, "OK"}
-    words = "; ".join(f"{word}: {PEER_WORDS[word]}" for word in sorted(str(each) for each in said))
+    peers = {link.peers for link in found.topology.between_devices} - {None, "OK"}
+    words = "; ".join(f"{word}: {PEER_WORDS[word]}" for word in sorted(str(each) for each in peers))
     name = found.chip.title if found.chip else "these accelerators"
     return (
         f"Peers do not reach each other's memory ({words})"
@@ -278,9 +278,9 @@ def _unknowns(found: Meaning) -> Iterator[str]:
         if not named_chips(found.topology, found.catalogue):
             who = f"The table of accelerators lacks {', '.join(titles[:_MOST_NAMED])}"
     over_pcie = any(each.reach.path != "fabric" for each in found.reached)
-    asked = any(link.peers for link in found.topology.between_devices)
+    has_peers = any(link.peers for link in found.topology.between_devices)
     peers = ""
-    if over_pcie and not asked and "nvidia" in found.topology.origin:
+    if over_pcie and not has_peers and "nvidia" in found.topology.origin:
         peers = ", nor whether peers reach each other's memory (`nvidia-smi topo -p2p r` shows it)"
     yield f"{who} (--accelerator NAME names it){peers}: ranges cover all {len(found.candidates)} candidates."
 
@@ -359,13 +359,13 @@ def _contradictions(topology: Topology) -> Iterator[str]:
         yield f"The same holds for {len(torn) - _MOST_NAMED} more pairs."
 
 
-# What was timed is as the catalogue has it within this factor; beyond, it is said that the two contradict.
+# What was timed is as the catalogue has it within this factor; beyond, the two contradict.
 LIKE_FACTOR = 1.5
 _MOST_FIGURES = 6
 _MOST_FILES = 2
 
 
-def link_words(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
+def link_words(own: UserLinks, nodes: Cluster) -> Iterator[str]:
     """Sentences, from what was timed to what is still of the catalogue; own.notes has what was not used."""
     for each in own.figures[:_MOST_FIGURES]:
         yield figure_words(each)
@@ -378,17 +378,17 @@ def link_words(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
 
 def figure_words(each: LinkFigure) -> str:
     """One operation over one group, as it was timed."""
-    told, usual = [], []
+    figures, usual = [], []
     if each.latency_s is not None and each.usual_latency_s is not None:
-        told.append(f"short messages take {_micro(each.latency_s)}")
+        figures.append(f"short messages take {_micro(each.latency_s)}")
         usual.append(_micro(each.usual_latency_s))
     if each.bus_byte_per_s is not None and each.usual_bus_byte_per_s is not None:
-        told.append(f"long ones go at {format_si(each.bus_byte_per_s, 'B/s')} of bus")
+        figures.append(f"long ones go at {format_si(each.bus_byte_per_s, 'B/s')} of bus")
         usual.append(format_si(each.usual_bus_byte_per_s, "B/s"))
-    if not told:
-        told = [f"{format_si(float(each.from_bytes), 'B')} to {format_si(float(each.to_bytes), 'B')} only"]
-    beside = f"; the model without it: {' and '.join(usual)}" if usual else ""
-    return f"Links timed, {_group(each)} ({_files(each.files)}): {', '.join(told)}{beside}."
+    if not figures:
+        figures = [f"{format_si(float(each.from_bytes), 'B')} to {format_si(float(each.to_bytes), 'B')} only"]
+    without = f"; the model without it: {' and '.join(usual)}" if usual else ""
+    return f"Links timed, {_group(each)} ({_files(each.files)}): {', '.join(figures)}{without}."
 
 
 def _contradiction(each: LinkFigure) -> Iterator[str]:
@@ -401,11 +401,11 @@ def _contradiction(each: LinkFigure) -> Iterator[str]:
     times = f"{ratio:.2g} times" if ratio > 1 else f"{ratio:.2g} of"
     yield (
         f"The catalogue is contradicted: {_group(each)} reaches {times} what it lets expect. What was timed "
-        f"is used; `equipoise collectives {each.files[0].rpartition('/')[2]}` says whether it is normal."
+        f"is used; `equipoise collectives {each.files[0].rpartition('/')[2]}` shows whether it is normal."
     )
 
 
-def _rest(own: OwnLinks, nodes: Cluster) -> Iterator[str]:
+def _rest(own: UserLinks, nodes: Cluster) -> Iterator[str]:
     """What follows by the law, and what nothing was timed on."""
     if not own.figures:
         yield "No link was timed: all are of the catalogue."

@@ -1,6 +1,6 @@
 """What a topology means for training: the rates its links reach, and which models gain on two accelerators.
 
-Sentences for people are in `link_words.py`.
+Sentences for people are in link_findings.py.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Whether two are worth it, as far as the range tells."""
+        """Whether two are worth it, as far as the range shows."""
         if self.high < 1 and self.speedup < 1 / LEAST_GAIN:
             return "slower"
         if self.high < LEAST_GAIN:
@@ -119,8 +119,8 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What predictions are asked for: links, samples of a step, and whether products are narrowed."""
+class GainQuestion:
+    """The question of a prediction: links, samples of a step, and whether products are narrowed."""
 
     topology: Topology
     batch: int
@@ -138,7 +138,7 @@ def meaning(
     """What the links of a topology mean for training with data parallelism.
 
     chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
-    in bf16 or fp16; else all in fp32, as torch trains unless told otherwise. catalogue: the shipped one
+    in bf16 or fp16; else all in fp32, as torch trains by default. catalogue: the shipped one
     unless given.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
     DistributedDataParallel: fp32 gradients that travel once a step.
@@ -158,7 +158,7 @@ def meaning(
         for name in (classes if has_accelerators else ())
     )
     candidates = (chip,) if chip else named or _candidates(classes, topology, known)
-    setting = Setting(topology=topology, batch=batch, with_autocast=with_autocast)
+    setting = GainQuestion(topology=topology, batch=batch, with_autocast=with_autocast)
     gains, crossovers, parts = _predicted(reached, candidates, links, setting)
     return Meaning(
         catalogue=known,
@@ -186,12 +186,12 @@ def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple
 
 
 def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topology: Topology) -> Reach:
-    said = {link.peers for link in links if link.link_class == name} - {None, "U"}
+    peers = {link.peers for link in links if link.link_class == name} - {None, "U"}
     slots = [device.slot_byte_per_s for device in topology.devices if device.slot_byte_per_s]
     return reach(
         name,
         chip,
-        has_peers=None if not said else said == {"OK"},
+        has_peers=None if not peers else peers == {"OK"},
         slot_byte_per_s=min(slots) if slots else None,
     )
 
@@ -214,7 +214,7 @@ def _predicted(
     reached: Sequence[ClassReach],
     candidates: Sequence[Accelerator],
     links: Sequence[Link],
-    setting: Setting,
+    setting: GainQuestion,
 ) -> tuple[tuple[Gain, ...], tuple[Crossover, ...], tuple[Parts, ...]]:
     if not reached or not candidates or setting.batch < 2:  # noqa: PLR2004 - two share a batch
         return (), (), ()
@@ -263,7 +263,7 @@ def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
 def _pairs_of(
     name: str, candidates: Sequence[Accelerator], links: Sequence[Link], topology: Topology
 ) -> list[Pair]:
-    """Two of each candidate joined by a link of a class; those the model knows too little of are left out."""
+    """Two of each candidate with a link of a class; those the model knows too little of are left out."""
     found = []
     for chip in candidates:
         try:

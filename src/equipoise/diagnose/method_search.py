@@ -13,7 +13,7 @@ from equipoise.bench.store import SUCCESS, Finished
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import Trials
 from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
-from equipoise.diagnose.predicted_steps import ForetoldStep, OneDevice, foretold, one_device
+from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.stats import Interval, ratio_interval
 
@@ -37,7 +37,7 @@ EVIDENCE = "docs/experiments/0013-convergence.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class MethodSpace:
     """What may be tried. methods: of several ranks, as texts. batches: samples of a step over all ranks."""
 
     workload: str
@@ -75,7 +75,7 @@ def default_methods(*, exact_only: bool) -> tuple[str, ...]:
     return EXACT_METHODS if exact_only else (*EXACT_METHODS, *EVIDENCED_METHODS)
 
 
-def candidates(space: Space) -> tuple[tuple[Cell, ...], tuple[Refused, ...]]:
+def candidates(space: MethodSpace) -> tuple[tuple[Cell, ...], tuple[Refused, ...]]:
     """Every combination that can run here, one device among them, and those that cannot with the reason."""
     cells: dict[str, Cell] = {}
     refused = []
@@ -95,7 +95,7 @@ def candidates(space: Space) -> tuple[tuple[Cell, ...], tuple[Refused, ...]]:
     return tuple(cells.values()), tuple(dict.fromkeys(refused))
 
 
-def _cell(space: Space, text: str, size: int, batch: int) -> Cell:
+def _cell(space: MethodSpace, text: str, size: int, batch: int) -> Cell:
     return Cell(
         workload=space.workload,
         method=text,
@@ -108,7 +108,7 @@ def _cell(space: Space, text: str, size: int, batch: int) -> Cell:
     )
 
 
-def alone_cells(space: Space) -> tuple[Cell, ...]:
+def alone_cells(space: MethodSpace) -> tuple[Cell, ...]:
     """Runs of one device that predictions need: its smallest and largest share, and all own batches."""
     shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
     wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
@@ -126,16 +126,16 @@ Measure = Callable[[Sequence[Cell]], Sequence[Finished]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class MethodCandidate:
     """One way to train: what it does to learning, what was predicted of it, and what was measured.
 
-    predicted_step: None where the evidence was too thin, `not_predicted` says why. runs: samples per
+    predicted_step: None where the evidence was too thin, `not_predicted` is why. runs: samples per
     second of each repetition.
     """
 
     cell: Cell
     effect: str
-    predicted_step: ForetoldStep | None
+    predicted_step: PredictedStep | None
     not_predicted: str | None = None
     runs: tuple[float, ...] = ()
     failed: str | None = None
@@ -155,7 +155,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundMethod:
     """What a search found. tried: every candidate, fastest first, those measured before those predicted.
 
     best: the fastest measured, one device alone among them. alone, plain: the fastest of one device and of
@@ -164,12 +164,12 @@ class Found:
     folder: where runs are kept.
     """
 
-    space: Space
-    tried: tuple[Candidate, ...]
+    space: MethodSpace
+    tried: tuple[MethodCandidate, ...]
     refused: tuple[Refused, ...]
-    best: Candidate
-    alone: Candidate
-    plain: Candidate | None
+    best: MethodCandidate
+    alone: MethodCandidate
+    plain: MethodCandidate | None
     over_alone: Interval | None
     over_plain: Interval | None
     num_trials: int
@@ -188,17 +188,17 @@ class Found:
 
 
 def search_methods(
-    space: Space,
+    space: MethodSpace,
     measure: Measure,
     costs: Mapping[int, ExchangeCosts],
     *,
     num_trials: int,
     num_repetitions: int,
-) -> Found:
+) -> FoundMethod:
     """The fastest of the space that was found in so many runs on several ranks.
 
     measure: runs cells, or remembers what they gave. costs: of messages, by number of ranks.
-    Foretells every candidate, measures the most promising, learns from each how wrong it was, and stops when
+    Predicts every candidate, measures the most promising, learns from each how wrong it was, and stops when
     no other can be faster by its predicted interval; then repeats the best few, plain ddp and one device.
     Raises EvidenceError where not even one device could be measured.
     """
@@ -207,7 +207,7 @@ def search_methods(
     cells, refused = candidates(space)
     alone = measure(alone_cells(space))
     one = one_device(alone)
-    known = {each.cell_id: _foretold_candidate(each, one, costs) for each in cells}
+    known = {each.cell_id: _predicted_candidate(each, one, costs) for each in cells}
     for finished in alone:
         _learn(known, finished)
     trials, stopped = _explored(known, measure, num_trials)
@@ -215,10 +215,10 @@ def search_methods(
     return _judged(space, known, refused, trials, stopped)
 
 
-def _foretold_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> Candidate:
+def _predicted_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> MethodCandidate:
     step, reason = None, None
     try:
-        step = foretold(
+        step = predict_step(
             cell.method,
             num_ranks=cell.num_ranks,
             batch_samples=cell.batch_samples,
@@ -228,10 +228,10 @@ def _foretold_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, Exchange
         )
     except EvidenceError as err:
         reason = str(err)
-    return Candidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
+    return MethodCandidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
 
 
-def _learn(known: dict[str, Candidate], finished: Finished) -> None:
+def _learn(known: dict[str, MethodCandidate], finished: Finished) -> None:
     """Add what a run gave to its candidate."""
     key = replace(finished.cell, repetition=1).cell_id
     if key not in known:
@@ -244,7 +244,7 @@ def _learn(known: dict[str, Candidate], finished: Finished) -> None:
     known[key] = replace(known[key], runs=(*known[key].runs, speed))
 
 
-def _explored(known: dict[str, Candidate], measure: Measure, num_trials: int) -> tuple[int, str]:
+def _explored(known: dict[str, MethodCandidate], measure: Measure, num_trials: int) -> tuple[int, str]:
     """Measure the most promising until no other can be faster; the runs spent, and why it ended."""
     spent = 0
     baseline = _most_promising(known, _untried(known, only="ddp"))
@@ -263,7 +263,7 @@ def _explored(known: dict[str, Candidate], measure: Measure, num_trials: int) ->
     return spent, f"{num_trials} trials were spent"
 
 
-def _untried(known: Mapping[str, Candidate], only: str | None = None) -> list[Candidate]:
+def _untried(known: Mapping[str, MethodCandidate], only: str | None = None) -> list[MethodCandidate]:
     return [
         each
         for each in known.values()
@@ -274,16 +274,18 @@ def _untried(known: Mapping[str, Candidate], only: str | None = None) -> list[Ca
     ]
 
 
-def _most_promising(known: Mapping[str, Candidate], left: Sequence[Candidate]) -> Candidate | None:
+def _most_promising(
+    known: Mapping[str, MethodCandidate], left: Sequence[MethodCandidate]
+) -> MethodCandidate | None:
     """The one with the highest predicted speed; those of which nothing could be predicted come first."""
     return max(left, key=lambda each: _bounds(known, each)[0], default=None)
 
 
-def _bounds(known: Mapping[str, Candidate], of: Candidate) -> tuple[float, float]:
+def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[float, float]:
     """Samples per second predicted, corrected by what was learned of the method, and the most they may be."""
     if of.predicted_step is None:
         return float("inf"), float("inf")
-    alike = [
+    similar = [
         each.error_log
         for each in known.values()
         if each.error_log is not None
@@ -291,12 +293,14 @@ def _bounds(known: Mapping[str, Candidate], of: Candidate) -> tuple[float, float
         and each.cell.num_ranks == of.cell.num_ranks
     ]
     step = of.predicted_step
-    half = _SEEN_HALF_LOG if alike else log(step.step_s.value / step.step_s.low)
-    expected = step.samples_per_s * exp(median(alike) if alike else 0.0)
+    half = _SEEN_HALF_LOG if similar else log(step.step_s.value / step.step_s.low)
+    expected = step.samples_per_s * exp(median(similar) if similar else 0.0)
     return expected, expected * exp(half)
 
 
-def _repeated(known: dict[str, Candidate], measure: Measure, num_left: int, num_repetitions: int) -> int:
+def _repeated(
+    known: dict[str, MethodCandidate], measure: Measure, num_left: int, num_repetitions: int
+) -> int:
     """Run the fastest few, plain ddp and one device again; the runs spent on several ranks."""
     measured = sorted((each for each in known.values() if each.runs), key=_speed, reverse=True)
     if not measured:
@@ -315,25 +319,29 @@ def _repeated(known: dict[str, Candidate], measure: Measure, num_left: int, num_
     return spent
 
 
-def _speed(candidate: Candidate) -> float:
+def _speed(candidate: MethodCandidate) -> float:
     return candidate.samples_per_s or 0.0
 
 
-def _fastest(measured: Iterable[Candidate], name: str) -> Candidate | None:
+def _fastest(measured: Iterable[MethodCandidate], name: str) -> MethodCandidate | None:
     """The fastest candidate of a method; None where none ran."""
     return max(
         (each for each in measured if each.runs and each.cell.method == name), key=_speed, default=None
     )
 
 
-def _repeated_if_any(measured: list[Candidate]) -> list[Candidate]:
+def _repeated_if_any(measured: list[MethodCandidate]) -> list[MethodCandidate]:
     """Those that ran several times: one lucky run does not outdo what was looked at twice."""
     return [each for each in measured if len(each.runs) > 1] or measured
 
 
 def _judged(
-    space: Space, known: Mapping[str, Candidate], refused: tuple[Refused, ...], trials: int, stopped: str
-) -> Found:
+    space: MethodSpace,
+    known: Mapping[str, MethodCandidate],
+    refused: tuple[Refused, ...],
+    trials: int,
+    stopped: str,
+) -> FoundMethod:
     measured = [each for each in known.values() if each.runs]
     alone, plain = (
         _fastest(_repeated_if_any([each for each in measured if each.cell.method == name]), name)
@@ -345,7 +353,7 @@ def _judged(
     ordered = sorted(
         known.values(), key=lambda each: (not each.runs, -(_speed(each) or _bounds(known, each)[0]))
     )
-    return Found(
+    return FoundMethod(
         space=space,
         tried=tuple(ordered),
         refused=refused,
@@ -359,7 +367,7 @@ def _judged(
     )
 
 
-def _gain(best: Candidate, other: Candidate | None) -> Interval | None:
+def _gain(best: MethodCandidate, other: MethodCandidate | None) -> Interval | None:
     """Samples per second of the best over another's; None where either ran only once."""
     if other is None or min(len(best.runs), len(other.runs)) < 2:  # noqa: PLR2004 - one run has no spread
         return None
@@ -367,8 +375,8 @@ def _gain(best: Candidate, other: Candidate | None) -> Interval | None:
 
 
 def tuned(
-    space: Space, trials: Trials, *, num_trials: int, num_repetitions: int, resume: bool = False
-) -> Found:
+    space: MethodSpace, trials: Trials, *, num_trials: int, num_repetitions: int, resume: bool = False
+) -> FoundMethod:
     """The fastest way that was found to train here; everything measured is kept in the folder of the trials.
 
     Raises UsageError where only one device is to be tried or the folder holds other trials, EvidenceError
@@ -377,8 +385,8 @@ def tuned(
     sizes = [size for size in space.sizes if size > 1]
     if not sizes:
         raise UsageError("--find with one device: expected --sizes with at least 2, such as 1,2")
-    asked = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
-    trials.begin({**asked, "launcher": trials.launch_with.name}, resume=resume)
+    settings = {**asdict(space), "num_trials": num_trials, "num_repetitions": num_repetitions}
+    trials.begin({**settings, "launcher": trials.launch_with.name}, resume=resume)
     gradient_bytes = one_device(trials.measured(alone_cells(space))).gradient_bytes
     costs = {}
     for size in sizes:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.calibration.profiles import prior_model
-from equipoise.perfmodel.layouts import CODES, Grid, grid
+from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
@@ -69,7 +69,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subjects:
-    """Models whose steps are asked for: loads along the first axis, what each holds, and their precisions."""
+    """Models whose steps are predicted: loads along the first axis, what each holds, and their precisions."""
 
     load: Load
     holds: ExchangedTensors
@@ -99,13 +99,13 @@ class Cases:
     machines: Machine
     load: Load
     holds: ExchangedTensors
-    grid: Grid
+    grid: StrategyGrid
 
 
 def cases(
     pairs: Sequence[Pair], subjects: Subjects, batches: Sequence[int], *, with_autocast: bool = False
 ) -> Cases:
-    """All cases, as torch trains unless told otherwise: eager, in fp32, batches shared between two.
+    """All cases, as torch trains by default: eager, in fp32, batches shared between two.
 
     batches: samples of a step over both; odd ones are made even for two. with_autocast: products in bf16
     where the accelerator has it, else fp16; weights and gradients stay in fp32.
@@ -142,7 +142,7 @@ def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
     )
 
 
-def _shares(batches: Sequence[int]) -> Grid:
+def _shares(batches: Sequence[int]) -> StrategyGrid:
     strategies = [
         Strategy(
             dp=ranks,
@@ -155,10 +155,10 @@ def _shares(batches: Sequence[int]) -> Grid:
         for ranks in _RANKS
     ]
     flat = grid(strategies)
-    return Grid(
+    return StrategyGrid(
         **{
             field.name: np.reshape(getattr(flat, field.name), (1, 1, len(batches), len(_RANKS)))
-            for field in fields(Grid)
+            for field in fields(StrategyGrid)
         }
     )
 

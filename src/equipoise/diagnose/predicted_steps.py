@@ -75,12 +75,12 @@ class OneDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForetoldStep:
-    """A step foretold: its seconds, the parts that sum to them, and what travels.
+class PredictedStep:
+    """A predicted step: its seconds, the parts that sum to them, and what travels.
 
-    own_s: what one device would take at its share of the batch. slowed_s: what computing loses to ranks that
-    compute beside it, and after each message. waiting_s: for the slowest rank. added_s: copies and
-    compression. exposed_s: messages that nothing hides, and computing that they slow.
+    one_device_s: what one device would take at its share of the batch. slowed_s: what computing loses to
+    other ranks computing at the same time, and after each message. waiting_s: for the slowest rank. added_s:
+    copies and compression. exposed_s: messages that nothing hides, and computing that they slow.
     sent_bytes and num_messages: of one rank in a step, mean over a cycle.
     """
 
@@ -88,7 +88,7 @@ class ForetoldStep:
     num_ranks: int
     batch_samples: int
     step_s: Interval
-    own_s: float
+    one_device_s: float
     slowed_s: float
     waiting_s: float
     added_s: float
@@ -103,7 +103,7 @@ class ForetoldStep:
 
 
 def one_device(cells: Iterable[Finished]) -> OneDevice:
-    """What cells on one rank say of one workload. Raises EvidenceError where they lack steps or gradients."""
+    """One workload on one device, from cells of one rank. Raises EvidenceError without steps or gradients."""
     timed = [
         each
         for each in cells
@@ -112,7 +112,7 @@ def one_device(cells: Iterable[Finished]) -> OneDevice:
     described = [each for each in timed if each.result.get("gradients")]
     if not described:
         raise EvidenceError(
-            "no steps of one device that tell their gradients",
+            "no steps of one device with their gradients",
             missing=("a run with --sizes 1 of this version",),
         )
     by_batch: dict[int, list[Mapping[str, float]]] = {}
@@ -141,9 +141,9 @@ def _medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(step[name] for step in steps if name in step) for name in named}
 
 
-def foretold(
+def predict_step(
     text: str, *, num_ranks: int, batch_samples: int, one: OneDevice, costs: ExchangeCosts
-) -> ForetoldStep:
+) -> PredictedStep:
     """The median step of a method on so many ranks; for methods with cycles, the mean over one.
 
     batch_samples: of all ranks together.
@@ -158,24 +158,24 @@ def foretold(
         )
     found, argument = method(text)
     share = batch_samples / num_ranks
-    beside, resumed_s = costs.slowed.of(one.gradient_bytes) if num_ranks > 1 else (1.0, 0.0)
+    contention, resumed_s = costs.slowed.of(one.gradient_bytes) if num_ranks > 1 else (1.0, 0.0)
     alone = {name: one.phase_s(name, share) for name in (BACKWARD, OPTIMIZER, STEP)}
-    own = {name: seconds * beside for name, seconds in alone.items()}
+    own = {name: seconds * contention for name, seconds in alone.items()}
     parts = _parts(text, own, one, costs)
     # Ranks that train alone wait for each other where they average only.
     meetings = 1 / int(argument or 1) if found.name in _LOCAL else 1.0
     exchanges = 1 / int(argument or 1) if found.name in _LOCAL | {"accumulate"} else 1.0
     waiting_s = own[STEP] * (slowest_of(one.nearest_steps_s(share), num_ranks) - 1.0) * meetings
-    own_s = alone[STEP] - parts.spared_s
+    one_device_s = alone[STEP] - parts.spared_s
     slowed_s = own[STEP] - alone[STEP] + resumed_s * exchanges
-    value = own_s + slowed_s + waiting_s + parts.added_s + parts.exposed_s
+    value = one_device_s + slowed_s + waiting_s + parts.added_s + parts.exposed_s
     half = HALF_WIDTH_LOG["plain" if found.name in _PLAIN else "other"]
-    return ForetoldStep(
+    return PredictedStep(
         method=text,
         num_ranks=num_ranks,
         batch_samples=batch_samples,
         step_s=Interval(value=value, low=value * exp(-half), high=value * exp(half), level=LEVEL),
-        own_s=own_s,
+        one_device_s=one_device_s,
         slowed_s=slowed_s,
         waiting_s=waiting_s,
         added_s=parts.added_s,
@@ -236,7 +236,7 @@ def _bucketed(text: str, own: Mapping[str, float], one: OneDevice, costs: Exchan
     operation = "all_gather" if found.name == "topk" else "all_reduce"
     payloads = [_payload(found.name, argument, each.grad_bytes, costs.num_ranks) for each in buckets]
     sent = [costs.message(operation, each) for each in payloads]
-    work_s = costs.own_s(text, one.gradient_bytes, len(one.gradients))
+    work_s = costs.method_work_s(text, one.gradient_bytes, len(one.gradients))
     # Half of it fills buckets on the way; the rest empties them when all have arrived.
     pass_s = own[BACKWARD] + work_s / 2
     found_s = overlapped(
@@ -244,15 +244,15 @@ def _bucketed(text: str, own: Mapping[str, float], one: OneDevice, costs: Exchan
         [each.ready_fraction for each in buckets],
         [each.alone_s for each in sent],
         core_share=[each.core_share for each in sent],
-        overlapped_s=[each.beside_s for each in sent],
+        overlapped_s=[each.overlapped_s for each in sent],
     )
     # Statistics of rank 0 reach all before each forward pass, a message a dtype.
-    told = [costs.message("all_reduce", each).alone_s for each in one.buffers_bytes.values()]
+    statistics_s = [costs.message("all_reduce", each).alone_s for each in one.buffers_bytes.values()]
     return _Parts(
         added_s=work_s,
-        exposed_s=float(found_s.ended_s) - pass_s + sum(told),
+        exposed_s=float(found_s.ended_s) - pass_s + sum(statistics_s),
         sent_bytes=sum(payloads) + sum(one.buffers_bytes.values()),
-        num_messages=len(payloads) + len(told),
+        num_messages=len(payloads) + len(statistics_s),
     )
 
 
@@ -266,22 +266,22 @@ def _payload(name: str, argument: Argument, grad_bytes: int, num_ranks: int) -> 
 def _factored(text: str, rank: int, one: OneDevice, costs: ExchangeCosts) -> _Parts:
     """PowerSGD in one bucket, as it runs over gloo: nothing hides its three messages."""
     payloads = [each for each in low_rank_bytes([each.shape for each in one.gradients], rank) if each]
-    told = [costs.message("all_reduce", each).alone_s for each in (*payloads, *one.buffers_bytes.values())]
+    sizes = (*payloads, *one.buffers_bytes.values())
     return _Parts(
-        added_s=costs.own_s(text, one.gradient_bytes, len(one.gradients)),
-        exposed_s=sum(told),
-        sent_bytes=sum(payloads) + sum(one.buffers_bytes.values()),
-        num_messages=len(told),
+        added_s=costs.method_work_s(text, one.gradient_bytes, len(one.gradients)),
+        exposed_s=sum(costs.message("all_reduce", each).alone_s for each in sizes),
+        sent_bytes=sum(sizes),
+        num_messages=len(sizes),
     )
 
 
 def _averaged(text: str, one: OneDevice, costs: ExchangeCosts) -> _Parts:
-    """Weights and statistics averaged in one message, beside nothing."""
+    """Weights and statistics averaged in one message, overlapped with nothing."""
     found, _ = method(text)
     floating = sum(size for dtype, size in one.buffers_bytes.items() if "float" in dtype)
     payload = (one.gradient_bytes + floating) / (2 if found.name in _HALVED else 1)
     return _Parts(
-        added_s=costs.own_s(text, one.gradient_bytes + floating, len(one.gradients)),
+        added_s=costs.method_work_s(text, one.gradient_bytes + floating, len(one.gradients)),
         exposed_s=costs.message("all_reduce", payload).alone_s,
         sent_bytes=payload,
         num_messages=1,
@@ -292,7 +292,7 @@ def _sharded(text: str, own: Mapping[str, float], one: OneDevice, costs: Exchang
     """Weights gathered for each pass and gradients scattered; each updates its share of the weights."""
     gathered = costs.message("all_gather", one.gradient_bytes)
     return _Parts(
-        added_s=costs.own_s(text, one.gradient_bytes, len(one.gradients)),
+        added_s=costs.method_work_s(text, one.gradient_bytes, len(one.gradients)),
         exposed_s=_SHARDED_TRIPS * gathered.alone_s,
         spared_s=own[OPTIMIZER] * (1.0 - 1.0 / costs.num_ranks),
         sent_bytes=_SHARDED_TRIPS * one.gradient_bytes,

@@ -35,7 +35,7 @@ class Lateness:
 
     late_s: the median over steps of what the others waited for it, half of them longer. share_of_steps: in
     which it was waited for longest. is_late: steadily, and by more than ranks differ anyway. cause: what it
-    spends more time on than the others: `computes` or `idles`; None where neither. by: how it was told:
+    spends more time on than the others: `computes` or `idles`; None where neither. by: how it was found:
     `collectives`, or `own time` (the step less exposed communication) where ranks' collectives do not match.
     """
 
@@ -61,7 +61,7 @@ def trace_steps(traces: Traces) -> TraceSteps:
 
 
 def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
-    """The lateness of each rank; none where fewer than two ranks share steps, or the traces do not tell.
+    """The lateness of each rank; none where fewer than two ranks share steps, or the traces do not show it.
 
     Assumes that all ranks of a group end a collective together, and that ranks do the same steps.
     Source: the time in a collective is transfer plus waiting; the last to come does not wait. Spread as the
@@ -74,7 +74,7 @@ def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
         return ()
     held = _held_s(ranks, shared)
     by: Literal["collectives", "own time"] = "own time" if held is None else "collectives"
-    waited = _own_excess_s(ranks, shared) if held is None else held
+    waited = _excess_s(ranks, shared) if held is None else held
     return tuple(_judged(ranks, shared, waited, by))
 
 
@@ -98,9 +98,9 @@ def _held_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers
     taken: list[dict[tuple[int, str], list[tuple[float, float]]]] = []
     for each in ranks:
         found: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
-        told = each.collectives
+        of_rank = each.collectives
         for group, step, start_s, seconds in zip(
-            told.group, told.step, told.start_s, told.seconds, strict=True
+            of_rank.group, of_rank.step, of_rank.start_s, of_rank.seconds, strict=True
         ):
             at = place.get(each.steps[int(step)].number)
             if at is not None and group.partition(" ")[0] not in _ONE_WAY:
@@ -139,7 +139,7 @@ def _of_shared(
     return np.array([[found[number] for number in shared] for found in by_number])
 
 
-def _own_excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
+def _excess_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers:
     """What each rank's step takes without exposed communication, beyond the median rank's: at least zero."""
     own = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
     return np.asarray(np.maximum(own - np.median(own, axis=0), 0.0))

@@ -1,4 +1,4 @@
-"""What a sweep says, while it runs or afterwards.
+"""Findings of a sweep, while it runs or afterwards.
 
 Speedup over one device, what costs it, whether more devices pay.
 """
@@ -24,7 +24,7 @@ PLAIN = "ddp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One configuration beside the same work on one device and under plain data parallelism.
+    """One configuration against the same work on one device and under plain data parallelism.
 
     speedup, over_plain: ratios of samples per second; None without such a run. lost: seconds of a step above
     those of perfect scaling, by phase; empty on one device or without a run on one.
@@ -56,13 +56,13 @@ class Judgement:
 class FalseDifferences:
     """How many pairs of equal arms were called different, and the rate of it with its interval.
 
-    are_own: whether arms were run as such, and are no halves of repetitions.
+    are_arms: whether arms were run as such, and are no halves of repetitions.
     """
 
     num_different: int
     num_compared: int
     rate: Interval
-    are_own: bool
+    are_arms: bool
 
 
 def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement, ...]:
@@ -94,13 +94,13 @@ def _match(
         batch = cell.batch_samples if scaling == "strong" else cell.rank_batch_samples
         return (cell.workload, cell.precision, cell.device, cell.train_samples, cell.num_steps, batch)
 
-    alike = (
+    same_work = (
         each
         for each in everyone
         if (each.cell.num_ranks, each.cell.method) == (num_ranks, way)
         and work(each.cell) == work(summary.cell)
     )
-    return next(alike, None)
+    return next(same_work, None)
 
 
 def over(summary: Summary, other: Summary) -> Spread | None:
@@ -141,9 +141,9 @@ def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
     Assumes configurations are independent.
     Source: docs/measure/bench.md.
     """
-    own = [_own_arms(each) for each in summaries]
+    own = [_arms(each) for each in summaries]
     halves = [(each[::2], each[1::2]) for each in map(_steps_s, summaries)]
-    for arms, are_own in ((own, True), (halves, False)):
+    for arms, are_arms in ((own, True), (halves, False)):
         compared = [
             called_different(first, second)
             for first, second in arms
@@ -154,7 +154,7 @@ def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
                 num_different=sum(compared),
                 num_compared=len(compared),
                 rate=proportion_interval(sum(compared), len(compared), level=LEVEL),
-                are_own=are_own,
+                are_arms=are_arms,
             )
     return None
 
@@ -164,7 +164,7 @@ def _steps_s(summary: Summary) -> list[float]:
     return [run.step_s for run in summary.timed]
 
 
-def _own_arms(summary: Summary) -> tuple[list[float], list[float]]:
+def _arms(summary: Summary) -> tuple[list[float], list[float]]:
     """The same of each arm."""
     timed = [(one.cell.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
@@ -226,7 +226,7 @@ class Swept:
 def swept(
     folder: Path, finished: Sequence[Finished], *, num_planned: int, settings: Mapping[str, str]
 ) -> Swept:
-    """What the finished cells of a sweep say; settings: `scaling` says what is the same work.
+    """Findings of the finished cells of a sweep; settings: `scaling` decides what is the same work.
 
     Raises DataError where repetitions of one configuration ran under unlike conditions.
     """
@@ -245,7 +245,7 @@ def swept(
 
 
 def _launched(finished: Sequence[Finished]) -> dict[str, str]:
-    """The launcher that ran the cells, where `auto` was asked for."""
+    """The launcher that ran the cells, where `auto` was chosen."""
     name = next((one.conditions.get("launcher") for one in finished), None)
     return {"launcher": str(name)} if name else {}
 
@@ -264,7 +264,7 @@ def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
 
 
 def _about(group: Sequence[Judgement]) -> Iterator[str]:
-    """What is to be said of one workload."""
+    """The findings of one workload."""
     several = [each for each in group if not each.is_alone]
     if not several:
         return
@@ -353,7 +353,7 @@ def ranged(spread: Spread | None) -> str:
 
 def false_difference_words(found: FalseDifferences) -> str:
     """What an A/A run found, in a sentence."""
-    arms = "identical arms" if found.are_own else "halves (odd, even) of identical runs"
+    arms = "identical arms" if found.are_arms else "halves (odd, even) of identical runs"
     return (
         f"A/A test: {found.num_different} of {found.num_compared} pairs of {arms} differed significantly: "
         f"{format_percent(found.rate.value)} ({format_percent(found.rate.low)} to "
@@ -396,7 +396,7 @@ class SweepNow:
 
 
 def sweep_now(folder: Path) -> SweepNow:
-    """What the folder of a sweep tells now.
+    """The findings of a sweep's folder as it is now.
 
     Raises DataError where a file of it is damaged, or repetitions ran under unlike conditions.
     """

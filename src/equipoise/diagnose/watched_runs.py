@@ -31,7 +31,7 @@ class Course:
 class RankSeen:
     """One rank, over the steps that count.
 
-    num_steps: that it has told. phases: mean seconds. end: its own word on how it ended; None before that.
+    num_steps: reported so far. phases: mean seconds. end: its own word on how it ended; None before that.
     """
 
     rank: int
@@ -92,7 +92,7 @@ class WatchedNow:
 
     @property
     def split(self) -> tuple[WatchedRun, ...]:
-        """Those whose steps have told their phases."""
+        """Those whose steps have reported their phases."""
         return tuple(run for run in self.runs if run.phases)
 
     @property
@@ -107,7 +107,7 @@ class WatchedNow:
 
 
 def watched_now(folder: Path) -> WatchedNow:
-    """What the folder of `equipoise.watch` tells now; a run whose files are damaged is named, not read."""
+    """The runs in a folder of `equipoise.watch` by now; a run whose files are damaged is named, not read."""
     found, num_older = runs_files(folder)
     runs: list[WatchedRun] = []
     unread: list[Unread] = []
@@ -161,7 +161,7 @@ def _seen(files: RunFiles) -> WatchedRun:
 
 
 def _phases(shares: Mapping[str, float], step_s: Spread | None) -> dict[str, float]:
-    """Seconds of each phase of the median step; nothing where no parts were told."""
+    """Seconds of each phase of the median step; nothing where no parts were reported."""
     if step_s is None or sum(shares.get(name, 0.0) for name in PARTS) <= 0:
         return {}
     return {name: share * step_s.value for name, share in shares.items()}
@@ -178,12 +178,12 @@ def _rate(batch: int | None, step_s: Spread | None) -> Spread | None:
 
 def _course(now: RunNow) -> Course | None:
     """All steps, warm-up too, but those that were profiled; neighbours put together where there are many."""
-    told = [
+    by_rank = [
         {step["step"]: step["seconds"][STEP] for step in record.steps if not step["profiled"]}
         for record in now.records
     ]
-    numbers = sorted(set.intersection(*map(set, told)))
-    slowest = [max(steps[number] for steps in told) for number in numbers]
+    numbers = sorted(set.intersection(*map(set, by_rank)))
+    slowest = [max(steps[number] for steps in by_rank) for number in numbers]
     width = max(1, ceil(len(numbers) / _MOST_POINTS))
     starts = range(0, len(numbers) - width + 1, width)
     if len(starts) < 2:  # noqa: PLR2004 - a line needs two points

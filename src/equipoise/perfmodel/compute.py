@@ -9,8 +9,8 @@ from equipoise.perfmodel.layouts import (
     CODES,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
-    Grid,
     Numbers,
+    StrategyGrid,
 )
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Machine
@@ -51,12 +51,12 @@ class LayerTime:
     host_s: Numbers
 
 
-def tokens_per_rank(load: Load, grid: Grid) -> Numbers:
+def tokens_per_rank(load: Load, grid: StrategyGrid) -> Numbers:
     """Tokens of a micro-batch that one rank of the context axis holds."""
     return np.asarray(grid.microbatch_samples * (load.sequence / grid.cp))
 
 
-def product_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """FLOP/s that a layer's large matrix products reach, in each strategy's precision; NaN where the chip
     lacks it.
 
@@ -77,7 +77,7 @@ def product_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters
     return np.asarray(np.choose(grid.precision, rates))
 
 
-def wide_rate_flop_per_s(machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run
     below it.
     """
@@ -97,25 +97,25 @@ def power_rate(machine: Machine, parameters: Parameters) -> Floats:
     return machine.power_share**parameters.power_exponent
 
 
-def is_narrow(grid: Grid) -> NDArray[np.bool_]:
+def is_narrow(grid: StrategyGrid) -> NDArray[np.bool_]:
     """Where products of a layer run in fewer than 16 bits."""
     return np.asarray(grid.precision >= _FIRST_NARROW)
 
 
-def loss_is_fused(grid: Grid) -> NDArray[np.bool_]:
+def loss_is_fused(grid: StrategyGrid) -> NDArray[np.bool_]:
     """Where logits never stand in memory in fp32: a compiler or a kernel of its own makes loss and
     gradient.
     """
     return np.asarray((grid.fused_loss > 0) & (grid.implementation != EAGER))
 
 
-def value_bytes(grid: Grid) -> Numbers:
+def value_bytes(grid: StrategyGrid) -> Numbers:
     """Bytes of a value that travels or rests: 4 in fp32 and tf32, else 2."""
     sizes = np.array([4.0 if name in {"fp32", "tf32"} else 2.0 for name in CODES["precision"]])
     return np.asarray(sizes[grid.precision])
 
 
-def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> LayerTime:
+def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> LayerTime:
     """Device and host time of one layer and micro-batch on one rank.
 
     Assumes products share out evenly over the tensor axis; each takes its FLOP at the reached rate and a
@@ -167,7 +167,9 @@ def layer_time(load: Load, machine: Machine, grid: Grid, parameters: Parameters)
     )
 
 
-def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> tuple[Numbers, Numbers]:
+def _attention_s(
+    load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters
+) -> tuple[Numbers, Numbers]:
     """Seconds of attention's products, and of moving its scores through memory, forward.
 
     What is not fused computes masked scores too.
@@ -184,7 +186,7 @@ def _attention_s(load: Load, machine: Machine, grid: Grid, parameters: Parameter
     return np.asarray(products), np.asarray(scores)
 
 
-def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Grouped products of the experts that a rank holds, forward: FLOP of its tokens, and each weight read
     once.
     """
@@ -201,7 +203,7 @@ def _expert_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) 
     )
 
 
-def _host_s(load: Load, grid: Grid, parameters: Parameters) -> Numbers:
+def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it."""
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     passes = 1 + BACKWARD_PER_FORWARD + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
@@ -213,7 +215,7 @@ def _host_s(load: Load, grid: Grid, parameters: Parameters) -> Numbers:
     return np.asarray(launches * (parameters.launch_s * eager * waiting))
 
 
-def head_time_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Seconds of logits and loss for one micro-batch, forward and back, on the last stage.
 
     Assumes that matrices no multiple of 16 bytes wide lose a share of their rate a halving.

@@ -25,10 +25,10 @@ from equipoise.perfmodel.compute import (
     tokens_per_rank,
     value_bytes,
 )
-from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Grid, Numbers
+from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Group, Machine
-from equipoise.perfmodel.memory import Memory, Shards, memory, shards, state_bytes_per_param
+from equipoise.perfmodel.memory import RankMemory, Shards, memory, shards, state_bytes_per_param
 from equipoise.perfmodel.parameters import Parameters
 
 # Forward, again for the way back, and the gradients of both on their way home.
@@ -65,13 +65,13 @@ def exposed_s(traffic_s: Numbers, overlapped_s: Numbers | float, exposed_share: 
 
 
 def tp_layer_s(
-    load: Load, machine: Machine, grid: Grid, overlapped_s: Numbers, parameters: Parameters
+    load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
     """Exposed seconds of a layer's sums for one micro-batch; 0 where tp is 1.
 
     overlapped_s: of all else in the layer, with which sums overlap under tp_overlap.
     Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism
-    each is a reduce-scatter and an all-gather. Those on the way back run beside products for the weights'
+    each is a reduce-scatter and an all-gather. Those on the way back overlap with products for the weights'
     gradients, as far as the software does so; the others only with tp_overlap.
     Source: Shoeybi et al. 2019; Korthikanti et al. 2022, table 4 (nothing of them shows on the way back).
     """
@@ -94,7 +94,7 @@ def tp_layer_s(
 
 
 def cp_layer_s(
-    load: Load, machine: Machine, grid: Grid, overlapped_s: Numbers, parameters: Parameters
+    load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
     """Exposed seconds of a layer's keys and values for one micro-batch; 0 where cp is 1.
 
@@ -117,7 +117,7 @@ def cp_layer_s(
 
 
 def ep_layer_s(
-    load: Load, machine: Machine, grid: Grid, overlapped_s: Numbers, parameters: Parameters
+    load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
     """Exposed seconds of sending a layer's tokens to experts and back, for one micro-batch; 0 where ep is 1.
 
@@ -141,7 +141,7 @@ def ep_layer_s(
 
 
 def dp_gradient_s(
-    load: Load, machine: Machine, grid: Grid, shards: Shards, parameters: Parameters
+    load: Load, machine: Machine, grid: StrategyGrid, shards: Shards, parameters: Parameters
 ) -> Numbers:
     """Seconds of gradients between data ranks, once a step, without overlap; 0 for one rank a weight.
 
@@ -158,7 +158,7 @@ def dp_gradient_s(
     return np.where(grid.zero_stage >= _WEIGHTS_SHARDED, 0.0, seconds / grid.sync_period)
 
 
-def _compressed_share(load: Load, grid: Grid) -> Numbers:
+def _compressed_share(load: Load, grid: StrategyGrid) -> Numbers:
     """Bytes of gradients that are sent, over those that there are."""
     if not np.any(grid.compression):
         return np.ones(())
@@ -175,7 +175,7 @@ def _compressed_share(load: Load, grid: Grid) -> Numbers:
 
 
 def dp_shard_s(
-    load: Load, machine: Machine, grid: Grid, overlapped_s: Numbers, parameters: Parameters
+    load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
     """Exposed seconds of gathering a layer's sharded weights and scattering its gradients, per micro-batch.
 
@@ -232,7 +232,7 @@ class Stages:
     last: Numbers
 
 
-def stages(load: Load, grid: Grid) -> Stages:
+def stages(load: Load, grid: StrategyGrid) -> Stages:
     """Layers by stage: every stage takes whole chunks, and the last what is left.
 
     Where that leaves the last stage none (a pipeline too long for its layers), it holds as many as the
@@ -243,7 +243,7 @@ def stages(load: Load, grid: Grid) -> Stages:
     return Stages(fullest=fullest, last=np.where(left > 0, left, fullest))
 
 
-def pp_send_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Numbers:
+def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Exposed seconds of a stage sending a micro-batch forward and its gradient back; 0 where pp is 1.
 
     Assumes each tensor rank sends its part, and where activations are not split along the sequence, gathers
@@ -263,7 +263,7 @@ def pp_send_s(load: Load, machine: Machine, grid: Grid, parameters: Parameters) 
     return np.asarray(2 * grid.interleave * once * parameters.pp_overlap)
 
 
-def pp_bubble_s(grid: Grid, stage_s: Numbers) -> Numbers:
+def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
     """Idle seconds of a step while the pipeline fills and drains.
 
     stage_s: of one micro-batch on one stage. Source: Narayanan et al. 2021: (p - 1) / v stages.
@@ -299,15 +299,15 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimates:
+class StepEstimates:
     """What a grid of strategies takes: seconds of a step, by cause, and bytes of memory, by kind."""
 
     step_s: Numbers
     seconds: Seconds
-    memory: Memory
+    memory: RankMemory
 
 
-def estimate(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -> Estimates:
+def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> StepEstimates:
     """Time and memory of one step of every strategy of a grid; that they are legal is not checked.
 
     Returns arrays of the grid's shape, or ones that broadcast to it.
@@ -358,7 +358,7 @@ def estimate(load: Load, machine: Machine, grid: Grid, parameters: Parameters) -
     return _with_waiting(seconds, grid, memory(load, grid, parameters), parameters)
 
 
-def _backward_share(grid: Grid) -> Numbers:
+def _backward_share(grid: StrategyGrid) -> Numbers:
     """The way back's share of a layer's time, with which gradients overlap.
 
     Assumes the share of the products. It is of the whole time, and not the seconds of one pass, so that a
@@ -369,7 +369,7 @@ def _backward_share(grid: Grid) -> Numbers:
     return np.asarray(passes / (1.0 + passes))
 
 
-def _optimizer_s(machine: Machine, grid: Grid, per_rank: Shards, parameters: Parameters) -> Numbers:
+def _optimizer_s(machine: Machine, grid: StrategyGrid, per_rank: Shards, parameters: Parameters) -> Numbers:
     """Seconds of the optimizer's step; offloaded states cross to the host and back instead."""
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
@@ -384,7 +384,9 @@ def _optimizer_s(machine: Machine, grid: Grid, per_rank: Shards, parameters: Par
     return np.asarray(np.where(grid.offload == _OFFLOAD_NONE, near, far) + crossing)
 
 
-def _with_waiting(seconds: Seconds, grid: Grid, needed: Memory, parameters: Parameters) -> Estimates:
+def _with_waiting(
+    seconds: Seconds, grid: StrategyGrid, needed: RankMemory, parameters: Parameters
+) -> StepEstimates:
     """The estimates, with the time all ranks wait for the slowest.
 
     Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
@@ -393,7 +395,7 @@ def _with_waiting(seconds: Seconds, grid: Grid, needed: Memory, parameters: Para
     total = sum(parts[1:], start=parts[0])
     waiting = total * (parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))
     named = {each.name: part for each, part in zip(fields(Seconds), parts, strict=True)}
-    return Estimates(
+    return StepEstimates(
         step_s=total + waiting,
         seconds=Seconds(**(named | {"waiting": waiting})),
         memory=needed,

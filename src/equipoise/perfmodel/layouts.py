@@ -34,7 +34,7 @@ _MOST_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class StrategyGrid:
     """Many strategies: the fields of `Strategy`, each an array that broadcasts against the others.
 
     Counts are float64, so that nothing overflows or divides as integers; words are integer codes (CODES).
@@ -80,10 +80,10 @@ class Grid:
         return self.global_batch_samples / (self.dp * self.microbatch_samples)
 
 
-def grid(strategies: Sequence[Strategy]) -> Grid:
+def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
     """Flat rows: every field of shape (n_strategies,)."""
     columns: dict[str, Any] = {}
-    for field in fields(Grid):
+    for field in fields(StrategyGrid):
         values = [getattr(each, field.name) for each in strategies]
         if field.name in CODES:
             columns[field.name] = np.array(
@@ -91,14 +91,14 @@ def grid(strategies: Sequence[Strategy]) -> Grid:
             )
         else:
             columns[field.name] = np.array(values, dtype=float)
-    return Grid(**columns)
+    return StrategyGrid(**columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
 
-    Arrays of shape (n_layouts,). space: which of the spaces asked for, by its position. axes: a number for
+    Arrays of shape (n_layouts,). space: which of the spaces given, by its position. axes: a number for
     the axes' sizes; layouts with the same number differ in their batches only.
     """
 
@@ -153,7 +153,7 @@ class LayoutGroup:
         states = dict(zip(STATE_OPTIONS, self.states[state], strict=True))
         return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]
 
-    def meshes(self, most_elements: int) -> Iterator[tuple[int, Layouts, Grid]]:
+    def meshes(self, most_elements: int) -> Iterator[tuple[int, Layouts, StrategyGrid]]:
         """The strategies as meshes of at most about `most_elements` each: first layout, layouts and mesh."""
         each = max(1, most_elements // self.num_each)
         for start in range(0, len(self.layouts), each):
@@ -161,7 +161,7 @@ class LayoutGroup:
             yield start, layouts, _mesh(layouts, self.layers, self.states)
 
 
-def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Grid:
+def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:
     """An open mesh of layouts, combinations of layer options and combinations of state options."""
     columns: dict[str, Any] = {name: getattr(layouts, name)[:, None, None] for name in LAYOUT_OPTIONS}
     for names, combined, shape in ((LAYER_OPTIONS, layers, (1, -1, 1)), (STATE_OPTIONS, states, (1, 1, -1))):
@@ -173,7 +173,7 @@ def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Grid:
             )
             # An option with one value is one element: nothing is computed per combination for its sake.
             columns[name] = (codes[:1] if len(set(values)) == 1 else codes).reshape(shape)
-    return Grid(**columns)
+    return StrategyGrid(**columns)
 
 
 def layout_groups(
@@ -243,7 +243,7 @@ def _blocks(
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
     if not experts:
-        faults[f"ep asked for is not among {_short(shares)}, which divide the experts"] += 1
+        faults[f"the chosen ep is not among {_short(shares)}, which divide the experts"] += 1
     batches = cache(partial(_batches, space))
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp))
     number, axes = first
@@ -296,7 +296,7 @@ def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[str, int], ...
         if "microbatch_samples" in space.choices:
             sizes = tuple(each for each in sizes if space.allows("microbatch_samples", each))
         if not sizes:
-            wrong["microbatch asked for does not divide the samples of a data rank"] += 1
+            wrong["the chosen microbatch does not divide the samples of a data rank"] += 1
         pairs += [(batch, size) for size in sizes]
     return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
 
@@ -329,7 +329,7 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
                     yield dp, tp, pp, cp
     if not any_allowed:
         names = [name for name in ("dp", "tp", "pp", "cp") if name in space.choices]
-        faults[f"{', '.join(names)} asked for cannot make dp x tp x pp x cp = {total:,}"] += 1
+        faults[f"{', '.join(names)} as chosen cannot make dp x tp x pp x cp = {total:,}"] += 1
 
 
 def _short(numbers: Sequence[int]) -> str:

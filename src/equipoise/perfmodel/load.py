@@ -50,7 +50,7 @@ class Load:
     operation by operation does again.
     expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to one
     expert. attention_flop: scores and their use; head_flop: the output matrix, once a token.
-    product_whole_bytes, product_shared_bytes: what products read and write beside weights, by the sharing
+    product_whole_bytes, product_shared_bytes: what products read and write besides weights, by the sharing
     below. quantised_bytes: what turning products' inputs into fewer bits moves, either way.
     score_flop, score_bytes: what attention that is not fused adds: masked scores computed all the same, and
     every score written and read again by softmax and dropout.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, value_bytes
-from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Grid, Numbers
+from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
 
@@ -27,7 +27,7 @@ _GATHERED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RankMemory:
     """Bytes on the fullest rank, by kind; arrays that broadcast.
 
     reserved: what the allocator holds of all kinds but `fixed`: what frameworks report. needed: with `fixed`,
@@ -64,7 +64,7 @@ class Shards:
     expert_trained: Numbers
 
 
-def shards(load: Load, grid: Grid) -> Shards:
+def shards(load: Load, grid: StrategyGrid) -> Shards:
     """Parameters by rank on the fullest pipeline stage.
 
     Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole.
@@ -85,13 +85,13 @@ def shards(load: Load, grid: Grid) -> Shards:
     )
 
 
-def state_bytes_per_param(grid: Grid) -> Numbers:
+def state_bytes_per_param(grid: StrategyGrid) -> Numbers:
     """Bytes of optimizer state a trained parameter has, the master copy included."""
     master = np.where(value_bytes(grid) < _MASTER_BYTES, _MASTER_BYTES, 0.0)
     return np.asarray(_MOMENT_BYTES[grid.optimizer] + master)
 
 
-def gradient_bytes_per_param(grid: Grid) -> Numbers:
+def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     """Bytes a gradient is stored in: 4 but for fp16, and for bf16 next to fp32 shards of the weights.
 
     With weights sharded the master copy is the weight: 16 bytes in all either way, counted as 2, 2 and 12.
@@ -102,7 +102,7 @@ def gradient_bytes_per_param(grid: Grid) -> Numbers:
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
-def memory(load: Load, grid: Grid, parameters: Parameters) -> Memory:
+def memory(load: Load, grid: StrategyGrid, parameters: Parameters) -> RankMemory:
     """Bytes by kind on the fullest rank.
 
     Assumes 1F1B: the first stage keeps min(micro-batches, pp) of them alive, interleaving (1 + (pp - 1) / (pp
@@ -131,7 +131,7 @@ def memory(load: Load, grid: Grid, parameters: Parameters) -> Memory:
     activations = activation_bytes(load, grid) * parameters.activation_slack
     buffers = _buffer_bytes(load, grid, per_rank)
     lives = weights + gradients + optimizer + activations + buffers
-    return Memory(
+    return RankMemory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
@@ -150,7 +150,7 @@ class _Kept:
     chosen: Numbers
 
 
-def _kept(load: Load, grid: Grid) -> _Kept:
+def _kept(load: Load, grid: StrategyGrid) -> _Kept:
     """Bytes that one layer keeps, by what is recomputed.
 
     Assumes selective recomputation drops the scores of unfused attention; where it is fused, it keeps a
@@ -179,7 +179,7 @@ def _kept(load: Load, grid: Grid) -> _Kept:
     return _Kept(all=all_kept, chosen=chosen)
 
 
-def activation_bytes(load: Load, grid: Grid) -> Numbers:
+def activation_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     """Bytes of activations alive at the fullest moment of the fullest stage.
 
     Assumes the moment is either that of the loss, on the last stage, or that in which a layer is recomputed;
@@ -199,7 +199,7 @@ def activation_bytes(load: Load, grid: Grid) -> Numbers:
     return np.asarray(fullest + gathered)
 
 
-def _buffer_bytes(load: Load, grid: Grid, per_rank: Shards) -> Numbers:
+def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     """Bytes of what is gathered or sent, and lost again within a step.
 
     Assumes that weights, where they lie elsewhere, are gathered two layers at a time, with a layer's

@@ -4,7 +4,7 @@ With them the correction by which measured collectives differ from the model, lo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
@@ -20,13 +20,14 @@ Numbers: TypeAlias = NDArray[np.float64]
 STEPS = 8
 _MOST_OCTAVES = 40
 SIZES = 2.0 ** (np.arange(_MOST_OCTAVES * STEPS + 1) / STEPS)
-# What was measured says something of sizes and groups up to about four times as large, or small: results
+# What was measured holds for sizes and groups up to about four times as large, or small: results
 # hardly change from 1 to 3 octaves (docs/experiments/0005-collectives.md).
 OCTAVES = 2.0
 # Groups nearer than the first are no more certain, and groups farther away than the second no less: errors of
 # the law itself were measured between.
 NEAREST_OCTAVES, FARTHEST_OCTAVES = 0.5, 3.0
 _NEAR = 10.0**-6
+_NUDGE = 1e-3  # of a parameter, to see what a prediction changes with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Prior:
 
     name: the field it belongs to. largest: what it cannot exceed, inf where nothing forbids it.
     local: it belongs to how one campaign was run (its software, its settings), not to machines: a fitted
-    value says nothing about other campaigns.
+    value is of no use for other campaigns.
     """
 
     name: str
@@ -70,6 +71,32 @@ def priors_of(medians: Any) -> tuple[Prior, ...]:  # noqa: ANN401 - any record o
     )
 
 
+def log_slopes(
+    predict: Callable[[Mapping[str, float]], Floats], values: Mapping[str, float]
+) -> NDArray[np.float64]:
+    """Change of a prediction's logarithm with that of each parameter: (n_parameters, *shape).
+
+    predict: the prediction with some parameters changed. values: where each parameter stands.
+    """
+    centre, step = predict({}), 1 - _NUDGE
+    return np.stack(
+        [np.log(predict({name: value * step}) / centre) / np.log(step) for name, value in values.items()]
+    )
+
+
+def prior_log_sd(
+    predict: Callable[[Mapping[str, float]], Floats], priors: Sequence[Prior]
+) -> NDArray[np.float64]:
+    """Standard deviation of a prediction's logarithm under the priors alone, in the prediction's shape.
+
+    predict: the prediction with some parameters changed, all others at their priors' medians.
+    Assumes that parameters are independent and small changes add up.
+    Source: first-order propagation of the priors' log_sd.
+    """
+    slopes = log_slopes(predict, {each.name: each.median for each in priors})
+    return np.asarray(np.sqrt(np.tensordot([each.log_sd**2 for each in priors], slopes**2, 1)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Correction:
     """Log(measured / modelled) of one operation by size, for the groups it was measured on.
@@ -96,9 +123,11 @@ class Correction:
         below = np.minimum(position.astype(np.intp), len(SIZES) - 2)
         share = position - below
         nearest, weight, found = np.full((), np.inf), np.zeros(()), np.zeros(())
-        for number, (own_inside, own_nodes) in enumerate(zip(self.log_inside, self.log_nodes, strict=True)):
-            same_links = np.equal(np.greater(nodes, 0), own_nodes > 0)
-            far = np.where(same_links, np.hypot(inside - own_inside, nodes - own_nodes), np.inf)
+        for number, (known_inside, known_nodes) in enumerate(
+            zip(self.log_inside, self.log_nodes, strict=True)
+        ):
+            same_links = np.equal(np.greater(nodes, 0), known_nodes > 0)
+            far = np.where(same_links, np.hypot(inside - known_inside, nodes - known_nodes), np.inf)
             near = 1.0 / (far + _NEAR)
             table = self.log_factor[..., number, :]
             lower, upper = np.take(table, below, axis=-1), np.take(table, below + 1, axis=-1)
@@ -223,13 +252,13 @@ class Parameters:
         0.88,
         0.05,
         "of the rate of the best matrix product, what a layer's products reach when large",
-        "large cuBLAS products beside MAMF tables: A100 230-250 of 271 TFLOP/s",
+        "large cuBLAS products in MAMF tables: A100 230-250 of 271 TFLOP/s",
         1.0,
     )
     product_ramp_s: float = prior_field(
         5e-6,
         0.4,
-        "time a matrix product takes beside its FLOP: its start and its tail",
+        "time a matrix product takes besides its FLOP: its start and its tail",
         "cuBLAS traces",
     )
     product_traffic: float = prior_field(
@@ -294,7 +323,7 @@ class Parameters:
         0.4,
         "likewise with scales a row",
         "H100 and H200 over bf16: torchao's training page 1.10 (8B), torchtitan 7a04053 1.11 (8B), PyTorch "
-        "with Crusoe 2025 1.34 to 1.43: 0.65 to 0.8; beside tensor parallelism less: docs/experiments/0025",
+        "with Crusoe 2025 1.34 to 1.43: 0.65 to 0.8; with tensor parallelism less: docs/experiments/0025",
         local=True,
     )
     mxfp8_fraction: float = prior_field(
@@ -364,7 +393,7 @@ class Parameters:
         "extreme values",
     )
     tp_overlap: float = prior_field(
-        0.5, 0.5, "share of tp traffic left exposed when it runs beside products", "async TP"
+        0.5, 0.5, "share of tp traffic left exposed when it overlaps with products", "async TP"
     )
     tp_exposed: float = prior_field(
         0.7,
@@ -377,12 +406,12 @@ class Parameters:
     dp_overlap: float = prior_field(
         0.5,
         0.5,
-        "share of gradient traffic left exposed beside the way back",
+        "share of gradient traffic left exposed by the backward pass",
         "PyTorch DDP 2020 hides most, Megatron-LM of 2021 nothing",
         1.0,
     )
     shard_overlap: float = prior_field(
-        0.15, 0.7, "share of gathered weights left exposed beside a layer", "FSDP 2023"
+        0.15, 0.7, "share of gathered weights left exposed by a layer", "FSDP 2023"
     )
     shard_copy_s: float = prior_field(
         5e-6,
@@ -392,10 +421,10 @@ class Parameters:
         local=True,
     )
     cp_overlap: float = prior_field(
-        0.3, 0.7, "share of key and value traffic left exposed beside attention", "ring attention"
+        0.3, 0.7, "share of key and value traffic left exposed by attention", "ring attention"
     )
     ep_overlap: float = prior_field(
-        0.8, 0.3, "share of expert traffic left exposed beside products", "DeepSeek-V3 2024, DualPipe"
+        0.8, 0.3, "share of expert traffic left exposed by products", "DeepSeek-V3 2024, DualPipe"
     )
     pp_overlap: float = prior_field(
         0.7, 0.5, "share of traffic between stages left exposed", "Narayanan et al. 2021"

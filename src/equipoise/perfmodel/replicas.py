@@ -1,7 +1,7 @@
 """A step of replicas that exchange gradients in buckets, as DistributedDataParallel does, part by part.
 
-Where `axes.py` has one share of traffic left exposed, fit for large models, this counts launches, copies and
-buckets: what decides for small ones. Floats or arrays that broadcast; messages on the last axis.
+estimate.py has one share of traffic left exposed, fit for large models; this counts launches, copies and
+buckets, which decide for small ones. Floats or arrays that broadcast; messages on the last axis.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time, soft_maximum
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.layouts import Grid, Numbers
+from equipoise.perfmodel.layouts import Numbers, StrategyGrid
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
@@ -109,7 +109,7 @@ def exchanged_tensors(load: Load) -> ExchangedTensors:
 def replica_seconds(
     load: Load,
     machine: Machine,
-    grid: Grid,
+    grid: StrategyGrid,
     parameters: Parameters,
     *,
     tensors: ExchangedTensors | None = None,
@@ -164,7 +164,7 @@ class _Busy:
 
 
 def _launching(
-    load: Load, machine: Machine, grid: Grid, parameters: Parameters, tensors: ExchangedTensors
+    load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters, tensors: ExchangedTensors
 ) -> _Busy:
     """What launching copies adds while the device works.
 
@@ -293,15 +293,15 @@ def overlapped(
     now, done = np.zeros(shape), np.zeros(shape)
     computed_s = np.full(shape, np.nan)
     for number in range(starts.shape[-1]):
-        length_s, own_rate = alone[..., number], 1.0 - share[..., number]
+        length_s, compute_rate = alone[..., number], 1.0 - share[..., number]
         wait_s = np.maximum(starts[..., number] * pass_s - done, 0.0)
         now, done = now + wait_s, done + wait_s
         # Both at once until one of them ends.
-        left_s = np.maximum(pass_s - done, 0.0) / own_rate
+        left_s = np.maximum(pass_s - done, 0.0) / compute_rate
         both_s = np.minimum(left_s, shared_s[..., number])
         ends_here = np.isnan(computed_s) & (left_s <= shared_s[..., number])
         computed_s = np.where(ends_here, now + both_s, computed_s)
-        done = np.where(ends_here, pass_s, done + both_s * own_rate)
+        done = np.where(ends_here, pass_s, done + both_s * compute_rate)
         arrived = both_s / np.maximum(shared_s[..., number], np.finfo(float).tiny)
         now = now + both_s + length_s * (1.0 - arrived)
     late = np.isnan(computed_s)

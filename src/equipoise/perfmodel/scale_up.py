@@ -55,7 +55,7 @@ class ScaleUpParameters:
         1.0,
         0.7,
         "what gradients cost a step, over their all-reduce alone",
-        "overlap hides more than half, copies and slower products beside it cost as much (Li et al. 2020)",
+        "overlap hides more than half, copies and slower products cost as much (Li et al. 2020)",
     )
     decode_core_s: float = prior_field(
         1e-3,
@@ -87,7 +87,7 @@ SCALE_UP_PRIORS: tuple[Prior, ...] = priors_of(ScaleUpParameters())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSteps:
     """Steps of training with data parallelism, as measured on few accelerators.
 
     microbatch_s: seconds from one micro-batch to the next; NaN where not known. num_accelerators: it was
@@ -123,7 +123,7 @@ class ScaledUp:
 
 
 def scaled_up(
-    measured: Measured,
+    measured: MeasuredSteps,
     num_accelerators: Floats,
     parameters: ScaleUpParameters,
     *,
@@ -143,11 +143,11 @@ def scaled_up(
     step_s = np.where(np.isnan(measured.microbatch_s), parameters.usual_step_s, measured.microbatch_s)
     before = _added(measured, measured.num_accelerators, parameters, measured.num_accumulated)
     share = (1.0 - before.fixed_s / step_s - before.input) / (1.0 + before.waiting)
-    own_s = step_s * np.maximum(share, _LEAST_OWN_SHARE)
+    alone_s = step_s * np.maximum(share, _LEAST_OWN_SHARE)
     accumulated = measured.num_accumulated if num_accumulated is None else num_accumulated
     after = _added(measured, num_accelerators, parameters, accumulated)
     shrunk = parameters.batch_floor + (1.0 - parameters.batch_floor) * np.asarray(microbatch_ratio)
-    there_s = own_s * shrunk
+    there_s = alone_s * shrunk
     input_s = after.input * step_s * microbatch_ratio
     whole_s = there_s * (1.0 + after.waiting) + after.fixed_s + input_s
     return ScaledUp(
@@ -168,7 +168,7 @@ class _Added:
 
 
 def _added(
-    measured: Measured, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
+    measured: MeasuredSteps, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
 ) -> _Added:
     ranks = np.asarray(num_ranks, dtype=float)
     num_in_node = np.minimum(ranks, measured.node_size)

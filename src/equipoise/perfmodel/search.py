@@ -37,7 +37,7 @@ _WHOLE_WEIGHTS = (1, 2, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SearchJob:
     """What is to be trained, on which machine, by which calibration.
 
     load, machine: of plain numbers. num_steps: of the training by its global batch, (n,) -> (n,).
@@ -50,8 +50,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A strategy and its value by each objective asked for, in their order."""
+class FoundStrategy:
+    """A strategy and its value by each objective, in their order."""
 
     strategy: Strategy
     worth: tuple[float, ...]
@@ -79,27 +79,27 @@ class Searched:
 
     num_legal: int
     num_fitting: int
-    best: tuple[Found, ...]
+    best: tuple[FoundStrategy, ...]
     memories: Memories | None
     faults: Counter[str]
 
 
-def fastest(job: Job, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Searched, ...]:
+def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Searched, ...]:
     """The strategies of each space with which the training takes least time.
 
     spaces: at least one; of the same choices and different sizes.
     Returns memories of the strategies whose memory was computed: all where none fits, else those of layouts
     where some do not.
-    Assumes that a step gets no shorter by recomputing, by overlapping less or by not sharding optimizer
-    states; that memory gets no less by the latter two, and no more by recomputing or by sharding states or
-    gradients.
+    Assumes that a step is no shorter with recomputation than without, with less overlap or with optimizer
+    states not sharded; that memory gets no less by the latter two, and no more by recomputing selectively, by
+    recomputing all, or by sharding states or gradients.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
     groups, faults = layout_groups(spaces, limits(job.load, job.machine))
     counts, fitting = _feasibility(job, groups, len(spaces))
     candidates = _candidates(job, groups, fitting)
     if candidates is None:
-        best: list[tuple[Found, ...]] = [()] * len(spaces)
+        best: list[tuple[FoundStrategy, ...]] = [()] * len(spaces)
     else:
         _settle(job, groups, candidates, num_best)
         best = [candidates.best(groups, space, num_best) for space in range(len(spaces))]
@@ -138,7 +138,7 @@ class _FeasibilityCount:
 
 
 def _feasibility(
-    job: Job, groups: Sequence[LayoutGroup], num_spaces: int
+    job: SearchJob, groups: Sequence[LayoutGroup], num_spaces: int
 ) -> tuple[list[_FeasibilityCount], list[_Mask]]:
     """How many strategies of each space fit; by group, the layouts of which any does.
 
@@ -161,7 +161,7 @@ def _feasibility(
 
 
 def _count_each(
-    job: Job, group: LayoutGroup, which: Codes, counts: Sequence[_FeasibilityCount], able: _Mask
+    job: SearchJob, group: LayoutGroup, which: Codes, counts: Sequence[_FeasibilityCount], able: _Mask
 ) -> None:
     """Count what fits of some layouts strategy by strategy, and mark the layouts of which any does."""
     layers, num_layers = _by_memory(LAYER_OPTIONS, group.layers)
@@ -186,7 +186,7 @@ def _count_each(
 
 
 def _needed_bytes(
-    job: Job, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]
+    job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]
 ) -> Iterator[tuple[int, Layouts, Numbers]]:
     """Bytes of some combinations, part by part: first layout, layouts, (n_layouts, n_combinations)."""
     for start, layouts, mesh in group.only(layers, states).meshes(MESH_ELEMENTS):
@@ -234,14 +234,14 @@ class _Candidates:
                 worst[space] = np.partition(values, num_best - 1)[num_best - 1]
         return np.asarray(np.minimum(by_axes[self.axes], worst[self.space]))
 
-    def best(self, groups: Sequence[LayoutGroup], space: int, num_best: int) -> tuple[Found, ...]:
+    def best(self, groups: Sequence[LayoutGroup], space: int, num_best: int) -> tuple[FoundStrategy, ...]:
         """The best for each sizes of the axes of a space, the best first."""
         mine = np.flatnonzero((self.space == space) & np.isfinite(self.value_s))
         ordered = mine[np.argsort(self.value_s[mine], kind="stable")]
         _, firsts = np.unique(self.axes[ordered], return_index=True)
         leaders = ordered[np.sort(firsts)[:num_best]]
         return tuple(
-            Found(
+            FoundStrategy(
                 strategy=groups[self.group[each]].strategy(
                     self.layout[each], self.layer[each], self.state[each]
                 ),
@@ -251,7 +251,9 @@ class _Candidates:
         )
 
 
-def _candidates(job: Job, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]) -> _Candidates | None:
+def _candidates(
+    job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask]
+) -> _Candidates | None:
     """Every layout with the fastest of its options, whatever memory they need; None without layouts.
 
     fitting: by group, which layouts have a strategy that fits.
@@ -277,7 +279,7 @@ def _candidates(job: Job, groups: Sequence[LayoutGroup], fitting: Sequence[_Mask
     )
 
 
-def _settle(job: Job, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
+def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
     """Evaluate in full the layouts that could still change the answer, the most promising first."""
     size = _FIRST_ROUND
     while True:
@@ -308,7 +310,7 @@ class _Times:
     state: Codes
 
 
-def _times(job: Job, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]) -> _Times:
+def _times(job: SearchJob, group: LayoutGroup, layers: Sequence[int], states: Sequence[int]) -> _Times:
     """All combinations of some layer and state options, evaluated at every layout of a group."""
     parts = []
     for _, layouts, mesh in group.only(layers, states).meshes(MESH_ELEMENTS):
@@ -329,11 +331,21 @@ def _times(job: Job, group: LayoutGroup, layers: Sequence[int], states: Sequence
 
 
 def _fastest_layers(group: LayoutGroup, parameters: Parameters) -> tuple[int, ...]:
-    """Numbers of the fastest layer options, among those equal but for recompute and overlap."""
+    """Numbers of the layer options of which one is the fastest, whatever memory it needs.
+
+    Recomputing nothing is fastest. Where that is no choice, either way of recomputing may be: which depends
+    on `recompute_share`.
+    """
+    recompute = LAYER_OPTIONS.index("recompute")
+    has_none = any(values[recompute] == "none" for values in group.layers)
     return _firsts(
         LAYER_OPTIONS,
         group.layers,
-        kind=lambda values: values | {"recompute": None, "tp_overlap": _overlap_kind(values, parameters)},
+        kind=lambda values: (
+            values
+            | {"recompute": None if has_none else values["recompute"]}
+            | {"tp_overlap": _overlap_kind(values, parameters)}
+        ),
         rank=lambda values: (CODES["recompute"].index(values["recompute"]), not values["tp_overlap"]),
     )
 

@@ -282,7 +282,7 @@ class LegalCombinations:
                 else:
                     wrong[reason] += num_others
             if not chunks:
-                wrong = Counter(["interleave asked for needs pp above 1, and as many layers a stage"])
+                wrong = Counter(["the chosen interleave needs pp above 1, and as many layers a stage"])
             self._know(key, tuple((each, *rest) for each in legal for rest in kept), wrong)
         return self.known[key]
 

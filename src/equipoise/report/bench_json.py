@@ -11,7 +11,7 @@ from equipoise.bench.store import FAILED, SUCCESS, Finished
 from equipoise.bench.summary import LEVEL, Spread, Summary, TimedRun, interval_method, timed_run
 from equipoise.bench.tables import run_id
 from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
-from equipoise.diagnose.method_search import Candidate, Found
+from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.predicted_steps import LEVEL as PREDICTED_LEVEL
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
 from equipoise.stats import Interval
@@ -168,7 +168,7 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "arms": "own" if found.are_own else "odd and even repetitions",
+        "arms": "own" if found.are_arms else "odd and even repetitions",
         "num_compared": found.num_compared,
         "num_different": found.num_different,
         "rate": found.rate.value,
@@ -177,7 +177,7 @@ def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
     }
 
 
-def find_fields(found: Found) -> dict[str, Any]:
+def find_fields(found: FoundMethod) -> dict[str, Any]:
     """The document of a search."""
     space = found.space
     found_fields: dict[str, Any] = significant(
@@ -212,7 +212,7 @@ def find_fields(found: Found) -> dict[str, Any]:
     return found_fields
 
 
-def _candidate(each: Candidate) -> dict[str, Any]:
+def _candidate(each: MethodCandidate) -> dict[str, Any]:
     step = each.predicted_step
     return {
         "strategy": each.cell.method,
@@ -228,7 +228,7 @@ def _candidate(each: Candidate) -> dict[str, Any]:
             "samples_per_s": step.samples_per_s,
             "step_s": {"value": step.step_s.value, "low": step.step_s.low, "high": step.step_s.high},
             "level": PREDICTED_LEVEL,
-            "own_s": step.own_s,
+            "one_device_s": step.one_device_s,
             "slowed_s": step.slowed_s,
             "waiting_s": step.waiting_s,
             "added_s": step.added_s,
@@ -240,7 +240,9 @@ def _candidate(each: Candidate) -> dict[str, Any]:
     }
 
 
-def _gain(found: Found, other: Candidate | None, interval: Interval | None) -> dict[str, Any] | None:
+def _gain(
+    found: FoundMethod, other: MethodCandidate | None, interval: Interval | None
+) -> dict[str, Any] | None:
     best = found.best.samples_per_s
     if other is None or other.samples_per_s is None or best is None:
         return None

@@ -9,10 +9,10 @@ from equipoise.bench.collectives.records import Run
 from equipoise.bench.topology.topology import Device, Nic, Topology
 from equipoise.bench.trace.rank import RankTrace, Step, Traces
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
-from equipoise.calibration.collectives import LEVEL as CURVE_LEVEL
-from equipoise.calibration.collectives import Fit, Links
-from equipoise.calibration.collectives import Verdict as LinkVerdict
-from equipoise.calibration.validate import Validation, Verdict
+from equipoise.calibration.collective_verdicts import LEVEL as CURVE_LEVEL
+from equipoise.calibration.collective_verdicts import CollectiveFit, Links
+from equipoise.calibration.collective_verdicts import Verdict as LinkVerdict
+from equipoise.calibration.validate import ValidatedRow, Validation
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.links import FAMILY, Meaning
 from equipoise.diagnose.pairs import LEVEL
@@ -179,7 +179,7 @@ def _named(run: Run) -> dict[str, Any]:
     }
 
 
-def _fit(fit: Fit) -> dict[str, Any]:
+def _fit(fit: CollectiveFit) -> dict[str, Any]:
     latency, rate = fit.curve.latency_s, fit.curve.byte_per_s
     return {
         **_named(fit.run),
@@ -376,11 +376,11 @@ def _summary(found: Validation) -> dict[str, Any]:
     }
 
 
-def _place(verdict: Verdict) -> dict[str, Any]:
+def _place(verdict: ValidatedRow) -> dict[str, Any]:
     return {"file": verdict.row.file, "row": verdict.row.row, "error": significant(verdict.error)}
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
+def _row(verdict: ValidatedRow) -> dict[str, Any]:
     row = verdict.row
     return {
         "file": row.file,
@@ -405,7 +405,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def worst(found: Validation, num_worst: int) -> list[Verdict]:
+def worst(found: Validation, num_worst: int) -> list[ValidatedRow]:
     """The rows with the largest errors, one per execution."""
     seen: set[int] = set()
     worst = []

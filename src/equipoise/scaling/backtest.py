@@ -72,7 +72,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class BacktestRecord:
     """The errors of one way to predict. coverage: how often the 90 % interval held; None for one without."""
 
     num_groups: int
@@ -88,12 +88,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """The record of the pooled law beside the baselines on the same entries, and every held-out entry."""
+    """The records of the pooled law and of the baselines on the same entries, and every held-out entry."""
 
     protocol: Protocol
     given_batch: bool
-    ours: Record
-    baselines: dict[str, Record]
+    ours: BacktestRecord
+    baselines: dict[str, BacktestRecord]
     groups: tuple[HeldOut, ...]
 
 
@@ -171,10 +171,10 @@ def _tasks(
     for _, rows in best.group_by(*GROUP, maintain_order=True):
         if len(rows) < _FEWEST_SIZES[protocol]:
             continue
-        num_own = len(rows) - 1 if protocol == "largest" else 1
-        for target in rows[num_own:].iter_rows(named=True):
+        num_known = len(rows) - 1 if protocol == "largest" else 1
+        for target in rows[num_known:].iter_rows(named=True):
             if target["global_batch_samples"] is not None or not given_batch:
-                yield rows[:num_own], target
+                yield rows[:num_known], target
 
 
 def _predicted(law: pooled.PooledLaw, own: pl.DataFrame, target: Mapping[str, Any]) -> HeldOut:
@@ -221,7 +221,7 @@ def _record(
     predicted_s: Callable[[HeldOut], float | None],
     *,
     with_interval: bool = False,
-) -> Record:
+) -> BacktestRecord:
     def errors(kept: Sequence[HeldOut]) -> Errors:
         ratios = [value / one.actual_s for one in kept if (value := predicted_s(one)) is not None]
         found = _errors(ratios)
@@ -231,7 +231,7 @@ def _record(
         return replace(found, coverage=float(np.mean(held)))
 
     total = errors(held_out)
-    return Record(
+    return BacktestRecord(
         num_groups=total.num_groups,
         median_abs_error=total.median_abs_error or 0.0,
         mean_abs_error=total.mean_abs_error or 0.0,

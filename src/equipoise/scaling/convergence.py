@@ -107,8 +107,8 @@ class _Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Weighed:
-    """Curves weighed: log_weight and log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
+class _Weighted:
+    """Weights of curves: log_weight, log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
 
     log_weight: FloatArray
     log_min: FloatArray
@@ -126,7 +126,7 @@ class _Model:
     noise: _Noise
     stretch: FloatArray
 
-    def weigh(self, unit: FloatArray) -> _Weighed:
+    def weigh(self, unit: FloatArray) -> _Weighted:
         """The weight of each curve (n_cells, 1) with each noise level; S_min and the offsets integrated
         exactly.
 
@@ -155,7 +155,7 @@ class _Model:
             - recipes.freedom * np.log(noise.entry)
             - recipes.within / (2.0 * noise.entry**2)
         )
-        return _Weighed(
+        return _Weighted(
             log_weight=of_noise - 0.5 * np.maximum(chi_square, 0.0), log_min=log_min, log_min_sd=total**-0.5
         )
 
@@ -163,15 +163,15 @@ class _Model:
         """The log weight of each curve, whatever the noise: (n_cells,)."""
         return log_sum(self.weigh(unit).log_weight)
 
-    def departures(self, unit: FloatArray, weighed: _Weighed) -> tuple[FloatArray, FloatArray]:
+    def departures(self, unit: FloatArray, weighted: _Weighted) -> tuple[FloatArray, FloatArray]:
         """By the likeliest curve: the offset of each group (n_groups,), and the stretch each recipe calls
         for.
 
         Source: expectation step for Student's t, Lange, Little and Taylor 1989, JASA 84, 881.
         """
-        cell, level = np.unravel_index(np.argmax(weighed.log_weight), weighed.log_weight.shape)
+        cell, level = np.unravel_index(np.argmax(weighted.log_weight), weighted.log_weight.shape)
         precision = self._precision()[:, level]
-        residual = self._residual(unit[[cell]])[0] - weighed.log_min[cell, level]
+        residual = self._residual(unit[[cell]])[0] - weighted.log_min[cell, level]
         members, group_variance = self.recipes.membership, self.noise.group[level] ** 2
         offsets = (
             group_variance
@@ -215,11 +215,11 @@ def fit_convergence(
     for _ in range(_REWEIGHTINGS):
         model = _Model(recipes=recipes, noise=_noise(len(recipes.membership)), stretch=stretch)
         unit, _ = zoomed(1, model.score)
-        weighed = model.weigh(unit)
-        offsets, stretch = model.departures(unit, weighed)
-    cell, level = even_draws(weighed.log_weight, _NUM_DRAWS)
+        weighted = model.weigh(unit)
+        offsets, stretch = model.departures(unit, weighted)
+    cell, level = even_draws(weighted.log_weight, _NUM_DRAWS)
     deviates = even_deviates(_NUM_DRAWS, GOLDEN)
-    log_min = weighed.log_min[cell, level] + deviates * weighed.log_min_sd[level]
+    log_min = weighted.log_min[cell, level] + deviates * weighted.log_min_sd[level]
     found = Convergence(
         draws=np.stack([np.exp(log_min), recipes.critical(unit[cell])], axis=1),
         batch_samples=batch,
@@ -231,7 +231,7 @@ def fit_convergence(
     bounds = _interval(found.draws[:, 1], _LEVEL)
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
         raise EvidenceError(
-            f"the samples to target at batches of {batch.min():g}-{batch.max():g} scatter too much to tell "
+            f"the samples to target at batches of {batch.min():g}-{batch.max():g} scatter too much to show "
             f"how they grow: B_crit may be anything from {bounds.low:.3g} to {bounds.high:.3g}.",
             missing=_missing(batch),
         )
@@ -243,7 +243,7 @@ def _interval(draws: FloatArray, level: float) -> Interval:
 
 
 def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
-    """Raise when values are impossible, or the batches too alike to show growth."""
+    """Raise when values are impossible, or the batches too close to show growth."""
     for name, values in (("batch_samples", batch), ("samples_to_target", samples)):
         wrong = ~(np.isfinite(values) & (values > 0.0))
         if wrong.any():

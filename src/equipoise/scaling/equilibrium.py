@@ -308,31 +308,34 @@ def discrete_equilibria(
     central = Curves(sizes=sizes, time_s=np.asarray(central_s)[None, :])
     draws = Curves(sizes=sizes, time_s=time_s)
     has_smaller = num_accelerators[0] > 1
+
+    def within(size: float) -> int:
+        return int(min(max(size, sizes[0]), sizes[-1]))
+
     found = []
     for kind in KINDS:
         value = float(kind.locate(central)[0])
-        size = int(min(max(value, sizes[0]), sizes[-1]))
+        size = within(value)
         at = num_accelerators.index(size)
         spread = np.quantile(kind.locate(draws), _quantiles(level), method="inverted_cdf")
         low, high = float(min(spread[0], value)), float(max(spread[-1], value))
-        larger = slice(at + 1, at + 2)
-        step = [
-            _next_step(num, float(after_s), over=(size, float(central_s[at])))
-            for num, after_s in zip(num_accelerators[larger], central_s[larger], strict=True)
-        ]
+        step = None
+        if at + 1 < len(sizes):
+            after_s = float(central_s[at + 1])
+            step = _next_step(num_accelerators[at + 1], after_s, over=(size, float(central_s[at])))
         found.append(
             Equilibrium(
                 kind=kind.name,
                 title=kind.title,
                 num_accelerators=size,
-                low=None if low == 0.0 and has_smaller else int(min(max(low, sizes[0]), sizes[-1])),
-                high=None if math.isinf(value) else int(min(max(high, sizes[0]), sizes[-1])),
+                low=None if low == 0.0 and has_smaller else within(low),
+                high=None if math.isinf(value) else within(high),
                 level=level,
                 limited_by=limited_by if math.isinf(value) else None,
                 is_smallest=value == 0.0 and has_smaller,
                 time_s=float(central_s[at]),
                 efficiency=float(central.efficiency[0, at]),
-                next_step=step[0] if step else None,
+                next_step=step,
             )
         )
     return tuple(found)

@@ -1,6 +1,6 @@
 """Times at a few sizes in; curves with weights, and predictions with intervals, out.
 
-Several laws are fitted at once and weighed by how well each predicts the points, because far from the data
+Several laws are fitted at once and weighted by how well each predicts the points, because far from the data
 the doubt about the law is larger than the doubt about its parameters. Formulas stand in laws.py, sums over
 them in posterior.py.
 """
@@ -43,7 +43,7 @@ _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
+class MeasuredTimes:
     """Measured times: one run an item.
 
     num_accelerators, time_s: (n_runs,), at least 1 and above 0. entry: (n_runs,) whole numbers; runs of one
@@ -84,9 +84,9 @@ class Points:
         """The fewest and the most accelerators."""
         return Domain(smallest=float(self.num_accelerators.min()), largest=float(self.num_accelerators.max()))
 
-    def where(self, kept: BoolArray) -> "Points":
+    def where(self, kept: BoolArray) -> "MeasuredTimes":
         """Only the runs that are True in `kept`: (n_runs,)."""
-        return Points(
+        return MeasuredTimes(
             num_accelerators=self.num_accelerators[kept], time_s=self.time_s[kept], entry=self.entry[kept]
         )
 
@@ -116,7 +116,7 @@ class Fit:
     outliers: (n_runs,) runs left out as too far from any law.
     """
 
-    points: Points
+    points: MeasuredTimes
     laws: tuple[LawFit, ...]
     outliers: BoolArray
 
@@ -137,7 +137,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class LawPrediction:
     """Time at some sizes, all (n_sizes,): the median and the bounds that hold it with probability `level`.
 
     extrapolation: how many times beyond the nearest measured size; 1.0 inside the measured range.
@@ -151,24 +151,26 @@ class Prediction:
     level: float
 
 
-def points(num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None) -> Points:
-    """Measured times as Points; entry: labels of any kind, one a run."""
+def measured_times(
+    num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None
+) -> MeasuredTimes:
+    """Times measured at some sizes. entry: labels of any kind, one a run."""
     sizes = np.asarray(num_accelerators, dtype=float)
     label = sizes if entry is None else np.asarray(entry)
-    return Points(
+    return MeasuredTimes(
         num_accelerators=sizes,
         time_s=np.asarray(time_s, dtype=float),
         entry=np.unique(label, return_inverse=True)[1].astype(np.int64),
     )
 
 
-def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEASURED_NOISE) -> Fit:
-    """The laws fitted to the points and weighed against each other, every law being as likely before.
+def fit(data: MeasuredTimes, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEASURED_NOISE) -> Fit:
+    """The laws fitted to the points and weighted against each other, every law being as likely before.
 
     noise: the scatter to expect: MEASURED_NOISE on one machine, PUBLISHED_NOISE between systems.
 
-    Raises FitError, naming what to measure, when the points cannot tell a law from times that do not depend
-    on size.
+    Raises FitError, naming what to measure, when the points cannot distinguish a law from times that do not
+    depend on size.
     Assumes relative errors; independent runs of an entry (or size), which may stray from the law as a whole.
     Source: Bayesian model averaging, Hoeting et al. 1999, Statistical Science 14, 382.
     """
@@ -195,13 +197,13 @@ def fit(data: Points, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEAS
 
 def predict(
     fitted: Fit, num_accelerators: ArrayLike, *, level: float = 0.9, of: Literal["law", "run"] = "law"
-) -> Prediction:
+) -> LawPrediction:
     """Time at each size, with the interval that holds it with probability `level`.
 
     of: "law" for the expected time; "run" for one more run (of one more entry), whose noise widens the
     interval.
     Assumes that one of the fitted laws goes on to hold. The intervals were checked up to 4 times beyond the
-    data (docs/experiments/0001-law-intervals.md); `extrapolation` says how far beyond each size lies.
+    data (docs/experiments/0001-law-intervals.md); `extrapolation` is how far beyond each size lies.
     """
     sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
     if not np.all(np.isfinite(sizes) & (sizes >= 1.0)):
@@ -215,7 +217,7 @@ def predict(
     tail = (1.0 - level) / 2.0
     low_s, time_s, high_s = np.exp(np.quantile(log_times, [tail, 0.5, 1.0 - tail], axis=0))
     domain = fitted.domain
-    return Prediction(
+    return LawPrediction(
         num_accelerators=sizes,
         time_s=time_s,
         low_s=low_s,
@@ -225,11 +227,11 @@ def predict(
     )
 
 
-def _clusters(runs: Points) -> Clusters:
+def _clusters(runs: MeasuredTimes) -> Clusters:
     return clusters(runs.num_accelerators, np.log(runs.time_s), runs.entry)
 
 
-def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> LawFit:
+def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: MeasuredTimes) -> LawFit:
     """One law of the comparison; `used` holds the runs that are no outliers."""
     draws, levels = found.draws(_NUM_DRAWS)
     count = round(weight * _NUM_DRAWS)
@@ -244,7 +246,7 @@ def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: Points) -> 
     )
 
 
-def _least_squares(found: Posterior, used: Points) -> FloatArray:
+def _least_squares(found: Posterior, used: MeasuredTimes) -> FloatArray:
     """The parameters of the curve nearest to the runs, started from the heaviest cell: (num_params,)."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
@@ -261,7 +263,7 @@ def _least_squares(found: Posterior, used: Points) -> FloatArray:
     return np.asarray(found.law.scaled(found.law.at(unit[None, :], found.domain), scale)[0])
 
 
-def _residuals(law: Law, values: FloatArray, runs: Points) -> FloatArray:
+def _residuals(law: Law, values: FloatArray, runs: MeasuredTimes) -> FloatArray:
     """Log of measured over fitted time: (n_runs,)."""
     return np.asarray(np.log(runs.time_s) - np.log(law.predict_s(runs.num_accelerators, *values)))
 
@@ -292,8 +294,8 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
     )
 
 
-def _no_dependence(data: Points, laws: tuple[Law, ...], odds: float) -> FitError:
-    """The error for times that may as well not depend on the size, as far as the laws can tell."""
+def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> FitError:
+    """The error for times that may as well not depend on the size, as far as the laws can show."""
     sizes, runs = np.unique(data.num_accelerators, return_counts=True)
     missing = [f"the time at {2.0 * sizes[-1]:g} accelerators or more, so that the sizes span a wider range"]
     if runs.min() < _ENOUGH_REPETITIONS:
@@ -301,7 +303,7 @@ def _no_dependence(data: Points, laws: tuple[Law, ...], odds: float) -> FitError
         missing.insert(0, f"{_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators")
     ends_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes[[0, -1]]]
     if len(laws) == 1:
-        what = f"follow the law {laws[0].name} no better than none; all laws together may tell more"
+        what = f"follow the law {laws[0].name} no better than none; all laws together may show more"
     elif ends_s[1] > ends_s[0]:
         what = "do not fall: more accelerators only made it slower, if they changed anything"
     else:

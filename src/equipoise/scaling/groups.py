@@ -33,7 +33,7 @@ LOOSE_RAND_INDEX = 0.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class SystemGroup:
     """One group of systems; `cluster` is its number in the entries' column of that name, smallest first."""
 
     cluster: int
@@ -64,7 +64,7 @@ class Grouping:
     silhouettes: tuple[tuple[int, float], ...]
     stability: Interval
     num_resamples: int
-    groups: tuple[Group, ...]
+    groups: tuple[SystemGroup, ...]
     words: str
 
 
@@ -74,7 +74,7 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
     entries: a frame `with_metrics` returned, of one round, workload and division.
     k: number of groups; None chooses the highest mean silhouette (ties: fewer groups).
     Raises EvidenceError when fewer than three systems differ in size or efficiency, UsageError when k < 2.
-    Assumes groups are round in the features; `stability` says how far that can be trusted.
+    Assumes groups are round in the features; `stability` shows how far that can be trusted.
     Source: Lloyd 1982; Rousseeuw 1987 (silhouette); Hubert and Arabie 1985 (adjusted Rand index).
     """
     if k is not None and k <= 1:
@@ -165,7 +165,7 @@ def _by_size(clusters: NDArray[np.int64], points: NDArray[np.float64]) -> NDArra
 
 
 def _stability(points: NDArray[np.float64], clusters: NDArray[np.int64], *, seed: int) -> Interval:
-    """How alike the groups of bootstrap resamples are to these, as an adjusted Rand index over all systems.
+    """How similar the groups of bootstrap resamples are to these, as an adjusted Rand index over all systems.
 
     Each resample is grouped anew; every system then joins the nearest of its centres.
     Source: Hennig 2007, bootstrap assessment of clusters.
@@ -175,18 +175,18 @@ def _stability(points: NDArray[np.float64], clusters: NDArray[np.int64], *, seed
 
     k = int(clusters.max())
     rng = np.random.default_rng(seed)
-    alike: list[float] = []
-    while len(alike) < NUM_RESAMPLES:
+    agreement: list[float] = []
+    while len(agreement) < NUM_RESAMPLES:
         resample = points[rng.integers(0, len(points), size=len(points))]
         num_distinct = len(np.unique(resample, axis=0))
         # A resample of few systems may repeat one so often that it cannot hold k groups: it gets as many as
         # it can.
-        model = KMeans(n_clusters=min(k, num_distinct), n_init=3, random_state=len(alike)).fit(resample)
-        alike.append(float(adjusted_rand_score(clusters, model.predict(points))))
-    return percentile_interval(alike, value=float(np.median(alike)), level=LEVEL)
+        model = KMeans(n_clusters=min(k, num_distinct), n_init=3, random_state=len(agreement)).fit(resample)
+        agreement.append(float(adjusted_rand_score(clusters, model.predict(points))))
+    return percentile_interval(agreement, value=float(np.median(agreement)), level=LEVEL)
 
 
-def _groups(labelled: pl.DataFrame) -> tuple[Group, ...]:
+def _groups(labelled: pl.DataFrame) -> tuple[SystemGroup, ...]:
     rows = (
         labelled.group_by("cluster")
         .agg(
@@ -203,7 +203,7 @@ def _groups(labelled: pl.DataFrame) -> tuple[Group, ...]:
     )
     efficiencies = [row["median_relative_efficiency"] for row in rows]
     return tuple(
-        Group(
+        SystemGroup(
             **{**row, "accelerators": tuple(row["accelerators"])},
             words=f"{_members_words(row)}: {_place_words(rows, position, efficiencies)}",
         )
@@ -240,7 +240,7 @@ def _place_words(rows: Sequence[dict[str, float]], position: int, efficiencies: 
     return f"{size}, at {efficiency / max(efficiencies):.2g} of the best group's efficiency"
 
 
-def _grouping_words(groups: Sequence[Group], stability: Interval) -> str:
+def _grouping_words(groups: Sequence[SystemGroup], stability: Interval) -> str:
     if stability.value >= STABLE_RAND_INDEX:
         trust = "the groups come back in most resamples"
     elif stability.value >= LOOSE_RAND_INDEX:
@@ -260,7 +260,7 @@ class SharedSystems:
     table: one row a system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,
     relative_efficiency, like_for_like_efficiency, rank (1 = shortest time among the shared systems).
     families: one row a family and workload, as `families` returns.
-    num_published: how many systems the study counts; None where it says nothing about this choice of
+    num_published: how many systems the study counts; None where it does not cover this choice of
     workloads.
     """
 

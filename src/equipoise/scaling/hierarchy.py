@@ -44,7 +44,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class CurveBlock:
     """Points that may share deviations (one workload) and their values, log units, (n_points,)."""
 
     points: Points
@@ -75,19 +75,19 @@ class Hierarchy:
     log_deviations: Floats
     coefficients: Floats
     centre: float
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, CurveBlock]
     looseness: Mapping[str, Floats]
 
-    def predict(self, name: str, own: Block, at: Points, *, smooth: bool = False) -> Predicted:
+    def predict(self, name: str, own: CurveBlock, at: Points, *, smooth: bool = False) -> Predicted:
         """What is expected at the points `at` of a curve, from the block `name` and its own points.
 
-        Without such a block only the trend and the own points speak. smooth: leaves out what differs from
+        Without such a block only the trend and the own points count. smooth: leaves out what differs from
         size to size without pattern, so that the mean is the curve and not the next entry.
         """
         past = self.blocks.get(name)
         known, values, looseness = own.points, own.values, np.ones(len(own.values))
         if past is not None:
-            known = past.points.joined(own.points)
+            known = past.points.followed_by(own.points)
             values = np.concatenate([past.values, own.values])
             looseness = np.concatenate([self.looseness[name], looseness])
         variances, noise = _variances(self.log_deviations)
@@ -115,7 +115,7 @@ class Hierarchy:
 
 
 def fit(
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, CurveBlock],
     trend: Trend,
     *,
     centre: float,

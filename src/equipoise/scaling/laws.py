@@ -65,7 +65,7 @@ class Law:
         ).astype(np.float64)
 
 
-# A cost beside the parallel work may be this small or large a share of it where the share matters, anything
+# A cost besides the parallel work may be this small or large a share of it where the share matters, anything
 # between being equally likely on a log scale: less cannot be seen in noise of 1 %, more hides the scaling
 # altogether.
 _SMALLEST_SHARE, _LARGEST_SHARE = 1e-4, 1e3
@@ -177,7 +177,7 @@ PERFECT = Law(
     params=("work_s",),
     predict_s=_perfect_s,
     plausible=_one_second,
-    assumes="T = work / N: no cost beside the parallel work",
+    assumes="T = work / N: no cost besides the parallel work",
     source="definition",
 )
 
@@ -195,7 +195,7 @@ GUSTAFSON = Law(
     params=("single_s", "serial_fraction"),
     predict_s=_gustafson_s,
     plausible=_gustafson_plausible,
-    assumes="T = T1 / (s + (1 - s) N): the work of a step grows with N, as a global batch does, beside "
+    assumes="T = T1 / (s + (1 - s) N): the work of a step grows with N, as a global batch does, besides "
     "a serial part that does not; here the time for fixed samples, at the rate of Gustafson's scaled speedup",
     source="Gustafson 1988, CACM 31, 532",
 )

@@ -70,7 +70,7 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
             _baseline_accelerators=_first("num_accelerators", over=(*PEERS, "accelerator")),
         )
     )
-    alike = _DEFINED & pl.col("accelerator").is_not_null()
+    is_comparable = _DEFINED & pl.col("accelerator").is_not_null()
     speedup = pl.col("_reference_s") / pl.col("score_s")
     like_for_like_speedup = pl.col("_baseline_s") / pl.col("score_s")
     return (
@@ -79,11 +79,11 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
             relative_efficiency=pl.when(_DEFINED).then(
                 speedup * pl.col("_reference_accelerators") / pl.col("num_accelerators")
             ),
-            like_for_like_efficiency=pl.when(alike).then(
+            like_for_like_efficiency=pl.when(is_comparable).then(
                 like_for_like_speedup * pl.col("_baseline_accelerators") / pl.col("num_accelerators")
             ),
-            like_for_like_baseline=pl.when(alike).then("like_for_like_baseline"),
-            like_for_like_baseline_id=pl.when(alike).then("like_for_like_baseline_id"),
+            like_for_like_baseline=pl.when(is_comparable).then("like_for_like_baseline"),
+            like_for_like_baseline_id=pl.when(is_comparable).then("like_for_like_baseline_id"),
             is_reference=_DEFINED & (pl.col("entry_id") == pl.col("reference_id")),
             samples_per_s_per_accelerator=pl.when(pl.col("num_accelerators") > 0).then(
                 pl.col("samples_per_s") / pl.col("num_accelerators")
@@ -140,7 +140,7 @@ def _first(value: str | pl.Expr, *, over: tuple[str, ...]) -> pl.Expr:
 
 FACTORS = ("generation", "statistical", "throughput", "training", "overhead", "rules")
 
-# The parts that `losses` tells apart; throughput stands for training and overhead where no log splits it.
+# The parts that `losses` distinguishes; throughput stands for training and overhead where no log splits it.
 LOSSES = ("statistical", "training", "overhead", "throughput", "rules", "untold")
 
 # The quantities that the factors compare with the baseline's.
@@ -174,26 +174,28 @@ def with_factors(entries: pl.DataFrame) -> pl.DataFrame:
     baselines = entries.select(
         pl.col("entry_id").alias("like_for_like_baseline_id"), pl.col(_INPUTS).name.prefix("_baseline_")
     )
-    joined = entries.join(baselines, on="like_for_like_baseline_id", how="left", maintain_order="left")
+    matched = entries.join(baselines, on="like_for_like_baseline_id", how="left", maintain_order="left")
     block_usable = _block_usable("") & _block_usable("_baseline_")
-    told = pl.col("statistical").is_not_null()
+    is_known = pl.col("statistical").is_not_null()
     known = pl.col("like_for_like_baseline_id").is_not_null()
     return (
-        joined.with_columns(
+        matched.with_columns(
             generation=pl.col("_baseline_relative_efficiency"),
             statistical=_positive(_against("samples_to_target", inverted=True)),
             rules=_positive(_against("unscaled_s") / _against("score_s")),
         )
-        .with_columns(throughput=pl.when(told).then(_positive(_rate_against("unscaled_s"))))
-        .with_columns(training=pl.when(told & block_usable).then(_positive(_rate_against("train_block_s"))))
+        .with_columns(throughput=pl.when(is_known).then(_positive(_rate_against("unscaled_s"))))
+        .with_columns(
+            training=pl.when(is_known & block_usable).then(_positive(_rate_against("train_block_s")))
+        )
         .with_columns(
             overhead=pl.when(pl.col("training").is_not_null()).then(
                 _against("train_block_s") / _against("unscaled_s")
             ),
             factors_missing=pl.when(~known)
             .then(pl.lit(None, pl.String))
-            .when(~told)
-            .then(pl.lit("the logs do not tell how many samples were needed, here or in the baseline"))
+            .when(~is_known)
+            .then(pl.lit("the logs do not show how many samples were needed, here or in the baseline"))
             .when(pl.col("training").is_null())
             .then(_split_reason()),
         )
@@ -222,15 +224,15 @@ def losses(entries: pl.DataFrame) -> pl.DataFrame:
 
     entries: as `with_factors` returned them; those without a like-for-like efficiency are left out.
     Returns accelerator, num_accelerators, entry_id, efficiency, lost_doublings, its parts (LOSSES) and
-    factors_missing. A part is negative where the entry gained, null where the log does not tell it apart;
-    throughput is null where training and overhead tell it, untold is what no factor explains. The parts that
-    are not null sum to lost_doublings.
+    factors_missing. A part is negative where the entry gained, null where the log does not separate it;
+    throughput is null where training and overhead replace it, untold is what no factor explains. The parts
+    that are not null sum to lost_doublings.
     Assumes losses multiply, so that their logarithms add: -log2 E = the sum of -log2 of the factors.
     """
-    split, told = pl.col("training").is_not_null(), pl.col("statistical").is_not_null()
+    split, is_known = pl.col("training").is_not_null(), pl.col("statistical").is_not_null()
     lost = {name: (1.0 / pl.col(name)).log(2) for name in (*FACTORS, "like_for_like_efficiency")}
     rules = pl.col("rules").is_not_null()
-    whole = told & rules & pl.col("throughput").is_not_null()
+    whole = is_known & rules & pl.col("throughput").is_not_null()
     return entries.filter(pl.col("like_for_like_efficiency").is_not_null()).select(
         "accelerator", "num_accelerators", "entry_id",
         efficiency="like_for_like_efficiency",

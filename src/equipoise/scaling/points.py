@@ -1,4 +1,4 @@
-"""Entries as points of the pooled law: where each lies, what it shares with others, and how alike two are.
+"""Entries as points of the pooled law: where each lies, what it shares with others, and how similar two are.
 
 No fitting.
 """
@@ -46,7 +46,7 @@ class Points:
         """How many points there are."""
         return len(self.size_log2)
 
-    def joined(self, other: "Points") -> "Points":
+    def followed_by(self, other: "Points") -> "Points":
         """These points, then the others."""
         lever = None
         if self.lever_log2 is not None and other.lever_log2 is not None:
@@ -126,8 +126,8 @@ def _ones(a: Points, b: Points) -> Floats:
 
 
 def _recent(a: Points, b: Points) -> Floats:
-    alike: Floats = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
-    return alike
+    recency: Floats = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
+    return recency
 
 
 def _group(a: Points, b: Points) -> Floats:
@@ -152,12 +152,12 @@ def _smooth(a: Points, b: Points) -> Floats:
 
 
 def _rough(a: Points, b: Points) -> Floats:
-    alike: Floats = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
-    return alike
+    recency: Floats = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
+    return recency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class SharedDeviation:
     """Who has a deviation in common, and the prior median of its size, in log time, by shape."""
 
     name: str
@@ -170,25 +170,25 @@ SHAPES: tuple[Covariance, ...] = (_ones, _slope, _bend, _smooth, _rough)
 
 # Prior medians of the deviations: a workload's level is free, chips differ by tens of percent, curves by ten
 # percent over three doublings, those of one accelerator or group by less. Earlier rounds decide.
-SHARES: tuple[Share, ...] = (
-    Share(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
-    Share(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
-    Share(
+SHARES: tuple[SharedDeviation, ...] = (
+    SharedDeviation(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
+    SharedDeviation(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
+    SharedDeviation(
         name="accelerator",
         covariance=lambda a, b: _same(a.accelerator, b.accelerator),
         prior_deviations=(0.3, 0.05, 0.03, 0.05, 0.05),
     ),
-    Share(
+    SharedDeviation(
         name="chip family",
         covariance=lambda a, b: _same(a.family, b.family),
         prior_deviations=(0.3, 0.05, 0.03, 0.05, 0.05),
     ),
-    Share(
+    SharedDeviation(
         name="vendor",
         covariance=lambda a, b: _same(a.vendor, b.vendor),
         prior_deviations=(0.3, 0.1, 0.05, 0.1, 0.05),
     ),
-    Share(name="group", covariance=_group, prior_deviations=(0.1, 0.03, 0.03, 0.03, 0.1)),
+    SharedDeviation(name="group", covariance=_group, prior_deviations=(0.1, 0.03, 0.03, 0.03, 0.1)),
 )
 
 
@@ -207,7 +207,7 @@ def _compute(a: Points, b: Points) -> Floats:
 
 
 EXTRAS: tuple[Extra, ...] = (
-    # A fast chip runs out of work at fewer accelerators: alike at equal peak FLOP/s of the whole system.
+    # A fast chip runs out of work at fewer accelerators: similar at equal peak FLOP/s of the whole system.
     Extra(name="compute", covariance=_compute, prior_deviation=0.1),
     Extra(
         name="compute, recent", covariance=lambda a, b: _compute(a, b) * _recent(a, b), prior_deviation=0.05

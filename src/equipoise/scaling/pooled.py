@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.scaling.hierarchy import Block, Hierarchy, Predicted, Trend, prior_log_deviations
+from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend, prior_log_deviations
 from equipoise.scaling.hierarchy import fit as fit_hierarchy
 from equipoise.scaling.points import Floats, points
 from equipoise.scaling.posterior import even_deviates
@@ -27,7 +27,7 @@ _NUM_EVIDENCE = 8
 # Both estimates see the same entries; equal weights, because there are too few curves to learn better ones.
 _DIRECT_SHARE = 0.5
 
-# Courses of a curve are drawn on this grid and interpolated: each is one curve whatever sizes are asked.
+# Courses of a curve are drawn on this grid and interpolated: each is one curve whatever the sizes.
 _GRID_LOG2 = np.arange(0.0, 20.25, 0.25)
 # Square roots of primes: their multiples fill the unit interval evenly, and independently of each other.
 _IRRATIONALS = tuple(np.sqrt((2.0, 3.0, 5.0, 7.0, 11.0, 13.0)))
@@ -62,8 +62,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """An entry that bore on the answer. weight: its share of all; is_own: of the group asked about."""
+class WeightedEntry:
+    """An entry that bore on the answer. weight: its share of all; is_own: of the group in question."""
 
     entry_id: str
     num_accelerators: int
@@ -84,11 +84,11 @@ class PooledPrediction:
     samples_to_target: float | None
     samples_per_s: float | None
     outside: str | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[WeightedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Sizes:
     """Questions about one group. sizes: (n_sizes,). batches: samples, (n_sizes,) or (1,); None: no input."""
 
     workload: str
@@ -97,11 +97,11 @@ class _Asked:
     batches: Floats | None
 
 
-def _asked(questions: Sequence[Question], *, given_batch: bool) -> _Asked:
+def _sizes(questions: Sequence[Question], *, given_batch: bool) -> _Sizes:
     batches = [question.global_batch_samples for question in questions]
     if given_batch and None in batches:
         raise UsageError("this law was fitted with batches; expected global_batch_samples; give one")
-    return _Asked(
+    return _Sizes(
         workload=questions[0].workload,
         accelerator=questions[0].accelerator,
         sizes=np.array([question.num_accelerators for question in questions], dtype=float),
@@ -120,7 +120,7 @@ class _Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledLaw:
-    """What earlier rounds say about every workload. `fit` makes it; `predict` asks it.
+    """What earlier rounds show of every workload: made by `fit`, used by `predict`.
 
     entries: the best per size, closed division; rounds: their campaigns in order of time.
     """
@@ -136,15 +136,15 @@ class PooledLaw:
         own: rows of the table `scores`, of the same workload and accelerator, newer than the law's rounds;
         may be empty.
         Raises UsageError if the law wants a batch and has none; EvidenceError without any evidence.
-        Assumes the entry asked about is as good as the best at its size usually is.
+        Assumes the entry in question is as good as the best at its size usually is.
         """
         return self.predict_all(own, [question])[0]
 
     def predict_all(self, own: pl.DataFrame, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
         """As `predict`, for several sizes of one group: the questions differ in size and batch only."""
-        asked = _asked(questions, given_batch=self.given_batch)
-        past = self._past(own, asked.workload)
-        expected = self._expected(own, asked, smooth=False)
+        wanted = _sizes(questions, given_batch=self.given_batch)
+        past = self._past(own, wanted.workload)
+        expected = self._expected(own, wanted, smooth=False)
         found = []
         for i, question in enumerate(questions):
             time_s = float(np.exp(expected.mean[i])) / question.num_accelerators
@@ -168,9 +168,9 @@ class PooledLaw:
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
         Smooth: without what differs from size to size without pattern, or from entry to entry.
         """
-        asked = replace(_asked([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
-        self._past(own, asked.workload)
-        expected = self._expected(own, asked, smooth=True)
+        wanted = replace(_sizes([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
+        self._past(own, wanted.workload)
+        expected = self._expected(own, wanted, smooth=True)
         values, vectors = np.linalg.eigh(expected.time.covariance)
         courses = vectors[:, -_NUM_COURSES:] * np.sqrt(np.maximum(values[-_NUM_COURSES:], 0.0))
         deviates = np.column_stack([even_deviates(count, irrational) for irrational in _IRRATIONALS])
@@ -184,7 +184,7 @@ class PooledLaw:
         return {part: hierarchy.log_deviations.tolist() for part, hierarchy in self.parts.items()}
 
     def _past(self, own: pl.DataFrame, workload: str) -> pl.DataFrame:
-        """The law's entries of the workload asked about. Raises where there is nothing to answer from."""
+        """The law's entries of the workload in question. Raises where there is nothing to answer from."""
         past = self.entries.filter(pl.col("workload") == workload)
         if past.is_empty() and own.is_empty():
             raise EvidenceError(
@@ -193,30 +193,30 @@ class PooledLaw:
             )
         return past
 
-    def _expected(self, own: pl.DataFrame, asked: _Asked, *, smooth: bool) -> _Expected:
+    def _expected(self, own: pl.DataFrame, wanted: _Sizes, *, smooth: bool) -> _Expected:
         """Log accelerator-seconds at every size: directly, and through its parts where they are known."""
-        time = self._ask("time", own, asked, smooth=smooth)
+        time = self._part("time", own, wanted, smooth=smooth)
         if _known(own, "samples", given_batch=self.given_batch).is_empty():
             return _Expected(mean=time.mean, time=time, samples=None)
-        samples, rate = (self._ask(part, own, asked, smooth=smooth) for part in ("samples", "rate"))
+        samples, rate = (self._part(part, own, wanted, smooth=smooth) for part in ("samples", "rate"))
         mean = _DIRECT_SHARE * time.mean + (1.0 - _DIRECT_SHARE) * (samples.mean + rate.mean)
         return _Expected(mean=mean, time=time, samples=samples)
 
-    def _ask(self, part: Part, own: pl.DataFrame, asked: _Asked, *, smooth: bool) -> Predicted:
+    def _part(self, part: Part, own: pl.DataFrame, wanted: _Sizes, *, smooth: bool) -> Predicted:
         known = _known(own, part, given_batch=self.given_batch)
         now = float(len(self.rounds))
-        num_sizes = len(asked.sizes)
+        num_sizes = len(wanted.sizes)
         lever = None
-        if asked.batches is not None and part != "time":
-            lever = np.broadcast_to(asked.batches, num_sizes)
-            lever = lever / asked.sizes if part == "rate" else lever
-        at = points([asked.accelerator] * num_sizes, asked.sizes, np.full(num_sizes, now), lever=lever)
+        if wanted.batches is not None and part != "time":
+            lever = np.broadcast_to(wanted.batches, num_sizes)
+            lever = lever / wanted.sizes if part == "rate" else lever
+        at = points([wanted.accelerator] * num_sizes, wanted.sizes, np.full(num_sizes, now), lever=lever)
         block = _block(known, np.full(len(known), now), part, given_batch=self.given_batch)
         hierarchy = self.parts[part]
         if not hierarchy.blocks and len(known):
             # No earlier round at all: the group's own level stands in for the unit of time.
             hierarchy = replace(hierarchy, centre=float(np.mean(block.values)))
-        return hierarchy.predict(asked.workload, block, at, smooth=smooth)
+        return hierarchy.predict(wanted.workload, block, at, smooth=smooth)
 
 
 def fit(
@@ -280,7 +280,7 @@ def _known(rows: pl.DataFrame, part: Part, *, given_batch: bool) -> pl.DataFrame
     return rows.filter(known.fill_null(value=False))
 
 
-def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -> Block:
+def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -> CurveBlock:
     """Values of a part: log of accelerator-seconds, of samples, or of accelerator-seconds per sample."""
     sizes = rows["num_accelerators"].to_numpy().astype(float)
     work = np.log(rows["score_s"].to_numpy() * sizes)
@@ -292,7 +292,7 @@ def _block(rows: pl.DataFrame, ages: Floats, part: Part, *, given_batch: bool) -
             batch = rows["global_batch_samples"].to_numpy().astype(float)
             lever = batch if part == "samples" else batch / sizes
     accelerators: Sequence[str] = rows["accelerator"].to_list()
-    return Block(points=points(accelerators, sizes, ages, lever=lever), values=work)
+    return CurveBlock(points=points(accelerators, sizes, ages, lever=lever), values=work)
 
 
 def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str | None:
@@ -310,14 +310,14 @@ def _outside(past: pl.DataFrame, own: pl.DataFrame, question: Question) -> str |
     return None
 
 
-def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[Evidence, ...]:
+def _evidence(past: pl.DataFrame, own: pl.DataFrame, weights: Floats) -> tuple[WeightedEntry, ...]:
     """The heaviest entries of the estimate of time; weights: of the past's entries, then of the own."""
     ids = [*past["entry_id"], *own["entry_id"]]
     sizes = [*past["num_accelerators"], *own["num_accelerators"]]
     shares = np.abs(weights) / np.abs(weights).sum()
     heaviest = np.argsort(-shares, kind="stable")[:_NUM_EVIDENCE]
     return tuple(
-        Evidence(
+        WeightedEntry(
             entry_id=str(ids[i]),
             num_accelerators=int(sizes[i]),
             weight=float(shares[i]),

@@ -20,8 +20,8 @@ _FEWEST = 4
 def cubic_spline(first: float, step: float, values: FloatArray) -> Callable[[FloatArray], FloatArray]:
     """The twice smooth piecewise cubic through values at first, first + step, ...
 
-    values: (n_curves, n_knots), at least 4 knots. The function takes (n,) places, beyond the knots too, and
-    returns (n_curves, n).
+    values: (n_curves, n_knots), at least 4 knots. The function takes (n,) positions, beyond the knots too,
+    and returns (n_curves, n).
     Assumes that the two pieces at either end are one cubic ("not a knot").
     Source: de Boor 1978, A Practical Guide to Splines, chapter IV, for slopes at the knots.
 
@@ -42,10 +42,10 @@ def cubic_spline(first: float, step: float, values: FloatArray) -> Callable[[Flo
     slopes = np.linalg.solve(system, right.T).T
 
     def curves(at: FloatArray) -> FloatArray:
-        places = (np.asarray(at) - first) / step
-        piece = np.clip(np.floor(places), 0, num_knots - 2).astype(np.intp)
+        positions = (np.asarray(at) - first) / step
+        piece = np.clip(np.floor(positions), 0, num_knots - 2).astype(np.intp)
         # Powers of the share of a piece passed, t: Hermite's form.
-        passed = places - piece
+        passed = positions - piece
         rise, begin, end = (
             each[:, at] for each, at in ((rises, piece), (slopes, piece), (slopes, piece + 1))
         )
@@ -240,7 +240,7 @@ def outliers(
 
     Far is more than four robust standard deviations, and more than 10 %. Where more than a fifth of the runs
     are far, none is called an outlier: then it is noise, or no law fits.
-    Assumes at least three runs more than the curve has parameters; a law with fewer cannot tell and is
+    Assumes at least three runs more than the curve has parameters; a law with fewer decides nothing and is
     passed over.
     Source: least absolute deviations; the scale as in Rousseeuw and Leroy 1987, p. 44 and 202.
     """

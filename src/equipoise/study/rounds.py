@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from equipoise.calibration import forecast_record
-from equipoise.calibration.advice_backtest import JOINED, shipped_advice
+from equipoise.calibration.advice_backtest import COMBINED, shipped_advice
 from equipoise.calibration.profiles import profiles
 from equipoise.decide.combine import plan_records
 from equipoise.decide.ledger import running
@@ -276,7 +276,7 @@ def accuracy() -> AccuracyFindings:
         profiles=profiles(),
         plans=plan_records(),
         advised=shipped_advice().errors,
-        advised_jointly=shipped_advice(JOINED).errors,
+        advised_jointly=shipped_advice(COMBINED).errors,
         own=running(),
         dataset=embedded.version(),
     )

@@ -1,8 +1,7 @@
-"""One execution once: rows that state it in several units are joined; executions that are nearly one are
-grouped.
+"""Which rows are of one execution, in several units, and which executions are nearly one: a cluster.
 
-A cluster is what one composed measurement says: the same model width, machine and strategy, whatever the
-number of layers and micro-batches. Errors are counted, and folds of a split are cut, by cluster.
+A cluster has one model width, machine and strategy, whatever the number of layers and micro-batches. Errors
+are counted, and folds of a split are cut, by cluster.
 """
 
 from collections import defaultdict
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from equipoise.calibration.published.rows import PublishedRow, read_rows
 
-# What tells rows apart that otherwise agree: whatever was run is in these columns.
+# What distinguishes rows that otherwise agree: whatever was run is in these columns.
 _IDENTITY = (
     *(
         "workload",
@@ -46,11 +45,11 @@ def read_executions(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
 
     Rows without seconds are left out. Raises as `read_rows` does.
     """
-    return chosen(joined(read_rows(paths)))
+    return chosen(with_executions(read_rows(paths)))
 
 
-def joined(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
-    """The rows, each with its execution and cluster; what a pair of figures tells of an execution is filled
+def with_executions(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
+    """The rows, each with its execution and cluster; what a pair of figures shows of an execution is filled
     in.
 
     Rows that agree in everything but unit and figure are one execution; with the same unit too, they are
@@ -76,8 +75,8 @@ def joined(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
 
 
 def chosen(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
-    """One row an execution, in the order of their first rows: the one whose figure says most exactly how long
-    it took.
+    """One row an execution, in the order of their first rows: the one whose figure shows most exactly how
+    long it took.
     """
     best: dict[int, PublishedRow] = {}
     for row in rows:
@@ -107,9 +106,9 @@ def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
     strategy = rows[0].strategy
     if strategy is None or strategy.trained != "full" or not _trains_adapters(rows):
         return whole
-    told = replace(strategy, trained="lora", lora_rank=_USUAL_RANK)
+    lora = replace(strategy, trained="lora", lora_rank=_USUAL_RANK)
     note = "FLOP and tokens of one execution are 2/3 of full training: adapters over frozen weights"
-    return [replace(row, strategy=told, notes=(*row.notes, note)) for row in whole]
+    return [replace(row, strategy=lora, notes=(*row.notes, note)) for row in whole]
 
 
 def _trains_adapters(rows: list[PublishedRow]) -> bool:
@@ -135,5 +134,5 @@ def _cluster_key(row: PublishedRow) -> Hashable:
         fixed = replace(strategy, global_batch_samples=strategy.dp * strategy.microbatch_samples)
         model = row.model.transformer
         return (*where, fixed, row.model.sequence, None if model is None else (model.hidden, model.heads))
-    told = _COLLECTIVE_CELLS if row.kind == "collective" else _RATE_CELLS
-    return (*where, row.operation, *(row.cells.get(name, "").strip() for name in told))
+    names = _COLLECTIVE_CELLS if row.kind == "collective" else _RATE_CELLS
+    return (*where, row.operation, *(row.cells.get(name, "").strip() for name in names))

@@ -83,11 +83,11 @@ def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | 
     """
     table = (catalogue or shipped()).workload_table
     words = canonical(text[:MAX_TEXT]).split()[:_MOST_WORDS]
-    joined = {name.replace(" ", ""): name for name in table.names}
+    without_blanks = {name.replace(" ", ""): name for name in table.names}
     for length in range(len(words), 0, -1):
         for start in range(len(words) - length + 1):
             run = words[start : start + length]
-            slug = table.slug(" ".join(run)) or table.slug(joined.get("".join(run), ""))
+            slug = table.slug(" ".join(run)) or table.slug(without_blanks.get("".join(run), ""))
             if slug is not None:
                 return table.workloads[slug]
     return None

@@ -1,4 +1,4 @@
-"""Cells of published tables as numbers, and what the unit beside one says that the figure is.
+"""Cells of published tables as numbers, and the quantity that its unit means.
 
 Nothing is converted.
 """
@@ -28,8 +28,8 @@ _NUM_PRECISIONS = 2
 
 
 def stated(row: Row, column: str) -> str:
-    """The text of a cell without blanks around it; empty where the column is missing or says that nothing is
-    known.
+    """The text of a cell without blanks around it; empty where the column is missing or states that nothing
+    is known.
     """
     text = row.cells.get(column, "").strip()
     return "" if text.lower() in _ABSENT else text
@@ -78,7 +78,7 @@ def count_at(row: Row, column: str, *, most: int) -> int | None:
 
 
 def count_in(text: str, precision: str) -> int | None:
-    """The whole number a text holds for a precision, as `count_at` says; None where it holds none.
+    """The whole number a text holds for a precision, as in `count_at`; None where it holds none.
 
     >>> count_in("128 (FP32) / 256 (AMP)", "mixed"), count_in("16 and 32", "TF32"), count_in("64k", "TF32")
     (256, 16, 65536)
@@ -121,7 +121,7 @@ Kind: TypeAlias = Literal[
     "steps",  # a second; likewise the next three
     "tokens",
     "samples",
-    "items",  # of what is counted, the unit says nothing
+    "items",  # of what is counted, the unit is silent
     "flop",
     "utilisation",  # a share of the accelerator's peak
     "bus",  # byte/s as nccl-tests defines the bandwidth of the bus
@@ -209,7 +209,7 @@ _BITS_PER_BYTE = 8.0
 
 
 def quantity(unit: str) -> Quantity:
-    """What a unit says.
+    """What a unit means.
 
     Raises DataError for a unit that is not known.
 
@@ -230,7 +230,7 @@ def quantity(unit: str) -> Quantity:
 
 
 def _read(text: str) -> Quantity | None:
-    """What a wording says; None where it is none of a unit."""
+    """What a wording means; None where it is none of a unit."""
     for reading in (_share, _run_time, _message_rate, _flop_rate, _time, _counted_rate):
         found = reading(text if reading is _message_rate else text.lower())
         if found is not None:
@@ -262,7 +262,7 @@ def _run_time(text: str) -> Quantity | None:
 
 
 def _message_rate(text: str) -> Quantity | None:
-    """Bandwidths as nccl-tests prints them; the case of letters tells bytes from bits."""
+    """Bandwidths as nccl-tests prints them; the case of letters distinguishes bytes from bits."""
     words = text.replace("(", " ").replace(")", " ").split()
     rates = [match for word in words if (match := _BYTE_RATE.fullmatch(word))]
     lowered = {word.lower() for word in words}

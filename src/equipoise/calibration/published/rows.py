@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -12,11 +13,13 @@ from equipoise.calibration.published.strategies import MAX_ACCELERATORS, strateg
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs.readers.cells import MAX_TEXT, Row, listed, rows_of
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
 from equipoise.units import GIB
 
 _BACKWARD_FACTOR = 2.0
+_MOST_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,7 @@ def collective_conversion(
 ) -> Conversion:
     """How a figure becomes seconds of one collective of so many bytes.
 
-    Raises DataError for a unit that says nothing about collectives, or one rank.
+    Raises DataError for a unit that is none of collectives, or one rank.
     Source: nccl-tests, doc/PERFORMANCE.md: algbw = bytes / time, busbw = algbw x 2(n-1)/n for all-reduce.
     """
     if num_ranks <= 1:
@@ -183,7 +186,7 @@ _PEAK = re.compile(r"\bpeak\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
-    """One row: what it says, and what follows from it.
+    """One row: its cells, and what follows from them.
 
     file, row: where it stands; row is the 1-based data row. cells: as written, for splits by any column.
     kind: what `seconds` is of: a training `step`; a sample or whatever is counted (`throughput`); a
@@ -225,10 +228,20 @@ class PublishedRow:
         return self.conversion.seconds(self.measured)
 
 
+def nodes_of(row: PublishedRow) -> Cluster | None:
+    """The nodes that a row's hardware names; None where it names none that are known."""
+    return _nodes(row.hardware, row.num_accelerators, row.catalogue)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _nodes(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
+    return cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
+
+
 def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
     """Every data row of the files, in their order, those that mean nothing with the reason.
 
-    catalogue: what names mean; the shipped one unless given. Rows of one execution are not joined here:
+    catalogue: what names mean; the shipped one unless given. Rows of one execution are not combined here:
     `executions.py`.
 
     Raises DataError for a file that is no such table, UsageError for a file given twice.
@@ -258,7 +271,7 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
 
 def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
     """One row, whatever it holds."""
-    bare = PublishedRow(
+    as_written = PublishedRow(
         file=file,
         row=index,
         cells={name: text[:MAX_TEXT] for name, text in row.cells.items()},
@@ -268,12 +281,12 @@ def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> Publish
         catalogue=catalogue,
     )
     try:
-        return _meant(row, bare)
+        return _meant(row, as_written)
     except (DataError, SpecError) as err:
-        return replace(bare, reason=str(err).removeprefix(f"{row.place}, "))
+        return replace(as_written, reason=str(err).removeprefix(f"{row.place}, "))
 
 
-def _meant(row: Row, bare: PublishedRow) -> PublishedRow:
+def _meant(row: Row, as_written: PublishedRow) -> PublishedRow:
     """The row with all that follows from it. Raises DataError or SpecError with what it lacks."""
     measured = number(row, "measured", most=_LARGEST)
     num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
@@ -284,7 +297,7 @@ def _meant(row: Row, bare: PublishedRow) -> PublishedRow:
     if memory_gib is not None and memory_gib < _LEAST_GIB:
         raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
     seen = replace(
-        bare,
+        as_written,
         measured=measured,
         resolution=_resolution(stated(row, "measured"), measured),
         num_accelerators=num_accelerators,
@@ -294,7 +307,7 @@ def _meant(row: Row, bare: PublishedRow) -> PublishedRow:
     found = _of_kind(row, seen)
     if found.seconds is not None and not _SHORTEST_S <= found.seconds <= _LONGEST_S:
         raise DataError(
-            f"measured = {measured:g} {bare.unit} is {found.seconds:g} s; "
+            f"measured = {measured:g} {as_written.unit} is {found.seconds:g} s; "
             f"expected {_SHORTEST_S:g} to {_LONGEST_S:g} s"
         )
     return found
@@ -338,15 +351,17 @@ def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
 def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row, seen.catalogue)
     layers = model.transformer.layers if model.transformer else None
-    told = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
-    conversion = step_conversion(unit, told.strategy, model, peak_flop_per_s=_peak(seen, unit, told.strategy))
+    meaning = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
+    conversion = step_conversion(
+        unit, meaning.strategy, model, peak_flop_per_s=_peak(seen, unit, meaning.strategy)
+    )
     return replace(
         seen,
         kind="step",
         model=model,
-        strategy=told.strategy,
+        strategy=meaning.strategy,
         conversion=conversion,
-        notes=(*model.notes, *told.notes),
+        notes=(*model.notes, *meaning.notes),
     )
 
 
@@ -354,14 +369,14 @@ def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | Non
     """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
     if unit.kind != "utilisation":
         return None
-    cluster = cluster_in_text(seen.hardware, num_accelerators=seen.num_accelerators, catalogue=seen.catalogue)
-    return None if cluster is None else cluster.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
+    nodes = nodes_of(seen)
+    return None if nodes is None else nodes.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
 
 
 def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
     """A rate whose step is not known: seconds of one of whatever it counts, over all accelerators.
 
-    Useful beside the same rate at another number of accelerators only.
+    Useful with the same rate at another number of accelerators only.
     """
     spread = seen.num_accelerators if unit.per_accelerator else 1
     conversion = Conversion(factor=1.0 / (spread * unit.si), is_rate=True)

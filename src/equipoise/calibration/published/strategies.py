@@ -1,4 +1,4 @@
-"""The strategy of a row: axes and batches from their columns, options from words; what is assumed is said."""
+"""The strategy of a row: axes and batches from their columns, options from words; assumptions are noted."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _NO = "no|false|off|0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
+class StrategyWords:
     """What words say of a strategy; None is what they leave open.
 
     shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
@@ -56,7 +56,7 @@ _RECOMPUTE_WORDS = (
 )
 
 
-def knobs(config: str, precision: str, recompute: str) -> Knobs:
+def strategy_words(config: str, precision: str, recompute: str) -> StrategyWords:
     """What three cells of a row say: how it was parallelised, in which precision, and what is computed again.
 
     Raises DataError for a precision, stage of sharding or recomputation that is not known.
@@ -70,7 +70,7 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
     stage, group = _sharding(text)
     interleaved, chunks = _interleaving(text)
     splits = _flag(text, r"seq(?:uence)?[-_ ]?par(?:allel)?(?:ism)?|sp")
-    return Knobs(
+    return StrategyWords(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
@@ -93,7 +93,7 @@ def knobs(config: str, precision: str, recompute: str) -> Knobs:
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
-    """Whether a compiler, or graphs of whole layers, launched the kernels; what says nothing ran as
+    """Whether a compiler, or graphs of whole layers, launched the kernels; what states neither ran as
     written.
     """
     if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
@@ -113,22 +113,22 @@ def _value(text: str, name: str) -> str | None:
 
 
 def _flag(text: str, name: str) -> bool | None:
-    """What a switch says; its bare name switches on."""
-    match = re.search(rf"(?<![a-z0-9])(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<said>[a-z0-9]+))?", text)
+    """The value of a switch; its name alone switches on."""
+    match = re.search(rf"(?<![a-z0-9])(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text)
     if match is None:
         return None
-    return not (match["said"] and re.fullmatch(_NO, match["said"]))
+    return not (match["given"] and re.fullmatch(_NO, match["given"]))
 
 
 def _precision(precision: str, config: str) -> Precision | None:
-    said = precision.lower()
-    for source in (said, config):
+    given = precision.lower()
+    for source in (given, config):
         for words, meaning in _PRECISIONS:
-            # Of a configuration only 8-bit words speak of precision: `full`, `mixed` and `half` may be of
+            # Of a configuration only 8-bit words mean a precision: `full`, `mixed` and `half` may be of
             # other things.
-            if _has(source, words) and (source is said or meaning.startswith(("fp8", "mxfp8", "fp4"))):
+            if _has(source, words) and (source is given or meaning.startswith(("fp8", "mxfp8", "fp4"))):
                 return meaning
-        if source is said and said:
+        if source is given and given:
             raise DataError(
                 f"column precision: {echo(precision)} is not known; expected e.g. bf16, fp16, fp8 or TF32"
             )
@@ -136,12 +136,12 @@ def _precision(precision: str, config: str) -> Precision | None:
 
 
 def _recompute(recompute: str, config: str) -> Recompute:
-    said = recompute.lower()
-    if not said:
+    given = recompute.lower()
+    if not given:
         match = re.search(_RECOMPUTE_WORDS, config)
-        said = match["how"] if match else "none"
+        given = match["how"] if match else "none"
     # `per-op selective` and `full (use_checkpoint=true)`: what stands in brackets explains.
-    plain = re.sub(r"\([^()]*\)", " ", said)
+    plain = re.sub(r"\([^()]*\)", " ", given)
     for words, meaning in _RECOMPUTES:
         if _has(plain, words):
             return meaning
@@ -167,10 +167,10 @@ MAX_DIGITS = 8
 
 
 def _interleaving(text: str) -> tuple[bool, int | None]:
-    """Whether a pipeline rank holds several chunks, and how many where it is said."""
-    said = _value(text, r"interleave|interleaving|vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages))?|chunks")
-    if said is not None:
-        match = re.match(r"(\d{1,4})\b", said)
+    """Whether a pipeline rank holds several chunks, and how many where that is stated."""
+    given = _value(text, r"interleave|interleaving|vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages))?|chunks")
+    if given is not None:
+        match = re.match(r"(\d{1,4})\b", given)
         chunks = int(match[1]) if match else 1
         if not 1 <= chunks <= _MAX_CHUNKS:
             raise DataError(
@@ -183,7 +183,7 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
 
 MAX_ACCELERATORS = 10_000_000
 _MAX_BATCH = 10**12
-# Rank of adapters where a row says that they were trained, not how wide: what recipes use most.
+# Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
 _USUAL_RANK = 16
 
 
@@ -201,7 +201,7 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
     layers: of the model, for the chunks of an interleaved pipeline whose number is not stated.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
-    words = knobs(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
+    words = strategy_words(stated(row, "parallel_config"), stated(row, "precision"), stated(row, "recompute"))
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
@@ -247,17 +247,17 @@ def _axis(row: Row, name: str) -> int:
 
 def _data_axis(row: Row, num_accelerators: int, others: int) -> int:
     """The size of the data axis, as stated or as the other axes leave it."""
-    said = count(row, "dp", most=MAX_ACCELERATORS)
-    if said is not None and said * others != num_accelerators:
+    given = count(row, "dp", most=MAX_ACCELERATORS)
+    if given is not None and given * others != num_accelerators:
         raise DataError(
-            f"dp x tp x pp x cp = {said * others}, n_gpus = {num_accelerators}; expected the same"
+            f"dp x tp x pp x cp = {given * others}, n_gpus = {num_accelerators}; expected the same"
         )
     if num_accelerators % others:
         raise DataError(f"tp x pp x cp = {others} does not divide n_gpus = {num_accelerators}")
     return num_accelerators // others
 
 
-def _batches(row: Row, words: Knobs, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
+def _batches(row: Row, words: StrategyWords, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
     """Samples of a micro-batch and of a step; what one does not say follows from the other."""
     micro = count_at(row, "micro_batch", most=_MAX_BATCH)
     whole = count_at(row, "global_batch", most=_MAX_BATCH)
@@ -287,9 +287,9 @@ def _batches(row: Row, words: Knobs, *, dp: int, pp: int, notes: list[str]) -> t
     return whole // dp, whole
 
 
-def _chunks(words: Knobs, *, pp: int, layers: int | None, notes: list[str]) -> int:
-    """Chunks a pipeline rank holds; where a row only says that there are several, the fewest that divide its
-    layers.
+def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[str]) -> int:
+    """Chunks a pipeline rank holds; where a row only states that there are several, the fewest that divide
+    its layers.
     """
     if pp == 1 or not words.is_interleaved:
         return 1
@@ -310,7 +310,7 @@ _UNFUSED = re.compile(
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 
 
-def _fuses_attention(row: Row, words: Knobs) -> bool:
+def _fuses_attention(row: Row, words: StrategyWords) -> bool:
     """Whether scores stay on the chip: not in Megatron of 2021/22 and in fp16 training of that time, else
     yes.
     """

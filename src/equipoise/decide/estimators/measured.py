@@ -27,7 +27,7 @@ from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.scale_up import (
     GRADIENT_BYTES,
     RAGGED_SAMPLES,
-    Measured,
+    MeasuredSteps,
     ScaleUpParameters,
     scaled_up,
 )
@@ -123,12 +123,12 @@ def scaled(
     )
 
 
-def _measured(run: SmallRun, cluster: Cluster, workload: Workload | None) -> Measured:
+def _measured(run: SmallRun, cluster: Cluster, workload: Workload | None) -> MeasuredSteps:
     rates = machines.machine(cluster)
     microbatch_s = run.step_s / run.num_accumulated
     trained = workload.trained_params if workload else None
     takes_images = workload is not None and workload.sample == "image"
-    return Measured(
+    return MeasuredSteps(
         microbatch_s=microbatch_s,
         num_accelerators=run.num_accelerators,
         gradient_bytes=np.nan if trained is None else trained * run.gradient_bytes,

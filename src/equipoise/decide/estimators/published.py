@@ -147,7 +147,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
 def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
     """The published estimates, with sizes they lack: the nearest time, carried there by the model.
 
-    Source: T(N) = T_model(N) T(M) / T_model(M), M the nearest size; errors as in data/joined.json.
+    Source: T(N) = T_model(N) T(M) / T_model(M), M the nearest size; errors as in data/combined.json.
     """
     found, grade = dict(published.by_size), dict(published.grade)
     shared = sorted(set(published.by_size) & set(model.by_size))

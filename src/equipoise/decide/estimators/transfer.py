@@ -24,7 +24,7 @@ from equipoise.units import format_count, format_percent
 # other makers are less sure than the model alone (docs/experiments/0021).
 Nearness: TypeAlias = Literal["chip", "maker"]
 _KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
-NAME = "like_chips.json"
+NAME = "transfer.json"
 # What a round of age counts, in doublings of peak: software moves on.
 _DOUBLINGS_PER_ROUND = 0.25
 

@@ -1,6 +1,6 @@
 """How wrong published results, the model and both combined are about times nobody ran: the record that ships.
 
-`python -m equipoise.decide.records.combined` compares them with results and writes data/joined.json.
+`python -m equipoise.decide.records.combined` compares them with results and writes data/combined.json.
 """
 
 import math

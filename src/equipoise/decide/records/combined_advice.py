@@ -1,6 +1,6 @@
 """How right the number is that combined curves advise: sizes held out of published groups, and what ships.
 
-`python -m equipoise.decide.records.combined_advice` advises again and writes data/joined_advice.json.
+`python -m equipoise.decide.records.combined_advice` advises again and writes data/combined_advice.json.
 """
 
 import sys
@@ -10,7 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from equipoise.calibration.advice_backtest import JOINED, Curves, held_out_advice, pooled_curves, write_advice
+from equipoise.calibration.advice_backtest import (
+    COMBINED,
+    Curves,
+    advice_document,
+    held_out_advice,
+    pooled_curves,
+)
+from equipoise.calibration.forecast_record import write_record
 from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
 from equipoise.decide.combine import combine, combined_curves, combined_record
 from equipoise.decide.estimators.model import beside_published
@@ -94,7 +101,7 @@ def _sizes(domain: Domain) -> tuple[int, ...]:
 def _published(law: PooledLaw, known: pl.DataFrame, domain: Domain) -> Estimates:
     """What published results say: the known ones as they are, other sizes carried by the pooled law.
 
-    Source: data/joined.json, by how far beyond the largest known a size lies.
+    Source: data/combined.json, by how far beyond the largest known a size lies.
     """
     first = known.row(0, named=True)
     results = dict(known.select("num_accelerators", "score_s").iter_rows())
@@ -134,7 +141,7 @@ def main() -> int:
     """
     scores = embedded.load().scores
     results = held_out_advice(scores, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
-    write_advice(JOINED, [each for each in results if each.objective != "cost"])
+    write_record(COMBINED, advice_document([each for each in results if each.objective != "cost"]))
     return 0
 
 

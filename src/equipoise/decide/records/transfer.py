@@ -1,6 +1,6 @@
 """How wrong results carried to another chip are: whole chips held out of all published data. What ships.
 
-`python -m equipoise.decide.records.transfer` holds them out and writes data/like_chips.json.
+`python -m equipoise.decide.records.transfer` holds them out and writes data/transfer.json.
 """
 
 import math

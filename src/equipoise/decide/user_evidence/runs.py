@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from equipoise.bench.methods import method
-from equipoise.calibration.steps import StepRows
+from equipoise.calibration.step_rows import StepRows
 from equipoise.decide.answer import LEAST_LOG_SD, UserRun
 from equipoise.decide.strategy_search import Survey
 from equipoise.errors import DataError, InputError

@@ -9,7 +9,7 @@ from statistics import fmean, median
 import numpy as np
 
 from equipoise.bench.trace.rank import RankTrace
-from equipoise.calibration.timed_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
 from equipoise.decide.answer import LEAST_LOG_SD, UserRun
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.decide.query import TrainingQuery

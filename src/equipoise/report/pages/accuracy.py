@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.calibration.advice_backtest import ALL_JUMPS, OURS, AdviceErrors
-from equipoise.calibration.forecast_record import Shipped, Summary
+from equipoise.calibration.forecast_record import BacktestSummary, Shipped
 from equipoise.calibration.profiles import Profile
 from equipoise.decide.combine import PlanRecord
 from equipoise.report.blocks import (
@@ -34,7 +34,7 @@ from equipoise.report.format import (
     sentence,
     workload_name,
 )
-from equipoise.scaling.backtest import Errors, Record
+from equipoise.scaling.backtest import BacktestRecord, Errors
 from equipoise.study.findings import AccuracyFindings, Findings
 from equipoise.units import format_percent
 
@@ -88,7 +88,7 @@ def record_blocks(record: Shipped, of: str) -> tuple[Block, ...]:
     )
 
 
-def _words(summary: Summary) -> tuple[Span, ...]:
+def _words(summary: BacktestSummary) -> tuple[Span, ...]:
     ours = summary.ours
     others = [
         f"{title.lower()} {format_percent(summary.baselines[name].median_abs_error)}"
@@ -108,7 +108,7 @@ def _words(summary: Summary) -> tuple[Span, ...]:
     )
 
 
-def _rows(summary: Summary) -> Iterator[tuple[Cell, ...]]:
+def _rows(summary: BacktestSummary) -> Iterator[tuple[Cell, ...]]:
     """All held-out results of one protocol, then by jump."""
     ours = summary.ours
     held_out = FORECASTS_HELD_OUT[summary.protocol] + (", its batch given" if summary.given_batch else "")
@@ -117,7 +117,9 @@ def _rows(summary: Summary) -> Iterator[tuple[Cell, ...]]:
         yield _record_row(held_out, jump, errors, summary)
 
 
-def _record_row(held_out: str, jump: str, errors: Record | Errors, summary: Summary) -> tuple[Cell, ...]:
+def _record_row(
+    held_out: str, jump: str, errors: BacktestRecord | Errors, summary: BacktestSummary
+) -> tuple[Cell, ...]:
     baselines = [_of(summary.baselines.get(name), jump) for name in BASELINES]
     return (
         Cell(text=held_out, key=held_out),
@@ -130,7 +132,7 @@ def _record_row(held_out: str, jump: str, errors: Record | Errors, summary: Summ
     )
 
 
-def _of(baseline: Record | None, jump: str) -> float | None:
+def _of(baseline: BacktestRecord | None, jump: str) -> float | None:
     """The median error of a baseline at a jump; None where it has none."""
     if baseline is None:
         return None

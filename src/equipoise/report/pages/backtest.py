@@ -15,7 +15,7 @@ from equipoise.calibration.advice_backtest import (
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, note, number
 from equipoise.report.format import accelerator_name, capital, count, plural, printable, workload_name
-from equipoise.scaling.backtest import Backtest, Errors, HeldOut, Record
+from equipoise.scaling.backtest import Backtest, BacktestRecord, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.units import format_duration, format_percent
 
@@ -81,7 +81,7 @@ def _methods_blocks(found: Backtest) -> tuple[Block, ...]:
     return (table, note("Error: |predicted / actual - 1|. Coverage: share inside the 90 % interval."))
 
 
-def _record(record: Record | Errors) -> tuple[Cell, ...]:
+def _record(record: BacktestRecord | Errors) -> tuple[Cell, ...]:
     return (
         number(record.num_groups),
         _share(record.median_abs_error),

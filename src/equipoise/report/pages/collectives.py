@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.bench.collectives.records import Run, bus_fraction
-from equipoise.calibration.collectives import LEVEL, Fit, Links, Verdict
+from equipoise.calibration.collective_verdicts import LEVEL, CollectiveFit, Links, Verdict
 from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
 from equipoise.report.format import ABSENT, DASH, listed, plural, printable, sentence
 from equipoise.stats import Interval
@@ -120,7 +120,7 @@ def _fits_blocks(found: Links) -> tuple[Block, ...]:
     return (_fits_table(found.fits), note(legend))
 
 
-def _fits_table(fits: Sequence[Fit]) -> Table:
+def _fits_table(fits: Sequence[CollectiveFit]) -> Table:
     """A row per fit, and under it one per range of sizes."""
     unit, name = _rate_unit(fits)
     return Table(
@@ -138,13 +138,13 @@ def _fits_table(fits: Sequence[Fit]) -> Table:
     )
 
 
-def _rate_unit(fits: Sequence[Fit]) -> tuple[float, str]:
+def _rate_unit(fits: Sequence[CollectiveFit]) -> tuple[float, str]:
     """The unit of rates in which the fastest has digits before its point, and its name."""
     fastest = max((fit.curve.byte_per_s.value for fit in fits if fit.curve.byte_per_s), default=_GB)
     return (_GB, "GB/s") if fastest >= _GB else (SI_PREFIXES["M"], "MB/s")
 
 
-def _fit_rows(fit: Fit, unit: float) -> Iterator[tuple[Cell, ...]]:
+def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[tuple[Cell, ...]]:
     run, curve = fit.run, fit.curve
     yield (
         Cell(text=printable(run.operation), key=run.operation),

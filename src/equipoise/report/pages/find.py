@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import exp
 from typing import Final
 
-from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, Candidate, Found
+from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, FoundMethod, MethodCandidate
 from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
 from equipoise.report.format import TIMES, capital, plural, printable, ratio, sentence
 from equipoise.stats import Interval
@@ -16,14 +16,14 @@ _MOST_PREDICTED: Final = 4
 _MOST_REASONS: Final = 3
 
 
-def _about(found: Found) -> str:
+def _about(found: FoundMethod) -> str:
     space = found.space
     return (
         f"Search for the fastest way to train {printable(space.workload)}, {space.precision}, {space.device}"
     )
 
 
-def _headline(found: Found) -> str:
+def _headline(found: FoundMethod) -> str:
     """The fastest, and its gains."""
     best = found.best
     what = "one device" if best.cell.num_ranks == 1 else f"{best.cell.method} on {best.cell.num_ranks}"
@@ -40,14 +40,14 @@ def _headline(found: Found) -> str:
     return sentence(f"{text}; {', '.join(gains)}" if gains else text)
 
 
-def _ratio(found: Found, other: Candidate, interval: Interval | None) -> str:
+def _ratio(found: FoundMethod, other: MethodCandidate, interval: Interval | None) -> str:
     value = (found.best.samples_per_s or 0.0) / (other.samples_per_s or 1.0)
     if interval is None:
         return f"{value:.2f}{TIMES} (one run each, no range)"
     return f"{value:.2f}{TIMES} ({interval.low:.2f} to {interval.high:.2f})"
 
 
-def _summary(found: Found) -> tuple[str, ...]:
+def _summary(found: FoundMethod) -> tuple[str, ...]:
     """How many runs it took, how accurate predictions were, and what throughput does not mean."""
     effort = capital(f"{plural(found.num_trials, 'run')} on several devices; {found.stopped}.")
     error = found.median_error_fraction
@@ -62,15 +62,15 @@ def _summary(found: Found) -> tuple[str, ...]:
     return (sentence(effort), *accuracy, *((warning,) if inexact else ()))
 
 
-def _measured(found: Found) -> list[Candidate]:
+def _measured(found: FoundMethod) -> list[MethodCandidate]:
     return [each for each in found.tried if each.runs or each.failed]
 
 
-def _predicted(found: Found) -> list[Candidate]:
+def _predicted(found: FoundMethod) -> list[MethodCandidate]:
     return [each for each in found.tried if not each.runs and not each.failed]
 
 
-def _table(name: str, caption: str, candidates: Sequence[Candidate]) -> Table:
+def _table(name: str, caption: str, candidates: Sequence[MethodCandidate]) -> Table:
     return Table(
         name=name,
         caption=caption,
@@ -88,7 +88,7 @@ def _table(name: str, caption: str, candidates: Sequence[Candidate]) -> Table:
     )
 
 
-def _row(each: Candidate) -> tuple[Cell, ...]:
+def _row(each: MethodCandidate) -> tuple[Cell, ...]:
     cell, step = each.cell, each.predicted_step
     error = None if each.error_log is None else exp(-each.error_log) - 1.0
     return (
@@ -103,16 +103,16 @@ def _row(each: Candidate) -> tuple[Cell, ...]:
     )
 
 
-def _measured_blocks(found: Found) -> tuple[Block, ...]:
+def _measured_blocks(found: FoundMethod) -> tuple[Block, ...]:
     return (_table("measured", "Measured, fastest first", _measured(found)),)
 
 
-def _predicted_blocks(found: Found) -> tuple[Block, ...]:
+def _predicted_blocks(found: FoundMethod) -> tuple[Block, ...]:
     left = _predicted(found)
     return (_table("predicted", "Predicted, not run", left),) if left else (note("All were run."),)
 
 
-def _reasons(found: Found) -> Iterator[str]:
+def _reasons(found: FoundMethod) -> Iterator[str]:
     """What failed, cannot run here, or could not be predicted."""
     for each in found.tried:
         if each.failed:
@@ -125,12 +125,12 @@ def _reasons(found: Found) -> Iterator[str]:
             yield sentence(f"Not predicted: {each.cell.method} at batch {batch}: {each.not_predicted}.")
 
 
-def _reasons_blocks(found: Found) -> tuple[Block, ...]:
+def _reasons_blocks(found: FoundMethod) -> tuple[Block, ...]:
     reasons = tuple(_reasons(found))
     return (bullets(reasons),) if reasons else (note("Every combination was run or predicted."),)
 
 
-def _brief(found: Found) -> tuple[Block, ...]:
+def _brief(found: FoundMethod) -> tuple[Block, ...]:
     measured, predicted, reasons = _measured(found), _predicted(found), list(_reasons(found))
     shown = [*measured[:_MOST_TRIED], *predicted[:_MOST_PREDICTED]]
     left_out = len(measured) + len(predicted) - len(shown)
@@ -142,11 +142,11 @@ def _brief(found: Found) -> tuple[Block, ...]:
     )
 
 
-def _closing(found: Found) -> tuple[str, ...]:
+def _closing(found: FoundMethod) -> tuple[str, ...]:
     return (sentence(f"Runs are kept in {found.folder}; --resume continues from there."),)
 
 
-FIND: Final[Page[Found]] = Page(
+FIND: Final[Page[FoundMethod]] = Page(
     title=_about,
     about=_about,
     headline=_headline,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from equipoise.calibration.accuracy import Errors
+from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.validate import Validation
 from equipoise.report.blocks import Block, Bullets, Cell, Column, Page, Section, Table, note
 from equipoise.report.format import TIMES, count, listed, plural, printable, sentence
@@ -57,7 +57,7 @@ def _errors_blocks(found: Validation) -> tuple[Block, ...]:
     )
 
 
-def _errors_table(title: str, by_name: Mapping[str, Errors]) -> Table:
+def _errors_table(title: str, by_name: Mapping[str, TimeErrors]) -> Table:
     return Table(
         name=f"validation-{title.lower().replace(' ', '-')}",
         caption=f"Errors by {title.lower()}",
@@ -158,7 +158,7 @@ def validation_page(num_worst: int = NUM_WORST) -> Page[Validation]:
         headline=_headline,
         summary=lambda _: (_MEANING,),
         sections=(
-            Section(name="errors", title="Errors", needs=("by_file",), blocks=_errors_blocks),
+            Section(name="errors", title="TimeErrors", needs=("by_file",), blocks=_errors_blocks),
             *((worst_section,) if num_worst else ()),
             Section(
                 name="reasons",

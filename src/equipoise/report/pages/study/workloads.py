@@ -20,7 +20,7 @@ from equipoise.report.format import (
     sentence,
 )
 from equipoise.report.pages.study.entries import Row, hardware, hover
-from equipoise.scaling.groups import Group, Grouping
+from equipoise.scaling.groups import Grouping, SystemGroup
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_duration
 
@@ -223,7 +223,7 @@ def _groups(workload: WorkloadFindings) -> tuple[Block, ...]:
         name=f"{workload.workload}-groups",
         caption=f"{printable(workload.name)}: K-means groups",
         columns=(
-            Column(title="Group", is_number=True),
+            Column(title="SystemGroup", is_number=True),
             Column(title="What it is"),
             Column(title="Entries", is_number=True),
             Column(title="Accelerators", is_number=True),
@@ -235,7 +235,7 @@ def _groups(workload: WorkloadFindings) -> tuple[Block, ...]:
     return (table, _how_grouped(grouping))
 
 
-def _group_row(group: Group) -> tuple[Cell, ...]:
+def _group_row(group: SystemGroup) -> tuple[Cell, ...]:
     low, high = group.min_accelerators, group.max_accelerators
     sizes = count(low) if low == high else f"{count(low)}{DASH}{count(high)}"
     times = f"{format_duration(group.min_s)} {DASH} {format_duration(group.max_s)}"

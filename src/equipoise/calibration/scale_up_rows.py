@@ -9,29 +9,30 @@ from statistics import geometric_mean
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import Foretold, Indices, Predictor, Seconds, Task, cluster_weights
+from equipoise.calibration.accuracy import cluster_weights
+from equipoise.calibration.held_out import Indices, PredictedRows, PredictionTask, Predictor, Seconds
 from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import count_in
-from equipoise.calibration.published.rows import PublishedRow
-from equipoise.calibration.published.strategies import Knobs, knobs
-from equipoise.calibration.steps import machine_of
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
+from equipoise.calibration.published.strategies import StrategyWords, strategy_words
+from equipoise.calibration.step_rows import machine_of
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.parameters import prior_log_sd
 from equipoise.perfmodel.scale_up import (
     GRADIENT_BYTES,
     RAGGED_SAMPLES,
     SCALE_UP_PRIORS,
-    Measured,
+    MeasuredSteps,
     ScaleUpParameters,
     fit_scale_up,
     scaled_up,
 )
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.spec.workload import Workload
 
 # What rows of one set-up agree in, whatever the number of accelerators and however the batch grows with it.
-_ALIKE = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
+_SET_UP_CELLS = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
 _OTHER_AXES = ("tp", "pp", "cp", "ep")
 _ACCUMULATION = re.compile(r"(?:grad\w*[-_ ])?acc(?:um\w*)?(?:[-_ ]steps)?\s*[=:][^;+]*")
 # `8 x` of `8 x A100`: the same accelerators all the same.
@@ -62,10 +63,10 @@ def is_data_parallel(row: PublishedRow) -> bool:
     return all(row.cells.get(name, "").strip() in {"", "1"} for name in _OTHER_AXES)
 
 
-def words_of(row: PublishedRow) -> Knobs | None:
-    """What a row's words say of its strategy; None where they mean nothing."""
+def words_of(row: PublishedRow) -> StrategyWords | None:
+    """What a row's words mean for its strategy; None where they mean nothing."""
     try:
-        return knobs(
+        return strategy_words(
             *(row.cells.get(name, "").strip() for name in ("parallel_config", "precision", "recompute"))
         )
     except DataError:
@@ -82,10 +83,10 @@ def batch_of(row: PublishedRow) -> Batch:
     precision = row.cells.get("precision", "")
     micro_text = row.cells.get("micro_batch", "").strip()
     words = words_of(row)
-    said = words.num_accumulated if words else None
+    stated = words.num_accumulated if words else None
     return Batch(
         microbatch=count_in(micro_text, precision) or None if micro_text else None,
-        num_accumulated=count_in(said, precision) or None if said else None,
+        num_accumulated=count_in(stated, precision) or None if stated else None,
     )
 
 
@@ -102,16 +103,16 @@ def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
     Those with the same micro-batch are preferred; else it shrank, and the batch stayed. Tables list
     repetitions of a set-up in one order at every size: the second of two is the second's partner.
     """
-    alike: dict[Hashable, list[int]] = defaultdict(list)
+    set_ups: dict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        alike[_set_up(row)].append(index)
+        set_ups[_set_up(row)].append(index)
     found: dict[int, Partner] = {}
-    for members in alike.values():
+    for members in set_ups.values():
         tables = _tables(rows, members)
         for with_same_batch in (True, False):
-            for places in (tables, [members]):
+            for candidates in (tables, [members]):
                 given = {at for index in members if index in found for at in found[index].rows}
-                for table in places:
+                for table in candidates:
                     for index, partner in _partners_within(rows, table, with_same_batch).items():
                         if index not in given:
                             found.setdefault(index, partner)
@@ -120,7 +121,7 @@ def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
 
 def _set_up(row: PublishedRow) -> Hashable:
     config = " ".join(_ACCUMULATION.sub("", row.cells.get("parallel_config", "").lower()).split())
-    cells = tuple(row.cells.get(name, "").strip() for name in _ALIKE)
+    cells = tuple(row.cells.get(name, "").strip() for name in _SET_UP_CELLS)
     hardware = " ".join(_MULTIPLE.sub("", row.hardware).split())
     return (row.file, row.workload, hardware, row.unit, config.strip(" ;+"), cells)
 
@@ -146,13 +147,13 @@ def _partners_within(
 ) -> dict[int, Partner]:
     """The rows of a table, each with those on the fewest accelerators, of its own micro-batch or of any."""
     fewest = min(rows[at].num_accelerators for at in table)
-    alike: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    by_size: dict[tuple[int, int | None], list[int]] = defaultdict(list)
     for at in table:
-        alike[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
+        by_size[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
     everyone = [at for at in table if rows[at].num_accelerators == fewest]
     found: dict[int, Partner] = {}
-    for (size, batch), again in alike.items():
-        first = alike.get((fewest, batch), [] if with_same_batch else everyone)
+    for (size, batch), again in by_size.items():
+        first = by_size.get((fewest, batch), [] if with_same_batch else everyone)
         if size == fewest or not first:
             continue
         if len(first) == len(again):
@@ -176,7 +177,6 @@ _IMAGES = re.compile(r"\b(?:imgs?|images?)\b", re.IGNORECASE)
 _RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
 # What no parameter explains: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
 _UNEXPLAINED_LOG_SD = 0.16
-_NUDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,20 +184,20 @@ class Pairs:
     """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
 
     rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what
-    it took there. alike_s: seconds of a row if it took the same. workloads: names, one a model.
+    it took there. unslowed_s: seconds of a row if it took the same. workloads: names, one a model.
     """
 
     rows: Indices
-    measured: Measured
+    measured: MeasuredSteps
     num_accelerators: NDArray[np.float64]
     microbatch_ratio: NDArray[np.float64]
     num_accumulated: NDArray[np.float64]
     slowdowns: NDArray[np.float64]
-    alike_s: Seconds
+    unslowed_s: Seconds
     workloads: NDArray[np.str_]
 
     def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
-        """What the law says of every pair."""
+        """The slowdown of every pair by the law."""
         return scaled_up(
             self.measured,
             self.num_accelerators,
@@ -218,18 +218,11 @@ class Pairs:
         )
 
     def prior_log_sd(self) -> NDArray[np.float64]:
-        """Standard deviation of the logarithm of a prediction under the priors alone.
-
-        Assumes that parameters are independent and small changes add up; what none of them explains is added.
-        Source: first-order propagation of the priors' log_sd.
-        """
-        centre = self.slowdown(ScaleUpParameters())
-        variance = np.full(len(centre), _UNEXPLAINED_LOG_SD**2)
-        for prior in SCALE_UP_PRIORS:
-            moved = replace(ScaleUpParameters(), **{prior.name: prior.median * (1 + _NUDGE)})
-            slope = np.log(self.slowdown(moved) / centre) / np.log1p(_NUDGE)
-            variance += (slope * prior.log_sd) ** 2
-        return np.asarray(np.sqrt(variance))
+        """Standard deviation of the logarithm of a prediction: under the priors, and what none explains."""
+        priors = prior_log_sd(
+            lambda values: self.slowdown(replace(ScaleUpParameters(), **values)), SCALE_UP_PRIORS
+        )
+        return np.hypot(priors, _UNEXPLAINED_LOG_SD)
 
 
 def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
@@ -248,21 +241,21 @@ def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
     size = np.array([row.num_accelerators for row in here], dtype=float)
     ratio = np.array([_microbatch_ratio(*pair) for pair in zip(here, first, strict=True)])
     measured_s = np.array([row.seconds or np.nan for row in here])
-    alike_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
+    unslowed_s = measured_s * np.array([rate_of(row) for row in here]) / (each_rate * size * ratio)
     return Pairs(
         rows=np.array(list(found), dtype=np.intp),
         measured=_measured(here, first, each_rate),
         num_accelerators=size,
         microbatch_ratio=ratio,
         num_accumulated=np.array([_accumulated(row) for row in here]),
-        slowdowns=measured_s / alike_s,
-        alike_s=alike_s,
+        slowdowns=measured_s / unslowed_s,
+        unslowed_s=unslowed_s,
         workloads=np.array([known.slug if (known := _known(row)) else row.workload for row in here]),
     )
 
 
 def _claims(rows: Sequence[PublishedRow]) -> list[bool]:
-    """Rows of data parallelism that are foretold from others, and those others.
+    """Rows of data parallelism that are predicted from others, and those others.
 
     Not steps of transformers in times and tokens: those are what the model of steps is held against.
     """
@@ -282,33 +275,33 @@ def _is_claimable(row: PublishedRow) -> bool:
     return row.quantity.kind in {"samples", "items"} or not is_modelled
 
 
-def _begin(rows: Sequence[PublishedRow]) -> Task:
+def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
     """Rows in pairs: each with its set-up on the fewest accelerators."""
     found = partners(rows)
     given = frozenset(at for partner in found if partner is not None for at in partner.rows)
     pairs = scale_up_pairs(rows)
 
-    def foretell(fitted: Indices) -> Foretold:
+    def predict(fitted: Indices) -> PredictedRows:
         seconds = np.full(len(rows), np.nan)
         if pairs is None:
-            return Foretold(seconds=seconds)
+            return PredictedRows(seconds=seconds)
         chosen = np.flatnonzero(np.isin(pairs.rows, fitted))
-        seconds[pairs.rows] = pairs.alike_s * pairs.slowdown(pairs.fitted(chosen))
+        seconds[pairs.rows] = pairs.unslowed_s * pairs.slowdown(pairs.fitted(chosen))
         if len(chosen):
-            return Foretold(seconds=seconds)
+            return PredictedRows(seconds=seconds)
         spread = np.full(len(rows), np.nan)
         spread[pairs.rows] = pairs.prior_log_sd()
-        return Foretold(seconds=seconds, prior_log_sd=spread)
+        return PredictedRows(seconds=seconds, prior_log_sd=spread)
 
     reasons = tuple(
         None if at in given else _refusal(row, partner)
         for at, (row, partner) in enumerate(zip(rows, found, strict=True))
     )
-    return Task(reasons=reasons, foretell=foretell, given=given)
+    return PredictionTask(reasons=reasons, predict=predict, given=given)
 
 
 def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
-    """Why a row cannot be foretold from another; None where it can."""
+    """Why a row cannot be predicted from another; None where it can."""
     if partner is None:
         return "no row of the same set-up on fewer accelerators"
     try:
@@ -320,10 +313,10 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
 
 def _measured(
     here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
-) -> Measured:
-    """First rows as arrays; the machines are those of the rows that are foretold from them."""
+) -> MeasuredSteps:
+    """First rows as arrays; the machines are those of the rows that are predicted from them."""
     rates = machines.stacked([machine_of(row) for row in here])
-    return Measured(
+    return MeasuredSteps(
         microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
         num_accelerators=np.array([row.num_accelerators for row in first], dtype=float),
         gradient_bytes=np.array([_gradient_bytes(row) for row in first]),
@@ -357,7 +350,7 @@ def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
     """FLOP/s that a rate of samples implies, over the accelerator's peak; 1 where either is not known."""
     known, words = _known(row), words_of(row)
     flop = known.train_flop_per_sample if known else None
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    cluster = nodes_of(row)
     if flop is None or cluster is None or words is None or words.precision is None:
         return 1.0
     peak = cluster.accelerator.peak_flop_per_s(DTYPE_OF[words.precision])
@@ -372,7 +365,7 @@ def _gradient_bytes(row: PublishedRow) -> float:
 
 
 def _is_decoded(row: PublishedRow) -> bool:
-    """Whether a host decodes what the row counts: the workload's samples are images, or its unit says so."""
+    """Whether a host decodes what the row counts: samples that are images, by the workload or the unit."""
     known = _known(row)
     return known.sample == "image" if known else _IMAGES.search(row.unit) is not None
 
@@ -394,7 +387,7 @@ def _known(row: PublishedRow) -> Workload | None:
 
 def _num_cores(row: PublishedRow) -> float:
     """Cores of a host; NaN where not stated."""
-    cluster = cluster_in_text(row.hardware, num_accelerators=row.num_accelerators, catalogue=row.catalogue)
+    cluster = nodes_of(row)
     return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
 
 

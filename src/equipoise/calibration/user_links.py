@@ -1,4 +1,4 @@
-"""A user's own timed collectives as the links of a plan: they take the place of the catalogue's figures."""
+"""A user's timed collectives as the links of a plan: they take the place of the catalogue's figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from equipoise.bench.collectives.records import bus_fraction
-from equipoise.calibration.collectives import LARGE_BYTES, SMALL_BYTES
-from equipoise.calibration.timed_collectives import RINGS, Numbers, Timed, TimedCollectives, pooled, spoken
+from equipoise.calibration.collective_verdicts import LARGE_BYTES, SMALL_BYTES
+from equipoise.calibration.user_collectives import (
+    RINGS,
+    Numbers,
+    TimedCollectives,
+    TimedOperation,
+    applicable_runs,
+    pooled,
+)
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.machine import Wires, machine
 from equipoise.perfmodel.parameters import (
@@ -31,12 +38,12 @@ OTHER_LOG_SD = 0.1
 _LINK_TABLES_SEED = 4
 # How long messages of each of SIZES are: 0 where they are all latency, 1 where all wire.
 _LONG = np.clip(np.log(SIZES / SMALL_BYTES) / np.log(LARGE_BYTES / SMALL_BYTES), 0.0, 1.0)
-# Operations that send alike, the likest first.
+# Operations with similar traffic, the most similar first.
 FAMILIES = (("all_gather", "reduce_scatter"), RINGS, ("all_to_all", "send"))
 
 
-def alike(timed: Sequence[Timed], operation: str) -> list[Timed]:
-    """What was timed of an operation; else of those that send as it does."""
+def timed_like(timed: Sequence[TimedOperation], operation: str) -> list[TimedOperation]:
+    """What was timed of an operation; else of those with similar traffic."""
     for names in ((operation,), *(family for family in FAMILIES if operation in family)):
         found = [each for each in timed if each.operation in names]
         if found:
@@ -45,14 +52,14 @@ def alike(timed: Sequence[Timed], operation: str) -> list[Timed]:
 
 
 def centre_tables(
-    timed: Sequence[Timed], wires: Wires, centre: CollectiveParameters
+    timed: Sequence[TimedOperation], wires: Wires, centre: CollectiveParameters
 ) -> dict[str, Correction]:
-    """What the law leaves of what was timed; of other operations, what it leaves of those that send alike,
-    where messages are long: what short ones take beside their steps, each operation does in its own way.
+    """What the law leaves of what was timed; of other operations, what it leaves of those with similar
+    traffic, where messages are long: what short ones take above their steps differs by operation.
     """
     found = {}
     for operation in OPERATIONS:
-        mine = alike(timed, operation)
+        mine = timed_like(timed, operation)
         if mine:
             share = 1.0 if mine[0].operation == operation else _LONG
             found[operation] = _correction(
@@ -62,22 +69,24 @@ def centre_tables(
 
 
 def drawn_tables(
-    timed: Sequence[Timed], wires: Wires, drawn: CollectiveParameters, *, num_draws: int
+    timed: Sequence[TimedOperation], wires: Wires, drawn: CollectiveParameters, *, num_draws: int
 ) -> dict[str, Correction]:
     """The same for each draw, and by how much what was not timed may be off.
 
     drawn: numbers of shape (n_draws, 1). What was timed is as sure as its repetitions, whatever the law.
     """
-    own, other, octave = np.random.default_rng(_LINK_TABLES_SEED).standard_normal((3, num_draws, 1))
+    repeated, other, octave = np.random.default_rng(_LINK_TABLES_SEED).standard_normal((3, num_draws, 1))
     far = OCTAVE_LOG_SD * octave[:, 0]
     found = {}
     for operation in OPERATIONS:
-        mine = alike(timed, operation)
-        has_own = bool(mine) and mine[0].operation == operation
-        share = 1.0 if has_own else _LONG
-        unlike = 0.0 if has_own else OTHER_LOG_SD * other
+        mine = timed_like(timed, operation)
+        is_timed = bool(mine) and mine[0].operation == operation
+        share = 1.0 if is_timed else _LONG
+        unlike = 0.0 if is_timed else OTHER_LOG_SD * other
         if mine:
-            factors = [share * log_factor(each, wires, drawn) + own * each.spread + unlike for each in mine]
+            factors = [
+                share * log_factor(each, wires, drawn) + repeated * each.spread + unlike for each in mine
+            ]
         else:
             mine = list(timed)
             factors = [np.broadcast_to(unlike, (num_draws, len(SIZES)))] * len(mine)
@@ -85,7 +94,7 @@ def drawn_tables(
     return found
 
 
-def _correction(timed: Sequence[Timed], factors: Numbers, far: Numbers | float = 0.0) -> Correction:
+def _correction(timed: Sequence[TimedOperation], factors: Numbers, far: Numbers | float = 0.0) -> Correction:
     return Correction(
         log_factor=factors,
         log_inside=np.log2([float(each.group.ranks_per_node) for each in timed]),
@@ -101,11 +110,11 @@ def of_draw(table: Correction, draw: int) -> Correction:
     )
 
 
-def log_factor(timed: Timed, wires: Wires, parameters: CollectiveParameters) -> Numbers:
+def log_factor(timed: TimedOperation, wires: Wires, parameters: CollectiveParameters) -> Numbers:
     """Log(measured / modelled) at SIZES: (n_sizes,), or (n_draws, n_sizes) for parameters of so many draws.
 
     Beyond the sizes timed the first and last factor hold where the messages there are all latency, or all
-    wire; else they fade, as what one says of the other is little.
+    wire; else they fade, as sizes far apart have little in common.
     """
     timer, sizes = OPERATIONS[timed.operation], timed.payload_bytes
     at_ends = np.log(timed.seconds[[0, -1]] / timer(sizes[[0, -1]], timed.group, wires, parameters))
@@ -120,14 +129,14 @@ def log_factor(timed: Timed, wires: Wires, parameters: CollectiveParameters) -> 
     )
 
 
-_OWN_LINKS_SEED = 3
+_USER_LINKS_SEED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFigure:
-    """One operation over one group as it was timed, and what the model said of it before.
+    """One operation over one group as it was timed, and as the model had it before.
 
-    num_ranks, num_nodes: as the nodes asked about hold them. from_bytes, to_bytes: sizes timed. latency_s: of
+    num_ranks, num_nodes: as the nodes in question hold them. from_bytes, to_bytes: sizes timed. latency_s: of
     a message of from_bytes; None where even that is long. bus_byte_per_s: of one of to_bytes, as nccl-tests
     counts; None where even that is short. usual_latency_s, usual_bus_byte_per_s: by the catalogue's links.
     spread: how far repetitions differ, the standard deviation of the logarithm.
@@ -147,7 +156,7 @@ class LinkFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLinks:
+class UserLinks:
     """The collectives of a machine as they were timed.
 
     parameters, draws: in place of the model's own; each draw as likely as the other. usual_draws: those it
@@ -184,22 +193,22 @@ class OwnLinks:
         return float(np.median(ratios)) if ratios else 1.0
 
 
-def own_links(
+def user_links(
     given: TimedCollectives,
     cluster: Cluster,
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
-) -> OwnLinks:
-    """What timed collectives say of a cluster's links; without figures where none of them speaks of it.
+) -> UserLinks:
+    """A cluster's links by timed collectives; without figures where none of these applies to it.
 
     start, draws: what is believed of them before, from a calibration.
     Assumes that other groups of a cluster follow the law of the model with OCTAVE_LOG_SD an octave.
     Source: `fitted` for the law; between sizes timed straight lines of time over size (Hockney 1994).
     """
-    heard = spoken(given, cluster)
-    timed = pooled(heard)
+    runs = applicable_runs(given, cluster)
+    timed = pooled(runs)
     if not timed:
-        return OwnLinks(
+        return UserLinks(
             parameters=start,
             draws=tuple(draws),
             usual_draws=tuple(draws),
@@ -207,9 +216,9 @@ def own_links(
             by_law=(),
             inside=False,
             between=False,
-            notes=heard.notes,
+            notes=runs.notes,
         )
-    wires = machine(replace(cluster, num_accelerators=max(each.run.num_ranks for each in heard.used))).wires
+    wires = machine(replace(cluster, num_accelerators=max(each.run.num_ranks for each in runs.used))).wires
     plain = replace(start, measured=None)
     found = fitted(
         tuple(points for each in timed if (points := each.points()) is not None),
@@ -222,7 +231,7 @@ def own_links(
         each.name: np.array([[float(getattr(one, each.name))] for one in drawn]) for each in COLLECTIVE_PRIORS
     }
     tables = drawn_tables(timed, wires, CollectiveParameters(**columns), num_draws=len(draws))
-    return OwnLinks(
+    return UserLinks(
         parameters=replace(found.parameters, measured=centre_tables(timed, wires, found.parameters)),
         draws=tuple(
             replace(each, measured={name: of_draw(table, at) for name, table in tables.items()})
@@ -233,25 +242,26 @@ def own_links(
         by_law=tuple(name for name in OPERATIONS if name not in {each.operation for each in timed}),
         inside=any(each.is_inside for each in timed),
         between=any(not each.is_inside for each in timed),
-        notes=heard.notes,
+        notes=runs.notes,
     )
 
 
 def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[CollectiveParameters]:
     """The draws, with what was fitted drawn anew."""
-    values, vectors = np.linalg.eigh(found.log_covariance)  # of which some may be all but zero
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    deviates = np.random.default_rng(_OWN_LINKS_SEED).standard_normal((len(draws), len(found.names)))
+    variances, vectors = np.linalg.eigh(found.log_covariance)  # of which some may be all but zero
+    root = vectors * np.sqrt(np.maximum(variances, 0.0))
+    deviates = np.random.default_rng(_USER_LINKS_SEED).standard_normal((len(draws), len(found.names)))
     logs = found.log_values + deviates @ root.T
     limits = {each.name: math.inf if each.name in _RATES else each.largest for each in COLLECTIVE_PRIORS}
     most = [limits[name] for name in found.names]
     return [
-        replace(each, measured=None, **dict(zip(found.names, own, strict=True)))
-        for each, own in zip(draws, np.minimum(np.exp(logs), most).tolist(), strict=True)
+        replace(each, measured=None, **dict(zip(found.names, values, strict=True)))
+        for each, values in zip(draws, np.minimum(np.exp(logs), most).tolist(), strict=True)
     ]
 
 
-# Parameters that the rate of the links scales: fractions of the rate stated, and what is told in trips on it.
+# Parameters that the rate of the links scales: fractions of the rate stated, and what is stated in trips on
+# it.
 _RATES: Mapping[str, tuple[bool, float]] = {
     "intra_fraction": (True, 1.0),
     "switch_fraction": (True, 1.0),
@@ -259,15 +269,15 @@ _RATES: Mapping[str, tuple[bool, float]] = {
     "inter_fraction": (False, 1.0),
 }
 # What belongs to the links inside nodes alone, and to those between them alone: the rest is fitted only where
-# both were timed, so that what one says does not change the other.
+# both were timed, so that one does not change the other.
 _OF_INSIDE = ("intra_latency_scale", "intra_fraction", "switch_fraction", "local_share")
 _OF_BETWEEN = ("inter_latency_scale", "inter_fraction")
-# Which links' steps they scale: of these only short messages tell.
+# Which links' steps they scale: only short messages determine these.
 _LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
 
 
 def _beliefs(
-    timed: Sequence[Timed],
+    timed: Sequence[TimedOperation],
     wires: Wires,
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
@@ -298,7 +308,7 @@ def _beliefs(
     return tuple(found)
 
 
-def _has_short(timed: Sequence[Timed], *, inside: bool) -> bool:
+def _has_short(timed: Sequence[TimedOperation], *, inside: bool) -> bool:
     """Whether short messages of what the law knows the steps of were timed on such links."""
     return any(
         each.is_inside == inside and each.operation in RINGS and each.payload_bytes[0] <= SMALL_BYTES
@@ -306,7 +316,9 @@ def _has_short(timed: Sequence[Timed], *, inside: bool) -> bool:
     )
 
 
-def _rate_scale(timed: Sequence[Timed], wires: Wires, start: CollectiveParameters, *, inside: bool) -> float:
+def _rate_scale(
+    timed: Sequence[TimedOperation], wires: Wires, start: CollectiveParameters, *, inside: bool
+) -> float:
     """The rate of links over what is stated, as the longest messages show it; 1 where none is long."""
     ratios = []
     for each in timed:
@@ -317,7 +329,7 @@ def _rate_scale(timed: Sequence[Timed], wires: Wires, start: CollectiveParameter
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def _figure(timed: Timed, wires: Wires, start: CollectiveParameters) -> LinkFigure:
+def _figure(timed: TimedOperation, wires: Wires, start: CollectiveParameters) -> LinkFigure:
     smallest, largest = int(timed.payload_bytes[0]), int(timed.payload_bytes[-1])
     ranks = round(float(timed.group.num_ranks))
     plain = replace(start, measured=None)

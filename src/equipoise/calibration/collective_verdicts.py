@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 
 from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
-from equipoise.calibration.collective_fits import (
-    LEVEL,
-    Curve,
-    Machine,
-    checked_link,
-    fit_curve,
-    machine_of,
-    reach_of,
-)
+from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
+from equipoise.calibration.run_links import RunLinks, checked_link, reach_of, run_links
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
-from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.links import PublishedCollective, Reach, published_collectives
 from equipoise.units import MIB
@@ -39,7 +32,6 @@ _LIKE_SIZE = 8.0
 GLOO_REDUCES_ALL = ("reduce_scatter",)
 # A process that waits for a network has its processor free for most of the time: 20 to 50 % over 1 Gbit/s.
 BUSY_FRACTION = 0.75
-_NUDGE = 1e-3
 # Operations whose steps for short messages the model knows. Sends to all peers of an all-to-all do not go out
 # at once: 87 us over 8 A100, where a ring or a tree takes 35.
 _KNOWN_STEPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -47,11 +39,11 @@ _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class CollectiveFit:
     """One run and the curve through it."""
 
     run: Run
-    curve: Curve
+    curve: CollectiveCurve
 
     @property
     def bus_byte_per_s(self) -> float | None:
@@ -94,10 +86,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What files of timed collectives say: fits, runs that allow none (with the reason), verdicts."""
+    """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
 
     reading: Reading
-    fits: tuple[Fit, ...]
+    fits: tuple[CollectiveFit, ...]
     unfitted: tuple[tuple[Run, str], ...]
     verdicts: tuple[Verdict, ...]
 
@@ -120,15 +112,15 @@ def judged(
         reasons = tuple(f"{each['first']} ({each['count']} rows)" for each in reading.rejected.rows())
         raise EvidenceError("no row of the files can be used", missing=reasons)
     named = None if link is None else checked_link(link)
-    fits, unfitted = list[Fit](), list[tuple[Run, str]]()
+    fits, unfitted = list[CollectiveFit](), list[tuple[Run, str]]()
     verdicts = list[Verdict]()
     for run in reading.runs:
         joined_by = named or run.link
         try:
-            fits.append(Fit(run=run, curve=fit_curve(*_points(run.timings))))
+            fits.append(CollectiveFit(run=run, curve=fit_curve(*_points(run.timings))))
         except EvidenceError as err:
             unfitted.append((run, str(err)))
-        found = machine_of(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
+        found = run_links(run, accelerator=accelerator, link=joined_by, catalogue=catalogue)
         verdicts.extend(_verdicts(run, found, joined_by))
     return Links(reading=reading, fits=tuple(fits), unfitted=tuple(unfitted), verdicts=tuple(verdicts))
 
@@ -143,7 +135,7 @@ def _median_s(rows: Sequence[Timing]) -> float:
     return float(np.median([seconds for row in rows for seconds in row.seconds]))
 
 
-def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Verdict]:
+def _verdicts(run: Run, machine: RunLinks | str, link: str | None) -> Iterator[Verdict]:
     """A verdict on the largest messages and one on the smallest, where they are large and small enough."""
     largest = max(timing.payload_bytes for timing in run.timings)
     smallest = min(timing.payload_bytes for timing in run.timings)
@@ -163,14 +155,14 @@ def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Ve
 def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
-    told = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
+    words = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
     return Verdict(
         run=run,
         quantity="bus_byte_per_s",
         payload_bytes=payload_bytes,
         measured=measured,
         verdict=verdict,
-        because=told[verdict],
+        because=words[verdict],
         expected=stated.byte_per_s,
         low=stated.low,
         high=stated.high,
@@ -190,7 +182,7 @@ def _class_words(link: str) -> Mapping[str, str]:
 
 
 def _network_words(run: Run, payload_bytes: int, link: str) -> Mapping[str, str]:
-    """What a verdict on hosts over a network says; a slow one, whether the processor is in the way."""
+    """The reasons of verdicts on hosts over a network; of a slow one, whether the processor is the limit."""
     busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
     shares = [each for each in busy if each is not None]
     share = median(shares) if shares else 0.0
@@ -217,37 +209,30 @@ class _Belief:
     high_s: float
 
 
-def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: bool = True) -> _Belief | None:
-    """The model's expectation of one message; None for operations it does not know.
-
-    Assumes that parameters are independent and small changes add up.
-    Source: first-order propagation of the priors' log_sd.
-    """
+def _belief(
+    run: Run, payload_bytes: int, machine: RunLinks, *, switch_reduces: bool = True
+) -> _Belief | None:
+    """The model's expectation of one message; None for operations it does not know."""
     timer = OPERATIONS.get(run.operation)
     if timer is None:
         return None
     wires = machine.wires if switch_reduces else machine.ring_wires
 
-    def seconds(parameters: CollectiveParameters) -> float:
-        return float(timer(float(payload_bytes), machine.group, wires, parameters))
+    def seconds(values: Mapping[str, Any]) -> float:
+        return float(timer(float(payload_bytes), machine.group, wires, CollectiveParameters(**values)))
 
-    centre: dict[str, Any] = {prior.name: prior.median for prior in COLLECTIVE_PRIORS}
-    usual_s = seconds(CollectiveParameters(**centre))
-    variance = 0.0
-    for prior in COLLECTIVE_PRIORS:
-        moved = CollectiveParameters(**(centre | {prior.name: prior.median * (1 - _NUDGE)}))
-        variance += (math.log(seconds(moved) / usual_s) / math.log1p(-_NUDGE) * prior.log_sd) ** 2
-    width = math.exp(_Z * math.sqrt(variance))
+    usual_s = seconds({})
+    width = math.exp(_Z * float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 
-def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machine | str) -> Verdict:
+def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: RunLinks | str) -> Verdict:
     """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
     belief = None if isinstance(machine, str) else _belief(run, payload_bytes, machine)
     if isinstance(machine, str) or belief is None:
         return _unknown(run, "latency_s", payload_bytes, measured_s, machine)
     verdict = _compared(measured_s, belief.low_s, belief.high_s, more_is_faster=False)
-    told = {
+    words = {
         "normal": "as launching, and the steps from rank to rank, take on such links",
         "slow": "more than launching and the steps between ranks explain: look for a busy host, unpinned "
         "processes, or a slower network than meant",
@@ -259,7 +244,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machin
         payload_bytes=payload_bytes,
         measured=measured_s,
         verdict=verdict,
-        because=told,
+        because=words,
         expected=belief.seconds,
         low=belief.low_s,
         high=belief.high_s,
@@ -269,7 +254,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machin
     )
 
 
-def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
@@ -309,7 +294,9 @@ def _compared(measured: float, low: float, high: float, *, more_is_faster: bool)
     return "fast" if (measured > high) == more_is_faster else "slow"
 
 
-def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+def _unknown(
+    run: Run, quantity: str, payload_bytes: int, measured: float, machine: RunLinks | str
+) -> Verdict:
     why = machine if isinstance(machine, str) else f"nothing is known of {run.operation} to compare with"
     return Verdict(
         run=run,
@@ -322,7 +309,7 @@ def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machi
     )
 
 
-def _published(run: Run, payload_bytes: int, machine: Machine) -> list[PublishedCollective]:
+def _published(run: Run, payload_bytes: int, machine: RunLinks) -> list[PublishedCollective]:
     """Published figures of the same operation, chip and group, of about this size or a peak."""
     return [
         each
@@ -342,7 +329,7 @@ def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
     return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
 
 
-def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdict: str) -> str:
+def _why(run: Run, payload_bytes: int, measured: float, machine: RunLinks, verdict: str) -> str:
     """One sentence on a verdict about bandwidth."""
     share = measured / machine.bus_byte_per_s
     if verdict == "fast":
@@ -355,8 +342,8 @@ def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdic
     return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
 
 
-def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) -> str | None:
-    """What a slow rate is just as much as, which tells where to look; None where it resembles nothing."""
+def _suspect(run: Run, payload_bytes: int, measured: float, machine: RunLinks) -> str | None:
+    """What a slow rate is as much as, which shows where to look; None where it resembles nothing."""
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s
         return (
@@ -374,4 +361,4 @@ def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) ->
     return None
 
 
-__all__ = ["LEVEL", "Fit", "Links", "Verdict", "judged"]
+__all__ = ["LEVEL", "CollectiveFit", "Links", "Verdict", "judged"]

@@ -2,61 +2,42 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, lru_cache
+from functools import cache
 from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.calibration.accuracy import (
-    LEVEL,
-    Basis,
-    Foretold,
-    Indices,
-    Predictor,
-    Seconds,
-    Task,
-    cluster_weights,
-)
-from equipoise.calibration.published.rows import PublishedRow
+from equipoise.calibration.accuracy import LEVEL, cluster_weights
+from equipoise.calibration.held_out import Basis, Indices, PredictedRows, PredictionTask, Predictor, Seconds
+from equipoise.calibration.published.rows import PublishedRow, nodes_of
 from equipoise.errors import SpecError
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.layouts import Grid, grid
+from equipoise.perfmodel.layouts import StrategyGrid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.memory import memory
-from equipoise.perfmodel.parameters import PRIORS, Parameters
+from equipoise.perfmodel.parameters import PRIORS, Parameters, log_slopes, prior_log_sd
 from equipoise.runs.readers.cells import echo
-from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-
-_MOST_MACHINES = 4096
 
 
 def machine_of(row: PublishedRow) -> Machine:
     """The rates of the accelerators of a row. Raises SpecError where its catalogue does not know them."""
-    return _machine(row.hardware, row.num_accelerators, row.catalogue)
-
-
-@lru_cache(maxsize=_MOST_MACHINES)
-def _machine(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Machine:
-    cluster = cluster_in_text(hardware, num_accelerators=num_accelerators, catalogue=catalogue)
-    if cluster is None:
+    nodes = nodes_of(row)
+    if nodes is None:
         raise SpecError(
-            f"hardware {echo(hardware)} names no known system or accelerator; add it with --hardware"
+            f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
         )
-    return machine(cluster)
+    return machine(nodes)
 
 
-_Arrays = TypeVar("_Arrays", Load, Machine, Grid)
-# One parameter a time, by this share of it: what the belief about each leaves open in a prediction.
-_NUDGE = 1e-3
+_Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +46,7 @@ class StepRows:
 
     load: Load
     machine: Machine
-    grid: Grid
+    grid: StrategyGrid
 
     def taken(self, indices: Indices) -> "StepRows":
         """The rows of some indices."""
@@ -96,7 +77,7 @@ def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
 
 
 def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
-    """Rows as arrays; each has to be expressed: `refusal` says None of it.
+    """Rows as arrays; each has to be expressed: its `refusal` is None.
 
     rows: at least one.
     """
@@ -161,14 +142,15 @@ def _calibrated(
 ) -> Calibration:
     """The calibration on rows of every parameter that any of them is sensitive to.
 
-    Assumes that what collectives say of links is not bettered by steps, which tell it from other causes
-    badly.
+    Assumes that steps add nothing to what collectives show of links: they hardly separate it from other
+    causes.
     """
     mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
+    slopes = _slopes(seen, mine, Parameters())
     return calibrate(
         seen.step_s,
         measured_s,
-        names=[name for name in mine if _slope(seen, name).any()],
+        names=[name for name, slope in zip(mine, slopes, strict=True) if slope.any()],
         weights=cluster_weights(clusters),
         campaigns=campaigns,
     )
@@ -182,7 +164,7 @@ def _campaigns(files: Sequence[str]) -> NDArray[np.intp]:
 
 def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
     """Seconds by parameters fitted before, or by the priors, and their spread; both (n_rows,)."""
-    seconds, spread = arrays.step_s(Parameters()).copy(), _prior_log_sd(arrays)
+    seconds, spread = arrays.step_s(Parameters()).copy(), _spread(arrays)
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
         seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
@@ -190,56 +172,53 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
     return seconds, spread
 
 
-def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> Task:
+def _spread(arrays: StepRows) -> Seconds:
+    """Standard deviation of the logarithm of every prediction under the priors alone."""
+    return prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
+
+
+def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> PredictionTask:
     """Rows for the performance model. basis_of: what a row rests on where nothing is fitted."""
     reasons = tuple(refusal(row) for row in rows)
-    told = [index for index, reason in enumerate(reasons) if reason is None]
-    if not told:
-        return Task(reasons=reasons, foretell=lambda _: Foretold(seconds=np.full(len(rows), np.nan)))
-    place = {index: at for at, index in enumerate(told)}
-    arrays = step_rows([rows[index] for index in told])
-    measured_s = np.array([rows[index].seconds for index in told], dtype=float)
-    clusters = np.array([rows[index].cluster for index in told], dtype=np.intp)
+    expressed = [index for index, reason in enumerate(reasons) if reason is None]
+    if not expressed:
+        return PredictionTask(
+            reasons=reasons, predict=lambda _: PredictedRows(seconds=np.full(len(rows), np.nan))
+        )
+    place = {index: at for at, index in enumerate(expressed)}
+    arrays = step_rows([rows[index] for index in expressed])
+    measured_s = np.array([rows[index].seconds for index in expressed], dtype=float)
+    clusters = np.array([rows[index].cluster for index in expressed], dtype=np.intp)
 
-    def foretell(fitted: Indices) -> Foretold:
+    def predict(fitted: Indices) -> PredictedRows:
         chosen = np.array([place[int(index)] for index in fitted if int(index) in place], dtype=np.intp)
         seconds, spread, held = (np.full(len(rows), np.nan) for _ in range(3))
-        held[told] = arrays.memory_bytes(Parameters())
+        held[expressed] = arrays.memory_bytes(Parameters())
         if not len(chosen):
-            bases = [basis_of(rows[index]) for index in told]
-            seconds[told], spread[told] = _by_bases(arrays, bases)
-            by_row = dict(zip(told, bases, strict=True))
-            return Foretold(
+            bases = [basis_of(rows[index]) for index in expressed]
+            seconds[expressed], spread[expressed] = _by_bases(arrays, bases)
+            by_row = dict(zip(expressed, bases, strict=True))
+            return PredictedRows(
                 seconds=seconds,
                 prior_log_sd=spread,
                 memory_bytes=held,
                 bases=tuple(by_row.get(index) for index in range(len(rows))),
             )
         seen = arrays.taken(chosen)
-        files = [rows[index].file for index in told]
+        files = [rows[index].file for index in expressed]
         campaigns = _campaigns([files[at] for at in chosen])
         found = _calibrated(seen, measured_s[chosen], clusters[chosen], campaigns)
         home = {files[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
         mine = np.array([home.get(name, -1) for name in files])
-        foretold = arrays.step_s(found.parameters).copy()
+        by_row_s = arrays.step_s(found.parameters).copy()
         for campaign, parameters in enumerate(found.by_campaign):
-            foretold[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
-        seconds[told] = foretold
+            by_row_s[mine == campaign] = arrays.step_s(parameters)[mine == campaign]
+        seconds[expressed] = by_row_s
         further = np.full(len(rows), np.nan)
-        further[told] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
-        return Foretold(seconds=seconds, further_log_sd=further, memory_bytes=held)
+        further[expressed] = _further_log_sd(arrays, chosen, clusters, found, mine < 0)
+        return PredictedRows(seconds=seconds, further_log_sd=further, memory_bytes=held)
 
-    return Task(reasons=reasons, foretell=foretell)
-
-
-def _prior_log_sd(arrays: StepRows) -> Seconds:
-    """Standard deviation of the logarithm of a prediction under the priors alone.
-
-    Assumes that parameters are independent and small changes add up.
-    Source: first-order propagation of the priors' log_sd.
-    """
-    variance = sum((_slope(arrays, prior.name, Parameters()) * prior.log_sd) ** 2 for prior in PRIORS)
-    return np.sqrt(variance)
+    return PredictionTask(reasons=reasons, predict=predict)
 
 
 def _further_log_sd(
@@ -255,24 +234,25 @@ def _further_log_sd(
     Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
     Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
     """
-    slopes = np.stack([_slope(arrays, prior.name, found.parameters) for prior in PRIORS], axis=1)
+    slopes = _slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
     moved = np.array([prior.name in found.moved for prior in PRIORS])
-    own = np.array([prior.local for prior in PRIORS])
+    is_local = np.array([prior.local for prior in PRIORS])
     log_sd = np.array([prior.log_sd for prior in PRIORS])
     seen = slopes[fitted] * moved * np.sqrt(cluster_weights(clusters[fitted]))[:, None] / STRAY_LOG_SD
     covariance = np.linalg.inv(seen.T @ seen + np.diag(log_sd**-2.0))
     variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
-    shared = slopes * ~own
-    away = np.einsum("ij,jk,ik->i", shared, covariance, shared) + ((slopes * own * log_sd) ** 2).sum(axis=1)
+    shared = slopes * ~is_local
+    local_variance = ((slopes * is_local * log_sd) ** 2).sum(axis=1)
+    away = np.einsum("ij,jk,ik->i", shared, covariance, shared) + local_variance
     variance = np.where(is_elsewhere, away, variance)
     return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
 
 
-def _slope(arrays: StepRows, name: str, at: Parameters | None = None) -> Seconds:
-    """Change of every prediction's logarithm with one parameter's, `at` some, else at the priors' medians."""
-    centre = Parameters() if at is None else at
-    moved = centre.changed({name: centre.value(name) * (1 - _NUDGE)})
-    return np.asarray(np.log(arrays.step_s(moved) / arrays.step_s(centre)) / np.log1p(-_NUDGE))
+def _slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
+    """Change of every prediction's logarithm with that of each parameter: (n_names, n_rows)."""
+    return log_slopes(
+        lambda values: arrays.step_s(at.changed(values)), {name: at.value(name) for name in names}
+    )
 
 
 def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:

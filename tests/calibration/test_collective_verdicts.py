@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
-from equipoise.calibration.collective_fits import fit_curve
-from equipoise.calibration.collectives import PUBLISHED_MARGIN, judged
+from equipoise.calibration.collective_curves import fit_curve
+from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.reader import Tally
 from equipoise.spec.links import published_collectives
@@ -95,7 +95,7 @@ def test_a_change_of_protocol_makes_a_regime():
     assert found.byte_per_s.value == pytest.approx(200e9, rel=0.01)
 
 
-def test_what_the_sizes_do_not_tell_is_not_told():
+def test_what_the_sizes_leave_open_is_none():
     small = fit_curve(SIZES[:8], [20e-6 + size / 100e9 for size in SIZES[:8]])
     large = fit_curve(SIZES[-5:], [20e-6 + size / 100e9 for size in SIZES[-5:]])
     assert (small.byte_per_s, large.latency_s) == (None, None)
@@ -221,6 +221,7 @@ def test_wrong_names_are_refused():
 
 
 def test_every_published_figure_is_below_what_its_link_could_carry():
+    assert published_collectives()
     for each in published_collectives():
         assert each.source.startswith("https://")
         assert math.isfinite(each.bus_byte_per_s)

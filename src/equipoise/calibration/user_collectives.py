@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives.records import Run
-from equipoise.calibration.collectives import LARGE_BYTES
+from equipoise.calibration.collective_verdicts import LARGE_BYTES
+from equipoise.calibration.run_links import LARGEST_HOST, is_like
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group
@@ -20,8 +21,6 @@ from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count
 
-# Domains of the fast links that are larger span hosts, so that hosts are no nodes of theirs.
-LARGEST_HOST = 16
 _SHOWN = 60
 _MOST_FILES = 3
 
@@ -39,18 +38,18 @@ class TimedCollectives:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """A run that speaks of a cluster, and how its ranks sit on the cluster's nodes."""
+class ApplicableRun:
+    """A run that applies to a cluster, and how its ranks sit on the cluster's nodes."""
 
     run: Run
     group: Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
-    """The runs that speak of a cluster; notes: what does not and why, and what contradicts it."""
+class ApplicableRuns:
+    """The runs that apply to a cluster; notes: what does not and why, and what contradicts it."""
 
-    used: tuple[Heard, ...]
+    used: tuple[ApplicableRun, ...]
     notes: tuple[str, ...]
 
 
@@ -76,30 +75,30 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None)
 
 
 def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None:
-    """Raise UsageError where several accelerators are asked about and a file does not say of which it is."""
+    """Raise UsageError for several accelerators where a file does not name the one it is of."""
     kinds = set(accelerators)
     unnamed = next((run for run in given.runs if not names_accelerator(run, given.catalogue)), None)
     if unnamed is not None and len(kinds) > 1:
         raise UsageError(
             f"--collectives {unnamed.file}: it names no accelerator that is known, and {len(kinds)} are "
-            "asked about: ask about the one it was timed on"
+            "in question: name only the one it was timed on"
         )
 
 
-def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
-    """The runs that speak of a cluster. A file that names no accelerator is taken to be of this one."""
+def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
+    """The runs that apply to a cluster. A file that names no accelerator is taken to be of this one."""
     runs = given.runs
-    used: list[Heard] = []
+    used: list[ApplicableRun] = []
     notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
     for run in runs:
         reason = _why_not(run, nodes.accelerator, given.catalogue)
         if reason is not None:
             notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(run.file)
             continue
-        for told in _told(run, nodes, given.catalogue):
-            notes["", told].append(run.file)
-        used.append(Heard(run=run, group=_group(run, nodes)))
-    return Spoken(
+        for remark in _remarks(run, nodes, given.catalogue):
+            notes["", remark].append(run.file)
+        used.append(ApplicableRun(run=run, group=_group(run, nodes)))
+    return ApplicableRuns(
         used=tuple(used),
         notes=(
             *given.notes,
@@ -109,12 +108,12 @@ def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
 
 
 def names_accelerator(run: Run, catalogue: Catalogue) -> bool:
-    """Whether a run says which accelerator it was timed on, by a name that is known."""
+    """Whether a run names the accelerator it was timed on, by a name that is known."""
     return run.device is not None and _chip(run.device, catalogue) is not None
 
 
 def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
-    """Why a run says nothing of an accelerator; None where it does."""
+    """Why a run does not apply to an accelerator; None where it does."""
     if run.operation not in OPERATIONS:
         return f"{run.operation} is no operation of the model"
     if run.num_copies > 1:
@@ -124,7 +123,7 @@ def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
     if run.backend == "gloo" and chip.kind != "cpu":
         return "timed between processors (gloo)"
     found = None if run.device is None else _chip(run.device, catalogue)
-    if found is not None and not is_like(found, chip) and run.backend != "gloo":
+    if found is not None and not is_like(found.slug, chip.slug) and run.backend != "gloo":
         return f"timed on {found.title}"
     return None
 
@@ -140,35 +139,30 @@ def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
     return None if found is None else found.accelerator
 
 
-def is_like(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two have the same links: of one chip and form, whatever its memory."""
-    return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
-
-
-def _told(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
+def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     """What a reader must know of a run that is used, as goes on behind its file's name."""
-    told = []
+    remarks = []
     title = nodes.accelerator.title
     if run.device is None:
-        told.append(f" names no accelerator: taken for {title}.")
+        remarks.append(f" names no accelerator: taken for {title}.")
     elif not names_accelerator(run, catalogue):
-        told.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
+        remarks.append(f" names {run.device[:_SHOWN]!r}, which is not known: taken for {title}.")
     size, ranks = nodes.node_size, run.num_ranks
     if run.num_nodes is None and ranks > size:
-        told.append(
+        remarks.append(
             f" does not say on how many hosts its {format_count(ranks)} ranks are: taken for "
             f"{format_count(size)} to a host."
         )
     if run.num_nodes == 1 and ranks > size:
-        told.append(
-            f" has {format_count(ranks)} ranks on one host, the cluster asked about "
+        remarks.append(
+            f" has {format_count(ranks)} ranks on one host, the cluster has "
             f"{format_count(size)} to a node: its figures are taken for links inside a node."
         )
-    return told
+    return remarks
 
 
 def _group(run: Run, nodes: Cluster) -> Group:
-    """How the ranks of a run sit on nodes: as the file says, else filling one after another."""
+    """How the ranks of a run sit on nodes: as the file states, else filling one after another."""
     if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
         num_nodes = min(run.num_nodes, run.num_ranks)
     elif run.num_nodes == 1:
@@ -186,14 +180,14 @@ def _named(files: Sequence[str]) -> str:
 
 Numbers: TypeAlias = NDArray[np.float64]
 
-# More sizes say nothing more; beyond, they are thinned evenly.
+# More sizes add nothing; beyond, they are thinned evenly.
 MOST_SIZES = 200
 # Around a ring or along trees: of these the law knows the steps of short messages too.
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedOperation:
     """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
 
     operation: str
@@ -210,7 +204,7 @@ class Timed:
         return float(self.group.num_nodes) <= 1
 
     def points(self) -> Timings | None:
-        """What the law is fitted to, as one row of points; None where the law says nothing of them."""
+        """What the law is fitted to, as one row of points; None where the law does not apply to them."""
         kept = (self.operation in RINGS) | (self.payload_bytes >= LARGE_BYTES)
         if not kept.any():
             return None
@@ -224,18 +218,18 @@ class Timed:
         )
 
 
-def pooled(heard: Spoken) -> tuple[Timed, ...]:
+def pooled(runs: ApplicableRuns) -> tuple[TimedOperation, ...]:
     """Runs of one operation over one group together, in order: files may come in any."""
     together: dict[tuple[str, float, float], list[Run]] = {}
     groups: dict[tuple[str, float, float], Group] = {}
-    for each in heard.used:
+    for each in runs.used:
         key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
         together.setdefault(key, []).append(each.run)
         groups[key] = each.group
     return tuple(_of_group(key[0], groups[key], together[key]) for key in sorted(together))
 
 
-def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> Timed:
+def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> TimedOperation:
     rows = [
         (float(timing.payload_bytes), seconds, timing.resolution)
         for run in runs
@@ -246,17 +240,17 @@ def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> Timed:
     sizes = np.unique(payload)
     if sizes.size > MOST_SIZES:
         sizes = sizes[np.unique(np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int))]
-    alike = [payload == size for size in sizes]
-    medians = np.array([np.median(seconds[each]) for each in alike])
+    at_size = [payload == size for size in sizes]
+    medians = np.array([np.median(seconds[each]) for each in at_size])
     left = np.concatenate(
-        [np.log(seconds[each] / middle) for each, middle in zip(alike, medians, strict=True)]
+        [np.log(seconds[each] / middle) for each, middle in zip(at_size, medians, strict=True)]
     )
-    return Timed(
+    return TimedOperation(
         operation=operation,
         group=group,
         payload_bytes=sizes,
         seconds=medians,
-        log_error=np.array([np.median(resolution[each]) for each in alike]),
+        log_error=np.array([np.median(resolution[each]) for each in at_size]),
         spread=float(np.hypot(NOISE_LOG_SD, np.sqrt(np.mean(left**2)))),
         runs=tuple(runs),
     )

@@ -1,23 +1,14 @@
-"""Latency and rate of one measured collective, as straight lines of time over size, and its machine."""
+"""Latency and rate of one measured collective, as straight lines of time over size."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.bench.collectives.records import Run
-from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.perfmodel.machine import Group, Wires, machine
-from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import Cluster, joined, usual_system
-from equipoise.spec.cluster_text import cluster_in_text, network_reach
-from equipoise.spec.links import FABRICS, KINDS, Reach, kind, link_class, reach
+from equipoise.errors import EvidenceError
 from equipoise.stats import Interval
-
-if TYPE_CHECKING:
-    from equipoise.spec.hardware import Accelerator, Topology
 
 LEVEL = 0.9
 # 0.02: what repetitions of nccl-tests on one machine differ by at least; no line need follow more closely.
@@ -44,8 +35,8 @@ class Regime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """What the sizes measured say of one collective over one group of ranks.
+class CollectiveCurve:
+    """One collective over one group of ranks, as lines through the sizes measured.
 
     latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
     the largest messages add; None where even they are mostly latency. num_points: sizes. log_sd: what the
@@ -68,7 +59,7 @@ class _Line:
     misfit: float
 
 
-def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> Curve:
+def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
     """The curve of one collective whose messages took the times measured.
 
     payload_bytes, seconds: (n_points,), above zero; a size may come several times.
@@ -101,7 +92,7 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> Curve:
     left = np.concatenate(
         [np.log(took[each] / _line_s(line, payload[each])) for each, line in zip(inside, lines, strict=True)]
     )
-    return Curve(
+    return CollectiveCurve(
         latency_s=_latency(lines[0], payload[inside[0]], took[inside[0]]),
         byte_per_s=_rate(lines[-1], payload[inside[-1]], took[inside[-1]]),
         regimes=tuple(
@@ -164,10 +155,10 @@ def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
     chosen, score = [0, num_sizes], _score(best[-1], 1, num_points)
     backs: list[Indices] = []
     for num_lines in range(2, min(MOST_REGIMES, num_sizes // FEWEST_SIZES) + 1):
-        # joined[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
-        joined = best[:-1, None] + misfits[1:]
-        back = joined.argmin(axis=0)
-        best = joined[back, np.arange(num_sizes)]
+        # total[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
+        total = best[:-1, None] + misfits[1:]
+        back = total.argmin(axis=0)
+        best = total[back, np.arange(num_sizes)]
         backs.append(back + 1)
         found = _score(best[-1], num_lines, num_points)
         if found < score:
@@ -255,170 +246,3 @@ def _rate(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
     return Interval(
         value=1.0 / line.byte_s, low=1.0 / slow, high=1.0 / quick if quick > 0 else np.inf, level=LEVEL
     )
-
-
-# Domains of the fast links that are larger span hosts: racks and pods.
-_LARGEST_HOST = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The links of a run's ranks.
-
-    link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of
-    the network cards of a node together. card_byte_per_s: of one accelerator's share of them.
-    """
-
-    cluster: Cluster
-    group: Group
-    wires: Wires
-    link: str
-    bus_byte_per_s: float
-    card_byte_per_s: float
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes that the ranks are on."""
-        return round(float(self.group.num_nodes))
-
-    @property
-    def ring_wires(self) -> Wires:
-        """The same links if their switch did not reduce."""
-        return replace(self.wires, switch_reduces=0.0)
-
-    @property
-    def host_byte_per_s(self) -> float | None:
-        """Between an accelerator and its host."""
-        return self.cluster.accelerator.host_byte_per_s
-
-    def is_like(self, accelerator: str, link: str) -> bool:
-        """Whether a published figure of an accelerator and class of link is of such a machine.
-
-        The memory of a chip does not matter: `a100-sxm4-40gb` is like `a100-sxm4-80gb`.
-        """
-        return accelerator.rpartition("-")[0] == self.cluster.accelerator.slug.rpartition("-")[
-            0
-        ] and _over_host(link) == (self.cluster.topology == "host")
-
-
-def checked_link(word: str) -> str:
-    """A class of link as `nvidia-smi topo -m` names it, or the rate of a network. Raises UsageError else.
-
-    >>> checked_link("phb"), checked_link("nv12"), checked_link("10Gbit")
-    ('PHB', 'NV12', '10gbit')
-    """
-    named = word.strip().lower() if network_reach(word) else link_class(word)
-    if named is None:
-        raise UsageError(
-            f"--link {word[:40]!r}: no class of link; expected one of NV#, {', '.join(KINDS[1:])}, or the "
-            "rate of a network such as 10gbit"
-        )
-    return named
-
-
-def machine_of(
-    run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
-) -> Machine | str:
-    """The machine of a run; where nothing tells it, one sentence that says what to give.
-
-    accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
-    catalogue: the shipped one unless given.
-    Raises SpecError for an accelerator that was given and is not known.
-    """
-    tables = catalogue or shipped()
-    if run.backend == "gloo":
-        return _over_gloo(run, link)
-    if link is not None and network_reach(link) is not None:
-        link = None  # inside a node, ranks are joined as is usual there
-    if accelerator is not None:
-        return _machine(run, tables.cluster(accelerator, num_accelerators=run.num_ranks), link)
-    if run.device is None:
-        return "the file does not name the accelerator: give --accelerator NAME or --link CLASS"
-    try:
-        known = tables.accelerator_alias(run.device)
-        found = (
-            tables.cluster(known.slug, num_accelerators=run.num_ranks)
-            if known is not None
-            else cluster_in_text(run.device, num_accelerators=run.num_ranks, catalogue=tables)
-        )
-        if found is not None:
-            return _machine(run, found, link)
-    except SpecError as err:
-        return str(err)
-    return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
-
-
-def _over_gloo(run: Run, link: str | None) -> str:
-    """Why nothing is known of the machine of a run over gloo."""
-    if run.num_nodes == 1:
-        return "gloo between processes of one host is its processors and memory: no link to compare with"
-    if link is None:
-        return "gloo over a network whose rate nobody stated: give --link, e.g. 10gbit"
-    return "nothing is published of gloo to compare with"
-
-
-def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
-    """What the class of link that was stated reaches, where that says more than the machine does.
-
-    So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
-    for hosts joined by a network of a stated rate.
-    """
-    chip: Accelerator | None = None
-    network = None if link is None else network_reach(link)
-    if network is not None:
-        return network if run.num_nodes != 1 else None
-    if link is None or (run.num_nodes or 1) > 1:
-        return None
-    if isinstance(found, Machine):
-        if found.num_nodes > 1 or not _over_host(link):
-            return None
-        chip = found.cluster.accelerator
-    return reach(link, chip)
-
-
-def _over_host(link: str) -> bool:
-    return network_reach(link) is None and kind(link) not in FABRICS
-
-
-def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:
-    found = _joined_by(usual, link)
-    num_nodes = -(-run.num_ranks // found.node_size)
-    if run.num_nodes is not None and found.node_size <= _LARGEST_HOST:
-        num_nodes = max(num_nodes, run.num_nodes)
-    group = Group(ranks_per_node=run.num_ranks / num_nodes, num_nodes=float(num_nodes))
-    wires = machine(found).wires
-    inside, card = float(wires.intra.byte_per_s), float(wires.inter.byte_per_s)
-    return Machine(
-        cluster=found,
-        group=group,
-        wires=wires,
-        link=_within(found, link) if num_nodes == 1 else f"the network of {num_nodes} nodes",
-        bus_byte_per_s=inside if num_nodes == 1 else card * float(group.ranks_per_node),
-        card_byte_per_s=card,
-    )
-
-
-def _joined_by(usual: Cluster, link: str | None) -> Cluster:
-    """The cluster with its accelerators joined as the class of link says, where that is not the usual."""
-    chip = usual.accelerator
-    topology: Topology | None = None
-    if link is not None and _over_host(link) and usual.topology != "host":
-        topology = "host"
-    elif link is not None and not _over_host(link) and usual.topology == "host" and chip.bridge_byte_per_s:
-        topology = "bridge"
-    if topology is None:
-        return usual
-    return joined(
-        usual_system(chip, topology),
-        accelerator=chip,
-        num_accelerators=usual.num_accelerators,
-        node_size=usual.node_size,
-        topology=topology,
-    )
-
-
-def _within(found: Cluster, link: str | None) -> str:
-    """What joins accelerators inside a node, in words."""
-    if found.topology == "host":
-        return f"PCIe through the host ({link})" if link else "PCIe through the host"
-    return found.accelerator.link or "the link"

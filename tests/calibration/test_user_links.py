@@ -1,6 +1,7 @@
-"""Own timed collectives as links of a plan: what was timed comes back, in sizes and groups as far as it speaks."""
+"""Timed collectives as links of a plan: what was timed comes back, in the sizes and groups it applies to."""
 
 import math
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from equipoise import plan
 from equipoise.bench.collectives.records import Run, Timing
-from equipoise.calibration.measured_links import own_links
 from equipoise.calibration.profiles import prior_model, with_links
-from equipoise.calibration.timed_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.calibration.user_links import user_links
 from equipoise.diagnose.link_findings import link_words
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.collectives import OPERATIONS as TIMERS
@@ -71,7 +72,7 @@ def given(*runs):
 def own(*runs, name="a100-sxm4-80gb", num_accelerators=8, **node):
     nodes = cluster(name, num_accelerators=num_accelerators, **node)
     collective = MODEL.parameters.collective
-    return own_links(given(*runs), nodes, collective, [each.collective for each in MODEL.draws]), nodes
+    return user_links(given(*runs), nodes, collective, [each.collective for each in MODEL.draws]), nodes
 
 
 def group(inside, nodes=1):
@@ -82,9 +83,9 @@ def group(inside, nodes=1):
 def test_what_was_timed_comes_back_at_every_size(rate):
     took = line(50e-6, rate)
     found, nodes = own(run(took))
-    asked = np.array([8.0, 3000.0, 1e5, 1e6, 3e7, 1e9])
-    told = all_reduce_s(asked, group(8), machine(nodes).wires, found.parameters)
-    assert told == pytest.approx(took(asked), rel=0.01)
+    sizes = np.array([8.0, 3000.0, 1e5, 1e6, 3e7, 1e9])
+    predicted_s = all_reduce_s(sizes, group(8), machine(nodes).wires, found.parameters)
+    assert predicted_s == pytest.approx(took(sizes), rel=0.01)
 
 
 def test_rows_in_another_order_and_in_two_files_say_the_same():
@@ -92,10 +93,10 @@ def test_rows_in_another_order_and_in_two_files_say_the_same():
     whole, nodes = own(run(took))
     mixed = [SIZES[at] for at in np.random.default_rng(1).permutation(len(SIZES))]
     parted, _ = own(run(took, sizes=mixed[:7]), run(took, sizes=mixed[7:], file="more.txt"))
-    asked, wires = np.logspace(1, 10, 19), machine(nodes).wires
+    sizes, wires = np.logspace(1, 10, 19), machine(nodes).wires
     for each in (all_reduce_s, all_gather_s):
-        assert each(asked, group(8), wires, parted.parameters) == pytest.approx(
-            each(asked, group(8), wires, whole.parameters), rel=1e-9
+        assert each(sizes, group(8), wires, parted.parameters) == pytest.approx(
+            each(sizes, group(8), wires, whole.parameters), rel=1e-9
         )
 
 
@@ -116,9 +117,9 @@ def test_links_that_nothing_was_timed_on_stay_of_the_catalogue():
     before = MODEL.parameters.collective
     assert all_reduce_s(1e8, across, wires, found.parameters) == all_reduce_s(1e8, across, wires, before)
     assert (found.inside, found.between) == (True, False)
-    told = " ".join(link_words(found, nodes))
-    assert "Of the catalogue still: links between nodes, 25 GB/s" in told
-    assert "catalogue is contradicted" in told
+    text = " ".join(link_words(found, nodes))
+    assert re.search(r"catalogue.*between nodes, 25 GB/s", text)
+    assert "catalogue is contradicted" in text
 
 
 def test_collectives_between_nodes_leave_the_links_inside_alone():
@@ -161,8 +162,8 @@ def test_ranges_hold_what_others_measured_over_groups_that_were_not_timed():
         for ranks in set(took) - set(known):
             drawn = [all_reduce_s(payload, group(ranks), wires, each) for each in found.draws]
             low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
-            told = all_reduce_s(payload, group(ranks), wires, found.parameters)
-            errors.extend(np.abs(told / took[ranks] - 1))
+            predicted_s = all_reduce_s(payload, group(ranks), wires, found.parameters)
+            errors.extend(np.abs(predicted_s / took[ranks] - 1))
             held.extend((low <= took[ranks]) & (took[ranks] <= high))
     assert np.median(errors) < 0.08
     assert 0.85 < np.mean(held) < 0.98
@@ -199,9 +200,9 @@ def test_what_speaks_of_something_else_is_not_used_and_that_is_said(changed, wor
     found, nodes = own(run(line(30e-6, 20e9), **changed))
     assert found.figures == ()
     assert found.parameters == MODEL.parameters.collective
-    told = " ".join((*link_words(found, nodes), *found.notes))
-    assert words in told
-    assert "all are of the catalogue" in told
+    text = " ".join((*link_words(found, nodes), *found.notes))
+    assert words in text
+    assert "all are of the catalogue" in text
 
 
 def test_copies_in_each_others_way_and_processors_are_not_used():
@@ -215,7 +216,7 @@ def test_a_file_without_a_name_is_taken_for_the_one_asked_about_and_not_for_two(
     unnamed = run(line(30e-6, 20e9), device=None)
     found, _ = own(unnamed)
     assert found.notes == ("own.txt names no accelerator: taken for NVIDIA A100 SXM4 80 GB.",)
-    with pytest.raises(UsageError, match=r"names no accelerator that is known, and 2 are asked about"):
+    with pytest.raises(UsageError, match=r"names no accelerator.*\b2 are"):
         refuse_unnamed(given(unnamed), ["a100-sxm4-80gb", "h100-sxm5-80gb"])
     refuse_unnamed(given(unnamed), ["a100-sxm4-80gb"])
     refuse_unnamed(given(run(line(1e-6, 1e9))), ["a100-sxm4-80gb", "h100-sxm5-80gb"])
@@ -223,7 +224,7 @@ def test_a_file_without_a_name_is_taken_for_the_one_asked_about_and_not_for_two(
 
 def test_more_ranks_on_a_host_than_a_node_has_is_told():
     found, _ = own(run(line(30e-6, 20e9), num_ranks=8), num_accelerators=8, node_size=4)
-    assert any("8 ranks on one host, the cluster asked about 4 to a node" in note for note in found.notes)
+    assert any(re.search(r"\b8 ranks on one host.*\b4 to a node", note) for note in found.notes)
 
 
 def test_a_file_without_a_usable_row_is_no_evidence(tmp_path):

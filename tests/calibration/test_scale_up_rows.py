@@ -1,10 +1,10 @@
-"""Rows foretold from the same set-up on fewer accelerators: which rows pair, and what is said of them."""
+"""Rows predicted from the same set-up on fewer accelerators: which rows pair, and how wrong they were."""
 
 import numpy as np
 import pytest
 
 from equipoise.calibration.published.executions import read_executions
-from equipoise.calibration.scale_up import SCALE_UP, partners, rate_of
+from equipoise.calibration.scale_up_rows import SCALE_UP, partners, rate_of
 from equipoise.calibration.validate import validate
 
 HEADER = "workload,hardware,n_gpus,parallel_config,tp,pp,dp,precision,micro_batch,seq,measured,unit,source\n"
@@ -114,7 +114,7 @@ def test_a_prediction_lies_below_perfect_scaling_and_not_far(read):
     rows = read(("resnet50", 1, 256, 400), ("resnet50", 8, 256, 3000), unit="img/s")
     task = SCALE_UP.begin(rows)
     assert task.given == {0}
-    found = task.foretell(np.array([], dtype=np.intp))
+    found = task.predict(np.array([], dtype=np.intp))
     efficiency = rate_of(rows[0]) ** -1 * (256 * 8 / found.seconds[1]) / 8
     assert 0.85 < efficiency < 1.0
     assert 0.1 < found.prior_log_sd[1] < 0.3
@@ -124,7 +124,7 @@ def test_a_model_nobody_knows_is_foretold_all_the_same(read):
     rows = read(("my own net", 1, 16, 100), ("my own net", 8, 16, 700))
     task = SCALE_UP.begin(rows)
     assert task.reasons[1] is None
-    assert np.isfinite(task.foretell(np.array([1])).seconds[1])
+    assert np.isfinite(task.predict(np.array([1])).seconds[1])
 
 
 def test_hardware_nobody_knows_is_a_reason(tmp_path):
@@ -140,7 +140,7 @@ def test_frames_a_second_are_not_taken_for_samples(read):
     # 32 samples in half a millisecond are 32 of something else: the step is not known, and taken as usual.
     rows = read(("fastspeech", 1, 32, 63431), ("fastspeech", 8, 32, 188251), unit="mels/s")
     task = SCALE_UP.begin(rows)
-    slower = task.foretell(np.array([], dtype=np.intp)).seconds[1] * 63431 / 32
+    slower = task.predict(np.array([], dtype=np.intp)).seconds[1] * 63431 / 32
     assert slower == pytest.approx(1.0, abs=0.2)
 
 
@@ -151,10 +151,10 @@ def table(data_dir):
 
 def test_eight_from_one_within_the_target_leaving_each_workload_out(table):
     found = validate([table], split="leave-workload-out")
-    told = [each for each in found.verdicts if each.by == "scale_up"]
-    on_eight = [each.error for each in told if each.row.num_accelerators == 8]
-    # All 160 rows that have a partner on one: 132 with its micro-batch, for which 3.5 % is asked, and 28 with less.
+    predicted = [each for each in found.verdicts if each.by == "scale_up"]
+    on_eight = [each.error for each in predicted if each.row.num_accelerators == 8]
+    # All 160 rows that have a partner on one: 132 with its micro-batch, for which 3.5 % is required, and 28 with less.
     assert len(on_eight) >= 160
     assert np.median(on_eight) < 0.035
-    covered = [each.low <= each.row.measured <= each.high for each in told]
+    covered = [each.low <= each.row.measured <= each.high for each in predicted]
     assert 0.85 <= np.mean(covered) <= 0.97

@@ -1,0 +1,58 @@
+"""What calibration writes into equipoise/data, made again: `python -m equipoise.calibration [RECORD ...]`.
+
+Without names all of them, in this order. What has to ask whole questions is made by decide/records/.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from equipoise.calibration.advice_backtest import PUBLISHED, advice_document, held_out_advice
+from equipoise.calibration.fitted_profiles import profiles_document
+from equipoise.calibration.forecast_record import FORECAST, forecast_document, write_record
+from equipoise.calibration.profiles import NAME as PROFILES
+from equipoise.runs import embedded
+
+
+def _profiles() -> Mapping[str, Any]:
+    """Profiles fitted to the measurements below $EQUIPOISE_DATA (default ../shared/data)."""
+    checkout = Path(__file__).resolve().parents[3]
+    data = Path(os.environ.get("EQUIPOISE_DATA", checkout.parent / "shared" / "data"))
+    return profiles_document(data / "measured")
+
+
+def _advice() -> Mapping[str, Any]:
+    return advice_document(held_out_advice(embedded.load().scores))
+
+
+# Each record by its name: the file, and what is written there.
+RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
+    "profiles": (PROFILES, _profiles),
+    "forecast": (FORECAST, forecast_document),
+    "advice": (PUBLISHED, _advice),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the named records, or all, and write them next to the embedded tables."""
+    parser = argparse.ArgumentParser(prog="python -m equipoise.calibration", description=__doc__)
+    parser.add_argument("records", nargs="*", metavar="RECORD", help=", ".join(RECORDS))
+    names = parser.parse_args(arguments).records or [*RECORDS]
+    unknown = [name for name in names if name not in RECORDS]
+    if unknown:
+        parser.error(f"{unknown[0]!r} is no record; expected some of {', '.join(RECORDS)}")
+    for name in names:
+        file, make = RECORDS[name]
+        with threadpool_limits(limits=1):
+            document = make()
+        write_record(file, document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
