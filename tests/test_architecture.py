@@ -314,7 +314,7 @@ def note(frame, event, _):
 sys.setprofile(note)
 app._exit_code(sys.argv[1:])
 sys.setprofile(None)
-print(*sorted(called), sep="\\n", file=sys.stderr)
+print(*sorted(name.removeprefix(source) for name in called), file=sys.stderr)
 """
 
 
@@ -325,9 +325,9 @@ def test_advise_runs_through_few_modules():
         text=True,
         check=True,
     )
-    called = {str(Path(line).relative_to(SOURCE)) for line in ended.stderr.split()}
-    assert "cli/app.py" in called
-    assert len(called) <= MOST_MODULES, "\n".join(sorted(called))
+    called = ended.stderr.split()
+    assert "/cli/app.py" in called
+    assert len(called) <= MOST_MODULES, called
 
 
 def _defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
