@@ -33,6 +33,7 @@ def test_plan_says_what_scripts_rely_on(tmp_path):
     assert best["num_accelerators"] == 8
     assert "global_batch=" in best["strategy"]
     assert (found["question"]["workload"], found["question"]["objective"]) == ("bert", "balance")
+    assert found["rejected"]
     for each in found["rejected"]:
         assert list(each) == ["reason", "needed", "available", "count"]
     assert found["evidence"]

@@ -124,6 +124,7 @@ def test_energy_of_v41_is_the_known_one(v41):
 
 
 def test_entries_have_the_promised_columns(v41):
+    assert v41.workloads
     for found in v41.workloads:
         assert tuple(found.entries.columns) == ENTRY_COLUMNS
         assert found.entries["num_accelerators"].is_sorted()
@@ -135,6 +136,7 @@ def test_entries_have_the_promised_columns(v41):
 def test_study_is_the_same_twice(v41):
     again = study()
     assert (again.headline, again.summary, again.claims) == (v41.headline, v41.summary, v41.claims)
+    assert again.workloads
     for one, other in zip(again.workloads, v41.workloads, strict=True):
         assert one.entries.equals(other.entries)
         assert one.grouping == other.grouping
@@ -335,12 +337,14 @@ def test_llama_at_1024_loses_mostly_to_batch_growth(v41):
 
 
 def test_batch_laws_are_of_all_rounds_with_intervals(v41):
+    assert v41.workloads
     for each in v41.workloads:
         assert each.batches.num_rounds >= 3
         assert each.batches.samples_min.low < each.batches.samples_min.value < each.batches.samples_min.high
 
 
 def test_every_accelerator_of_two_sizes_has_a_balance_or_a_reason(v41):
+    assert v41.workloads
     for each in v41.workloads:
         sizes = dict(each.curves.group_by("accelerator").len().iter_rows())
         told = {found.accelerator for found in each.balances.found}

@@ -226,9 +226,12 @@ def test_a_price_belongs_to_its_system():
     asked = (*PRETRAINING, *systems(H100, B200), "--max-accelerators", "64")
     before, after = lawful(*asked), lawful(*asked, "--price", f"{B200}=2.5")
     rows = {each["id"]: each for each in after["candidates"]}
-    for each in candidates(before, accelerator=H100):
+    same, dearer = candidates(before, accelerator=H100), candidates(after, accelerator=B200)
+    assert same
+    assert dearer
+    for each in same:
         assert laws.same(each["usd"], rows[each["id"]]["usd"], rel=1e-6)
-    for each in candidates(after, accelerator=B200):
+    for each in dearer:
         assert each["usd"]["value"] == pytest.approx(2.5 * each["accelerator_hours"], rel=1e-4)
     stated = [each for each in after["question"]["systems"] if each["system"] == B200]
     assert {each["price_usd_per_accelerator_hour"] for each in stated} == {2.5}
@@ -457,6 +460,7 @@ def test_layers_that_stages_do_not_divide_get_a_layout():
     # DeepSeek-V3 has 61 layers. Megatron-LM refuses 61 % 16 unless one of these says who has how many.
     chosen, megatron, _ = launched("deepseekv3_671b", "--fix", "pp=16", number=2048)
     assert chosen.get("pp") == "16"
+    assert megatron
     for text in megatron:
         assert re.search(r"--pipeline-model-parallel-layout|--decoder-(first|last)-pipeline-num-layers", text)
 
@@ -465,6 +469,7 @@ def test_experts_say_their_tensor_parallel_size():
     # It defaults to --tensor-model-parallel-size, which is another layout than the plan's.
     chosen, megatron, _ = launched("mixtral_8x7b", "--fix", "ep=8", "--fix", "tp=2")
     assert (chosen.get("ep"), chosen.get("tp")) == ("8", "2")
+    assert megatron
     for text in megatron:
         assert "--expert-tensor-parallel-size" in text
 
@@ -473,6 +478,7 @@ def test_selective_recomputation_names_what_it_recomputes():
     # By default the core of attention, which flash attention never keeps.
     chosen, megatron, _ = launched("llama2_70b_full", "--fix", "recompute=selective", "--fix", "tp=8")
     assert (chosen.get("recompute"), chosen.get("tp")) == ("selective", "8")
+    assert megatron
     for text in megatron:
         modules = re.search(r"--recompute-modules((?: +[a-z_]+)+)", text)
         assert modules
@@ -486,6 +492,7 @@ def test_narrow_precisions_are_not_printed_as_bf16(precision, option):
     )
     assert chosen.get("precision") == precision
     assert megatron
+    assert torchtitan
     for text in megatron:
         # Megatron-LM has no recipe of fp8 by rows.
         assert option in text or re.search(r"not expressible: fp8 scales by row.* bf16 is printed", text)
@@ -498,6 +505,8 @@ def test_an_optimizer_of_eight_bits_is_printed_or_refused():
         "llama2_70b_full", "--fix", "optimizer=adam_8bit", "--fix", "tp=8"
     )
     assert chosen.get("optimizer") == "adam_8bit"
+    assert megatron
+    assert torchtitan
     for text in megatron:
         if "not expressible: 8-bit Adam" not in text:
             assert "--use-precision-aware-optimizer" in text

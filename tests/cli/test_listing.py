@@ -35,7 +35,9 @@ def test_defaults_of_knobs_are_those_of_a_strategy(data) -> None:
 
 
 def test_every_listed_cluster_is_one(data) -> None:
-    for row in BY_KIND["clusters"].rows(data, shipped()):
+    rows = BY_KIND["clusters"].rows(data, shipped())
+    assert rows
+    for row in rows:
         assert cluster(row["cluster"]).node_size == row["node_size"]
 
 

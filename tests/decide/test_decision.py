@@ -44,8 +44,8 @@ def test_what_is_recommended_is_one_of_the_candidates_field_by_field(question):
     assert found.recommended in found.candidates
     assert found.recommended == found.candidate(found.recommended.id)
     assert found.system.name == found.recommended.system
-    for each in found.alternatives:
-        assert each.candidate == found.candidate(each.candidate.id)
+    others = [each.candidate for each in found.alternatives]
+    assert others == [found.candidate(each.id) for each in others]
 
 
 @MODERATE
@@ -103,6 +103,7 @@ def test_what_is_recommended_keeps_every_limit(question):
     found = ask(question, deadline="300d", budget="900k", price=f"{question['accelerator'][0]}=2.5")
     rule = rule_of(found.question)
     assert found.recommended.feasible
+    assert found.recommended in found.candidates
     for each in found.candidates:
         assert each.feasible == (each.time_s is not None and is_able(figures_of(each), rule))
 
@@ -201,6 +202,7 @@ def test_published_results_outweigh_the_model(lora):
 
 
 def test_the_combined_time_lies_between_the_estimates(lora):
+    assert lora.candidates
     for each in lora.candidates:
         times = [one.time_s.value for one in each.estimates]
         assert min(times) <= each.work_s.value <= max(times)
@@ -282,6 +284,7 @@ def test_open_entries_are_no_evidence():
 def test_a_price_belongs_to_a_system():
     systems = {"accelerator": [H100, B200], "max_accelerators": 64}
     usual, dearer = (ask(PRETRAINING, **systems, **more) for more in ({}, {"price": f"{B200}=100"}))
+    assert usual.candidates
     for one, other in zip(usual.candidates, dearer.candidates, strict=True):
         assert (one.usd == other.usd) == (one.system == H100)
         assert one.time_s == other.time_s

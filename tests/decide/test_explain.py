@@ -24,6 +24,7 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
         each for each in found.alternatives if each.candidate.time_s.value < found.recommended.time_s.value
     ]
     priced = [each for each in larger if "an hour is worth more than" in each.wins_when]
+    assert priced
     for each in priced:
         saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
         dearer = each.candidate.usd.value - found.recommended.usd.value
@@ -50,6 +51,7 @@ def test_no_price_is_named_where_only_time_counts():
 @pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
 def test_measurements_that_are_named_would_narrow_the_interval(question):
     found = ask(question)
+    assert found.to_measure
     for each in found.to_measure:
         assert (
             each.narrowed.high / each.narrowed.low
@@ -103,7 +105,7 @@ def test_renting_lists_the_terms_that_have_a_price():
     found = ask(PRETRAINING)
     terms = [each.candidate.terms for each in found.renting]
     assert "on_demand" in terms
-    assert len(set(terms)) == len(terms)
+    assert len(set(terms)) == len(terms) == len(found.renting)
     for each in found.renting:
         assert each.candidate.work_s == found.recommended.work_s
         if each.candidate.terms == found.recommended.terms:

@@ -105,6 +105,7 @@ def test_all_laws_together_hold_the_truth_of_noisy_times(own):
     sizes = np.repeat(SIZES[:7], 3)
     times_s = amdahl_s(sizes) * rng.lognormal(0.0, 0.02, len(sizes))
     found = predicted(**{"from": own(sizes, times_s)}, at="32,128")
+    assert by_size(found).keys() == {32, 128}
     for size, each in by_size(found).items():
         assert each.time_s.low < amdahl_s(size) < each.time_s.high
     assert sum(found.law.shares.values()) == pytest.approx(1.0)

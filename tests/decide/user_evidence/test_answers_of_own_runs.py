@@ -71,6 +71,7 @@ def test_links_ten_times_slower_make_the_number_smaller_and_the_strategy_another
 
 def test_what_ran_and_what_did_not_lie_in_the_interval(answers):
     num_steps = 1e9 / 1024 / BATCH
+    assert answers
     for slower, found in answers.items():
         times = {each.num_accelerators: each.work_s for each in found.candidates}
         for size in (8, 32, 64):
