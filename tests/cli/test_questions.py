@@ -37,16 +37,6 @@ def test_a_verb_has_exactly_its_fields_as_options(verb):
             assert (verb, name) in {("advise", "workload"), ("plan", "workload")}
 
 
-def test_the_verbs_that_ask_declare_no_option_of_their_own():
-    declared = [
-        node
-        for path in {inspect.getsourcefile(verb) for verb in VERBS.values()}
-        for node in ast.walk(ast.parse(Path(path).read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"typer.Option", "typer.Argument"}
-    ]
-    assert len(declared) == len(OWN["allocate"])
-
-
 def test_a_field_is_declared_in_one_module():
     source = Path(cli.__file__).parents[1]
     declaring = {
