@@ -13,7 +13,7 @@ from pathlib import Path
 
 import laws
 import pytest
-from command_line import equipoise
+from command_line import in_process
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -29,7 +29,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @cache
 def run(*arguments):
     """A verb that has ended, in the folder of the user's own models."""
-    return equipoise(*arguments, cwd=HERE)
+    return in_process(*arguments, cwd=HERE)
 
 
 def answer(*arguments):
@@ -558,7 +558,7 @@ def test_waits_that_overlap_count_once(num_streams, tmp_path):
     for rank, (computes_us, waits_us) in late.items():
         trace = traced(rank, computes_us=computes_us, waits_us=waits_us, num_streams=num_streams)
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
-    ended = equipoise("trace", "rank0.json", "rank1.json", "--json", cwd=tmp_path)
+    ended = in_process("trace", "rank0.json", "rank1.json", "--json", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     (straggler,) = document["stragglers"]

@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from command_line import equipoise
+from command_line import in_process
 
 from equipoise.report.format import duration, money
 from equipoise.units import format_si
@@ -16,7 +16,7 @@ COMMON = ["llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--max-accelera
 
 
 def _run(*arguments, **kwargs):
-    return equipoise("advise", *arguments, **kwargs)
+    return in_process("advise", *arguments, **kwargs)
 
 
 @pytest.fixture(scope="module")

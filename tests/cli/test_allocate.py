@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import equipoise
+from command_line import in_process
 
 from equipoise.decide.allocation.jobs import read_jobs, read_prices
 from equipoise.errors import DataError
@@ -37,7 +37,7 @@ times = { 8 = ["3 h", "3 h"], 16 = "2.5 h" }
 
 def test_the_least_total_time_by_hand(jobs):
     # In turn on 16: a done at 1 h, b at 3.5 h: 4.5 h. Side by side on 8 each: 2 h + 3 h = 5 h.
-    ended = equipoise("allocate", jobs(TWO), *POOL, "--json")
+    ended = in_process("allocate", jobs(TWO), *POOL, "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
     assert found["schema"] == "equipoise.allocate/2"
@@ -49,18 +49,18 @@ def test_the_least_total_time_by_hand(jobs):
 
 def test_the_least_makespan_by_hand(jobs):
     # Side by side: 3 h. In turn: 3.5 h.
-    found = json.loads(equipoise("allocate", jobs(TWO), *POOL, "--objective", "makespan", "--json").stdout)
+    found = json.loads(in_process("allocate", jobs(TWO), *POOL, "--objective", "makespan", "--json").stdout)
     assert found["value"]["value"] == 3 * 3600
     assert found["side_by_side"]
 
 
 def test_deadlines_that_cannot_be_kept_are_an_answer(jobs):
     path = jobs(TWO.replace('"1 h" }', '"1 h" }\ndeadline = "30 min"'))
-    ended = equipoise("allocate", path, *POOL)
+    ended = in_process("allocate", path, *POOL)
     assert ended.returncode == 0
     assert "not all deadlines can be kept" in ended.stdout
     assert "a by 30 min (even alone: done after 60 min)" in " ".join(ended.stdout.split())
-    found = json.loads(equipoise("allocate", path, *POOL, "--json").stdout)
+    found = json.loads(in_process("allocate", path, *POOL, "--json").stdout)
     assert (found["feasible"], found["certain"]) == (False, True)
     assert found["late"] == [{"name": "a", "deadline_s": 1800.0, "late_s": 1800.0}]
 
@@ -70,14 +70,14 @@ def test_jobs_move_into_cheap_hours(jobs, tmp_path):
     prices.write_text("hour,usd_per_kwh\n" + "".join(f"{h},{0.1 if h == 3 else 0.3}\n" for h in range(24)))
     path = jobs('[[job]]\nname = "a"\ntimes = { 8 = "1 h" }\ndeadline = "10 h"\n')
     options = (*POOL, "--objective", "cost", "--electricity-by-hour", prices, "--json")
-    found = json.loads(equipoise("allocate", path, *options).stdout)
+    found = json.loads(in_process("allocate", path, *options).stdout)
     assert found["jobs"][0]["start_s"] == 3 * 3600
     # 8 accelerators of 700 W, times 1.18 for the system, over an hour: 6.608 kWh at 0.1.
     assert found["value"]["value"] == pytest.approx(0.6608)
 
 
 def test_a_training_without_its_budget_is_refused(jobs):
-    ended = equipoise("allocate", jobs('[[job]]\nname = "ours"\nworkload = "llama2_7b"\n'), *POOL, "--json")
+    ended = in_process("allocate", jobs('[[job]]\nname = "ours"\nworkload = "llama2_7b"\n'), *POOL, "--json")
     assert (ended.returncode, ended.stdout) == (2, "")
     words = " ".join(ended.stderr.split())
     assert "job 1 (ours)" in words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from command_line import equipoise
+from command_line import equipoise, in_process
 
 from equipoise import cli
 from equipoise.cli.decide import advise, allocate, plan, predict
@@ -112,7 +112,7 @@ H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_asked_is_one_sentence_and_exit_code_two(arguments, words, tmp_path):
-    ended = equipoise(*arguments, "--json", cwd=tmp_path)
+    ended = in_process(*arguments, "--json", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("equipoise: ")
     assert ended.stderr.count("\n") == 1
@@ -127,7 +127,7 @@ def test_the_same_question_from_options_and_from_a_file_has_the_same_answer(tmp_
     )
     options = ("--accelerator", "64x h100", "--tokens", "10G", "--price", "h100=2.1", "--deadline", "7d")
     from_options, from_file = (
-        json.loads(equipoise("advise", *asked, "--json", cwd=tmp_path).stdout)
+        json.loads(in_process("advise", *asked, "--json", cwd=tmp_path).stdout)
         for asked in (("llama31_8b", *options), ("job.toml",))
     )
     for found in (from_options, from_file):

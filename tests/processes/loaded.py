@@ -21,8 +21,9 @@ LOADED_LATE = (
 
 
 def load():
-    """Import what verbs import; nothing of it runs."""
+    """Import what verbs import, and read the tables that ship; nothing else runs."""
     import equipoise.cli.app  # noqa: PLC0415
+    from equipoise.spec.catalogue import shipped  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(equipoise.__path__, "equipoise."):
         if not module.name.startswith(LEFT_OUT):
@@ -30,6 +31,7 @@ def load():
     for name in LOADED_LATE:
         with suppress(ImportError):
             importlib.import_module(name)
+    shipped()
 
 
 def received(connection):
