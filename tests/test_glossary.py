@@ -69,9 +69,9 @@ def test_case_and_spaces_do_not_matter() -> None:
 
 
 def test_an_unknown_word_gets_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"'balence' is not in the glossary; did you mean balance"):
+    with pytest.raises(SpecError, match=r"'balence'.*balance"):
         glossary.explain("balence")
-    with pytest.raises(SpecError, match=r"'mean' is not in the glossary; did you mean olympic mean"):
+    with pytest.raises(SpecError, match=r"'mean'.*olympic mean"):
         glossary.explain("mean")
     with pytest.raises(SpecError, match="alone lists every word"):
         glossary.explain("zzzzzzzz")

@@ -204,11 +204,11 @@ def test_scores_sort_both_ways_with_the_unknown_last():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"round": "v77"}, "round 'v77' is not in the data; they hold v0.5, v0.6"),
-        ({"workload": "tetris"}, "workload 'tetris' is not in the data; they hold bert"),
-        ({"accelerator": "abacus"}, "accelerator 'abacus' is not in the data"),
-        ({"submitter": "nobody"}, "submitter 'nobody' is not in the data"),
-        ({"division": "sunday league"}, "they hold closed, open"),
+        ({"round": "v77"}, "'v77'.*v0.5, v0.6"),
+        ({"workload": "tetris"}, "'tetris'.*bert"),
+        ({"accelerator": "abacus"}, "accelerator 'abacus'"),
+        ({"submitter": "nobody"}, "submitter 'nobody'"),
+        ({"division": "sunday league"}, "closed, open"),
     ],
 )
 def test_a_name_that_is_not_there_is_refused_with_those_that_are(given, words):
@@ -217,7 +217,7 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(given, words):
 
 
 def test_a_column_that_is_not_there_cannot_sort():
-    with pytest.raises(UsageError, match="cannot sort by 'beauty'; expected one of round, "):
+    with pytest.raises(UsageError, match=r"'beauty'.*round, "):
         scores(sort="beauty")
 
 

@@ -92,7 +92,7 @@ def test_predict_joins_a_file_with_published_results(mine):
     found = document(in_process("predict", *H200, "--from", path, "--at", "32", "--json"))
     assert {each["kind"] for each in found["evidence"]} >= {"measured", "published"}
     assert found["round"] is None
-    assert any("times the best published one" in note for note in found["notes"])
+    assert any(re.search(r"\d times .*published", note) for note in found["notes"])
 
 
 def test_batch_deadline_and_price_change_the_answer():
@@ -110,7 +110,7 @@ def test_batch_deadline_and_price_change_the_answer():
     [
         ([], "no workload"),
         (["--workload", "bert"], "--workload and --accelerator"),
-        (["--workload", "bret", "--accelerator", "h100-sxm5-80gb"], "did you mean bert"),
+        (["--workload", "bret", "--accelerator", "h100-sxm5-80gb"], "bert"),
         (["--workload", "bert", "--accelerator", "h9000"], "h9000"),
         ([*H200, "--round", "v0.5"], "v5.0"),
         ([*H200, "--at", "8,many"], "'many'"),
@@ -213,8 +213,9 @@ def test_the_first_reason_to_stop_comes_first(mine):
     # Of 10 s + 1000 s / N the doubling from 50 still gains half of ideal: 100; balance lies at 100, floor at 101.
     text = AMDAHL + "".join(f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (64, 128, 256, 512))
     said = in_process("predict", "--from", mine(text), "--law", "amdahl", "--full").stdout
-    first = re.search(r"first reason to stop comes first.\n- (.*)", said)[1]
-    assert re.match(r"(Balance|Marginal): they diminish beyond (98|99|100)\b", first)
+    first, *_ = re.findall(r"^- (Balance|Marginal|Floor|Peak)\b\D*(\d+)", said, re.MULTILINE)
+    assert first[0] in {"Balance", "Marginal"}
+    assert 98 <= int(first[1]) <= 100
 
 
 def test_backtest_says_what_scripts_rely_on():

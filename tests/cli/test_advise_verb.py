@@ -137,8 +137,8 @@ def test_own_nccl_tests_and_traces_come_from_a_file_of_options(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     said = [each["words"] for each in found["reasons"]]
-    assert any(each.startswith("Your trace (rank0.pt.trace.json and 3 more) at 8 ranks") for each in said)
-    assert any(each.startswith("Links timed, all_reduce of 8 in a node") for each in said)
+    assert any("rank0.pt.trace.json" in each and "8 ranks" in each for each in said)
+    assert any("all_reduce of 8" in each for each in said)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_own_nccl_tests_and_traces_come_from_a_file_of_options(tmp_path):
     [
         (["--collectives", "none.txt"], "none.txt"),
         (["--trace", "none.json"], "none.json"),
-        (["--traced-as", "ranks=8"], "give them: --trace FILE"),
+        (["--traced-as", "ranks=8"], "--trace FILE"),
     ],
 )
 def test_files_that_are_not_there_are_one_sentence(tmp_path, options, words):

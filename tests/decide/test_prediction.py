@@ -1,5 +1,7 @@
 """Times at sizes nobody ran: laws recovered by hand, published groups, a user's file; and refusals."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -89,7 +91,7 @@ def test_amdahl_by_hand(own):
     assert times[64].time_s.low < 25.625 < times[64].time_s.high
     assert 64 not in found.outside
     assert times[1024].time_s.value == pytest.approx(10.9765625, rel=0.02)
-    assert found.outside[1024] == "2 times beyond the largest measured size, 512"
+    assert {"2", "512"} <= set(re.findall(r"\d+", found.outside[1024]))
     assert found.law.values == pytest.approx({"serial_s": SERIAL_S, "parallel_s": PARALLEL_S}, rel=1e-6)
     points = {each.kind: each for each in found.equilibria}
     # Largest E S: T + 2 N T' = 0, N = parallel / serial. Doubling gains half from N = parallel / (2 serial): taken.
@@ -122,9 +124,9 @@ def test_the_record_is_the_largest_size_held_out(own):
     # 41.25 s is what Amdahl's law predicts at 32; at 60 s it is off by 31 %.
     found = predicted(**{"from": own(SIZES[:6], [*amdahl_s(SIZES[:5]), 60.0])})
     (words,) = {each.estimates[0].why for each in found.candidates}
-    assert words.startswith("the largest size measured, 32, from the smaller ones: off by ")
-    percent = float(words.rpartition("off by ")[2].removesuffix(" %"))
-    assert percent == pytest.approx(100 * (1 - 41.25 / 60), abs=5)
+    held_out, percent = re.search(r" (\d+),.* ([\d.]+) %", words).groups()
+    assert int(held_out) == 32
+    assert float(percent) == pytest.approx(100 * (1 - 41.25 / 60), abs=5)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_two_own_sizes_are_enough_beside_published_ones(own):
     (each,) = found.candidates
     (mine,) = [one for one in each.estimates if one.estimator == "measured"]
     assert mine.time_s.low < 3.0 * 12_000.0 * 0.64 / 32**0.9 < mine.time_s.high
-    assert "At 8 accelerators your time is 3 times the best published one." in found.notes
+    assert any(re.search(r"\b8 accelerators .*\b3 times", note) for note in found.notes)
 
 
 @pytest.mark.law

@@ -65,8 +65,8 @@ def test_what_is_derived_from_the_fields_is_up_to_date():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("acelerator", "did you mean accelerator"),
-        ("law", "is not asked by advise, but by predict"),
+        ("acelerator", "accelerator"),
+        ("law", "predict"),
         ("beauty", "is no field of a question"),
     ],
 )

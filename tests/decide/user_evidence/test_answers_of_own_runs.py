@@ -1,5 +1,7 @@
 """Whole answers with the user's own runs, made by a closed form: links that are slow make the number smaller."""
 
+import re
+
 import pytest
 from asking import ask
 
@@ -82,9 +84,8 @@ def test_what_ran_and_what_did_not_lie_in_the_interval(answers):
 
 def test_parameters_were_fitted_and_their_error_is_named(answers):
     (modelled,) = [each for each in answers[1].recommended.estimates if each.estimator == "model"]
-    assert modelled.name == "the performance model, fitted to your runs"
-    assert "with a size held out it was off by" in modelled.why
-    assert "parameters were fitted to your 12 set-ups" in answers[1].system.learnt
+    assert re.search(r"[\d.]+ %", modelled.why)
+    assert "12 set-ups" in answers[1].system.learnt
     assert answers[1].recommended.grade == "measured"
 
 
