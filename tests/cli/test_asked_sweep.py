@@ -74,7 +74,7 @@ def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
         ({"batches": ""}, "expected 1 to 100 values"),
         ({"batches": "9" * 40}, "expected whole numbers"),
         ({"batches": "3", "sizes": "2"}, "take a multiple of 2"),
-        ({"strategies": "ddpp"}, "ddp"),
+        ({"strategies": "ddpp"}, " ddp"),
         ({"strategies": "accumulate"}, "write accumulate:4"),
         ({"precisions": "fp8"}, "fp32, tf32, bf16"),
         ({"workloads": ("resnet",)}, "resnet50"),
