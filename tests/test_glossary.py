@@ -37,9 +37,9 @@ def test_every_word_that_is_shown_is_explained(word: str) -> None:
     assert glossary.explain(word).meaning
 
 
-@pytest.mark.parametrize("knob", [field.name for field in fields(Strategy)])
-def test_every_knob_of_a_strategy_is_explained(knob: str) -> None:
-    assert glossary.explain(knob).meaning
+@pytest.mark.parametrize("parameter", [field.name for field in fields(Strategy)])
+def test_every_parameter_of_a_strategy_is_explained(parameter: str) -> None:
+    assert glossary.explain(parameter).meaning
 
 
 def test_each_term_has_two_sentences_and_a_source() -> None:

@@ -77,7 +77,7 @@ def test_several_accelerators_are_candidates_of_one_answer():
     assert found["recommended"] == fastest
 
 
-def test_knobs_sizes_and_prices_are_taken_from_options():
+def test_parameters_sizes_and_prices_are_taken_from_options():
     ended = in_process(
         "plan", *GPT2, "--accelerators", "2,4", "--fix", "tp=2", "--fix", "zero_stage=0..1", "--precision", "fp16,bf16",
         "--price", "3", "--region", "france", "--power-cap", "300", "--objective", "cost", "--json",
@@ -147,7 +147,7 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
         (["nowhere:make", "--accelerator", "a100-sxm4-80gb"], "nowhere"),
     ],
 )
-def test_what_cannot_be_asked_is_one_sentence_and_exit_code_two(arguments, words):
+def test_an_invalid_question_is_one_sentence_and_exit_code_two(arguments, words):
     ended = in_process("plan", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("equipoise: ")

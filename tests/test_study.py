@@ -230,11 +230,11 @@ def test_own_data_stand_in_place_of_the_embedded(folder):
     assert str(path) in found.sources
     # By hand: 100 / 10 / 64
     assert found.workloads[0].entries["like_for_like_efficiency"][-1] == pytest.approx(0.15625)
-    asked = [claim for claim in found.claims if claim.workloads == ("warp",) and claim.number == 1]
-    assert asked[0].stated_for == ("bert",)
+    stated = [claim for claim in found.claims if claim.workloads == ("warp",) and claim.number == 1]
+    assert stated[0].stated_for == ("bert",)
 
 
-def test_own_data_stand_beside_the_embedded(folder):
+def test_user_data_are_added_to_the_embedded(folder):
     path = folder(_line("bert", (1, 100.0), (2, 60.0), (4, 40.0)))
     assert scores(also=path).height == scores().height + 3
     assert study("v9.0", also=[path]).round == "v9.0"
@@ -347,9 +347,9 @@ def test_every_accelerator_of_two_sizes_has_a_balance_or_a_reason(v41):
     assert v41.workloads
     for each in v41.workloads:
         sizes = dict(each.curves.group_by("accelerator").len().iter_rows())
-        told = {found.accelerator for found in each.balances.found}
-        told |= {unanswered.subject for unanswered in each.balances.unanswered}
-        assert told == {accelerator for accelerator, count in sizes.items() if count >= 2}
+        named = {found.accelerator for found in each.balances.found}
+        named |= {unanswered.subject for unanswered in each.balances.unanswered}
+        assert named == {accelerator for accelerator, count in sizes.items() if count >= 2}
 
 
 def test_an_accelerator_nobody_knows_has_a_reason_instead_of_a_balance(folder):

@@ -87,7 +87,7 @@ def test_predict_recovers_a_known_law_from_a_file(mine):
     assert {each["ref"] for each in found["evidence"]} == {"mine.csv"}
 
 
-def test_predict_joins_a_file_with_published_results(mine):
+def test_predict_combines_a_file_with_published_results(mine):
     path = mine("num_accelerators,time_to_train_min\n8,25\n16,14\n")
     found = document(in_process("predict", *H200, "--from", path, "--at", "32", "--json"))
     assert {each["kind"] for each in found["evidence"]} >= {"measured", "published"}
@@ -212,8 +212,8 @@ def test_text_is_plain_and_fits_80_columns(arguments, mine, tmp_path):
 def test_the_first_reason_to_stop_comes_first(mine):
     # Of 10 s + 1000 s / N the doubling from 50 still gains half of ideal: 100; balance lies at 100, floor at 101.
     text = AMDAHL + "".join(f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (64, 128, 256, 512))
-    said = in_process("predict", "--from", mine(text), "--law", "amdahl", "--full").stdout
-    first, *_ = re.findall(r"^- (Balance|Marginal|Floor|Peak)\b\D*(\d+)", said, re.MULTILINE)
+    printed = in_process("predict", "--from", mine(text), "--law", "amdahl", "--full").stdout
+    first, *_ = re.findall(r"^- (Balance|Marginal|Floor|Peak)\b\D*(\d+)", printed, re.MULTILINE)
     assert first[0] in {"Balance", "Marginal"}
     assert 98 <= int(first[1]) <= 100
 

@@ -216,7 +216,7 @@ def test_more_systems_and_later_deadlines_never_hurt():
         assert laws.freedom(before, after) == []
 
 
-def test_a_bare_price_with_several_systems_is_refused():
+def test_a_price_that_names_no_system_is_refused_with_several():
     asked = (*PRETRAINING, *systems(H100, B200), "--max-accelerators", "64")
     assert "--price" in refused_input(*asked, "--price", "2.5")
     answer(*PRETRAINING, "--accelerator", H100, "--max-accelerators", "64", "--price", "2.5")

@@ -111,7 +111,7 @@ H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_asked_is_one_sentence_and_exit_code_two(arguments, words, tmp_path):
+def test_an_invalid_question_is_one_sentence_and_exit_code_two(arguments, words, tmp_path):
     ended = in_process(*arguments, "--json", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("equipoise: ")

@@ -92,7 +92,7 @@ def test_strategies_of_the_recommended_size_are_candidates_of_their_own():
     assert sizes[found.recommended.num_accelerators] == found.recommended
 
 
-def test_the_money_of_the_recommended_swings_with_time_and_price():
+def test_the_cost_of_the_recommended_is_sensitive_to_time_and_price():
     swing = ask(SMALL).swing
     names = {each.name for each in swing.bars}
     assert names == {"time of the training", "price per accelerator-hour"}

@@ -112,7 +112,7 @@ def test_a_refusal_names_option_value_and_what_was_expected(option, given, words
 
 
 @pytest.mark.parametrize(("given", "value"), [("0", "0"), ("-2", "-2"), (1e9, "1e\\+09")])
-def test_bounds_of_a_duration_are_in_hours_as_a_bare_number_is(given, value):
+def test_bounds_of_a_duration_are_in_hours_as_a_plain_number_is(given, value):
     with pytest.raises(UsageError, match=rf"--deadline.* {value}.*hours.* 0 .*10,000,000$"):
         read("deadline", given)
 

@@ -200,7 +200,7 @@ def test_one_law_alone_takes_one_round_the_newest_with_enough_sizes():
     assert any("v3.0" in note and "--round" in note for note in found.notes)
 
 
-def test_two_own_sizes_are_enough_beside_published_ones(own):
+def test_two_user_sizes_are_enough_with_published_ones(own):
     times_s = 3.0 * 12_000.0 * 0.64 / np.array([8.0, 16.0]) ** 0.9
     found = predicted(
         published(), **{"from": own([8, 16], times_s)}, workload="bert", accelerator=[H100], at="32"

@@ -103,7 +103,7 @@ def test_more_memory_is_never_slower(asked, chips):
         assert larger[0].step_s <= smaller[0].step_s * (1 + 1e-9)
 
 
-def test_fixed_knobs_stay_fixed():
+def test_fixed_parameters_stay_fixed():
     fixed = ["tp=2", "zero_stage=3", "recompute=full"]
     found = best(8, posed("gpt2", global_batch=512, fix=fixed, precision="fp16"))[0].strategy
     assert (found.tp, found.zero_stage, found.precision, found.recompute) == (2, 3, "fp16", "full")

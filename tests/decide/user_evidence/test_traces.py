@@ -152,7 +152,7 @@ def _nodes():
     return cluster("a100-sxm4-80gb", num_accelerators=8)
 
 
-def test_a_trace_stands_beside_the_modelled_step(traced):
+def test_a_trace_is_compared_with_the_modelled_step(traced):
     (found,) = traced("global_batch=512 precision=bf16")
     load, parameters = workload_load(workload("bert")), prior_model().parameters
     (check,) = checks([found], load, _nodes(), parameters)

@@ -1,4 +1,4 @@
-"""What `bench` was asked for becomes cells: sizes that double, work that is shared or grows, words refused early."""
+"""Sweeps that `bench` makes of its options: sizes that double, work that is shared or grows, words refused early."""
 
 import pytest
 
