@@ -20,10 +20,7 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 
 test: $(VENV)/test.stamp ## run every test
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
-# Many tests start real processes and kill some: what fails beside the others is tried once more, alone.
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder || { \
-	  echo "make: once more, alone, what failed:"; \
-	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/check.stamp
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ SLOW = (
     "bench/test_trace.py",
     "test_fuzz.py",
     "runs/test_measurements.py",
-    "advice/validation/test_validate.py",
+    "calibration/test_validate.py",
 )
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 

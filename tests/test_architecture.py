@@ -30,27 +30,65 @@ TIERS = (
     ("cli",),
 )
 TIER = {part: height for height, parts in enumerate(TIERS) for part in parts}
-# The modules and packages of decide/, in the order in which a question becomes an answer: each imports earlier
-# ones alone. `records` asks questions about the past, and is imported by nobody.
-DECIDE = (
-    *("field", "query", "answer", "select", "sensitivity", "combine", "ledger", "training"),
-    *("strategy_search", "systems", "user_evidence", "estimators", "assess", "candidates"),
-    *("explain", "reasons", "decision", "prediction", "ledger_predictions", "model_family", "solve_for"),
-    *("allocation", "records"),
-)
+# The parts, modules and packages, of each package that has packages inside: each imports earlier ones alone.
+ORDER = {
+    "bench": (
+        *("cell", "environment", "trace", "meters", "models", "phases", "topology", "store"),
+        *("launchers", "counters", "methods", "zoo", "summary", "collectives", "devices", "tables"),
+        *("interference", "metering", "stopwatch", "interfered", "sweep", "timed_steps", "watching"),
+        *("trained", "worker"),
+    ),
+    "calibration": (
+        *("published", "collective_fits", "curves", "accuracy", "collectives", "forecast_record"),
+        *("collective_rows", "held_out", "steps", "timed_collectives", "forecasts", "scale_up"),
+        *("measured_links", "advice_backtest", "profiles", "validate", "fitted_profiles"),
+    ),
+    "decide": (
+        *("field", "query", "question_file", "answer", "select", "sensitivity", "combine", "ledger"),
+        *("training", "strategy_search", "systems", "mixtures", "user_evidence", "estimators", "assess"),
+        *("candidates", "explain", "reasons", "decision", "prediction", "ledger_predictions"),
+        *("model_family", "solve_for", "allocation", "records"),
+    ),
+    "report": (
+        *("bench_json", "format", "charts", "document", "markup", "measured_json", "blocks", "figures"),
+        *("json", "html", "textplot", "pages", "schema", "study_json", "notebook", "terminal"),
+    ),
+    "report.pages": (
+        *("accuracy", "answer", "backtest", "collectives", "find", "topology", "trace", "validation"),
+        *("study", "allocate", "prediction", "reach", "sweep", "comparison", "watch"),
+    ),
+    "runs": (
+        *("schema", "reader", "queries", "scoring", "writers", "sources", "store", "probe", "readers"),
+        *("workers", "ingest", "embedded", "imported"),
+    ),
+    "runs.readers": ("cells", "mlperf", "exports", "parquet_text", "measurements"),
+    "spec": (
+        *("facts", "renting", "hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
+        *("workload", "catalogue", "torch_model", "cluster_text"),
+    ),
+    "web": (
+        *("address", "answers", "sources", "controls", "guard", "question", "screen", "place", "frames"),
+        *("screens", "app", "server"),
+    ),
+}
 # Files that import each other: to be taken apart, and no others may join them.
 KNOWN_CYCLES = {
     frozenset({"bench.methods.method", "bench.models"}),
 }
 OUTSIDE_THE_TIERS = {"__init__", "__main__"}  # the front door: lazy names, and `python -m`
+# Modules of which `advise` calls a function: a reader who follows an answer opens that many. It only falls.
+MOST_MODULES = 79
 
 HEAVY = ("polars", "scipy", "sklearn", "plotly", "torch", "numpy", "pandas", "rich.markdown")
 BANNED_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 BANNED_PREFIXES = ("get_", "do_", "process_", "handle_")
+MODULES = sorted(SOURCE.rglob("*.py"))
+assert MODULES
 
 
-def _modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+@cache
+def _tree(module: Path) -> ast.Module:
+    return ast.parse(module.read_text())
 
 
 def _part(module: Path) -> str:
@@ -61,7 +99,7 @@ def _part(module: Path) -> str:
 def _imported(module: Path) -> tuple[tuple[str, int], ...]:
     """Every absolute name a module imports, at its top or anywhere inside, with its line."""
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):
             found += ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -82,12 +120,12 @@ def _violations(module: Path) -> Iterator[str]:
 
 
 def test_every_module_has_its_place_in_the_tiers():
-    unplaced = {_part(module) for module in _modules()} - TIER.keys() - OUTSIDE_THE_TIERS
+    unplaced = {_part(module) for module in MODULES} - TIER.keys() - OUTSIDE_THE_TIERS
     assert not unplaced
 
 
 def test_imports_point_down():
-    wrong = [text for module in _modules() if _part(module) in TIER for text in _violations(module)]
+    wrong = [text for module in MODULES if _part(module) in TIER for text in _violations(module)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -126,33 +164,11 @@ def test_the_import_rule_sees_an_upward_import(tmp_path, monkeypatch):
     ]
 
 
-def _decide_part(name: str) -> str | None:
-    """The module or package of decide/ that a name lies in; None elsewhere."""
-    found = re.match(r"equipoise\.decide\.(\w+)", name)
-    return found[1] if found else None
-
-
-def test_every_module_of_decide_has_its_place_in_the_order():
-    inside = {module.relative_to(SOURCE / "decide").parts[0] for module in (SOURCE / "decide").rglob("*.py")}
-    assert {name.removesuffix(".py") for name in inside} - {"__init__"} == set(DECIDE)
-
-
-def test_imports_inside_decide_point_to_earlier_modules():
-    place = {part: number for number, part in enumerate(DECIDE)}
-    wrong = []
-    for module in sorted((SOURCE / "decide").rglob("*.py")):
-        part = module.relative_to(SOURCE / "decide").parts[0].removesuffix(".py")
-        for name, line in _imported(module):
-            other = _decide_part(name)
-            if part in place and other in place and place[other] > place[part]:
-                wrong.append(f"{module.relative_to(ROOT)}:{line}: {part} imports {other}")
-    assert not wrong, "\n".join(wrong)
-
-
+@cache
 def _graph() -> dict[str, set[str]]:
     """Which files import which, by dotted names from the package; a package stands for its __init__.py."""
     named = {}
-    for module in _modules():
+    for module in MODULES:
         name = ".".join(module.relative_to(SOURCE).with_suffix("").parts)
         named[name.removesuffix(".__init__")] = module
     graph: dict[str, set[str]] = {}
@@ -195,20 +211,63 @@ def test_the_cycle_rule_sees_a_cycle_of_three():
     assert _cycles(graph) == {frozenset("abc")}
 
 
+def _edges(package: str) -> Iterator[tuple[str, str, str]]:
+    """Each import between two parts of a package: what imports, what is imported, and both modules."""
+    for name, imported in _graph().items():
+        for other in sorted(imported):
+            if name.startswith(f"{package}.") and other.startswith(f"{package}."):
+                part, other_part = (
+                    one.removeprefix(f"{package}.").partition(".")[0] for one in (name, other)
+                )
+                if part != other_part and frozenset({name, other}) not in KNOWN_CYCLES:
+                    yield part, other_part, f"{name} imports {other}"
+
+
+def _wrong_edges(package: str, order: tuple[str, ...]) -> list[str]:
+    """Imports of a later part by an earlier one, and parts that have no place, or a place and no module."""
+    folder = SOURCE.joinpath(*package.split("."))
+    parts = {module.relative_to(folder).parts[0].removesuffix(".py") for module in folder.rglob("*.py")}
+    place = {part: number for number, part in enumerate(order)}
+    wrong = [
+        f"{package}.{part} has no place in ORDER" for part in sorted(parts - {"__init__"} - place.keys())
+    ]
+    wrong += [f"{package}.{part} is gone" for part in order if part not in parts]
+    known = [edge for edge in _edges(package) if edge[0] in place and edge[1] in place]
+    return wrong + [text for part, other, text in known if place[other] > place[part]]
+
+
+def test_every_package_with_packages_inside_has_an_order():
+    inside = {module.parent for module in SOURCE.rglob("__init__.py")} - {SOURCE}
+    nested = {folder.parent for folder in inside} - {SOURCE}
+    assert {".".join(folder.relative_to(SOURCE).parts) for folder in nested} == ORDER.keys()
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_inside_a_package_point_to_earlier_parts(package):
+    wrong = _wrong_edges(package, ORDER[package])
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_order_rule_sees_an_import_that_climbs_back():
+    order = ORDER["decide"]
+    assert order.index("query") < order.index("answer")
+    swapped = tuple({"query": "answer", "answer": "query"}.get(part, part) for part in order)
+    assert any("decide.answer imports decide.query" in text for text in _wrong_edges("decide", swapped))
+
+
 def test_torch_is_imported_only_where_models_are_run_or_read():
     allowed = set((SOURCE / "spec" / "torch_model").glob("*.py"))
-    for module in _modules():
+    for module in MODULES:
         if module not in allowed and _part(module) != "bench":
             names = {name.partition(".")[0] for name, _ in _imported(module)}
             assert "torch" not in names, module
 
 
 def test_plotly_is_imported_only_in_report_and_never_at_its_top():
-    for module in _modules():
-        tree = ast.parse(module.read_text())
+    for module in MODULES:
         at_top = {
             name.partition(".")[0]
-            for node in tree.body
+            for node in _tree(module).body
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in (
                 [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
@@ -234,6 +293,43 @@ def test_importing_and_help_load_nothing_heavy(code):
     assert ended.stderr.strip() == "[]"
 
 
+# Prints the modules of ours in which a function is called after they are imported.
+CALLED_MODULES = """
+import sys
+from pathlib import Path
+import equipoise.cli.app as app
+
+source = str(Path(app.__file__).parents[1])
+called = set()
+
+def note(frame, event, _):
+    name = frame.f_code.co_filename
+    if event != "call" or name in called or not name.startswith(source):
+        return
+    while frame and not (frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(source)):
+        frame = frame.f_back
+    if frame is None:  # else an import is under way
+        called.add(name)
+
+sys.setprofile(note)
+app._exit_code(sys.argv[1:])
+sys.setprofile(None)
+print(*sorted(name.removeprefix(source) for name in called), file=sys.stderr)
+"""
+
+
+def test_advise_runs_through_few_modules():
+    ended = subprocess.run(
+        [sys.executable, "-c", CALLED_MODULES, "advise", "llama2_70b_lora", "--accelerator", "h200"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    called = ended.stderr.split()
+    assert "/cli/app.py" in called
+    assert len(called) <= MOST_MODULES, called
+
+
 def _defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -241,16 +337,20 @@ def _defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def test_names_say_what_they_are():
-    for module in _modules():
+    for module in MODULES:
         words = set(module.stem.split("_"))
         assert not words & BANNED_WORDS, module
-        for name, line in _defined_names(ast.parse(module.read_text())):
-            assert not name.lstrip("_").startswith(BANNED_PREFIXES), f"{module}:{line}: {name}"
+        banned = [
+            f"{name}, line {line}"
+            for name, line in _defined_names(_tree(module))
+            if name.lstrip("_").startswith(BANNED_PREFIXES)
+        ]
+        assert not banned, module
 
 
 def test_no_handler_swallows_everything():
-    for module in _modules():
-        for node in ast.walk(ast.parse(module.read_text())):
+    for module in MODULES:
+        for node in ast.walk(_tree(module)):
             if isinstance(node, ast.ExceptHandler):
                 caught = ast.unparse(node.type) if node.type else "everything"
                 assert caught not in {"everything", "Exception"}, f"{module}:{node.lineno}: except {caught}"
@@ -259,10 +359,10 @@ def test_no_handler_swallows_everything():
 def test_converting_constants_come_from_units():
     literal = re.compile(r"(?<![\w.])(1e9|1e-9|1e12|1024\s*\*\*\s*[23]|2\s*\*\*\s*30|3600(\.0)?)(?![\w.])")
     wrong = []
-    for module in _modules():
+    for module in MODULES:
         if module == SOURCE / "units.py":
             continue
-        tree = ast.parse(module.read_text())
+        tree = _tree(module)
         quoted = {
             line
             for node in ast.walk(tree)
@@ -276,10 +376,10 @@ def test_converting_constants_come_from_units():
 
 
 def test_every_package_shows_at_most_fifteen_names():
-    for module in SOURCE.rglob("__init__.py"):
+    for module in MODULES:
         exported = [
             ast.unparse(node.value).count(",") + 1
-            for node in ast.parse(module.read_text()).body
+            for node in _tree(module).body
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
         ]
         assert max(exported, default=0) <= 15, module

@@ -82,10 +82,10 @@ def test_what_cannot_be_used_is_said_in_one_sentence(arguments, words, tmp_path)
 
 def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path):
     ended = equipoise("ingest", "\x1b[31mred\x07", cwd=tmp_path)
-    said = complaint(ended)
-    assert "\x1b" not in said
-    assert "\x07" not in said
-    assert "\\x1b[31mred\\x07" in said
+    message = complaint(ended)
+    assert "\x1b" not in message
+    assert "\x07" not in message
+    assert "\\x1b[31mred\\x07" in message
 
 
 @pytest.fixture(scope="session")
@@ -225,7 +225,7 @@ def test_a_sorted_table_shows_the_system_where_what_all_share_stands_above():
     assert "tinycorp/" in first  # the slowest BERT of v4.1: tinybox red, 397 minutes
 
 
-def test_ingested_rounds_stand_beside_the_embedded_ones(ingested):
+def test_ingested_rounds_are_added_to_the_embedded_ones(ingested):
     embedded = strict_json(equipoise("scores", "--round", "v5.0", "--json").stdout)["entries"]
     beside = strict_json(equipoise("scores", "--round", "v5.0", "--also", ingested, "--json").stdout)[
         "entries"
@@ -335,10 +335,10 @@ def test_interrupting_ingest_exits_130_and_leaves_nothing(tmp_path, data_dir):
     )
     _wait_until_it_reads(process, rounds)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
-    printed, said = process.communicate(timeout=60)
+    printed, message = process.communicate(timeout=60)
     assert process.returncode == 130
     assert printed == ""
-    assert said == "equipoise: interrupted\n"
+    assert message == "equipoise: interrupted\n"
     assert not into.exists() or list(into.iterdir()) == []
 
 

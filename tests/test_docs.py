@@ -30,7 +30,9 @@ WITH_SESSIONS = [page for page in sessions.PAGES if any(sessions.sessions(page))
 def test_commands_on_the_pages_print_what_is_shown(page, tmp_path):
     if page != ROOT / "README.md":  # its commands need no file: they run wherever the package is installed
         sessions.furnish(tmp_path)
-    for session in sessions.sessions(page):
+    found = list(sessions.sessions(page))
+    assert found
+    for session in found:
         printed = sessions.printed(session.command, folder=tmp_path, programs=[programs()])
         assert _without_times(printed) == _without_times(session.shown), (
             f"{page.name}:{session.line}: {session.command} (make docs rewrites it)"
@@ -57,20 +59,24 @@ def _headings(text):
 @pytest.mark.parametrize("page", [*sessions.PAGES, *ROOT.glob("C*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if "://" in target:
-            continue
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    broken = []
+    for target in targets:
         name, _, anchor = target.partition("#")
         linked = (page.parent / name) if name else page
-        assert linked.exists(), f"{page.name}: {target}"
-        if anchor:
-            assert anchor in set(_headings(linked.read_text())), f"{page.name}: {target}"
+        if not linked.exists() or (anchor and anchor not in set(_headings(linked.read_text()))):
+            broken.append(target)
+    assert not broken
 
 
 def test_pages_that_are_named_exist():
-    for page in [*sessions.PAGES, *ROOT.glob("C*.md"), *(ROOT / "src").rglob("*.py")]:
-        for name in re.findall(r"\bdocs/[\w/\-]+\.(?:md|py)\b", page.read_text()):
-            assert (ROOT / name).exists(), f"{page.relative_to(ROOT)} names {name}"
+    named = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in [*sessions.PAGES, *ROOT.glob("C*.md"), *(ROOT / "src").rglob("*.py")]
+        for name in re.findall(r"\bdocs/[\w/\-]+\.(?:md|py)\b", page.read_text())
+    }
+    assert named
+    assert not {(page, name) for page, name in named if not (ROOT / name).exists()}
 
 
 def test_the_site_shows_every_page_and_the_reference_every_name():
@@ -102,6 +108,7 @@ def test_the_accuracy_table_of_the_readme_states_the_records():
     header = "| predicted | tested on | median error | 90 % coverage | seen before? |"
     rows = readme.partition(header)[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert cells
     assert all(re.search(r"\]\((src|docs)/", tested_on) for _, tested_on, *_ in cells)
 
     def row(file):

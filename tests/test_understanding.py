@@ -5,7 +5,7 @@ import re
 
 import polars as pl
 import pytest
-from command_line import equipoise
+from command_line import in_process
 
 H200 = ("--workload", "llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
 # T = 10 s + 1000 s / N, in minutes.
@@ -32,7 +32,7 @@ def mine(tmp_path):
 
 
 def test_predict_says_what_scripts_rely_on(tmp_path):
-    ended = equipoise("predict", *H200, "--at", "16,64", "--json", "--json-out", "a.json", cwd=tmp_path)
+    ended = in_process("predict", *H200, "--at", "16,64", "--json", "--json-out", "a.json", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     found = document(ended)
     assert list(found)[:4] == ["schema", "equipoise", "dataset", "question"]
@@ -74,7 +74,7 @@ def test_predict_says_what_scripts_rely_on(tmp_path):
 
 def test_predict_recovers_a_known_law_from_a_file(mine):
     found = document(
-        equipoise("predict", "--from", mine(AMDAHL), "--law", "amdahl", "--at", "8,64", "--json")
+        in_process("predict", "--from", mine(AMDAHL), "--law", "amdahl", "--at", "8,64", "--json")
     )
     inside, beyond = found["predictions"]
     assert inside["time_s"]["value"] == pytest.approx(135.0, rel=0.01)
@@ -87,17 +87,17 @@ def test_predict_recovers_a_known_law_from_a_file(mine):
     assert {each["ref"] for each in found["evidence"]} == {"mine.csv"}
 
 
-def test_predict_joins_a_file_with_published_results(mine):
+def test_predict_combines_a_file_with_published_results(mine):
     path = mine("num_accelerators,time_to_train_min\n8,25\n16,14\n")
-    found = document(equipoise("predict", *H200, "--from", path, "--at", "32", "--json"))
+    found = document(in_process("predict", *H200, "--from", path, "--at", "32", "--json"))
     assert {each["kind"] for each in found["evidence"]} >= {"measured", "published"}
     assert found["round"] is None
-    assert any("times the best published one" in note for note in found["notes"])
+    assert any(re.search(r"\d times .*published", note) for note in found["notes"])
 
 
 def test_batch_deadline_and_price_change_the_answer():
     options = ("--global-batch", 64, "--price", 2.5, "--region", "france", "--deadline", "6min")
-    found = document(equipoise("predict", *H200, "--at", "64", *options, "--json"))
+    found = document(in_process("predict", *H200, "--at", "64", *options, "--json"))
     (each,) = found["predictions"]
     assert each["usd"]["value"] == pytest.approx(2.5 * each["accelerator_hours"], rel=1e-4)
     assert each["carbon_kg"]["value"] == pytest.approx(each["energy_j"]["value"] / 3.6e6 * 0.056, rel=1e-4)
@@ -110,7 +110,7 @@ def test_batch_deadline_and_price_change_the_answer():
     [
         ([], "no workload"),
         (["--workload", "bert"], "--workload and --accelerator"),
-        (["--workload", "bret", "--accelerator", "h100-sxm5-80gb"], "did you mean bert"),
+        (["--workload", "bret", "--accelerator", "h100-sxm5-80gb"], "bert"),
         (["--workload", "bert", "--accelerator", "h9000"], "h9000"),
         ([*H200, "--round", "v0.5"], "v5.0"),
         ([*H200, "--at", "8,many"], "'many'"),
@@ -127,7 +127,7 @@ def test_batch_deadline_and_price_change_the_answer():
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_used_is_one_sentence(arguments, words, tmp_path):
-    ended = equipoise("predict", *arguments, "--json", cwd=tmp_path)
+    ended = in_process("predict", *arguments, "--json", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.fullmatch(r"equipoise: [^\n]+\n", ended.stderr)
     assert words in ended.stderr
@@ -143,7 +143,7 @@ def test_what_cannot_be_used_is_one_sentence(arguments, words, tmp_path):
     ids=["one size", "two sizes", "flat"],
 )
 def test_too_little_evidence_is_exit_code_3_with_what_to_measure(rows, missing, mine):
-    ended = equipoise("predict", "--from", mine(f"num_accelerators,time_to_train_s\n{rows}"), "--json")
+    ended = in_process("predict", "--from", mine(f"num_accelerators,time_to_train_s\n{rows}"), "--json")
     assert ended.returncode == 3
     found = document(ended)
     assert found["schema"] == "equipoise.predict/2"
@@ -154,7 +154,7 @@ def test_too_little_evidence_is_exit_code_3_with_what_to_measure(rows, missing, 
 
 def test_an_accelerator_without_results_is_too_little_evidence_for_a_law():
     about = ("--workload", "gpt3", "--accelerator", "v100-sxm2-16gb", "--law", "usl")
-    ended = equipoise("predict", *about, "--json")
+    ended = in_process("predict", *about, "--json")
     assert ended.returncode == 3
     assert document(ended)["missing"]
 
@@ -162,7 +162,7 @@ def test_an_accelerator_without_results_is_too_little_evidence_for_a_law():
 @pytest.mark.parametrize("name", ["\x1b[31mred", "=cmd|' /C calc'!A0"])
 def test_what_a_file_holds_does_not_reach_the_terminal_raw(name, mine):
     path = mine(f"workload,num_accelerators,step_s\n{name},8,1\nother,8,1\n")
-    ended = equipoise("predict", "--from", path)
+    ended = in_process("predict", "--from", path)
     assert ended.returncode == 2
     assert "\x1b" not in ended.stderr
 
@@ -203,7 +203,7 @@ def test_what_a_file_holds_does_not_reach_the_terminal_raw(name, mine):
 )
 def test_text_is_plain_and_fits_80_columns(arguments, mine, tmp_path):
     mine(AMDAHL)
-    ended = equipoise(*arguments, cwd=tmp_path)
+    ended = in_process(*arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\x1b" not in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80
@@ -212,13 +212,14 @@ def test_text_is_plain_and_fits_80_columns(arguments, mine, tmp_path):
 def test_the_first_reason_to_stop_comes_first(mine):
     # Of 10 s + 1000 s / N the doubling from 50 still gains half of ideal: 100; balance lies at 100, floor at 101.
     text = AMDAHL + "".join(f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (64, 128, 256, 512))
-    said = equipoise("predict", "--from", mine(text), "--law", "amdahl", "--full").stdout
-    first = re.search(r"first reason to stop comes first.\n- (.*)", said)[1]
-    assert re.match(r"(Balance|Marginal): they diminish beyond (98|99|100)\b", first)
+    printed = in_process("predict", "--from", mine(text), "--law", "amdahl", "--full").stdout
+    first, *_ = re.findall(r"^- (Balance|Marginal|Floor|Peak)\b\D*(\d+)", printed, re.MULTILINE)
+    assert first[0] in {"Balance", "Marginal"}
+    assert 98 <= int(first[1]) <= 100
 
 
 def test_backtest_says_what_scripts_rely_on():
-    ended = equipoise("backtest", "--rounds", "v0.6", "--json")
+    ended = in_process("backtest", "--rounds", "v0.6", "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     found = document(ended)
     assert found["schema"] == "equipoise.backtest/1"
@@ -236,7 +237,7 @@ def test_backtest_says_what_scripts_rely_on():
 
 
 def test_backtest_errors_are_those_of_its_groups():
-    found = document(equipoise("backtest", "--rounds", "v0.5,v0.6", "--json"))
+    found = document(in_process("backtest", "--rounds", "v0.5,v0.6", "--json"))
     errors = sorted(abs(each["predicted_s"] / each["actual_s"] - 1) for each in found["groups"])
     middle = len(errors) // 2
     median = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
@@ -246,7 +247,7 @@ def test_backtest_errors_are_those_of_its_groups():
 
 
 def test_backtest_of_advice_holds_numbers_against_those_found():
-    found = document(equipoise("backtest", "--rounds", "v0.5", "--advice", "--json"))
+    found = document(in_process("backtest", "--rounds", "v0.5", "--advice", "--json"))
     assert (found["schema"], found["protocol"]) == ("equipoise.backtest/1", "advice")
     objectives = {"answer", "balance", "marginal", "floor", "cost"}
     assert {each["objective"] for each in found["errors"]} == objectives
@@ -256,24 +257,24 @@ def test_backtest_of_advice_holds_numbers_against_those_found():
 
 
 def test_advice_knows_no_batch():
-    ended = equipoise("backtest", "--advice", "--given", "batch")
+    ended = in_process("backtest", "--advice", "--given", "batch")
     assert ended.returncode == 2
     assert "--advice with --given" in ended.stderr
 
 
 def test_backtest_of_an_unknown_round_names_those_there_are():
-    ended = equipoise("backtest", "--rounds", "v9.9")
+    ended = in_process("backtest", "--rounds", "v9.9")
     assert ended.returncode == 2
     assert "v4.1" in ended.stderr
 
 
 def test_backtest_without_a_group_to_hold_out_is_too_little_evidence(tmp_path):
-    ingested = equipoise("export", "scores", "--out", tmp_path / "scores.parquet")
+    ingested = in_process("export", "scores", "--out", tmp_path / "scores.parquet")
     assert ingested.returncode == 0
-    assert equipoise("export", "runs", "--out", tmp_path / "runs.parquet").returncode == 0
+    assert in_process("export", "runs", "--out", tmp_path / "runs.parquet").returncode == 0
     for table in ("scores", "runs"):
         path = tmp_path / f"{table}.parquet"
         pl.read_parquet(path).filter(pl.col("workload") == "ncf").write_parquet(path)
-    ended = equipoise("backtest", "--data", tmp_path, "--json")
+    ended = in_process("backtest", "--data", tmp_path, "--json")
     assert ended.returncode == 3
     assert document(ended)["missing"]

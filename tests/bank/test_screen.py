@@ -5,11 +5,10 @@ import json
 
 import jsonschema
 import pytest
+from command_line import in_process
 from questions import asking_folder, questions, write_sweep_tables
 from rich.cells import cell_len
-from typer.testing import CliRunner
 
-from equipoise.cli.app import _app
 from equipoise.report.schema import VERSIONS, shipped
 
 NUM_LINES, NUM_COLUMNS = 25, 80
@@ -44,16 +43,12 @@ def shown():
 def answers(folder):
     """What the command line prints, and the document, of each question with an answer."""
     found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("COLUMNS", str(NUM_COLUMNS))
-        patch.setenv("EQUIPOISE_LEDGER", str(folder / "ledger.jsonl"))
-        runner, app = CliRunner(), _app()
-        for each in shown():
-            ended = runner.invoke(app, [each.verb, *each.arguments, "--json-out", "answer.json"])
-            if ended.exit_code == 0:
-                document = json.loads((folder / "answer.json").read_bytes())
-                found[each.name] = (ended.stdout.splitlines(), document)
+    env = {"COLUMNS": str(NUM_COLUMNS), "EQUIPOISE_LEDGER": str(folder / "ledger.jsonl")}
+    for each in shown():
+        ended = in_process(each.verb, *each.arguments, "--json-out", "answer.json", cwd=folder, env=env)
+        if ended.returncode == 0:
+            document = json.loads((folder / "answer.json").read_bytes())
+            found[each.name] = (ended.stdout.splitlines(), document)
     assert set(LONGEST) <= found.keys()
     assert len(found) >= 35
     return found

@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from command_line import equipoise
+from command_line import in_process
 
 from equipoise.report.format import duration, money
 from equipoise.units import format_si
@@ -16,7 +16,7 @@ COMMON = ["llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--max-accelera
 
 
 def _run(*arguments, **kwargs):
-    return equipoise("advise", *arguments, **kwargs)
+    return in_process("advise", *arguments, **kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_text_fits_eighty_columns_and_begins_with_the_answer(answered):
     done, _, _ = answered
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert all(len(line) <= 80 for line in lines if not line.startswith("  http"))
+    assert max(len(line) for line in lines if not line.startswith("  http")) <= 80
     assert any(line.startswith("Take ") for line in lines[:5])
 
 
@@ -137,8 +137,8 @@ def test_own_nccl_tests_and_traces_come_from_a_file_of_options(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     said = [each["words"] for each in found["reasons"]]
-    assert any(each.startswith("Your trace (rank0.pt.trace.json and 3 more) at 8 ranks") for each in said)
-    assert any(each.startswith("Links timed, all_reduce of 8 in a node") for each in said)
+    assert any("rank0.pt.trace.json" in each and "8 ranks" in each for each in said)
+    assert any("all_reduce of 8" in each for each in said)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_own_nccl_tests_and_traces_come_from_a_file_of_options(tmp_path):
     [
         (["--collectives", "none.txt"], "none.txt"),
         (["--trace", "none.json"], "none.json"),
-        (["--traced-as", "ranks=8"], "give them: --trace FILE"),
+        (["--traced-as", "ranks=8"], "--trace FILE"),
     ],
 )
 def test_files_that_are_not_there_are_one_sentence(tmp_path, options, words):

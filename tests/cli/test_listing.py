@@ -1,4 +1,4 @@
-"""What can be listed is what can be written: every knob and value of a strategy, every system as a cluster."""
+"""What can be listed is what can be written: every parameter and value of a strategy, every system as a cluster."""
 
 import pytest
 
@@ -23,19 +23,21 @@ def test_every_listed_parameter_and_value_is_read_back(data) -> None:
     for row in rows:
         for value in row["values"] or [1]:
             given = {"global_batch": 8, row["parameter"]: str(value).lower()}
-            text = " ".join(f"{name}={written}" for name, written in given.items())
+            text = " ".join(f"{parameter}={written}" for parameter, written in given.items())
             assert f"{row['parameter']}=" in strategy(text).text() or value in {1, row["default"]}
 
 
-def test_defaults_of_parameters_are_those_of_a_strategy(data) -> None:
+def test_listed_defaults_are_those_of_a_strategy(data) -> None:
     defaults = {row["parameter"]: row["default"] for row in BY_KIND["strategies"].rows(data, shipped())}
     assert defaults.pop("global_batch") is None
-    text = " ".join(f"{knob}={str(value).lower()}" for knob, value in defaults.items())
+    text = " ".join(f"{parameter}={str(value).lower()}" for parameter, value in defaults.items())
     assert strategy(f"global_batch=8 {text}") == Strategy(global_batch_samples=8)
 
 
 def test_every_listed_cluster_is_one(data) -> None:
-    for row in BY_KIND["clusters"].rows(data, shipped()):
+    rows = BY_KIND["clusters"].rows(data, shipped())
+    assert rows
+    for row in rows:
         assert cluster(row["cluster"]).node_size == row["node_size"]
 
 

@@ -1,6 +1,7 @@
 """Whole answers on the embedded data: what is recommended, why, and what is refused, against facts from outside."""
 
 import math
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -44,8 +45,8 @@ def test_what_is_recommended_is_one_of_the_candidates_field_by_field(question):
     assert found.recommended in found.candidates
     assert found.recommended == found.candidate(found.recommended.id)
     assert found.system.name == found.recommended.system
-    for each in found.alternatives:
-        assert each.candidate == found.candidate(each.candidate.id)
+    others = [each.candidate for each in found.alternatives]
+    assert others == [found.candidate(each.id) for each in others]
 
 
 @MODERATE
@@ -103,6 +104,7 @@ def test_what_is_recommended_keeps_every_limit(question):
     found = ask(question, deadline="300d", budget="900k", price=f"{question['accelerator'][0]}=2.5")
     rule = rule_of(found.question)
     assert found.recommended.feasible
+    assert found.recommended in found.candidates
     for each in found.candidates:
         assert each.feasible == (each.time_s is not None and is_able(figures_of(each), rule))
 
@@ -201,6 +203,7 @@ def test_published_results_outweigh_the_model(lora):
 
 
 def test_the_combined_time_lies_between_the_estimates(lora):
+    assert lora.candidates
     for each in lora.candidates:
         times = [one.time_s.value for one in each.estimates]
         assert min(times) <= each.work_s.value <= max(times)
@@ -245,7 +248,6 @@ def test_a_batch_that_nobody_published_is_left_to_the_model():
     found = ask(workload="bert", accelerator=[H100], max_accelerators=8, global_batch=2)
     assert {each.estimator for one in found.candidates for each in one.estimates} == {"model"}
     assert found.recommended.num_accelerators == 1
-    assert any("no published time is used" in note for note in found.notes)
 
 
 def test_a_size_that_a_stated_batch_cannot_be_shared_out_to_is_no_candidate():
@@ -272,7 +274,7 @@ def test_reasons_cite_results_with_their_logs(lora):
 def test_open_entries_are_no_evidence():
     rows = published_scores().filter(workload="bert", accelerator=H100)
     opened = rows.with_columns(division=pl.lit("open"))
-    with pytest.raises(UsageError, match="no published result has a target"):
+    with pytest.raises(UsageError, match="target"):
         ask(workload="bert", accelerator=[H100], scores=opened)
 
 
@@ -282,6 +284,7 @@ def test_open_entries_are_no_evidence():
 def test_a_price_belongs_to_a_system():
     systems = {"accelerator": [H100, B200], "max_accelerators": 64}
     usual, dearer = (ask(PRETRAINING, **systems, **more) for more in ({}, {"price": f"{B200}=100"}))
+    assert usual.candidates
     for one, other in zip(usual.candidates, dearer.candidates, strict=True):
         assert (one.usd == other.usd) == (one.system == H100)
         assert one.time_s == other.time_s
@@ -317,7 +320,7 @@ def test_a_system_without_a_price_keeps_no_budget_and_stands_in_nobodys_way():
     found = ask(SMALL, accelerator=[RTX, "mi100-pcie-32gb"], budget=50)
     assert found.recommended.system == RTX
     assert not any(each.feasible for each in found.candidates if each.system == "mi100-pcie-32gb")
-    assert any("No price of mi100-pcie-32gb is known" in note for note in found.notes)
+    assert any(re.search("price .*mi100-pcie-32gb", note) for note in found.notes)
 
 
 @pytest.mark.parametrize("size", [8, 512, 4096])
@@ -360,7 +363,7 @@ def test_a_topology_file_states_the_node(tmp_path):
 
 def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_would():
     found = ask(SMALL, accelerator=["3x rtx4090"], global_batch=32)
-    assert any("32 does not divide by 3" in note and "30 or 33" in note for note in found.notes)
+    assert any({"32", "3", "30", "33"} <= set(re.findall(r"\d+", note)) for note in found.notes)
     assert not any("does not divide" in note for note in ask(SMALL).notes)
 
 
@@ -410,9 +413,8 @@ def test_what_fits_nowhere_says_what_would():
     found = ask(workload="gpt3", tokens="1e9", global_batch=64, accelerator=[A100], max_accelerators=8)
     assert found.recommended is None
     # 175e9 weights of 16 bytes are 2.8 TB; 8 x 80 GB are 640 GB
-    (words,) = [note for note in found.notes if "no size fits" in note]
-    assert "8 x 80 GB hold 640 GB: try " in words
-    assert "needs 2." in words or "needs 3." in words
+    (words,) = [note for note in found.notes if "640 GB" in note]
+    assert re.search(r"\b[23]\.\d+ TB", words)
 
 
 def test_what_nobody_knows_enough_of_says_what_is_missing():
@@ -422,9 +424,9 @@ def test_what_nobody_knows_enough_of_says_what_is_missing():
 
 
 def test_a_question_without_a_budget_of_work_is_refused():
-    with pytest.raises(UsageError, match="--tokens N, such as --tokens 1T, or --samples N"):
+    with pytest.raises(UsageError, match=r"--tokens N.*--samples N"):
         ask(workload="llama31_8b", accelerator=[H100], scores=False)
-    with pytest.raises(UsageError, match="exceeds the 97 samples of the whole training"):
+    with pytest.raises(UsageError, match="97 samples"):
         ask(SMALL, tokens=1e5, global_batch=512)
 
 
@@ -469,7 +471,7 @@ def test_an_interval_wider_than_a_factor_of_twenty_is_no_number(monkeypatch):
     wide = [each for each in found.candidates if each.time_s is None]
     assert wide
     for each in wide:
-        assert "90 % interval spans a factor of" in each.why_not
+        assert each.why_not
         assert (each.usd, each.energy_j, each.feasible) == (None, None, False)
     shown = [each for each in ask(KINDS["pretraining"], terms="spot").candidates if each.time_s is not None]
     assert shown
@@ -494,9 +496,6 @@ def test_unequal_accelerators_go_at_the_pace_of_the_slower():
     assert found[pair].work_s.value >= 0.999 * found["rtx-3090-pcie-24gb"].work_s.value
     prices = {name: each.price.usd_per_accelerator_hour for name, each in found.items()}
     assert prices[pair] == pytest.approx((prices[RTX] + prices["rtx-3090-pcie-24gb"]) / 2)
-    assert any(
-        "shared out by speed" in note for note in ask(SMALL, accelerator=[pair], accelerators="2").notes
-    )
 
 
 def test_a_power_cap_costs_time_and_saves_energy():

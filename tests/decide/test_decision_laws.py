@@ -109,7 +109,9 @@ def test_mfu_is_over_the_peak_of_the_precision_that_was_run():
 
 
 def test_times_of_published_results_have_no_mfu():
-    for each in ask(LORA).candidates:
+    found = ask(LORA)
+    assert found.candidates
+    for each in found.candidates:
         assert (each.mfu is None) == (each.mfu_precision is None) == (each.grade in {"published", "carried"})
 
 

@@ -24,6 +24,7 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
         each for each in found.alternatives if each.candidate.time_s.value < found.recommended.time_s.value
     ]
     priced = [each for each in larger if "an hour is worth more than" in each.wins_when]
+    assert priced
     for each in priced:
         saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
         dearer = each.candidate.usd.value - found.recommended.usd.value
@@ -50,6 +51,7 @@ def test_no_price_is_named_where_only_time_counts():
 @pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
 def test_measurements_that_are_named_would_narrow_the_interval(question):
     found = ask(question)
+    assert found.to_measure
     for each in found.to_measure:
         assert (
             each.narrowed.high / each.narrowed.low
@@ -90,20 +92,20 @@ def test_strategies_of_the_recommended_size_are_candidates_of_their_own():
     assert sizes[found.recommended.num_accelerators] == found.recommended
 
 
-def test_the_money_of_the_recommended_swings_with_time_and_price():
+def test_the_cost_of_the_recommended_is_sensitive_to_time_and_price():
     sensitivity = ask(SMALL).sensitivity
     names = {each.name for each in sensitivity.bars}
     assert names == {"time of the training", "price per accelerator-hour"}
     free = ask(SMALL, accelerator=["mi100-pcie-32gb"])
     assert free.recommended.usd is None
-    assert any("No price of mi100-pcie-32gb is known" in note for note in free.notes)
+    assert any(re.search("price .*mi100-pcie-32gb", note) for note in free.notes)
 
 
 def test_renting_lists_the_terms_that_have_a_price():
     found = ask(PRETRAINING)
     terms = [each.candidate.terms for each in found.renting]
     assert "on_demand" in terms
-    assert len(set(terms)) == len(terms)
+    assert len(set(terms)) == len(terms) == len(found.renting)
     for each in found.renting:
         assert each.candidate.work_s == found.recommended.work_s
         if each.candidate.terms == found.recommended.terms:

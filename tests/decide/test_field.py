@@ -79,32 +79,32 @@ def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
 @pytest.mark.parametrize(
     ("option", "given", "words"),
     [
-        ("tokens", "many", r"--tokens is 'many'; expected a number from 1 to .*such as 512, 10k, 1T"),
-        ("tokens", "1e300", r"--tokens is '1e300'; expected"),
-        ("tokens", "0", r"--tokens is 0; expected a number from 1"),
-        ("global-batch", "2.5", r"--global-batch is '2.5'; expected a whole number"),
-        ("global-batch", True, r"--global-batch is 'True'; expected"),
-        ("pue", "0.9", r"--pue is 0.9; expected a number from 1 to 5"),
-        ("pue", "nan", r"--pue is nan; expected"),
-        ("utilisation", "0", r"--utilisation is 0; expected a number above 0 at most 1"),
-        ("price", "h100=-1", r"--price is -1; expected a number from 0"),
-        ("price", "h100=cheap", r"--price is 'cheap'; expected"),
-        ("electricity", "0,3", r"--electricity is '0,3'; expected"),
-        ("budget", "60,5", r"--budget is '60,5'; expected"),
-        ("objective", "speed", r"--objective is 'speed'; expected one of balance, time, cost"),
-        ("terms", "h100=stolen", r"--terms is 'stolen'; expected one of on_demand"),
-        ("precision", "bf16,fp7", r"--precision is 'fp7'; expected one of"),
-        ("here", "maybe", r"--here is 'maybe'; expected true or false"),
-        ("accelerators", "8..2", r"--accelerators is '8..2'; expected the smaller number first"),
-        ("accelerators", "1..4,8", r"--accelerators is '1..4,8'; expected a number, a range"),
-        ("accelerators", "0", r"--accelerators is 0; expected a whole number from 1"),
-        ("accelerators", list(range(1, 100)), r"--accelerators has 99 numbers .*expected 1 to 64"),
+        ("tokens", "many", r"--tokens.*'many'.*512, 10k, 1T"),
+        ("tokens", "1e300", r"--tokens .*'1e300'"),
+        ("tokens", "0", r"--tokens.*0.*from 1"),
+        ("global-batch", "2.5", r"--global-batch.*'2.5'"),
+        ("global-batch", True, r"--global-batch .*'True'"),
+        ("pue", "0.9", r"--pue.*0.9.*1 to 5"),
+        ("pue", "nan", r"--pue .*nan"),
+        ("utilisation", "0", r"--utilisation.*0.* 0 .* 1"),
+        ("price", "h100=-1", r"--price.*-1.*from 0"),
+        ("price", "h100=cheap", r"--price .*'cheap'"),
+        ("electricity", "0,3", r"--electricity .*'0,3'"),
+        ("budget", "60,5", r"--budget .*'60,5'"),
+        ("objective", "speed", r"--objective.*'speed'.*balance, time, cost"),
+        ("terms", "h100=stolen", r"--terms.*'stolen'.*on_demand"),
+        ("precision", "bf16,fp7", r"--precision.*'fp7'"),
+        ("here", "maybe", r"--here.*'maybe'.*true or false"),
+        ("accelerators", "8..2", r"--accelerators.*'8..2'"),
+        ("accelerators", "1..4,8", r"--accelerators.*'1..4,8'"),
+        ("accelerators", "0", r"--accelerators.*0.*from 1"),
+        ("accelerators", list(range(1, 100)), r"--accelerators.* 99 .*1 to 64"),
         (
             "max-accelerators",
             "1e9",
-            r"--max-accelerators is 1e\+09; expected a whole number from 1 to 10,000,000",
+            r"--max-accelerators.*1e\+09.* 1 to 10,000,000",
         ),
-        ("accelerator", " ", r"--accelerator is empty; expected \[Nx\]NAME"),
+        ("accelerator", " ", r"--accelerator.*\[Nx\]NAME"),
     ],
 )
 def test_a_refusal_names_option_value_and_what_was_expected(option, given, words):
@@ -113,15 +113,13 @@ def test_a_refusal_names_option_value_and_what_was_expected(option, given, words
 
 
 @pytest.mark.parametrize(("given", "value"), [("0", "0"), ("-2", "-2"), (1e9, "1e\\+09")])
-def test_bounds_of_a_duration_are_in_hours_as_a_bare_number_is(given, value):
-    with pytest.raises(
-        UsageError, match=rf"--deadline is {value}; expected hours.*above 0 at most 10,000,000$"
-    ):
+def test_bounds_of_a_duration_are_in_hours_as_a_plain_number_is(given, value):
+    with pytest.raises(UsageError, match=rf"--deadline.* {value}.*hours.* 0 .*10,000,000$"):
         read("deadline", given)
 
 
 def test_a_duration_of_no_unit_that_there_is_shows_those_there_are():
-    with pytest.raises(UsageError, match=r"--deadline is '3 moons'; expected hours, .*90min or 7d"):
+    with pytest.raises(UsageError, match=r"--deadline.*'3 moons'.*90min or 7d"):
         read("deadline", "3 moons")
 
 

@@ -1,5 +1,7 @@
 """Times at sizes nobody ran: laws recovered by hand, published groups, a user's file; and refusals."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -89,7 +91,7 @@ def test_amdahl_by_hand(own):
     assert times[64].time_s.low < 25.625 < times[64].time_s.high
     assert 64 not in found.outside
     assert times[1024].time_s.value == pytest.approx(10.9765625, rel=0.02)
-    assert found.outside[1024] == "2 times beyond the largest measured size, 512"
+    assert {"2", "512"} <= set(re.findall(r"\d+", found.outside[1024]))
     assert found.law.values == pytest.approx({"serial_s": SERIAL_S, "parallel_s": PARALLEL_S}, rel=1e-6)
     points = {each.kind: each for each in found.equilibria}
     # Largest E S: T + 2 N T' = 0, N = parallel / serial. Doubling gains half from N = parallel / (2 serial): taken.
@@ -105,6 +107,7 @@ def test_all_laws_together_hold_the_truth_of_noisy_times(own):
     sizes = np.repeat(SIZES[:7], 3)
     times_s = amdahl_s(sizes) * rng.lognormal(0.0, 0.02, len(sizes))
     found = predicted(**{"from": own(sizes, times_s)}, at="32,128")
+    assert by_size(found).keys() == {32, 128}
     for size, each in by_size(found).items():
         assert each.time_s.low < amdahl_s(size) < each.time_s.high
     assert sum(found.law.shares.values()) == pytest.approx(1.0)
@@ -121,9 +124,9 @@ def test_the_record_is_the_largest_size_held_out(own):
     # 41.25 s is what Amdahl's law predicts at 32; at 60 s it is off by 31 %.
     found = predicted(**{"from": own(SIZES[:6], [*amdahl_s(SIZES[:5]), 60.0])})
     (words,) = {each.estimates[0].why for each in found.candidates}
-    assert words.startswith("the largest size measured, 32, from the smaller ones: off by ")
-    percent = float(words.rpartition("off by ")[2].removesuffix(" %"))
-    assert percent == pytest.approx(100 * (1 - 41.25 / 60), abs=5)
+    held_out, percent = re.search(r" (\d+),.* ([\d.]+) %", words).groups()
+    assert int(held_out) == 32
+    assert float(percent) == pytest.approx(100 * (1 - 41.25 / 60), abs=5)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_one_law_alone_takes_one_round_the_newest_with_enough_sizes():
     assert any("v3.0" in note and "--round" in note for note in found.notes)
 
 
-def test_two_own_sizes_are_enough_beside_published_ones(own):
+def test_two_user_sizes_are_enough_with_published_ones(own):
     times_s = 3.0 * 12_000.0 * 0.64 / np.array([8.0, 16.0]) ** 0.9
     found = predicted(
         published(), **{"from": own([8, 16], times_s)}, workload="bert", accelerator=[H100], at="32"
@@ -205,7 +208,7 @@ def test_two_own_sizes_are_enough_beside_published_ones(own):
     (each,) = found.candidates
     (mine,) = [one for one in each.estimates if one.estimator == "measured"]
     assert mine.time_s.low < 3.0 * 12_000.0 * 0.64 / 32**0.9 < mine.time_s.high
-    assert "At 8 accelerators your time is 3 times the best published one." in found.notes
+    assert any(re.search(r"\b8 accelerators .*\b3 times", note) for note in found.notes)
 
 
 @pytest.mark.law

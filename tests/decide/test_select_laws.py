@@ -99,6 +99,7 @@ def test_the_order_of_candidates_decides_nothing(question, random):
 
 def never_worse(before, after, objective):
     """What both have is unchanged, what was feasible is, and the objective is no worse."""
+    assert before.judged
     for name, row in before.judged.items():
         same = after.judged[name]
         assert {key: value for key, value in same.items() if key != "feasible"} == {
@@ -163,6 +164,7 @@ def test_a_refusal_names_the_cheapest_and_the_fastest_of_all(question):
 def test_a_refusal_names_for_each_limit_the_least_that_would_do(question):
     rows, limits, objective = question
     found = made.selection(rows, limits, objective)
+    assert limits
     for name in limits:
         others = {key: limit for key, limit in limits.items() if key != name}
         would_do = [made.JUDGED[name](row) for row in rows if made.keeps(row, others)]
@@ -175,10 +177,12 @@ def test_a_refusal_names_for_each_limit_the_least_that_would_do(question):
 def test_a_relaxation_that_is_named_suffices(question):
     rows, limits, objective = question
     found = made.selection(rows, limits, objective)
-    for name, needed in found.relaxations.items():
-        others = {key: limit for key, limit in limits.items() if key != name}
-        if any(made.keeps(row, others) for row in rows):
-            assert made.selection(rows, limits | {name: needed}, objective).recommended is not None
+    relaxed = [
+        made.selection(rows, limits | {name: needed}, objective).recommended
+        for name, needed in found.relaxations.items()
+        if any(made.keeps(row, {key: limits[key] for key in limits.keys() - {name}}) for row in rows)
+    ]
+    assert None not in relaxed
 
 
 # Steps that pay.
@@ -304,6 +308,7 @@ def test_the_objective_and_the_thresholds_agree_within_limits(question, value):
     rows, limits, _ = question
     found = made.selection(rows, limits, "value_of_time", value_of_time=value)
     assume(found.recommended is not None)
+    assert found.thresholds
     assert all(made.keeps(row, limits) for _, row in found.thresholds)
     _, named = max((each for each in found.thresholds if each[0] <= value), key=lambda each: each[0])
     costs = [worth(row, "value_of_time", value) for row in (named, found.recommended)]

@@ -50,14 +50,14 @@ def test_terms_and_prices_belong_to_systems():
 @pytest.mark.parametrize(
     ("names", "stated", "error", "words"),
     [
-        ((H100, A100), {"price": "2.5"}, UsageError, rf"--price 2.5 names no system.*--price {H100}=2.5"),
-        ((H100, A100), {"stock": "8"}, UsageError, rf"--stock 8 names no system.*--stock {H100}=8"),
-        ((H100,), {"price": f"{A100}=1"}, UsageError, rf"{A100} is not asked about; it is {H100}"),
+        ((H100, A100), {"price": "2.5"}, UsageError, rf"--price 2.5 .*--price {H100}=2.5"),
+        ((H100, A100), {"stock": "8"}, UsageError, rf"--stock 8 .*--stock {H100}=8"),
+        ((H100,), {"price": f"{A100}=1"}, UsageError, rf"{A100} .*{H100}"),
         ((H100,), {"price": "h9000=1"}, SpecError, "h9000"),
-        ((H100, H100), {}, UsageError, "twice; name each system once"),
-        ((), {}, UsageError, "give --accelerator NAME .*or --here"),
-        (("a100",), {}, SpecError, "may mean a100-sxm4-40gb, a100-sxm4-80gb"),
-        (("h100-sxm5-81gb",), {}, SpecError, "did you mean h100-sxm5-80gb"),
+        ((H100, H100), {}, UsageError, H100),
+        ((), {}, UsageError, "--accelerator NAME .*--here"),
+        (("a100",), {}, SpecError, "a100-sxm4-40gb, a100-sxm4-80gb"),
+        (("h100-sxm5-81gb",), {}, SpecError, "h100-sxm5-80gb"),
     ],
 )
 def test_what_names_no_system_is_refused(names, stated, error, words):

@@ -46,14 +46,15 @@ def test_a_batch_that_results_span_is_left_to_be_chosen():
 def test_a_short_training_is_not_a_part_of_a_step():
     # 1e6 tokens are 976 samples of 1,024, fewer than the usual 4,096 of a step
     assert trained("gpt2", tokens=1e6).global_batch_samples == 976
-    with pytest.raises(UsageError, match="exceeds the 97 samples of the whole training: give at most that"):
+    with pytest.raises(UsageError, match="97 samples"):
         trained("gpt2", tokens=1e5, global_batch=512)
 
 
 def test_where_no_batch_is_usual_it_is_asked_for():
     with pytest.raises(EvidenceError) as caught:
         usual_batch(workload("vit_large"))
-    assert caught.value.missing == ("the global batch: --global-batch N",)
+    (missing,) = caught.value.missing
+    assert "--global-batch N" in missing
 
 
 def test_adapters_are_trained_where_the_workload_is_of_adapters():
@@ -65,7 +66,7 @@ def test_adapters_are_trained_where_the_workload_is_of_adapters():
     assert asked.is_fixed
 
 
-@pytest.mark.parametrize(("name", "words"), [("gpt33", "did you mean gpt3"), ("nowhere:make", "nowhere")])
+@pytest.mark.parametrize(("name", "words"), [("gpt33", "gpt3"), ("nowhere:make", "nowhere")])
 def test_what_names_no_training_is_refused(name, words):
     with pytest.raises(SpecError, match=words):
         trained(name, tokens=1e9)

@@ -21,9 +21,7 @@ def test_tokens_are_samples_times_their_length():
     # GPT-3 trains on sequences of 2,048 tokens
     assert budget("gpt3", tokens=2048e6).samples_at(8) == pytest.approx(1e6)
     assert budget("resnet50", samples=5e6).samples_at(256) == pytest.approx(5e6)
-    with pytest.raises(
-        UsageError, match="--tokens: a sample of ResNet-50 has no number of tokens; give --samples"
-    ):
+    with pytest.raises(UsageError, match=r"--tokens.*ResNet-50.*--samples"):
         budget("resnet50", tokens=1e9)
 
 
@@ -58,7 +56,7 @@ def test_too_few_results_leave_the_samples_open():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("llama31_8b", r"give --tokens N, such as --tokens 1T, or --samples N"),
+        ("llama31_8b", r"--tokens N.*--samples N"),
         ("resnet152", r"give --samples N$"),
     ],
 )

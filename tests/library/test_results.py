@@ -37,7 +37,9 @@ def _questions():
 def test_there_are_at_most_fifteen_names_and_each_is_there():
     assert len(equipoise.__all__) <= 15
     assert set(equipoise._OWNERS) == set(equipoise.__all__) - {"__version__"}
-    for name in set(equipoise.__all__) - {"LightningWatch", "TrainerWatch", "__version__"}:
+    documented = set(equipoise.__all__) - {"LightningWatch", "TrainerWatch", "__version__"}
+    assert documented
+    for name in documented:
         assert inspect.getdoc(getattr(equipoise, name)), name
     with pytest.raises(AttributeError, match=r"no attribute .adviser."):
         _ = equipoise.adviser
@@ -55,6 +57,7 @@ def test_what_is_derived_from_the_fields_is_up_to_date():
     made = _questions()
     assert made.PAGE.read_text() == made.page(), "make docs"
     assert made.ARGUMENTS.read_text() == made.arguments(), "make docs"
+    assert FIELDS
     for field in FIELDS.values():
         assert f"| `--{field.option}`" in made.page()
 
@@ -62,8 +65,8 @@ def test_what_is_derived_from_the_fields_is_up_to_date():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("acelerator", "did you mean accelerator"),
-        ("law", "is not asked by advise, but by predict"),
+        ("acelerator", "accelerator"),
+        ("law", "predict"),
         ("beauty", "is no field of a question"),
     ],
 )

@@ -1,17 +1,22 @@
-"""The command line in processes of their own, forked from one that has loaded it: loading takes longer than answers.
+"""The command line without waiting for it to load: in processes forked from one that has, or in the test's own.
 
-Arguments, streams, folder, environment and exit code are those of a process; signals do not reach it. A test that
-kills or interrupts starts `python -m equipoise`, as do some others, so that this is not the only way that is tested.
+Arguments, streams, folder, environment and exit code of a fork are those of a process; signals do not reach it. A test
+that kills or interrupts starts `python -m equipoise`, as do some others, so that this is not the only way that is
+tested. A test whose claim is about the answer alone uses `in_process`: what one question computes, the next one has.
 """
 
 import atexit
+import io
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "bin"
@@ -72,3 +77,22 @@ def equipoise(*arguments, env=(), **options):
         env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1", **dict(env)},
         **{"capture_output": True, "text": True} | options,
     )
+
+
+def in_process(*arguments, cwd=None, env=()):
+    """A verb that has ended, as `equipoise` gives it, run by this process."""
+    from equipoise.cli.app import _exit_code  # noqa: PLC0415 - a client of the fork server needs it not
+
+    printed, complained = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(complained):
+        for name, value in {"COLUMNS": "80", **dict(env)}.items():
+            patch.setenv(name, value)
+        if cwd is not None:
+            patch.chdir(cwd)
+            patch.syspath_prepend(str(cwd))
+        code = _exit_code([str(each) for each in arguments])
+    texts = []
+    for stream in (printed, complained):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return subprocess.CompletedProcess(arguments, code, *texts)

@@ -21,8 +21,9 @@ LOADED_LATE = (
 
 
 def load():
-    """Import what verbs import; nothing of it runs."""
+    """Import what verbs import, and read the tables that ship; nothing else runs."""
     import equipoise.cli.app  # noqa: PLC0415
+    from equipoise.spec.catalogue import shipped  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(equipoise.__path__, "equipoise."):
         if not module.name.startswith(LEFT_OUT):
@@ -30,6 +31,7 @@ def load():
     for name in LOADED_LATE:
         with suppress(ImportError):
             importlib.import_module(name)
+    shipped()
 
 
 def received(connection):
@@ -38,17 +40,17 @@ def received(connection):
     streams = array.array("i")
     for _, _, data in found:
         streams.frombytes(data)
-    wanted, told = int.from_bytes(head, "big"), b""
-    while len(told) < wanted:
-        piece = connection.recv(wanted - len(told))
+    wanted, content = int.from_bytes(head, "big"), b""
+    while len(content) < wanted:
+        piece = connection.recv(wanted - len(content))
         if not piece:
             raise EOFError
-        told += piece
-    return json.loads(told), streams.tolist()
+        content += piece
+    return json.loads(content), streams.tolist()
 
 
 def become(request, streams):
-    """Be the process that was asked for, up to what it runs."""
+    """Take on the streams, folder and environment of a request."""
     for stream, number in zip(streams, (0, 1, 2), strict=True):
         os.dup2(stream, number)
         os.close(stream)
@@ -62,7 +64,7 @@ def become(request, streams):
 
 
 def serve(listening):
-    """Fork a process a request and tell its exit code; returns in each of these, and when the parent is gone."""
+    """Fork a process per request and send its exit code; returns in each of these, and when the parent is gone."""
     with selectors.DefaultSelector() as ready:
         ready.register(listening, selectors.EVENT_READ)
         ready.register(sys.stdin.fileno(), selectors.EVENT_READ)
@@ -96,8 +98,8 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # forked processes need not copy what the collector would touch
     with socket.socket(fileno=int(sys.argv[1])) as listening:
-        is_asked = serve(listening)
-    if is_asked:
+        has_request = serve(listening)
+    if has_request:
         from equipoise.cli.app import main
 
         main()

@@ -58,7 +58,7 @@ def test_parameters_of_a_fit_replace_the_priors():
 def test_what_no_run_is_is_refused():
     with pytest.raises(UsageError, match="step_s = 0"):
         SmallRun(step_s=0.0, microbatch_samples=1)
-    with pytest.raises(UsageError, match="2 accelerators asked for, 4 measured"):
+    with pytest.raises(UsageError, match=r"2 accelerators.* 4 "):
         scaled(
             SmallRun(step_s=1.0, microbatch_samples=1, num_accelerators=4), [2], cluster=cluster("dgx-a100")
         )

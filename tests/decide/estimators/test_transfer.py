@@ -11,7 +11,6 @@ from equipoise.decide.estimators.transfer import (
     TransferRecord,
     carried_over,
     nearest_chip,
-    transfer_records,
 )
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
@@ -101,10 +100,3 @@ def test_times_are_carried_over_by_the_ratio_of_modelled_ones():
     assert found.curves_s(np.array([8.0, 16.0, 32.0]))[0] == pytest.approx([300.0, 60.0 * 18.0**0.5, 240.0])
     assert (found.domain.smallest, found.domain.largest) == (8.0, 32.0)
     assert carried_over(published, near, here_s={}, there_s={8: 1.0}, record=RECORD) is None
-
-
-def test_what_ships_is_better_than_the_model_alone():
-    for each in transfer_records():
-        assert each.median < each.modelled_median, each.nearness
-        assert each.p90 < each.modelled_p90, each.nearness
-        assert each.num_chips >= 7

@@ -52,6 +52,7 @@ def test_a_chip_is_held_out_whole_and_sizes_below_its_neighbours_are_carried_too
 
 
 def test_what_ships_is_better_than_the_model_alone():
+    assert transfer_records()
     for each in transfer_records():
         assert each.median < each.modelled_median, each.nearness
         assert each.p90 < each.modelled_p90, each.nearness

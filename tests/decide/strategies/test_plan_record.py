@@ -12,7 +12,7 @@ def training(workload, ratio, kind="transformer"):
     return Planned(entry="x", workload=workload, kind=kind, published_s=100.0, planned_s=planned_s)
 
 
-def test_every_workload_counts_alike():
+def test_every_workload_has_equal_weight():
     many = [training("a", 1.1)] * 98 + [training("a", 1.2), training("b", 2.0)]
     (found,) = records(many)
     # Half of the weight is on the one training of b, half on the 99 of a.
@@ -22,7 +22,7 @@ def test_every_workload_counts_alike():
     assert found.bias == pytest.approx(1.2)
 
 
-def test_too_short_and_too_long_weigh_alike_in_the_interval():
+def test_too_short_and_too_long_have_equal_weight_in_the_interval():
     assert records([training("a", 0.5)])[0].log_half_width == pytest.approx(math.log(2.0))
     assert records([training("a", 2.0)])[0].log_half_width == pytest.approx(math.log(2.0))
 

@@ -1,5 +1,6 @@
 """Searches for strategies: what is found fits, is the fastest and sums up; better machines are never slower."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -102,7 +103,7 @@ def test_more_memory_is_never_slower(asked, chips):
         assert larger[0].step_s <= smaller[0].step_s * (1 + 1e-9)
 
 
-def test_fixed_knobs_stay_fixed():
+def test_fixed_parameters_stay_fixed():
     fixed = ["tp=2", "zero_stage=3", "recompute=full"]
     found = best(8, posed("gpt2", global_batch=512, fix=fixed, precision="fp16"))[0].strategy
     assert (found.tp, found.zero_stage, found.precision, found.recompute) == (2, 3, "fp16", "full")
@@ -131,8 +132,8 @@ def test_where_nothing_is_legal_there_is_a_reason(fix):
 def test_what_does_not_fit_has_a_remedy():
     # 175e9 weights of 16 bytes are 2.8 TB
     words = remedy(posed("gpt3", global_batch=64), 8)
-    assert words.startswith(("needs 2.", "needs 3."))
-    assert "8 x 80 GB hold 640 GB: try " in words
+    assert re.search(r"\b[23]\.\d+ TB", words)
+    assert "640 GB" in words
     assert "accelerators" in words
     fixed = ["zero_stage=0", "tp=1", "pp=1", "cp=1", "recompute=none"]
     assert "=3" in remedy(posed("llama2_7b", global_batch=64, fix=fixed), 8)

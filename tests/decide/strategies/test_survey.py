@@ -48,7 +48,7 @@ def test_sizes_that_are_known_need_no_search():
     assert [each.num_accelerators for each in more.sizes] == [1, 2, 4, 8]
 
 
-def test_other_workloads_batches_and_knobs_are_other_surveys():
+def test_other_workloads_batches_and_parameters_are_other_surveys():
     kept = Surveys()
     for change in ({}, {"global_batch": 32}, {"fix": ["tp=1"]}, {"workload": "gpt2"}, {"tokens": 2e9}):
         found = kept.surveyed(posed(**change), (1, 2))

@@ -1,5 +1,7 @@
 """Whole answers with the user's own runs, made by a closed form: links that are slow make the number smaller."""
 
+import re
+
 import pytest
 from asking import ask
 
@@ -71,6 +73,7 @@ def test_links_ten_times_slower_make_the_number_smaller_and_the_strategy_another
 
 def test_what_ran_and_what_did_not_lie_in_the_interval(answers):
     num_steps = 1e9 / 1024 / BATCH
+    assert answers
     for slower, found in answers.items():
         times = {each.num_accelerators: each.work_s for each in found.candidates}
         for size in (8, 32, 64):
@@ -81,9 +84,8 @@ def test_what_ran_and_what_did_not_lie_in_the_interval(answers):
 
 def test_parameters_were_fitted_and_their_error_is_named(answers):
     (modelled,) = [each for each in answers[1].recommended.estimates if each.estimator == "model"]
-    assert modelled.name == "the performance model, fitted to your runs"
-    assert "with a size held out it was off by" in modelled.why
-    assert "parameters were fitted to your 12 set-ups" in answers[1].system.learnt
+    assert re.search(r"[\d.]+ %", modelled.why)
+    assert "12 set-ups" in answers[1].system.learnt
     assert answers[1].recommended.grade == "measured"
 
 

@@ -1,6 +1,7 @@
 """Own traces as evidence: seconds and shares by hand, what has to be said of them, and what cannot be."""
 
 import json
+import re
 
 import pytest
 
@@ -76,9 +77,8 @@ def test_a_trace_holds_ranks_device_step_and_shares(traced):
     assert found.step_s == pytest.approx(0.2)
     assert (found.compute_share, found.exposed_share, found.idle_share) == pytest.approx((0.7, 0.2, 0.1))
     assert found.run() is None
-    assert found.missing == (
-        "the samples of a step over all ranks, which no trace holds: --traced-as global_batch=N",
-    )
+    (missing,) = found.missing
+    assert "--traced-as global_batch=N" in missing
 
 
 def test_with_its_batch_it_is_a_run_of_that_rate(traced):
@@ -111,26 +111,26 @@ def test_a_strategy_is_named_as_measured_ones_are(traced, stated, strategy):
 
 def test_ranks_that_no_trace_states_are_asked_for(traced):
     (unnamed,) = traced(world=None)
-    assert unnamed.missing[0] == "the number of ranks: --traced-as ranks=N"
+    assert "--traced-as ranks=N" in unnamed.missing[0]
     (named,) = traced("ranks=4 global_batch=64", world=None)
     assert named.run().num_accelerators == 4
     (other,) = traced("ranks=4 global_batch=64", world=8)
     assert other.num_ranks == 8
-    assert "states 4 ranks, the trace 8: the trace is believed" in other.notes[0]
+    assert {"4", "8"} <= set(re.findall(r"\d+", other.notes[0]))
 
 
 def test_what_does_not_fit_the_ranks_is_missing_and_is_no_run(traced):
     (found,) = traced("global_batch=64 tp=3")
     assert found.run() is None
-    assert "2 x 3 ranks of its axes are not the 8 that ran" in found.missing[0]
+    assert re.search(r"2 x 3 ranks .*\b8\b", found.missing[0])
     (uneven,) = traced("global_batch=63")
-    assert "no multiple of dp x microbatch_samples" in uneven.missing[0]
+    assert "dp x microbatch_samples" in uneven.missing[0]
 
 
 def test_collectives_of_shards_count_at_their_own_size_alone_unless_explained(traced):
     (found,) = traced("global_batch=64", collective=GATHER)
     assert found.run().strategy == "traced"
-    assert "more than data parallelism (allgather)" in found.notes[0]
+    assert "allgather" in found.notes[0]
     load, nodes = workload_load(workload("bert")), cluster("a100-sxm4-80gb", num_accelerators=8)
     assert checks([found], load, nodes, prior_model().parameters)[0].modelled_step_s is None
     (explained,) = traced("global_batch=64 zero_stage=3", collective=GATHER)
@@ -145,27 +145,31 @@ def test_a_trace_without_marked_steps_has_shares_and_no_step(tmp_path):
     assert found.step_s is None
     assert found.exposed_share == pytest.approx(0.2 / 0.9)
     assert "profiler.step()" in found.missing[0]
-    assert "nothing of its steps" not in trace_words(checks([found], None, _nodes(), None)[0])
+    assert "20 %" not in trace_words(checks([found], None, _nodes(), None)[0])
 
 
 def _nodes():
     return cluster("a100-sxm4-80gb", num_accelerators=8)
 
 
-def test_a_trace_stands_beside_the_modelled_step(traced):
+def test_a_trace_is_compared_with_the_modelled_step(traced):
     (found,) = traced("global_batch=512 precision=bf16")
     load, parameters = workload_load(workload("bert")), prior_model().parameters
     (check,) = checks([found], load, _nodes(), parameters)
     assert 0.01 < check.modelled_step_s < 10.0
     assert 0.0 < check.modelled_exposed_share < 1.0
     words = trace_words(check)
-    assert words.startswith("Your trace (rank0.json) at 8 ranks: a step of 200 ms, 20 % exposed, 10 % idle")
-    assert f"the model: {1000 * check.modelled_step_s:.3g} ms" in words
+    shown = re.findall(r"rank0\.json|\d+ ranks|[\d.]+ ms|\d+ %", words)
+    assert shown[:5] == ["rank0.json", "8 ranks", "200 ms", "20 %", "10 %"]
+    assert f"{1000 * check.modelled_step_s:.3g} ms" in shown
     assert checks([found], load, cluster("h100-sxm5-80gb"), parameters) == ()
     assert ran_elsewhere([found], "a100-sxm4-80gb", "A100") == ()
-    assert ran_elsewhere([found], "h100-sxm5-80gb", "H100") == (
-        "Not used for H100: rank0.json ran on NVIDIA A100-SXM4-80GB.",
-    )
+    (elsewhere,) = ran_elsewhere([found], "h100-sxm5-80gb", "H100")
+    assert re.findall(r"H100|rank0\.json|A100-SXM4-80GB", elsewhere) == [
+        "H100",
+        "rank0.json",
+        "A100-SXM4-80GB",
+    ]
 
 
 def test_a_step_faster_than_the_peak_is_of_something_else(traced):
@@ -175,7 +179,7 @@ def test_a_step_faster_than_the_peak_is_of_something_else(traced):
     assert about.train_flop_per_sample * 65536 / (8 * 312e12) > 0.2
     refuted = possible(found, about, accelerator("a100-sxm4-80gb"))
     assert refuted.run() is None
-    assert "65,536 samples of ResNet-50 take" in refuted.missing[0]
+    assert "65,536 samples of ResNet-50" in refuted.missing[0]
     (usual,) = traced("global_batch=4096 precision=bf16")
     assert possible(usual, about, accelerator("a100-sxm4-80gb")) == usual
 
@@ -189,11 +193,11 @@ def test_few_steps_are_less_sure_than_many(traced):
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("ranks=0", UsageError, "expected a number of ranks"),
-        ("ranks=many", UsageError, "expected a number of ranks"),
+        ("ranks=0", UsageError, "ranks.*0"),
+        ("ranks=many", UsageError, "ranks.*many"),
         ("global_batch=8 global_batch=16", UsageError, "given twice"),
-        ("batch=8", SpecError, "no name=value of a strategy"),
-        ("precision=fp17", SpecError, "expected fp32 or tf32"),
+        ("batch=8", SpecError, "batch=8"),
+        ("precision=fp17", SpecError, "fp32 or tf32"),
     ],
 )
 def test_what_is_no_part_of_a_strategy_is_refused(text, error, words):
@@ -205,11 +209,11 @@ def test_files_of_a_question_have_to_name_their_machine(tmp_path, traced):
     traced(device=None)
     asked = query({"workload": "bert", "accelerator": ["a", "b"], "trace": [tmp_path / "rank0.json"]})
     names, about = ["a100-sxm4-80gb", "h100-sxm5-80gb"], workload("bert")
-    with pytest.raises(UsageError, match="names no accelerator that is known, and 2 are asked about"):
+    with pytest.raises(UsageError, match=r"rank0.json.* 2 "):
         user_evidence(asked, about, names, CATALOGUE)
     assert len(user_evidence(asked, about, names[:1], CATALOGUE).traces) == 1
     alone = query({"workload": "bert", "accelerator": ["a"], "traced_as": "ranks=8"})
-    with pytest.raises(UsageError, match="give them: --trace FILE"):
+    with pytest.raises(UsageError, match="--trace FILE"):
         user_evidence(alone, about, names[:1], CATALOGUE)
     (tmp_path / "rank0.json").write_text("steps")
     with pytest.raises(DataError, match="expected a trace"):

