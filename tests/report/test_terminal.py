@@ -40,7 +40,7 @@ def test_it_says_what_the_page_says(findings):
         findings.headline,
         "Where to look next",
         "64 \N{MULTIPLICATION SIGN} H100 SXM5 80 GB",
-        "its way: holds, like for like: reverses",
+        "study's method: holds, like for like: reverses",
         "Rule: ratio from 0.5 to 2",
         "10.000",
         "2 of 10 logs missing",

@@ -53,7 +53,7 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
     full: all of it; else one screen, where the page has a short form.
     """
     if not full and page.brief is not None:
-        _screen(page, findings, page.brief, console)
+        _screen(page, findings, console)
         return
     _top(page, findings, console, maker=f"Equipoise {__version__} · ")
     for section, blocks in page.content(findings):
@@ -76,16 +76,14 @@ def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "
         _item(console, Text(each))
 
 
-def _screen(
-    page: Page[Shown], findings: Shown, brief: Callable[[Shown, int], tuple[Block, ...]], console: Console
-) -> None:
+def _screen(page: Page[Shown], findings: Shown, console: Console) -> None:
     """The short form, its tables with as many rows as leave it within SCREEN_LINES."""
     for num_rows in range(SCREEN_ROWS, LEAST_ROWS - 1, -1):
         raw = io.BytesIO()
         with io.TextIOWrapper(raw, encoding=console.encoding, errors="replace") as file:
             trial = Console(file=file, width=console.width, color_system=None, legacy_windows=False)
             _top(page, findings, trial)
-            blocks = brief(findings, num_rows)
+            blocks = page.screen(findings, num_rows)
             for block in blocks:
                 _block(block, trial)
             file.flush()

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.bench.topology.topology import Link, Topology
-from equipoise.diagnose.link_findings import basis, gaps, named, sentences
+from equipoise.diagnose.link_findings import basis, gaps, sentences
+from equipoise.diagnose.link_findings import named as name_range
 from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL
 from equipoise.report.blocks import (
@@ -19,6 +20,8 @@ from equipoise.report.blocks import (
     Table,
     Tone,
     bullets,
+    more_note,
+    named,
     note,
     number,
     prose,
@@ -61,7 +64,7 @@ def _about(found: Meaning) -> str:
 
 
 def _headline(found: Meaning) -> str:
-    """What joins the devices, in one sentence."""
+    """What connects the devices, in one sentence."""
     return sentence(sentences(found)[0])
 
 
@@ -99,7 +102,7 @@ def _processors(topology: Topology) -> Iterator[Block]:
         ),
         rows=tuple(
             (
-                Cell(text=printable(each.name), key=each.name),
+                named(each.name),
                 number(each.num_cores),
                 Cell(text=printable(each.cpu_affinity or ABSENT)),
                 Cell(text=printable(each.numa_affinity or ABSENT)),
@@ -107,21 +110,15 @@ def _processors(topology: Topology) -> Iterator[Block]:
             for each in topology.devices
         ),
     )
-    if topology.nics:
-        yield Table(
-            name="topology-cards",
-            caption="Network cards",
-            columns=(Column(title="Card", is_header=True), Column(title="Per direction", is_number=True)),
-            rows=tuple(
-                (
-                    Cell(text=printable(each.name), key=each.name),
-                    Cell(text="unknown")
-                    if each.byte_per_s is None
-                    else Cell(text=format_si(each.byte_per_s, "B/s"), key=each.byte_per_s),
-                )
-                for each in topology.nics
-            ),
-        )
+    yield Table(
+        name="topology-cards",
+        caption="Network cards",
+        columns=(Column(title="Card", is_header=True), Column(title="Per direction", is_number=True)),
+        rows=tuple(
+            (named(each.name), number(each.byte_per_s, lambda rate: format_si(rate, "B/s")))
+            for each in topology.nics
+        ),
+    )
 
 
 def _matrix(found: Meaning) -> Matrix:
@@ -241,7 +238,7 @@ def _gains_table(found: Meaning) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=title, key=title),
+                named(title),
                 number(params, format_rough),
                 *(_gain(of[slug, name]) for name in classes),
             )
@@ -280,7 +277,7 @@ def _size(params: float, each: Crossover) -> str:
 
 
 def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
-    islands = [named([printable(name) for name in group]) for group in found.islands.members]
+    islands = [name_range([printable(name) for name in group]) for group in found.islands.members]
     table = Table(
         name="topology-groups",
         caption="For so many ranks, the group whose weakest link is the best",
@@ -293,23 +290,21 @@ def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
         rows=tuple(
             (
                 number(group.num_devices),
-                Cell(text=named([printable(name) for name in group.devices])),
+                Cell(text=name_range([printable(name) for name in group.devices])),
                 Cell(text=group.link_class),
                 Cell(text=group.worst_class or ABSENT),
             )
             for group in found.groups
         ),
     )
-    return (
-        *((prose(f"Islands, joined without the slowest links: {'; '.join(islands)}."),) if islands else ()),
-        table,
-    )
+    without = f"Islands, connected without the slowest links: {'; '.join(islands)}." if islands else ""
+    return (note(without), table)
 
 
 # --- one screen
 
 
-def _brief(found: Meaning) -> tuple[Block, ...]:
+def _brief(found: Meaning, _: int) -> tuple[Block, ...]:
     """The matrix, the gains over the weakest link, and what is not known, on one screen."""
     topology = found.topology
     is_drawn = topology.links and len(topology.devices) + len(topology.nics) <= _MOST_DRAWN
@@ -318,8 +313,8 @@ def _brief(found: Meaning) -> tuple[Block, ...]:
         *_processors(topology),
         *((_matrix(found),) if is_drawn else ()),
         *(_brief_gains(found) if found.gains else ()),
-        *((bullets(map(sentence, unknown)),) if unknown else ()),
-        note("More with --full: rates of links, crossovers, which devices to take."),
+        bullets(map(sentence, unknown)),
+        more_note("rates of links", "crossovers", "which devices to take"),
     )
 
 
@@ -356,7 +351,7 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
     summary=lambda found: tuple(map(sentence, sentences(found)[1 : 1 + _MOST_SENTENCES])),
     sections=(
         Section(
-            name="topology-links", title="How they are joined", needs=("topology",), blocks=_links_blocks
+            name="topology-links", title="How they are connected", needs=("topology",), blocks=_links_blocks
         ),
         Section(
             name="topology-reach", title="What the links carry", needs=("reached",), blocks=_rates_blocks
@@ -370,5 +365,5 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
         "Read from what tools report; rates are those of like machines, not measured here.",
         f"Origin: {printable(found.topology.origin)}.",
     ),
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

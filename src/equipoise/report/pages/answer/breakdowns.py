@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from equipoise.economics.uncertain import Bar, Tornado
-from equipoise.report.blocks import Cell, Column, Table
+from equipoise.report.blocks import Cell, Column, Table, number
 from equipoise.report.charts import BarChart, Mark, Part, series_mark
 from equipoise.report.format import capital, duration, share
 from equipoise.units import format_percent, format_si
@@ -143,8 +143,8 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
                 Cell(text=bar.name, key=bar.name),
                 Cell(text=amount(bar.low, bar.unit), key=bar.low),
                 Cell(text=amount(bar.high, bar.unit), key=bar.high),
-                Cell(text=format_si(bar.at_low), key=bar.at_low),
-                Cell(text=format_si(bar.at_high), key=bar.at_high),
+                number(bar.at_low, format_si),
+                number(bar.at_high, format_si),
             )
             for bar in moving(found)
         ),

@@ -18,6 +18,9 @@ from equipoise.report.blocks import (
     Panels,
     Span,
     Table,
+    amount,
+    named,
+    number,
     prose,
     strong,
 )
@@ -40,14 +43,13 @@ _RESULT_MARK: Final = Mark(colour=None, symbol="x")
 def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     """The charts and the table of every candidate."""
     known = [each for each in answer.candidates if each.time_s is not None]
-    charts = [] if len(known) < 2 else [time_chart(answer, known), *_money_chart(answer, known)]  # noqa: PLR2004
+    charts = () if len(known) < 2 else (time_chart(answer, known), *_money_chart(answer, known))  # noqa: PLR2004
     return (
-        *((Panels(charts=tuple(charts), legend="System"),) if charts else ()),
+        Panels(charts=charts, legend="System"),
         sizes_table(answer, answer.candidates),
         Fold(
             name="answer-estimates",
             title="Estimates and strategy of each",
-            badges=(),
             blocks=(_estimates_table(answer),),
             is_long=True,
         ),
@@ -224,7 +226,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
                 *lead,
                 *_figures(each),
                 *((_speedup(each, smallest.get((each.system, each.terms))),) if with_speedup else ()),
-                _money_cell(each),
+                amount(each.usd, amounts.digits),
                 _status(answer, each),
                 *(() if is_brief else _power(each)),
             )
@@ -252,13 +254,13 @@ def _leads(
     for each in candidates:
         terms = f", {WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
         lead = [Cell(text=f"{chip_of(each.title)}{terms}", key=each.system)] if several else []
-        lead.append(Cell(text=count(each.num_accelerators), key=each.num_accelerators))
+        lead.append(number(each.num_accelerators))
         leads.append(lead + ([Cell(text=WORDS[each.terms], key=each.terms)] if with_terms else []))
     return columns, leads
 
 
 def _estimates_table(answer: Answer) -> Table:
-    """What each estimator says, results submitted, and the strategy, of every candidate."""
+    """The time by each estimator, results submitted, and the strategy, of every candidate."""
     columns, leads = _leads(answer, answer.candidates)
     return Table(
         name="answer-estimates",
@@ -276,12 +278,9 @@ def _estimates_table(answer: Answer) -> Table:
 
 
 def _figures(each: Candidate) -> Iterator[Cell]:
-    if each.time_s is None:
-        yield Cell(text=ABSENT)
-        yield Cell(text=ABSENT)
-    else:
-        yield Cell(text=amounts.duration(each.time_s.value), key=each.time_s.value)
-        yield Cell(text=amounts.duration_range(each.time_s), key=each.time_s.high)
+    time = each.time_s
+    yield number(None if time is None else time.value, amounts.duration)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
 
 
 def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
@@ -289,12 +288,7 @@ def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
     if each.time_s is None or smallest is None or smallest.time_s is None:
         return Cell(text=ABSENT)
     ratio = smallest.time_s.value / each.time_s.value
-    return Cell(text=amounts.factor(ratio), key=ratio)
-
-
-def _money_cell(each: Candidate) -> Cell:
-    usd = amounts.usable(each.usd)
-    return Cell(text=_usd(each).removesuffix(" USD"), key=None if usd is None else usd.value)
+    return number(ratio, amounts.factor)
 
 
 def _status(answer: Answer, each: Candidate) -> Cell:
@@ -307,41 +301,33 @@ def _status(answer: Answer, each: Candidate) -> Cell:
 
 
 def _power(each: Candidate) -> Iterator[Cell]:
-    energy = amounts.usable(each.energy_j)
-    yield Cell(text=ABSENT) if energy is None else Cell(text=amounts.energy(energy.value), key=energy.value)
-    yield Cell(text=ABSENT) if each.mfu is None else Cell(text=amounts.share(each.mfu), key=each.mfu)
+    yield amount(each.energy_j, amounts.energy)
+    yield number(each.mfu, amounts.share)
 
 
 def _details(each: Candidate) -> Iterator[Cell]:
-    said = {one.estimator: one for one in each.estimates}
-    for estimator in ESTIMATORS:
-        one = said.get(estimator)
-        if one is None:
-            yield Cell(text=ABSENT)
-            continue
-        weight = f"weight {format_percent(round(one.weight, 2))}"
-        yield Cell(text=amounts.duration(one.time_s.value), key=one.time_s.value, detail=weight)
-    score = min((result.score_s for result in each.published), default=None)
-    yield Cell(text=ABSENT) if score is None else Cell(text=amounts.duration(score), key=score)
-    batch = each.global_batch_samples
-    yield Cell(text=ABSENT if batch is None else count(batch), key=batch)
-    held = None if each.memory is None else each.memory.needed_bytes
-    yield Cell(text=ABSENT) if held is None else Cell(text=amounts.memory(held), key=held)
+    found = {one.estimator: one for one in each.estimates}
+    for one in map(found.get, ESTIMATORS):
+        weight = "" if one is None else f"weight {format_percent(round(one.weight, 2))}"
+        yield number(None if one is None else one.time_s.value, amounts.duration, detail=weight)
+    yield number(min((result.score_s for result in each.published), default=None), amounts.duration)
+    yield number(each.global_batch_samples)
+    yield number(None if each.memory is None else each.memory.needed_bytes, amounts.memory)
     text = each.strategy_text
     yield Cell(text=ABSENT) if text is None else Cell(text=sentence(text), key=text, is_code=True)
 
 
 def _equilibria(answer: Answer) -> Iterator[Block]:
     """Every meaning of diminishing returns, for the recommended system."""
-    said: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for each in answer.equilibria:
-        said.setdefault(point_words(each), []).append(each.kind)
-    if said:
+        kinds.setdefault(point_words(each), []).append(each.kind)
+    if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
         yield Bullets(
             items=tuple(
-                (strong(f"{capital(listed(kinds))}: "), sentence(f"{words}."))
-                for words, kinds in said.items()
+                (strong(f"{capital(listed(names))}: "), sentence(f"{words}."))
+                for words, names in kinds.items()
             )
         )
 
@@ -421,7 +407,7 @@ def _flips_table(answer: Answer) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=capital(sentence(each.quantity)), key=each.quantity),
+                named(capital(each.quantity)),
                 Cell(text=amounts.quantity(each.value, each.unit), key=each.value),
                 Cell(text=amounts.quantity(each.flips_at, each.unit), key=each.flips_at),
                 Cell(text=title_of(answer.candidate(each.to)), key=each.to),

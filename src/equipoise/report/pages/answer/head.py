@@ -118,7 +118,7 @@ def _buying(found: Ownership) -> str:
     ahead = "cheaper" if value.value >= 0.0 else "dearer"
     return (
         f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
-        f"({amounts.money(value.low).removesuffix(' USD')} to {amounts.money(value.high)}); "
+        f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
         f"pays within its lifetime: {amounts.probability(found.chance_in_lifetime)} chance"
     )
 
@@ -146,7 +146,7 @@ def _money(best: Candidate) -> Iterator[Span]:
         return
     yield strong(amounts.money(usd.value))
     if usd.low < usd.high:
-        yield f" ({amounts.money_range(usd).removesuffix(' USD')})"
+        yield f" ({amounts.ends(usd)})"
     yield f"; {hours}"
     if best.price is not None:
         terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
@@ -246,7 +246,9 @@ def _step(sizes: Sequence[Candidate], smaller: int, at: int, *, is_second: bool 
     assert after.time_s is not None
     is_base = before.speedup is not None and before.speedup.value == 1.0
     if is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
-        fast = f"{amounts.factor(after.speedup.value)} as fast ({amounts.factor_range(after.speedup)})"
+        fast = (
+            f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
+        )
     else:
         fast = f"{amounts.factor(before.time_s.value / after.time_s.value)} as fast"
     paid, of = None, "accelerator-hours"
