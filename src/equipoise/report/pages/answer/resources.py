@@ -123,7 +123,7 @@ def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         subtitle="above each bar, the model's time of a step",
         alternative=f"{title}. {stack.words()}",
         x_title="accelerators",
-        y_title=f"{unit} of accelerator time per sample",
+        y_title=f"accelerator time, {unit}",
         categories=tuple(name for name, _ in stack.bars),
         labels=tuple(format_step(each.model.step_s) for each in members if each.model is not None),
         limits=(0.0, most / scale),
