@@ -73,7 +73,7 @@ def test_table_one_without_a_study_has_its_own_figures_only(findings):
 def test_a_claim_shows_both_verdicts_its_rule_and_its_figures(findings):
     said = text(claims.claims_blocks(findings))
     for words in (
-        "study's method: holds",
+        "study: holds",
         "like for like: reverses",
         "Rule: ratio from 0.5 to 2.",
         "seen at 64: 0.4.",

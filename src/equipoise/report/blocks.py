@@ -121,7 +121,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A few lines under each other, their labels in a column of their own."""
+    """A few lines under each other, their labels in a separate column."""
 
     items: tuple[Fact, ...]
 
@@ -174,12 +174,13 @@ def amount(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows that can be sorted by each column."""
+    """Rows that can be sorted by each column. marked: the row to find first, by its place; None of none."""
 
     name: str
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    marked: int | None = None
 
     def __post_init__(self) -> None:
         """Every row has a cell a column."""
@@ -187,7 +188,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
+class PairMatrix:
     """A word for every pair, drawn close, its tone as the ground; None where there is no pair.
 
     rows: name, a second name for who points at it, and a word a head. legend: what words mean.
@@ -214,9 +215,9 @@ class Panels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """Blocks behind a title. is_long: too long for a terminal, which then says where to find it.
+    """Blocks behind a title. is_long: too long for a terminal, which then names where to find it.
 
-    is_aside: for who doubts; neither in a terminal nor on paper.
+    is_aside: for readers who want to check; neither in a terminal nor on paper.
     """
 
     name: str
@@ -228,13 +229,15 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class CodeListing:
     """Lines to run or paste, as they are."""
 
     code: str
 
 
-Block: TypeAlias = Prose | Heading | Bullets | Listing | Tiles | Facts | Table | Matrix | Panels | Fold
+Block: TypeAlias = (
+    Prose | Heading | Bullets | CodeListing | Tiles | Facts | Table | PairMatrix | Panels | Fold
+)
 
 
 def filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -250,7 +253,7 @@ Shown = TypeVar("Shown")
 class Section(Generic[Shown]):
     """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
 
-    name: its anchor. needs: fields of the findings without which it has nothing to say. blocks: the content
+    name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
     from the findings; it lays out and words, it computes nothing; empty ones are not shown. lists_headings:
     whether the contents lead to its headings too. is_extra: not named among what is left out.
     """
@@ -275,7 +278,7 @@ SCREEN_ROWS: Final = 16
 class Page(Generic[Shown]):
     """One kind of page, for findings of one kind.
 
-    title: of the window. about: what the page is about, above the headline. headline: one sentence that says
+    title: of the window. about: what the page is about, above the headline. headline: one sentence with
     what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
     what it is not, at its end. brief: the blocks of one screen, from the findings and how many
     rows its tables may have at most; None where a page has no short form.

@@ -46,7 +46,7 @@ class Series:
 
     x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
     a point. weights: (n,) how many entries a point stands for, or empty when each stands for one.
-    is_line: points joined. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
+    is_line: points connected. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
     is_main: markers twice as large, for what the reader looks for.
     """
 
@@ -69,7 +69,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """What lies between two curves: the interval of the series of that name. x, low, high: (n,)."""
+    """What is between two curves: the interval of the series of that name. x, low, high: (n,)."""
 
     name: str
     mark: Mark
@@ -116,7 +116,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BarPart:
     """One cause in every bar. heights: (n,) None where it is not known; negative ones hang below zero."""
 
     name: str
@@ -130,7 +130,7 @@ class BarChart:
     """A bar a category, stacked from parts. labels: (n,) what is written above each; else as Chart.
 
     limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
-    level: where a dashed line crosses all bars; the subtitle says what it means.
+    level: where a dashed line crosses all bars; the subtitle has its meaning.
     is_across: bars lie, a row a name, each part from `origin` on by itself; labels are then left to a table.
     """
 
@@ -143,7 +143,7 @@ class BarChart:
     categories: tuple[str, ...]
     labels: tuple[str, ...]
     limits: tuple[float, float]
-    series: tuple[Part, ...]
+    series: tuple[BarPart, ...]
     level: float | None = None
     is_across: bool = False
     origin: float = 0.0

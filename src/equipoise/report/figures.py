@@ -16,7 +16,7 @@ MARKER_PX: Final = 9.0
 ROW_PX: Final = 26
 FRAME_PX: Final = 84
 PLOT_PX: Final = 340
-NOTE_PX: Final = 44  # room beside the plot for the label of the largest size
+NOTE_PX: Final = 44  # room next to the plot for the label of the largest size
 MOST_TICKS: Final = 7
 FEWEST_TICKS: Final = 3
 NEAR_LEVEL: Final = 0.1  # of the highest bar: a label has that height
@@ -32,8 +32,9 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
     if isinstance(chart, BarChart):
         return _across(chart) if chart.is_across else _bars(chart)
     x_range = _range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
-    # Large markers first, so that they cover no small one.
-    data = [_trace(series) for series in sorted(chart.series, key=lambda each: -max(each.weights, default=0))]
+    # Large markers first, so that they cover no small one; what the reader looks for on top of all.
+    drawn = sorted(chart.series, key=lambda each: (each.is_main, -max(each.weights, default=0)))
+    data = [_trace(series) for series in drawn]
     if chart.level is not None:
         data.insert(0, _level_trace(chart, x_range))
     data.extend(_note_trace(each) for each in chart.notes)
@@ -100,7 +101,7 @@ def _band_trace(band: Band) -> PlotlyJson:
 
 
 def _bars(chart: BarChart) -> PlotlyJson:
-    """Bars at even distances, whatever the sizes: the names below say them."""
+    """Bars at even distances, whatever the sizes: the names below state them."""
     names = [plotly_text(name) for name in chart.categories]
     data: list[PlotlyJson] = [
         {
@@ -147,7 +148,7 @@ def _bars(chart: BarChart) -> PlotlyJson:
 
 
 def _across(chart: BarChart) -> PlotlyJson:
-    """Bars that lie, the first name on top, each part from the origin to its own end."""
+    """Horizontal bars, the first name on top, each part from the origin to its own end."""
     names = [plotly_text(name) for name in chart.categories]
     data: list[PlotlyJson] = [
         {

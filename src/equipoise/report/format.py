@@ -51,7 +51,7 @@ def printable(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Our own words around names from data: shown whole, each word made printable."""
+    """Words of this package around names from data: shown whole, each word made printable."""
     return " ".join(printable(word) for word in text.split())
 
 
@@ -96,7 +96,7 @@ def ratio(value: float | None) -> str:
 
 
 def minutes(seconds: float | None) -> str:
-    """Seconds said in minutes, to a thousandth, as MLPerf prints its scores.
+    """Seconds in minutes, to a thousandth, as MLPerf prints its scores.
 
     >>> minutes(21971.115)
     '366.185'
@@ -143,7 +143,7 @@ _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
 _MILLION: Final = 1e6
 _NEVER_MONTHS: Final = 1200.0
-# An interval wider than this factor says nothing: its amount counts as unknown.
+# An interval wider than this factor has no information: its amount counts as unknown.
 _WIDEST: Final = 20.0
 
 

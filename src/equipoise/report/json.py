@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class WeightedSource:
     """One source. kind: the estimator that has it. weight: in the time; weights of all sources sum to 1.
 
     ref: an entry, a run; of an estimator that names no source, its own name.
@@ -40,17 +40,17 @@ class Evidence:
     source_line: int | None
 
 
-def evidence_of(answer: Answer) -> tuple[Evidence, ...]:
+def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     """What the time of the recommended candidate rests on; of the fastest where none is recommended."""
     shown = shown_candidate(answer)
-    found: list[Evidence] = []
+    found: list[WeightedSource] = []
     for each in () if shown is None else shown.estimates:
         if not each.sources:
             found.append(_itself(each))
         shares = [1.0 if source.share is None else source.share for source in each.sources]
         whole = sum(shares) or 1.0
         found += (
-            Evidence(
+            WeightedSource(
                 kind=source.kind,
                 estimate=each.name,
                 ref=source.ref,
@@ -65,9 +65,9 @@ def evidence_of(answer: Answer) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _itself(each: Estimate) -> Evidence:
+def _itself(each: Estimate) -> WeightedSource:
     """An estimate that rests on no single sources, as the model's."""
-    return Evidence(
+    return WeightedSource(
         kind=each.estimator,
         estimate=each.name,
         ref=each.name,

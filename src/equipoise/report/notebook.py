@@ -23,7 +23,7 @@ _COLOUR = re.compile(r"var\((--[a-z0-9-]+)\)")
 
 
 def notebook_html(page: Page[Shown], findings: Shown) -> Html:
-    """What a page says on one screen, for a cell of a notebook: no figures, which need the page's script."""
+    """The short form of a page, for a cell of a notebook: no figures, which need the page's script."""
     return element(
         "div",
         element("style", Html(_STYLE)),

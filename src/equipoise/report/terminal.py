@@ -19,12 +19,12 @@ from equipoise.report.blocks import (
     Bullets,
     Cell,
     Code,
+    CodeListing,
     Facts,
     Fold,
     Heading,
-    Listing,
-    Matrix,
     Page,
+    PairMatrix,
     Panels,
     Prose,
     Shown,
@@ -172,7 +172,7 @@ def _item(console: Console, text: Text) -> None:
         console.print(Text("- " if place == 0 else "  ") + line, highlight=False)
 
 
-def _listing(block: Listing, console: Console) -> None:
+def _listing(block: CodeListing, console: Console) -> None:
     for line in block.code.splitlines():
         console.print(Text(f"  {line}", "cyan"), no_wrap=True, overflow="ignore")
 
@@ -186,7 +186,7 @@ def _tiles(block: Tiles, console: Console) -> None:
 
 
 def _facts(block: Facts, console: Console) -> None:
-    """Labels in a column of their own, further lines under the first."""
+    """Labels in a separate column, further lines under the first."""
     first = max((cell_len(each.label) for each in block.items), default=0) + 2
     for each in block.items:
         text = _spans(each.spans)
@@ -219,7 +219,7 @@ def _fold(block: Fold, console: Console) -> None:
 
 
 def _table(block: Table, console: Console) -> None:
-    """The columns for which there is room, first come first served; what is left out is said."""
+    """The columns for which there is room, first come first served; what is left out is named."""
     plain = _is_ascii(console)
     widths = _column_widths(block, console.width)
     table = RichTable(box=box.ASCII2 if plain else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -293,8 +293,8 @@ def _cell(cell: Cell) -> Text:
     return text
 
 
-def _matrix(block: Matrix, console: Console) -> None:
-    """The words in columns of one width; those that do not fit beside the names follow below."""
+def _matrix(block: PairMatrix, console: Console) -> None:
+    """The words in columns of one width; those that do not fit next to the names follow below."""
     first = max(cell_len(name) for name, _, _ in block.rows)
     texts = [badge.text for _, _, words in block.rows for badge in words if badge]
     width = max(map(cell_len, (*block.heads, *texts))) + 2
@@ -344,11 +344,11 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
     (Prose, _prose),
     (Heading, _heading),
     (Bullets, _bullets),
-    (Listing, _listing),
+    (CodeListing, _listing),
     (Tiles, _tiles),
     (Facts, _facts),
     (Table, _table),
-    (Matrix, _matrix),
+    (PairMatrix, _matrix),
     (Panels, _panels),
     (Fold, _fold),
 )

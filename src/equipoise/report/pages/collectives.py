@@ -40,7 +40,7 @@ def _title(run: Run) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    """A size as nccl-tests is asked for it: powers of 1024.
+    """A size as options of nccl-tests have it: powers of 1024.
 
     >>> _size(8), _size(1536), _size(8 * 2**30)
     ('8 B', '1.5 KiB', '8 GiB')

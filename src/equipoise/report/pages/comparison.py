@@ -21,7 +21,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, BarChart, Chart, Level, Mark, Part, Series
+from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, BarChart, BarPart, Chart, Level, Mark, Series
 from equipoise.report.format import (
     TIMES,
     accelerator_name,
@@ -171,7 +171,7 @@ def _lost_chart(findings: ComparedFindings, rows: list[Row], causes: list[str]) 
             max(SMALLEST_SCALE, *(sum(max(part, 0.0) for part in each) for each in parts)),
         ),
         series=tuple(
-            Part(
+            BarPart(
                 name=CAUSES[cause][0],
                 mark=CAUSES[cause][1],
                 heights=tuple(row[cause] for row in rows),

@@ -194,11 +194,11 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
-        said = [
+        sizes = [
             f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD on"
             for each in found.time_values
         ]
-        yield note(f"Least money and time together, by what an hour is worth: {listed(said)}.")
+        yield note(f"Least money and time together, by what an hour is worth: {listed(sizes)}.")
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:

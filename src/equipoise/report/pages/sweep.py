@@ -360,7 +360,7 @@ def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
 
 
 def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
-    """Memory, utilisation and energy of a step; what was not measured is said in words."""
+    """Memory, utilisation and energy of a step; what was not measured is named."""
     rows = [each for _, group in _timed(found) for each in group]
     quantities: list[tuple[str, Resource, Callable[[float], str]]] = [
         ("MiB per rank", lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),

@@ -14,8 +14,8 @@ from equipoise.report.blocks import (
     Cell,
     Column,
     Heading,
-    Matrix,
     Page,
+    PairMatrix,
     Section,
     Table,
     Tone,
@@ -39,7 +39,7 @@ _GAIN_TONES: Final[dict[str, Tone]] = {
     "either way": "quiet",
 }
 _PATHS: Final = {
-    "fabric": "links of their own",
+    "fabric": "direct links",
     "near": "PCIe, peer to peer",
     "far": "PCIe and the link between sockets",
     "staged": "through the host's memory",
@@ -121,7 +121,7 @@ def _processors(topology: Topology) -> Iterator[Block]:
     )
 
 
-def _matrix(found: Meaning) -> Matrix:
+def _matrix(found: Meaning) -> PairMatrix:
     """The class of link of every pair."""
     topology = found.topology
     links = {frozenset((link.a, link.b)): link for link in topology.links}
@@ -131,7 +131,7 @@ def _matrix(found: Meaning) -> Matrix:
     legend = [(Badge(text=name, tone=_tone(name)), what_lies_between(name)) for name in classes]
     if any(link.link_class is None and not link.said and not link.peers for link in topology.links):
         legend.append((Badge(text="?", tone="quiet"), "unknown"))
-    return Matrix(
+    return PairMatrix(
         name="topology-matrix",
         caption="The link of every pair",
         heads=tuple(map(printable, titles)),

@@ -10,10 +10,10 @@ from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
+    CodeListing,
     Column,
     Fold,
     Heading,
-    Listing,
     Span,
     Table,
     bullets,
@@ -24,7 +24,7 @@ from equipoise.report.blocks import (
     prose,
 )
 from equipoise.report.format import ABSENT, capital, count, printable, sentence
-from equipoise.report.json import Evidence, evidence_of
+from equipoise.report.json import WeightedSource, evidence_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.answer.head import chip_of
 from equipoise.spec.cluster import Link
@@ -62,7 +62,7 @@ def _reason(each: Reason) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _evidence_table(found: list[Evidence]) -> Table:
+def _evidence_table(found: list[WeightedSource]) -> Table:
     return Table(
         name="answer-evidence",
         caption="Sources of the time, by their weight in it",
@@ -86,7 +86,7 @@ def _evidence_table(found: list[Evidence]) -> Table:
     )
 
 
-def _log(each: Evidence) -> str | None:
+def _log(each: WeightedSource) -> str | None:
     """Where the log is."""
     if each.source_uri is None:
         return None
@@ -235,7 +235,7 @@ def _snippet(each: Snippet) -> Iterator[Block]:
     if each.why:
         yield prose(sentence(each.why))
     if each.code:
-        yield Listing(code=each.code)
+        yield CodeListing(code=each.code)
     if each.inexpressible:
         yield prose(f"{each.target} cannot express: {sentence('; '.join(each.inexpressible))}.")
     if each.checked_with:

@@ -101,18 +101,18 @@ def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
                 high=tuple(each.high / scale for each in intervals),
             )
         )
+    words = [f"{title_of(each)} {_duration(each)}" for each in known]
     best = answer.recommended
     notes: tuple[Note, ...] = ()
     if best is not None and best.time_s is not None:
         at = (float(best.num_accelerators), best.time_s.value / scale)
         series.append(_taken(best, *at))
         notes = (Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True),)
-    said = [f"{title_of(each)} {_duration(each)}" for each in known]
     return Chart(
         name="answer-times",
         title="Time against size",
         subtitle="shaded: 90 % range; crosses: published results",
-        alternative=f"Time by number of accelerators: {', '.join(said)}.",
+        alternative=f"Time by number of accelerators: {', '.join(words)}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=unit, is_log=True),
         series=(*series, *_results(known, scale)),
@@ -145,12 +145,12 @@ def _money_chart(answer: Answer, known: Sequence[Candidate]) -> Iterator[Chart]:
     best = answer.recommended
     if best is not None and best in priced and best.time_s is not None and best.usd is not None:
         series.append(_taken(best, best.time_s.value / scale, best.usd.value))
-    said = [f"{title_of(each)} {_duration(each)}, {_usd(each)}" for each in priced]
+    words = [f"{title_of(each)} {_duration(each)}, {_usd(each)}" for each in priced]
     yield Chart(
         name="answer-money",
         title="Money against time",
         subtitle="each point a size; lower left is better",
-        alternative=f"Money by time: {'; '.join(said)}.",
+        alternative=f"Money by time: {'; '.join(words)}.",
         x=Axis(title=unit, is_log=True),
         y=Axis(title="US dollars", is_log=True),
         series=tuple(series),
@@ -232,7 +232,12 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
             )
             for lead, each in zip(leads, candidates, strict=True)
         ),
+        marked=next((at for at, each in enumerate(candidates) if _is_recommended(answer, each)), None),
     )
+
+
+def _is_recommended(answer: Answer, each: Candidate) -> bool:
+    return answer.recommended is not None and each.id == answer.recommended.id
 
 
 def _several(answer: Answer) -> bool:
@@ -292,8 +297,7 @@ def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
 
 
 def _status(answer: Answer, each: Candidate) -> Cell:
-    best = answer.recommended
-    if best is not None and each.id == best.id:
+    if _is_recommended(answer, each):
         return Cell(text="", badge=Badge(text="recommended", tone="good"), key="0")
     if each.time_s is None:
         return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))

@@ -187,7 +187,7 @@ def _claim(claim: Claim, place: int, names: dict[str, str]) -> Fold:
     for at, (_, parts) in enumerate(groupby(claim.parts, key=lambda part: part.statement), 1):
         blocks.extend(_statement(f"claim-{place}-{at}", tuple(parts), names))
     verdicts = (
-        _badge(claim.their_way.verdict, "study's method: "),
+        _badge(claim.their_way.verdict, "study: "),
         _badge(claim.like_for_like.verdict, "like for like: "),
     )
     title = f"{claim.number}. {sentence(claim.claim)}"

@@ -22,7 +22,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.charts import BarChart, Mark, Part
+from equipoise.report.charts import BarChart, BarPart, Mark
 from equipoise.report.format import accelerator_name, count, listed, printable, ratio, sentence
 from equipoise.report.pages.study.entries import Row, entry_cell, hardware
 from equipoise.scaling.metrics import LOSSES
@@ -123,7 +123,7 @@ def _chart(
         labels=tuple(ratio(row["efficiency"]) for row in rows),
         limits=limits,
         series=tuple(
-            Part(
+            BarPart(
                 name=CAUSES[cause][0],
                 mark=CAUSES[cause][1],
                 heights=tuple(row[cause] for row in rows),

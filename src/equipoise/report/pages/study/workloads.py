@@ -33,7 +33,7 @@ from equipoise.report.format import (
 from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover
 from equipoise.scaling.groups import Group, Grouping
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_duration
+from equipoise.units import format_duration, format_percent
 
 SIZE_AXIS: Final = Axis(title="accelerators", is_log=True)
 MOST_NAMED: Final = 6  # systems a hover names before it counts the rest
@@ -271,7 +271,7 @@ def _how_grouped(grouping: Grouping) -> Block:
         sentence(grouping.words),
         f" The index compares these groups with those of {count(grouping.num_resamples)} bootstrap "
         "resamples; 1 means the same groups every time, and "
-        f"{grouping.stability.level:.0%} of the resamples lie in that range.",
+        f"{format_percent(grouping.stability.level)} of the resamples lie in that range.",
     )
 
 
