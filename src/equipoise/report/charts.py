@@ -4,9 +4,11 @@ Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from equipoise.stats import Interval
 from equipoise.study.findings import Findings
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
@@ -76,6 +78,18 @@ class Band:
     x: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+
+def line_with_band(
+    name: str, mark: Mark, points: Iterable[tuple[float, Interval, tuple[str, ...]]], *, scale: float
+) -> tuple[Series, Band]:
+    """A line through values, and the band of their intervals, in units of `scale`. points: x, y, hover."""
+    x, amounts, hovers = zip(*points, strict=True)
+    values, lows, highs = (
+        tuple(getattr(each, part) / scale for each in amounts) for part in ("value", "low", "high")
+    )
+    line = Series(name=name, mark=mark, x=x, y=values, hovers=hovers, is_line=True)
+    return line, Band(name=name, mark=mark, x=x, low=lows, high=highs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

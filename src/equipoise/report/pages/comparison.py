@@ -1,6 +1,7 @@
 """The page of entries of one round and workload side by side."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -21,7 +22,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, BarChart, BarPart, Chart, Level, Mark, Series
+from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series
 from equipoise.report.format import (
     TIMES,
     accelerator_name,
@@ -42,7 +43,7 @@ from equipoise.report.pages.study.entries import (
     hardware,
     hover,
 )
-from equipoise.report.pages.study.losses import CAUSES, SMALLEST_SCALE
+from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
 from equipoise.units import MINUTE_S, format_duration, format_percent, format_si
@@ -143,44 +144,11 @@ def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     missing = sorted({row["factors_missing"] for row in rows if row["factors_missing"]})
     if not causes:
         return (prose("Each of them is the smallest of its accelerator: nothing was lost to size."),)
+    chart = lost_chart("compared-losses", rows, causes, title="Doublings lost, by cause")
     return (
         intro,
-        Panels(charts=(_lost_chart(findings, rows, causes),), legend="Lost to"),
+        Panels(charts=(replace(chart, categories=_names(rows)),), legend="Lost to"),
         bullets(sentence(f"Not separable: {each}.") for each in missing),
-    )
-
-
-def _lost_chart(findings: ComparedFindings, rows: list[Row], causes: list[str]) -> BarChart:
-    parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
-    words = "; ".join(
-        f"{hardware(row)}: E {ratio(row['efficiency'])}, "
-        + ", ".join(f"{CAUSES[cause][0]} {row[cause]:.2f} doublings" for cause in causes if row[cause])
-        for row in rows
-    )
-    return BarChart(
-        name="compared-losses",
-        title="Doublings lost, by cause",
-        subtitle="above each bar, its E",
-        alternative=sentence(f"{printable(findings.name)}. {words}."),
-        x_title="accelerators",
-        y_title="doublings lost (-log2 E)",
-        categories=_names(rows),
-        labels=tuple(ratio(row["efficiency"]) for row in rows),
-        limits=(
-            min(sum(min(part, 0.0) for part in each) for each in parts),
-            max(SMALLEST_SCALE, *(sum(max(part, 0.0) for part in each) for each in parts)),
-        ),
-        series=tuple(
-            BarPart(
-                name=CAUSES[cause][0],
-                mark=CAUSES[cause][1],
-                heights=tuple(row[cause] for row in rows),
-                hovers=tuple(
-                    (hardware(row), f"{CAUSES[cause][0]}: {row[cause] or 0.0:.2f} doublings") for row in rows
-                ),
-            )
-            for cause in causes
-        ),
     )
 
 

@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, Band, Chart, Series, series_mark
+from equipoise.report.charts import Axis, Chart, line_with_band, series_mark
 from equipoise.report.format import (
     ABSENT,
     accelerator_name,
@@ -63,7 +63,7 @@ def _headline(found: Prediction) -> str:
         return "No time can be estimated"
     first, last = known[0], known[-1]
     if first is last:
-        return _said(first)
+        return _words(first)
     assert first.time_s is not None
     assert last.time_s is not None
     times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
@@ -73,7 +73,7 @@ def _headline(found: Prediction) -> str:
     return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
-def _said(each: Candidate) -> str:
+def _words(each: Candidate) -> str:
     assert each.time_s is not None
     money = "" if each.usd is None else f", {amounts.money(each.usd.value)}"
     return f"{title_of(each)}: {amounts.duration(each.time_s.value)}{money}"
@@ -137,36 +137,23 @@ def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
 
 def _chart(known: list[Candidate]) -> Chart:
     """Time against size with its interval."""
-    sizes = tuple(float(each.num_accelerators) for each in known)
-    times = [each.time_s for each in known if each.time_s is not None]
-    unit, scale = ("hours", HOUR_S) if times[0].value >= HOUR_S else ("seconds", 1.0)
-    mark, name = series_mark(0), "predicted"
+    points = [
+        (float(each.num_accelerators), each.time_s, (_words(each),))
+        for each in known
+        if each.time_s is not None
+    ]
+    first = points[0][1]
+    unit, scale = ("hours", HOUR_S) if first.value >= HOUR_S else ("seconds", 1.0)
+    line, band = line_with_band("predicted", series_mark(0), points, scale=scale)
     return Chart(
         name="prediction-times",
         title="Time against size",
-        subtitle=f"shaded: {format_percent(times[0].level)} range",
-        alternative=f"Time by number of accelerators: {'; '.join(map(_said, known))}.",
+        subtitle=f"shaded: {format_percent(first.level)} range",
+        alternative=f"Time by number of accelerators: {'; '.join(map(_words, known))}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=unit, is_log=True),
-        series=(
-            Series(
-                name=name,
-                mark=mark,
-                x=sizes,
-                y=tuple(each.value / scale for each in times),
-                hovers=tuple((_said(each),) for each in known),
-                is_line=True,
-            ),
-        ),
-        bands=(
-            Band(
-                name=name,
-                mark=mark,
-                x=sizes,
-                low=tuple(each.low / scale for each in times),
-                high=tuple(each.high / scale for each in times),
-            ),
-        ),
+        series=(line,),
+        bands=(band,),
     )
 
 

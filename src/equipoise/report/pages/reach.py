@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
+from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark
 from equipoise.report.format import DASH, capital, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, title_of
@@ -39,10 +39,7 @@ _ENDS: Final[dict[ReachLimit, str]] = {
     "deadline": "the deadline",
     "memory": "the memory: budget and deadline would allow more",
 }
-_ALLOWED: Final = "within the limits"
-_ALLOWED_MARK: Final = Mark(colour=1, symbol="circle")
 _TAKEN: Final = "recommended"
-_TAKEN_MARK: Final = Mark(colour=5, symbol="star")
 
 
 def _limits(question: TrainingQuery) -> str:
@@ -166,23 +163,17 @@ def _is_taken(best: Reach, each: Within) -> bool:
 def _chart(best: Reach) -> Chart:
     fitting = ((name, size) for name, size in reversed(SI_PREFIXES.items()) if best.size.value >= size)
     prefix, scale = next(fitting, ("", 1.0))
-    x = tuple(float(each.candidate.num_accelerators) for each in best.by_size)
+    points = {
+        each.candidate.id: (float(each.candidate.num_accelerators), each.amount, tuple(_hover(best, each)))
+        for each in best.by_size
+    }
     words = [
         f"{format_si(each.amount.value)} on {count(each.candidate.num_accelerators)}" for each in best.by_size
     ]
-    taken = [each for each in best.by_size if _is_taken(best, each)]
-
-    def series(name: str, mark: Mark, shown: list[Within], *, is_main: bool) -> Series:
-        return Series(
-            name=name,
-            mark=mark,
-            x=tuple(float(each.candidate.num_accelerators) for each in shown),
-            y=tuple(each.amount.value / scale for each in shown),
-            hovers=tuple(tuple(_hover(best, each)) for each in shown),
-            is_line=not is_main,
-            is_main=is_main,
-        )
-
+    line, band = line_with_band("within the limits", series_mark(0), points.values(), scale=scale)
+    x, amount, hover = points[best.recommended.id]
+    y, taken = amount.value / scale, count(best.recommended.num_accelerators)
+    star = Mark(colour=5, symbol="star")
     return Chart(
         name="reach-sizes",
         title=f"{capital(best.unit)} within the limits",
@@ -190,28 +181,9 @@ def _chart(best: Reach) -> Chart:
         alternative=f"{capital(best.unit)} by number of accelerators: {', '.join(words)}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=f"{prefix} {best.unit}".strip(), is_log=True),
-        series=(
-            series(_ALLOWED, _ALLOWED_MARK, list(best.by_size), is_main=False),
-            series(_TAKEN, _TAKEN_MARK, taken, is_main=True),
-        ),
-        notes=tuple(
-            Note(
-                x=float(each.candidate.num_accelerators),
-                y=each.amount.value / scale,
-                text=count(each.candidate.num_accelerators),
-                is_above=True,
-            )
-            for each in taken
-        ),
-        bands=(
-            Band(
-                name=_ALLOWED,
-                mark=_ALLOWED_MARK,
-                x=x,
-                low=tuple(each.amount.low / scale for each in best.by_size),
-                high=tuple(each.amount.high / scale for each in best.by_size),
-            ),
-        ),
+        series=(line, Series(name=_TAKEN, mark=star, x=(x,), y=(y,), hovers=(hover,), is_main=True)),
+        notes=(Note(x=x, y=y, text=taken, is_above=True),),
+        bands=(band,),
     )
 
 

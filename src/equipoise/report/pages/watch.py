@@ -35,7 +35,7 @@ from equipoise.report.format import (
     sentence,
 )
 from equipoise.report.pages.answer.breakdowns import Stack
-from equipoise.report.pages.sweep import (
+from equipoise.report.pages.steps import (
     PHASES,
     PHASES_INTRO,
     milliseconds,

@@ -24,7 +24,7 @@ from equipoise.report.blocks import (
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, series_mark
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, line_with_band, series_mark
 from equipoise.report.format import ABSENT, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.head import SHORT, chip_of, point_words, same_group, title_of
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
@@ -80,27 +80,14 @@ def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
     bands: list[Band] = []
     for place, members in enumerate(groups.values()):
         name, mark = _group_name(members, with_terms=with_terms), series_mark(place)
-        sizes = tuple(float(each.num_accelerators) for each in members)
-        intervals = [each.time_s for each in members if each.time_s is not None]
-        series.append(
-            Series(
-                name=name,
-                mark=mark,
-                x=sizes,
-                y=tuple(each.value / scale for each in intervals),
-                hovers=tuple(_hover(each) for each in members),
-                is_line=True,
-            )
+        points = (
+            (float(each.num_accelerators), each.time_s, _hover(each))
+            for each in members
+            if each.time_s is not None
         )
-        bands.append(
-            Band(
-                name=name,
-                mark=mark,
-                x=sizes,
-                low=tuple(each.low / scale for each in intervals),
-                high=tuple(each.high / scale for each in intervals),
-            )
-        )
+        line, band = line_with_band(name, mark, points, scale=scale)
+        series.append(line)
+        bands.append(band)
     words = [f"{title_of(each)} {_duration(each)}" for each in known]
     best = answer.recommended
     notes: tuple[Note, ...] = ()

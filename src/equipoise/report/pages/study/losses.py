@@ -1,6 +1,7 @@
 """Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -109,19 +110,29 @@ def _limits(rows: Sequence[Row], causes: Sequence[str]) -> tuple[float, float]:
 
 
 def _chart(
-    workload: WorkloadFindings, rows: Sequence[Row], causes: Sequence[str], limits: tuple[float, float]
+    workload: WorkloadFindings, rows: Sequence[Row], causes: Sequence[str], ends: tuple[float, float]
 ) -> BarChart:
-    name = accelerator_name(rows[0]["accelerator"])
-    return BarChart(
-        name=f"{workload.workload}-losses-{rows[0]['accelerator']}",
-        title=name,
+    kind = rows[0]["accelerator"]
+    return replace(
+        lost_chart(f"{workload.workload}-losses-{kind}", rows, causes, title=accelerator_name(kind)),
         subtitle="what the fastest entry of each size lost; above it, its E",
-        alternative=f"{printable(workload.name)} on {name}. " + " ".join(map(_plain_words, rows)),
+        alternative=f"{printable(workload.name)}. {' '.join(map(_plain_words, rows))}",
+        limits=ends,
+    )
+
+
+def lost_chart(name: str, rows: Sequence[Row], causes: Sequence[str], *, title: str) -> BarChart:
+    """The doublings that each entry lost, by cause."""
+    return BarChart(
+        name=name,
+        title=title,
+        subtitle="above each bar, its E",
+        alternative=" ".join(map(_plain_words, rows)),
         x_title="accelerators",
         y_title="doublings lost (-log2 E)",
         categories=tuple(count(row["num_accelerators"]) for row in rows),
         labels=tuple(ratio(row["efficiency"]) for row in rows),
-        limits=limits,
+        limits=_limits(rows, causes),
         series=tuple(
             BarPart(
                 name=CAUSES[cause][0],
