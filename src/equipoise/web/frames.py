@@ -128,7 +128,7 @@ def _drawn(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN
     return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
 
 
-WORDS: Final = "Computing this for the first time: it takes some seconds, and is kept."
+WORDS: Final = "Computing this answer for the first time. It takes some seconds and is then kept."
 
 
 def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
@@ -144,7 +144,7 @@ def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
             element("span", WORDS),
             class_="progress",
         ),
-        element("noscript", element("p", "Without scripts the page asks again by itself.")),
+        element("noscript", element("p", "Without scripts the page reloads by itself.")),
         class_="waiting",
         hx_get=address,
         hx_trigger="load",

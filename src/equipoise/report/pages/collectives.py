@@ -227,7 +227,12 @@ COLLECTIVES: Final[Page[Links]] = Page(
             needs=("fits",),
             blocks=lambda found: _fits_blocks(found.fits),
         ),
-        Section(name="verdicts", title="Are they normal", needs=("verdicts",), blocks=_verdicts_blocks),
+        Section(
+            name="verdicts",
+            title="Compared with expected values",
+            needs=("verdicts",),
+            blocks=_verdicts_blocks,
+        ),
         Section(name="problems", title="What was not used", blocks=_problems_blocks),
     ),
     closing=lambda _: (

@@ -68,8 +68,8 @@ def _summary(found: Found) -> tuple[str, ...]:
     )
     inexact = {each.effect for each in found.tried} & {LOSSY, OTHER}
     warning = (
-        f"Throughput is not learning: only what is {EXACT} learns the same from a sample; of the others see "
-        f"{EVIDENCE}, or leave them out with --exact."
+        f"Throughput is not convergence: only {EXACT} methods learn the same from each sample; for the "
+        f"others see {EVIDENCE}, or leave them out with --exact."
     )
     return (sentence(effort), *accuracy, *((warning,) if inexact else ()))
 
@@ -94,7 +94,7 @@ def _table(name: str, caption: str, candidates: Sequence[Candidate]) -> Table:
             Column(title="Runs", is_number=True),
             Column(title="Predicted", is_number=True, meaning="samples per second"),
             Column(title="Error", is_number=True, meaning="of predicted over measured"),
-            Column(title="Learning", meaning="what it does to what is learned from a sample"),
+            Column(title="Effect", meaning="on what is learned from a sample"),
         ),
         rows=tuple(map(_row, candidates)),
     )

@@ -1,4 +1,4 @@
-"""The page of a topology: links of every pair, what they carry, which models gain on two, which to take."""
+"""The page of a topology: links of every pair, their rates, speedup on two accelerators, which to use."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -77,7 +77,7 @@ def _links_blocks(found: Meaning) -> tuple[Block, ...]:
         *_processors(found.topology),
         *((_matrix(found),) if found.topology.links else ()),
         *_bullets("topology-gaps", "What is not known", unknown),
-        *_bullets("topology-meaning", "What else it means", further),
+        *_bullets("topology-meaning", "Further findings", further),
     )
 
 
@@ -212,8 +212,8 @@ def _gains_blocks(found: Meaning) -> tuple[Block, ...]:
     rests = basis(found) if len(titles) == 1 else f"{basis(found)} They are {', '.join(titles)}."
     return (
         prose(
-            "What counts is work per byte exchanged, not size alone: a network that uses each weight many "
-            "times per sample gains earlier."
+            "The speedup depends on work per byte exchanged, not on size alone: a network that uses each "
+            "weight many times per sample gains earlier."
         ),
         _gains_table(found),
         *(prose(_crossover(each, found.batch)) for each in found.crossovers),
@@ -280,12 +280,12 @@ def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
     islands = [name_range([printable(name) for name in group]) for group in found.islands.members]
     table = Table(
         name="topology-groups",
-        caption="For so many ranks, the group whose weakest link is the best",
+        caption="For each number of ranks, the group whose weakest link is the best",
         columns=(
             Column(title="Ranks", is_number=True),
-            Column(title="Take", is_header=True),
+            Column(title="Use", is_header=True),
             Column(title="Weakest link"),
-            Column(title="Another choice may have"),
+            Column(title="Worst choice has"),
         ),
         rows=tuple(
             (
@@ -314,7 +314,7 @@ def _brief(found: Meaning, _: int) -> tuple[Block, ...]:
         *((_matrix(found),) if is_drawn else ()),
         *(_brief_gains(found) if found.gains else ()),
         bullets(map(sentence, unknown)),
-        more_note("rates of links", "crossovers", "which devices to take"),
+        more_note("link rates", "crossovers", "which accelerators to use"),
     )
 
 
@@ -350,19 +350,20 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
     headline=_headline,
     summary=lambda found: tuple(map(sentence, sentences(found)[1 : 1 + _MOST_SENTENCES])),
     sections=(
+        Section(name="topology-links", title="Links", needs=("topology",), blocks=_links_blocks),
+        Section(name="topology-reach", title="Link rates", needs=("reached",), blocks=_rates_blocks),
         Section(
-            name="topology-links", title="How they are connected", needs=("topology",), blocks=_links_blocks
+            name="topology-gains", title="Speedup on two accelerators", needs=("gains",), blocks=_gains_blocks
         ),
         Section(
-            name="topology-reach", title="What the links carry", needs=("reached",), blocks=_rates_blocks
+            name="topology-groups",
+            title="Which accelerators to use",
+            needs=("groups",),
+            blocks=_groups_blocks,
         ),
-        Section(
-            name="topology-gains", title="Which models gain on two", needs=("gains",), blocks=_gains_blocks
-        ),
-        Section(name="topology-groups", title="Which to take", needs=("groups",), blocks=_groups_blocks),
     ),
     closing=lambda found: (
-        "Read from what tools report; rates are those of like machines, not measured here.",
+        "Read from the output of tools; rates are those of similar machines, not measured here.",
         f"Origin: {printable(found.topology.origin)}.",
     ),
     brief=_brief,

@@ -229,10 +229,10 @@ def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int
 
 _DECIDED: Final = {
     "balance": "see Returns",
-    "time": "the least time decided",
-    "cost": "the least money decided",
-    "energy": "the least energy decided",
-    "value_of_time": "the least money and value of time decided",
+    "time": "the objective is the least time",
+    "cost": "the objective is the least money",
+    "energy": "the objective is the least energy",
+    "value_of_time": "the objective is the least money with the value of time",
 }
 
 
