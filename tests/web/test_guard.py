@@ -60,7 +60,7 @@ def test_a_name_that_is_not_the_servers_is_refused(host):
 def test_two_hosts_are_none():
     guard = Guard(app=_page)
     scope = {"headers": [(b"host", b"localhost"), (b"host", b"localhost")]}
-    assert not guard._is_own_name([value for _, value in scope["headers"]])
+    assert not guard._is_known_name([value for _, value in scope["headers"]])
 
 
 def test_a_server_on_all_addresses_goes_by_numbers_and_its_own_names_only():

@@ -49,7 +49,7 @@ async def text(response):
 def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
     go, made = threading.Event(), []
 
-    def slow(_asked, _sources):
+    def slow(_query, _sources):
         assert go.wait(30)
         made.append(1)
         return PageAnswer(title="t", headline="s", body=b"<p>the answer</p>")

@@ -37,7 +37,7 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import BarChart, Chart, Mark
 from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
 from equipoise.report.format import capital, listed
-from equipoise.report.markup import Html, element, escaped, joined, json_script, unbroken
+from equipoise.report.markup import Html, concatenated, element, escaped, json_script, unbroken
 
 TALL_ROWS: Final = 16  # a longer table scrolls in its own box
 SYMBOL_PATHS: Final = {
@@ -98,7 +98,10 @@ def _tile(tile: Tile) -> Html:
 
 
 def _facts(block: Facts) -> Html:
-    rows = (joined(element("dt", each.label), element("dd", *map(_span, each.spans))) for each in block.items)
+    rows = (
+        concatenated(element("dt", each.label), element("dd", *map(_span, each.spans)))
+        for each in block.items
+    )
     return element("dl", *rows, class_="facts")
 
 
@@ -151,7 +154,7 @@ def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool)
 
 def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
     shown = element("code", cell.text) if cell.is_code else escaped(cell.text)
-    badge = joined(" ", _badge(cell.badge)) if cell.badge else ""
+    badge = concatenated(" ", _badge(cell.badge)) if cell.badge else ""
     detail = element("span", cell.detail, class_="detail") if cell.detail else ""
     return element(
         "th" if is_header else "td",

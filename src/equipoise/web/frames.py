@@ -21,7 +21,7 @@ from equipoise import __version__
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.blocks import Block, Bullets, Page, Section
 from equipoise.report.format import capital, sentence
-from equipoise.report.markup import Html, element, joined
+from equipoise.report.markup import Html, concatenated, element
 from equipoise.runs import embedded
 from equipoise.units import MIB
 from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown
@@ -152,7 +152,7 @@ def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
         hx_swap="innerHTML show:none",
         hx_sync="form.question:abort" if shares_form else None,
     )
-    return PageAnswer(title=title, headline="Computing", body=joined(asks).encode(), is_waiting=True)
+    return PageAnswer(title=title, headline="Computing", body=concatenated(asks).encode(), is_waiting=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

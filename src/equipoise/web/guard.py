@@ -98,7 +98,7 @@ class Guard:
         reasons = (
             (scope["method"] != "GET", 405, "Pages are only read here: use GET."),
             (
-                not self._is_own_name(_values(scope, b"host")),
+                not self._is_known_name(_values(scope, b"host")),
                 421,
                 "This server has another name than the address. Open the address it printed.",
             ),
@@ -118,7 +118,7 @@ class Guard:
         found = (Refusal(status=status, words=words) for applies, status, words in reasons if applies)
         return next(found, None)
 
-    def _is_own_name(self, hosts: list[bytes]) -> bool:
+    def _is_known_name(self, hosts: list[bytes]) -> bool:
         """Whether exactly one host is named, and it is one of this server's: against DNS rebinding."""
         if len(hosts) != 1:
             return False
