@@ -198,6 +198,13 @@ def test_the_short_form_shows_the_sizes_around_the_choice():
     assert any(cell.badge is not None for row in table.rows for cell in row)
 
 
+def test_the_recommended_row_is_marked(parsed):
+    answer = made_answer()
+    (row,) = parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
+    assert "recommended" in row["text"]
+    assert f"{answer.recommended.num_accelerators}" in row["text"]
+
+
 def test_the_page_escapes_every_name_and_loads_nothing():
     text = html.render(ANSWER, made_answer())
     assert "<img" not in text

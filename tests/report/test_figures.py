@@ -1,12 +1,13 @@
 """A chart's numbers reach Plotly unchanged, and no text in it is read as markup."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.report.charts import Axis, Band, BarChart, Chart, Level, Mark, Note, Part, Series
+from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Level, Mark, Note, Series
 from equipoise.report.figures import height_px, plotly_figure, ticks
 
 MARK = Mark(colour=2, symbol="square")
@@ -58,6 +59,15 @@ def test_large_markers_are_drawn_before_small_ones():
     assert [trace["name"] for trace in figure["data"]] == ["heavy", "light"]
 
 
+def test_what_the_reader_looks_for_is_drawn_on_top():
+    main, other = (
+        replace(chart().series[0], name="main", is_main=True),
+        replace(chart().series[0], name="other"),
+    )
+    drawn = plotly_figure(chart(series=(main, other)))["data"]
+    assert [each["name"] for each in drawn if "name" in each] == ["other", "main"]
+
+
 def test_a_level_spans_the_axis_and_a_note_stands_at_its_point():
     figure = plotly_figure(chart(level=Level(y=1.0, text="ideal"), notes=(Note(x=64.0, y=0.4, text="0.4"),)))
     level, _, note = figure["data"]
@@ -93,8 +103,8 @@ def test_ticks_are_few_powers_of_two_inside(low, factor):
 
 
 def bars(**changes):
-    gained = Part(name="<rules>", mark=MARK, heights=(None, -0.5), hovers=((), ("<b>r</b>",)))
-    lost = Part(
+    gained = BarPart(name="<rules>", mark=MARK, heights=(None, -0.5), hovers=((), ("<b>r</b>",)))
+    lost = BarPart(
         name="batch", mark=Mark(colour=1, symbol="circle"), heights=(1.0, 2.0), hovers=(("b",), ("c",))
     )
     parts = {
@@ -126,7 +136,7 @@ def test_bars_are_stacked_with_gains_below_zero():
 
 
 def test_bars_side_by_side_share_the_scale_they_are_given():
-    small = bars(series=(Part(name="p", mark=MARK, heights=(0.01, 0.02), hovers=((), ())),))
+    small = bars(series=(BarPart(name="p", mark=MARK, heights=(0.01, 0.02), hovers=((), ())),))
     assert (
         plotly_figure(small)["layout"]["yaxis"]["range"] == plotly_figure(bars())["layout"]["yaxis"]["range"]
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from equipoise.report import terminal
 from equipoise.report.blocks import Cell, Column, Fold, Table
-from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Part, Series
+from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series
 from equipoise.report.pages.study import STUDY
 from equipoise.report.textplot import Canvas, text_plot
 
@@ -40,7 +40,7 @@ def test_it_says_what_the_page_says(findings):
         findings.headline,
         "Where to look next",
         "64 \N{MULTIPLICATION SIGN} H100 SXM5 80 GB",
-        "its way: holds, like for like: reverses",
+        "study: holds, like for like: reverses",
         "Rule: ratio from 0.5 to 2",
         "10.000",
         "2 of 10 logs missing",
@@ -158,8 +158,8 @@ def test_bars_are_as_long_as_what_they_stand_for():
         name="b", title="T", subtitle="", alternative="", x_title="x", y_title="y",
         categories=("8", "64"), labels=("1.0", "0.2"), limits=(0.0, 4.0),
         series=(
-            Part(name="p", mark=circle, heights=(1.0, 1.0), hovers=((), ())),
-            Part(name="q", mark=square, heights=(-1.0, 3.0), hovers=((), ())),
+            BarPart(name="p", mark=circle, heights=(1.0, 1.0), hovers=((), ())),
+            BarPart(name="q", mark=square, heights=(-1.0, 3.0), hovers=((), ())),
         ),
     )  # fmt: skip
     short, long = text_plot(chart, Canvas(columns=49, is_unicode=False)).plain.splitlines()

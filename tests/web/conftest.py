@@ -57,8 +57,8 @@ class Dashboard:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.said = self.process.stdout.readline()
-        found = re.search(r"http://(\S+?):(\d+)/(\S*)", self.said)
+        self.printed = self.process.stdout.readline()
+        found = re.search(r"http://(\S+?):(\d+)/(\S*)", self.printed)
         assert found, self.process.stderr.read()
         self.port, self.query = int(found[2]), found[3]
 
@@ -66,7 +66,7 @@ class Dashboard:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def asked(self, path, method="GET", **headers):
+    def answer(self, path, method="GET", **headers):
         """Status, headers and text of a response; names of headers with underscores."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
@@ -82,11 +82,11 @@ class Dashboard:
 
     def page(self, path, **headers):
         """The parsed page of a path and its status."""
-        status, _, text = self.asked(path, **headers)
+        status, _, text = self.answer(path, **headers)
         return status, Parsed(text)
 
     def stopped(self):
-        """Interrupt it as Ctrl-C does; its exit code and what it said."""
+        """Interrupt it as Ctrl-C does; its exit code and what it printed."""
         self.process.send_signal(signal.SIGINT)
         try:
             _, err = self.process.communicate(timeout=20)

@@ -6,19 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from equipoise.web.answers import Answer, Answers, BusyError, SlowError, Workers
+from equipoise.web.answers import Answers, BusyError, PageAnswer, SlowError, Workers
 
 
 def answer(size=10):
-    return Answer(title="t", said="s", body=b"x" * size)
+    return PageAnswer(title="t", headline="s", body=b"x" * size)
 
 
-def run(told, *, num_workers=2, **limits):
+def run(checks, *, num_workers=2, **limits):
     """Run a coroutine over answers of its own."""
     with ThreadPoolExecutor(num_workers) as workers:
 
         async def main():
-            return await told(Answers(workers, **limits))
+            return await checks(Answers(workers, **limits))
 
         return asyncio.run(main())
 
@@ -31,20 +31,20 @@ def test_equal_questions_wait_for_one_computation():
         assert go.wait(10)
         return answer()
 
-    async def told(answers):
-        asked = [asyncio.create_task(answers.find("k", make)) for _ in range(50)]
+    async def checks(answers):
+        found = [asyncio.create_task(answers.find("k", make)) for _ in range(50)]
         await asyncio.sleep(0)
         go.set()
-        found = await asyncio.gather(*asked)
+        found = await asyncio.gather(*found)
         assert all(each is found[0] for each in found)
         assert await answers.find("k", make) is found[0]
 
-    run(told)
+    run(checks)
     assert begun == [1]
 
 
 def test_the_oldest_answers_make_room_by_bytes():
-    async def told(answers):
+    async def checks(answers):
         for key in "abc":
             await answers.find(key, lambda: answer(40))
         await answers.find("a", lambda: pytest.fail("it was kept"))
@@ -54,18 +54,18 @@ def test_the_oldest_answers_make_room_by_bytes():
         await answers.find("b", lambda: answer(40))
         assert answers.num_computed == 5
 
-    run(told, most_bytes=120)
+    run(checks, most_bytes=120)
 
 
 def test_an_answer_too_large_to_keep_is_given_all_the_same():
-    async def told(answers):
+    async def checks(answers):
         assert len((await answers.find("k", lambda: answer(200))).body) == 200
         assert answers.kept.num_bytes == 0
 
-    run(told, most_bytes=120)
+    run(checks, most_bytes=120)
 
 
-def test_what_failed_is_told_to_all_and_computed_anew():
+def test_a_failure_reaches_all_and_is_computed_again():
     calls = []
 
     def make():
@@ -74,12 +74,12 @@ def test_what_failed_is_told_to_all_and_computed_anew():
             raise ValueError("once")
         return answer()
 
-    async def told(answers):
+    async def checks(answers):
         with pytest.raises(ValueError, match="once"):
             await answers.find("k", make)
         assert (await answers.find("k", make)).title == "t"
 
-    run(told)
+    run(checks)
 
 
 def test_too_many_different_questions_are_refused_and_slow_ones_let_go():
@@ -89,7 +89,7 @@ def test_too_many_different_questions_are_refused_and_slow_ones_let_go():
         assert go.wait(10)
         return answer()
 
-    async def told(answers):
+    async def checks(answers):
         first = asyncio.create_task(answers.find("a", make))
         await asyncio.sleep(0)
         with pytest.raises(SlowError):
@@ -100,7 +100,7 @@ def test_too_many_different_questions_are_refused_and_slow_ones_let_go():
         assert (await first).title == "t"
         assert (await answers.find("b", make)).title == "t"
 
-    run(told, most_waiting=1)
+    run(checks, most_waiting=1)
 
 
 def test_who_leaves_does_not_stop_what_others_wait_for():
@@ -110,7 +110,7 @@ def test_who_leaves_does_not_stop_what_others_wait_for():
         assert go.wait(10)
         return answer()
 
-    async def told(answers):
+    async def checks(answers):
         leaving = asyncio.create_task(answers.find("k", make))
         staying = asyncio.create_task(answers.find("k", make))
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ def test_who_leaves_does_not_stop_what_others_wait_for():
         go.set()
         assert (await staying).title == "t"
 
-    run(told)
+    run(checks)
 
 
 def test_what_nobody_waits_for_any_more_is_not_begun():
@@ -133,7 +133,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun():
         begun.append(1)
         return answer()
 
-    async def told(answers):
+    async def checks(answers):
         first = asyncio.create_task(answers.find("slow", slow))
         await asyncio.sleep(0)
         leaving = asyncio.create_task(answers.find("k", make))
@@ -149,7 +149,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun():
         assert begun == [1]
         assert answers.is_idle
 
-    run(told, num_workers=1)
+    run(checks, num_workers=1)
 
 
 def test_workers_begin_jobs_in_order_and_tell_what_failed():

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 def opened(browser, dashboard):
     @contextmanager
     def opened_page(path, **options):
-        """A page of its own; nothing may be logged, asked of another server, or shown as a dialog."""
+        """A page of its own; nothing may be logged, requested from another server, or shown as a dialog."""
         context = browser.new_context(**options)
         context.set_default_timeout(60_000)
         page = context.new_page()
@@ -64,7 +64,9 @@ def test_a_change_asks_at_once_and_the_address_follows(opened):
         page.wait_for_url("**max_accelerators=16**")
         page.locator("h1", has_text="16").wait_for()
         assert page.locator("h1").inner_text() != first
-        assert page.locator("#said").inner_text() == page.locator("h1").inner_text().replace("\xa0", " ")
+        assert page.locator("#announcement").inner_text() == page.locator("h1").inner_text().replace(
+            "\xa0", " "
+        )
         assert slider.get_attribute("aria-valuetext") == "16"
         assert "global_batch" not in page.url
         page.reload()
@@ -104,7 +106,7 @@ def test_another_workload_brings_its_own_systems_and_back_leads_back(opened):
         assert page.get_by_label("Workload").input_value() == "bert"
 
 
-def test_what_cannot_be_asked_is_said_in_the_page(opened):
+def test_a_wrong_question_is_refused_in_the_page(opened):
     with opened("/plan?workload=bert&accelerator=dgx-a100&accelerators=8") as page:
         page.get_by_label("Deadline, hours", exact=True).fill("-3")
         page.locator("h1", has_text="That cannot be answered").wait_for()
@@ -132,7 +134,7 @@ def test_the_keyboard_reaches_everything_in_order(opened):
             assert landmark in roles, landmark
 
 
-def test_buying_is_asked_for_by_keys_alone(opened):
+def test_buying_is_chosen_by_keys_alone(opened):
     with opened("/advice?workload=bert&accelerator=dgx-h100&max_accelerators=8") as page:
         page.locator("h1", has_text="Take").wait_for()
         page.locator("summary", has_text="Buying").focus()
@@ -198,4 +200,6 @@ def test_what_is_slow_the_first_time_shows_its_frame_and_then_its_answer(opened)
     with opened("/study?workload=retinanet") as page:
         assert page.title().startswith("Training at scale")
         assert page.locator(".waiting").count() == 0
-        assert page.locator("#said").inner_text() == page.locator("h1").inner_text().replace("\xa0", " ")
+        assert page.locator("#announcement").inner_text() == page.locator("h1").inner_text().replace(
+            "\xa0", " "
+        )

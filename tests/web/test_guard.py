@@ -60,7 +60,7 @@ def test_a_name_that_is_not_the_servers_is_refused(host):
 def test_two_hosts_are_none():
     guard = Guard(app=_page)
     scope = {"headers": [(b"host", b"localhost"), (b"host", b"localhost")]}
-    assert not guard._is_own_name([value for _, value in scope["headers"]])
+    assert not guard._is_known_name([value for _, value in scope["headers"]])
 
 
 def test_a_server_on_all_addresses_goes_by_numbers_and_its_own_names_only():
@@ -112,7 +112,7 @@ def test_a_token_is_wanted_and_kept_in_a_cookie():
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "request_of",
     [
         {"path": "/?token="},
         {"path": f"/?token={TOKEN[:-1]}"},
@@ -124,8 +124,8 @@ def test_a_token_is_wanted_and_kept_in_a_cookie():
         {"authorization": "Bearer "},
     ],
 )
-def test_nothing_else_is_a_token(asked):
-    assert answered(Guard(app=_page, token=TOKEN, cookie="equipoise-1"), **asked)[0] == 401
+def test_nothing_else_is_a_token(request_of):
+    assert answered(Guard(app=_page, token=TOKEN, cookie="equipoise-1"), **request_of)[0] == 401
 
 
 def test_programs_send_the_token_in_a_header():
@@ -147,8 +147,8 @@ def test_the_way_on_never_leads_to_another_host(path, target):
 
 
 def test_every_response_carries_the_headers():
-    for asked in ({}, {"host": "evil.example"}, {"method": "POST"}):
-        headers = answered(Guard(app=_page), **asked)[1]
+    for request_of in ({}, {"host": "evil.example"}, {"method": "POST"}):
+        headers = answered(Guard(app=_page), **request_of)[1]
         assert dict(HEADERS).items() <= headers.items()
     policy = dict(HEADERS)[b"content-security-policy"].decode()
     scripts = next(part for part in policy.split("; ") if part.startswith("script-src"))
@@ -157,7 +157,7 @@ def test_every_response_carries_the_headers():
     assert "frame-ancestors 'none'" in policy
 
 
-def test_addresses_of_this_machine_are_told_from_others():
+def test_addresses_of_this_machine_are_recognised():
     assert [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3")] == [True] * 4
     others = ("0.0.0.0", "192.168.0.1", "::", "box", "localhost.box")  # noqa: S104 - named
     assert [is_loopback(host) for host in others] == [False] * 5

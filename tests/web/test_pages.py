@@ -1,4 +1,4 @@
-"""Every page of a real server: status, words, escaping. What is asked wrongly is a sentence, never a trace."""
+"""Every page of a real server: status, words, escaping. A wrong question is a sentence, never a trace."""
 
 import re
 
@@ -62,7 +62,7 @@ def test_every_page_answers_in_a_frame(dashboard, path):
 
 
 @pytest.mark.parametrize(("path", "words"), WRONG)
-def test_what_cannot_be_asked_is_a_sentence(dashboard, path, words):
+def test_a_wrong_question_is_a_sentence(dashboard, path, words):
     status, page = dashboard.page(path)
     assert status == 422
     assert words in page.text
@@ -76,7 +76,7 @@ def test_thin_evidence_says_what_is_missing(dashboard):
     assert "What is missing" in page.text
 
 
-def test_advice_shows_renting_and_buying_where_asked(dashboard):
+def test_advice_shows_renting_and_buying_where_chosen(dashboard):
     query = "workload=bert&accelerator=dgx-h100&max_accelerators=8&deadline=24&queue=2"
     _, page = dashboard.page(f"/advice?{query}&buy=yes&hosting=0")
     held = {each["name"]: each["value"] for each in page.all("input") if "name" in each}
@@ -99,8 +99,8 @@ def test_advice_says_what_money_is_enough_for(dashboard):
 def test_plan_and_advice_give_the_same_answer(dashboard):
     query = "workload=bert&accelerator=dgx-h100&accelerators=8..64&deadline=1d"
     first, second = (dashboard.page(f"{path}?{query}")[1] for path in ("/plan", "/advice"))
-    said = [page.text.partition("The answer")[2].partition("Dataset")[0] for page in (first, second)]
-    assert said[0] == said[1] != ""
+    shown = [page.text.partition("The answer")[2].partition("Dataset")[0] for page in (first, second)]
+    assert shown[0] == shown[1] != ""
 
 
 def test_addresses_without_a_page_say_so(dashboard):
@@ -112,7 +112,7 @@ def test_addresses_without_a_page_say_so(dashboard):
 
 
 def test_the_first_page_is_the_study(dashboard):
-    status, headers, _ = dashboard.asked("/")
+    status, headers, _ = dashboard.answer("/")
     assert (status, headers["location"]) == (303, "/study")
 
 
@@ -156,7 +156,7 @@ def test_the_address_holds_the_state(dashboard):
 
 
 def test_an_open_page_gets_the_answer_alone(dashboard):
-    status, headers, text = dashboard.asked("/study", hx_request="true")
+    status, headers, text = dashboard.answer("/study", hx_request="true")
     assert status == 200
     assert "<!DOCTYPE" not in text
     assert 'id="at-workload" hx-swap-oob="innerHTML"' in text
@@ -174,7 +174,7 @@ def test_the_theme_is_taken_from_the_cookie_and_from_nothing_else(dashboard):
 def test_assets_may_be_kept_and_are_what_they_say(dashboard):
     _, page = dashboard.page("/accuracy")
     for address in [each["src"] for each in page.all("script") if "src" in each]:
-        status, headers, _ = dashboard.asked(address)
+        status, headers, _ = dashboard.answer(address)
         assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
         assert "immutable" in headers["cache-control"]
         assert headers["x-content-type-options"] == "nosniff"
@@ -185,16 +185,16 @@ def test_without_runs_the_page_says_how_to_name_them(start):
     assert "equipoise serve --runs DIR" in page.text
 
 
-def test_a_sweep_is_told_as_it_runs_grows_and_stands_still(start, tmp_path, running_sweep):
+def test_a_sweep_is_shown_as_it_runs_grows_and_stands_still(start, tmp_path, running_sweep):
     started = start("--runs", tmp_path)
     with running_sweep(tmp_path / "mine", num_finished=2) as add:
         _, page = started.page("/runs")
         assert "mine: 2 of 6 runs; running" in page.text
         (again,) = [each["hx-get"] for _, each in page.elements if each.get("id") == "live"]
-        status, headers, told = started.asked(again)
-        assert (status, "hx-trigger" in headers, "2 of 6 runs" in told) == (200, False, True)
+        status, headers, live = started.answer(again)
+        assert (status, "hx-trigger" in headers, "2 of 6 runs" in live) == (200, False, True)
         add()
-        assert started.asked(again)[1]["hx-trigger"] == "answer-changed"
+        assert started.answer(again)[1]["hx-trigger"] == "answer-changed"
         assert "mine: 3 of 6 runs; running" in started.page("/runs")[1].text
     # Killed: nobody holds it, but the folder of its last run is still there.
     (tmp_path / "mine" / "running-1").mkdir()

@@ -30,7 +30,7 @@ async def _app(scope, receive, send):
     await InPieces(parts, media_type="text/plain", headers={})(scope, receive, send)
 
 
-def served(told):
+def served(checks):
     """Run a coroutine that is given the port of a server."""
 
     async def main():
@@ -39,7 +39,7 @@ def served(told):
         opened = socket.create_server(("127.0.0.1", 0))
         running = asyncio.create_task(server.serve(sockets=[opened]))
         try:
-            return await told(opened.getsockname()[1])
+            return await checks(opened.getsockname()[1])
         finally:
             server.should_exit = True
             await running
@@ -58,7 +58,7 @@ GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_who_never_ends_his_request_is_let_go(sent):
-    async def told(port):
+    async def checks(port):
         reader, writer = await asked(port, sent)
         try:
             left = await reader.read()
@@ -67,11 +67,11 @@ def test_who_never_ends_his_request_is_let_go(sent):
         writer.close()
         return left
 
-    assert served(told) == b""
+    assert served(checks) == b""
 
 
 def test_a_second_request_has_to_come_in_time_too():
-    async def told(port):
+    async def checks(port):
         reader, writer = await asked(port, GET[:-2].replace(b"close", b"keep-alive") % b"" + b"\r\n")
         assert (await reader.readuntil(b"small")).startswith(b"HTTP/1.1 200")
         writer.write(b"GET / HT")
@@ -79,11 +79,11 @@ def test_a_second_request_has_to_come_in_time_too():
             await reader.readexactly(1)
         writer.close()
 
-    served(told)
+    served(checks)
 
 
 def test_who_does_not_read_is_let_go_and_who_reads_gets_all():
-    async def told(port):
+    async def checks(port):
         slow, writer = await asked(port, GET % b"large")
         reader, other = await asked(port, GET % b"large")
         whole = await reader.read()
@@ -97,7 +97,7 @@ def test_who_does_not_read_is_let_go_and_who_reads_gets_all():
         for each in (writer, other):
             each.close()
 
-    served(told)
+    served(checks)
 
 
 def test_who_leaves_is_not_answered():
@@ -111,9 +111,9 @@ def test_who_leaves_is_not_answered():
             raise
 
     async def receive():
-        return {"type": "http.request"} if not left and not told.pop(0) else {"type": "http.disconnect"}
+        return {"type": "http.request"} if not left and not checks.pop(0) else {"type": "http.disconnect"}
 
-    told = [False, True]
+    checks = [False, True]
     with pytest.raises(GoneError):
         asyncio.run(while_there(receive, forever()))
     assert left == [1]

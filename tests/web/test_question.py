@@ -15,7 +15,7 @@ from equipoise.web.question import (
     SLIDERS,
     UNSET,
     WrongFieldsError,
-    asked_fields,
+    form_fields,
     in_form,
     question,
     question_controls,
@@ -25,7 +25,7 @@ from equipoise.web.sources import AT_FIRST
 VERBS = ("advise", "plan")
 
 
-def asked(verb="advise", **given):
+def asking(verb="advise", **given):
     """The question of an address; a value may be a list."""
     held = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
     return question(held, verb, shipped(), at_first=AT_FIRST)
@@ -45,13 +45,13 @@ def test_no_path_comes_from_a_browser(verb):
     paths = {name for name, each in fields_of(verb).items() if each.kind in {"path", "paths"}}
     assert paths
     assert paths - NOT_FROM_BROWSERS <= {"runs"}
-    assert not asked_fields(verb).keys() & NOT_FROM_BROWSERS
+    assert not form_fields(verb).keys() & NOT_FROM_BROWSERS
     assert set(FIELDS) >= NOT_FROM_BROWSERS
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_other_field_has_a_control(verb):
-    wanted = {each.key for each in asked_fields(verb).values()}
+    wanted = {each.key for each in form_fields(verb).values()}
     assert controls(verb, runs=("mine",)).keys() == wanted
     assert controls(verb).keys() == wanted - {"runs"}
 
@@ -62,7 +62,7 @@ def test_what_only_shows_fields_names_fields_that_are_there():
 
 
 def test_values_are_read_as_on_the_command_line():
-    found = asked(
+    found = asking(
         workload="llama31_8b",
         accelerator=["h100", "dgx-b200"],
         tokens="1T",
@@ -85,27 +85,27 @@ def test_values_are_read_as_on_the_command_line():
         "fix": ["tp=1..8", "pp=1"],
         "buy": True,
     }
-    assert found.query == query(options)
+    assert found.training == query(options)
 
 
 def test_one_text_may_hold_several_systems_values():
-    assert asked(price="h100=2.1 dgx-b200=4").query.price == (("h100", 2.1), ("dgx-b200", 4.0))
+    assert asking(price="h100=2.1 dgx-b200=4").training.price == (("h100", 2.1), ("dgx-b200", 4.0))
 
 
 def test_equal_questions_have_one_key():
-    assert asked(tokens="1T", deadline="7d").key == asked(deadline="168", tokens="1e12", budget=" ").key
-    assert asked(tokens="1T").key != asked(tokens="2T").key
-    assert asked(runs="a").key != asked(runs="b").key
+    assert asking(tokens="1T", deadline="7d").key == asking(deadline="168", tokens="1e12", budget=" ").key
+    assert asking(tokens="1T").key != asking(tokens="2T").key
+    assert asking(runs="a").key != asking(runs="b").key
 
 
 def test_nothing_chosen_is_a_question():
-    found = asked().query
+    found = asking().training
     assert (found.workload, found.systems) == (AT_FIRST["workload"], (AT_FIRST["accelerator"],))
 
 
 def test_every_wrong_field_has_a_sentence_in_the_words_of_the_form():
     with pytest.raises(WrongFieldsError) as raised:
-        asked(deadline="-1", budget="x", data="/etc", tokens="1T")
+        asking(deadline="-1", budget="x", data="/etc", tokens="1T")
     assert len(raised.value.reasons) == 3
     assert raised.value.reasons[0].startswith("“Deadline, hours” is -1; expected hours")
     assert raised.value.reasons[2] == "data='/etc' is no field of this page"
@@ -114,18 +114,18 @@ def test_every_wrong_field_has_a_sentence_in_the_words_of_the_form():
 @pytest.mark.parametrize("name", ["os:getcwd", "equipoise.cli:main", "nonsense"])
 def test_a_workload_is_a_name_of_the_catalogue(name):
     with pytest.raises(SpecError, match="is not known"):
-        asked(workload=name)
+        asking(workload=name)
 
 
 def test_two_budgets_of_work_are_refused():
     with pytest.raises(UsageError, match="both state the training budget"):
-        asked(tokens="1T", samples="10k")
+        asking(tokens="1T", samples="10k")
 
 
-@pytest.mark.parametrize("key", [each.key for name, each in asked_fields("advise").items() if name in MOST])
+@pytest.mark.parametrize("key", [each.key for name, each in form_fields("advise").items() if name in MOST])
 def test_sizes_are_bounded_below_what_a_command_line_may_ask(key):
     with pytest.raises(WrongFieldsError, match="16,384"):
-        asked(**{key: "1e6"})
+        asking(**{key: "1e6"})
 
 
 def test_controls_follow_the_kind_of_the_field():

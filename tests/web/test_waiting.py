@@ -9,12 +9,12 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 from fastapi import Request
 
-from equipoise.web.address import AskedNothing, AskedStudy
-from equipoise.web.answers import Answer
+from equipoise.web.address import NoFields, StudyFields
+from equipoise.web.answers import PageAnswer
 from equipoise.web.app import Dashboard
 from equipoise.web.screen import Screen
 from equipoise.web.screens import evidence
-from equipoise.web.sources import Sources
+from equipoise.web.sources import DataSources
 
 
 def request(path, **headers):
@@ -49,42 +49,42 @@ async def text(response):
 def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
     go, made = threading.Event(), []
 
-    def slow(_asked, _sources):
+    def slow(_query, _sources):
         assert go.wait(30)
         made.append(1)
-        return Answer(title="t", said="s", body=b"<p>the answer</p>")
+        return PageAnswer(title="t", headline="s", body=b"<p>the answer</p>")
 
     screen = Screen(path="/slow", title="Slow", about="", verb="", fields=lambda _, __: (), answer=slow)
 
-    async def told():
-        dashboard = Dashboard(Sources())
-        opened = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, AskedNothing())
+    async def checks():
+        dashboard = Dashboard(DataSources())
+        opened = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, NoFields())
         waits = await text(opened)
         assert 'hx-get="/slow?a=%22%3E" hx-trigger="load"' in waits
         assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in waits
         assert "<p>the answer" not in waits
         asked = [
-            asyncio.create_task(dashboard.show(request("/slow", **headers), screen, AskedNothing()))
+            asyncio.create_task(dashboard.show(request("/slow", **headers), screen, NoFields()))
             for headers in ({"hx_request": "true", "sec_fetch_dest": "empty"}, {}, {})
         ]
         await asyncio.sleep(0)
         go.set()
         for each in await asyncio.gather(*asked):
             assert "<p>the answer</p>" in await text(each)
-        again = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, AskedNothing())
+        again = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, NoFields())
         assert "<p>the answer</p>" in await text(again)
 
-    asyncio.run(told())
+    asyncio.run(checks())
     assert made == [1]
 
 
 def test_the_first_page_is_computed_before_anybody_asks(hostile_data):
-    async def told():
-        dashboard = Dashboard(Sources(data=hostile_data))
+    async def checks():
+        dashboard = Dashboard(DataSources(data=hostile_data))
         await dashboard.warm()
         assert dashboard.answers.num_computed == 1
-        page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, AskedStudy()))
+        page = await text(await dashboard.show(request("/study"), evidence.STUDY_SCREEN, StudyFields()))
         assert dashboard.answers.num_computed == 1
         assert "MLPerf Training v4.1" in page
 
-    asyncio.run(told())
+    asyncio.run(checks())

@@ -43,18 +43,18 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
-    from equipoise.web.place import Place, listening, token_for
+    from equipoise.web.place import ListenAddress, listening, token_for
 
     for folder in (*(runs or ()), *(also or ()), *([data] if data else [])):
         if not folder.is_dir():
             raise UsageError(f"{folder}: no directory; expected one that is there")
     asked_token = token_for(host, token)
     opened = listening(host, port)
-    place = Place(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))
+    place = ListenAddress(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))
     write(f"The dashboard is at {place.url}\nCtrl-C stops it.\n")
     # A browser that asks already waits on the socket until the rest is loaded.
     from equipoise.web.server import serve as answer
-    from equipoise.web.sources import Sources
+    from equipoise.web.sources import DataSources
 
-    sources = Sources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
+    sources = DataSources(data=data, also=tuple(also or ()), runs=tuple(runs or ()), catalogue=catalogue)
     answer(opened, place, sources, warms=warm)

@@ -1,7 +1,6 @@
 """The document of `bench`: a record per configuration with its repetitions; of `--find`, what was tried."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from math import sqrt
 from statistics import mean, stdev
 from typing import Any, Final, TypeAlias
@@ -14,6 +13,7 @@ from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
 from equipoise.diagnose.predicted_steps import LEVEL as PREDICTED_LEVEL
 from equipoise.diagnose.sweeps import FalseDifferences, Judgement, Swept
+from equipoise.report.json import fields_of, plain
 from equipoise.stats import Interval
 from equipoise.units import significant
 
@@ -66,9 +66,9 @@ def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "samples_per_s": rate and rate.value,
         "samples_per_s_low": rate and rate.low,
         "samples_per_s_high": rate and rate.high,
-        "speedup": judgement.speedup and asdict(judgement.speedup),
+        "speedup": plain(judgement.speedup),
         "efficiency": judgement.efficiency,
-        "over_ddp": judgement.over_plain and asdict(judgement.over_plain),
+        "over_ddp": plain(judgement.over_plain),
         "lost_s": judgement.lost,
         "steady": summary.is_steady if summary.timed else None,
         "phases_sum": summary.parts_sum if summary.timed else None,
@@ -198,12 +198,7 @@ def find_fields(found: FoundMethod) -> dict[str, Any]:
                 "predicted_median_error_fraction": found.median_error_fraction,
                 "candidates": [_candidate(each) for each in found.tried],
                 "refused": [
-                    {
-                        "strategy": each.method,
-                        "num_accelerators": each.num_ranks,
-                        "batch": each.batch_samples,
-                        "reason": each.reason,
-                    }
+                    fields_of(each, method="strategy", num_ranks="num_accelerators", batch_samples="batch")
                     for each in found.refused
                 ],
             }
@@ -226,15 +221,9 @@ def _candidate(each: MethodCandidate) -> dict[str, Any]:
         if step is None
         else {
             "samples_per_s": step.samples_per_s,
-            "step_s": {"value": step.step_s.value, "low": step.step_s.low, "high": step.step_s.high},
+            **fields_of(step, method=None, num_ranks=None, batch_samples=None),
+            "step_s": fields_of(step.step_s, level=None),
             "level": PREDICTED_LEVEL,
-            "one_device_s": step.one_device_s,
-            "slowed_s": step.slowed_s,
-            "waiting_s": step.waiting_s,
-            "added_s": step.added_s,
-            "exposed_s": step.exposed_s,
-            "sent_bytes": step.sent_bytes,
-            "num_messages": step.num_messages,
         },
         "not_predicted": each.not_predicted,
     }

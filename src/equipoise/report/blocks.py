@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import ABSENT, count
+from equipoise.report.format import ABSENT, count, sentence, usable
+from equipoise.stats import Interval
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
@@ -54,8 +55,14 @@ def prose(*spans: Span) -> Prose:
 
 
 def note(*spans: Span) -> Prose:
-    """One aside."""
-    return Prose(spans=spans, is_note=True)
+    """One aside; of no words at all, a block that is not shown."""
+    return Prose(spans=tuple(each for each in spans if each), is_note=True)
+
+
+def more_note(*parts: str) -> Prose:
+    """What the short form of a page leaves out; parts without words are none."""
+    kept = ", ".join(filter(None, parts))
+    return note(f"More with --full: {kept}." if kept else "More with --full.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A few lines under each other, their labels in a column of their own."""
+    """A few lines under each other, their labels in a separate column."""
 
     items: tuple[Fact, ...]
 
@@ -144,19 +151,36 @@ class Cell:
     is_code: bool = False
 
 
-def number(value: float | None, form: Callable[[float], str] = count) -> Cell:
+def named(text: str, *, detail: str | None = None, badge: Badge | None = None) -> Cell:
+    """A cell with a name or words, by which it sorts."""
+    shown = sentence(text)
+    return Cell(text=shown, key=shown, detail=detail, badge=badge)
+
+
+def number(value: float | None, form: Callable[[float], str] = count, *, detail: str | None = None) -> Cell:
     """A cell with a number; a dash where it is unknown."""
-    return Cell(text=ABSENT) if value is None else Cell(text=form(value), key=value)
+    return Cell(text=ABSENT) if value is None else Cell(text=form(value), key=value, detail=detail)
+
+
+def amount(
+    found: Interval | None, form: Callable[[float], str], *, ends: Callable[[Interval], str] | None = None
+) -> Cell:
+    """A cell with the value of an interval; a dash where that is too wide. ends: writes those below."""
+    found = usable(found)
+    if found is None:
+        return Cell(text=ABSENT)
+    return number(found.value, form, detail=None if ends is None else ends(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows that can be sorted by each column."""
+    """Rows that can be sorted by each column. marked: the row to find first, by its place; None of none."""
 
     name: str
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    marked: int | None = None
 
     def __post_init__(self) -> None:
         """Every row has a cell a column."""
@@ -164,7 +188,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
+class PairMatrix:
     """A word for every pair, drawn close, its tone as the ground; None where there is no pair.
 
     rows: name, a second name for who points at it, and a word a head. legend: what words mean.
@@ -191,27 +215,36 @@ class Panels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """Blocks behind a title. is_long: too long for a terminal, which then says where to find it.
+    """Blocks behind a title. is_long: too long for a terminal, which then names where to find it.
 
-    is_aside: for who doubts; neither in a terminal nor on paper.
+    is_aside: for readers who want to check; neither in a terminal nor on paper.
     """
 
     name: str
     title: str
-    badges: tuple[Badge, ...]
     blocks: "tuple[Block, ...]"
+    badges: tuple[Badge, ...] = ()
     is_long: bool = False
     is_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class CodeListing:
     """Lines to run or paste, as they are."""
 
     code: str
 
 
-Block: TypeAlias = Prose | Heading | Bullets | Listing | Tiles | Facts | Table | Matrix | Panels | Fold
+Block: TypeAlias = (
+    Prose | Heading | Bullets | CodeListing | Tiles | Facts | Table | PairMatrix | Panels | Fold
+)
+
+
+def filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The blocks that have something to show: a list of no items or a table of no rows is left out."""
+    contents = ("spans", "items", "rows", "charts", "blocks")
+    return tuple(each for each in blocks if all(getattr(each, name, True) for name in contents))
+
 
 Shown = TypeVar("Shown")
 
@@ -220,15 +253,15 @@ Shown = TypeVar("Shown")
 class Section(Generic[Shown]):
     """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
 
-    name: its anchor. needs: fields of the findings without which it has nothing to say. blocks: the content
-    from the findings; it lays out and words, it computes nothing. lists_headings: whether the contents lead
-    to its headings too. is_extra: left out without a word where nobody asked for it.
+    name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
+    from the findings; it lays out and words, it computes nothing; empty ones are not shown. lists_headings:
+    whether the contents lead to its headings too. is_extra: not named among what is left out.
     """
 
     name: str
     title: str
-    needs: tuple[str, ...]
-    blocks: Callable[[Shown], tuple[Block, ...]]
+    blocks: Callable[[Shown], Iterable[Block]]
+    needs: tuple[str, ...] = ()
     lists_headings: bool = False
     is_extra: bool = False
 
@@ -245,7 +278,7 @@ SCREEN_ROWS: Final = 16
 class Page(Generic[Shown]):
     """One kind of page, for findings of one kind.
 
-    title: of the window. about: what the page is about, above the headline. headline: one sentence that says
+    title: of the window. about: what the page is about, above the headline. headline: one sentence with
     what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
     what it is not, at its end. brief: the blocks of one screen, from the findings and how many
     rows its tables may have at most; None where a page has no short form.
@@ -254,14 +287,19 @@ class Page(Generic[Shown]):
     title: Callable[[Shown], str]
     about: Callable[[Shown], str]
     headline: Callable[[Shown], str]
-    summary: Callable[[Shown], tuple[str, ...]]
     sections: tuple[Section[Shown], ...]
-    closing: Callable[[Shown], tuple[str, ...]]
-    brief: Callable[[Shown, int], tuple[Block, ...]] | None = None
+    summary: Callable[[Shown], tuple[str, ...]] = lambda _: ()
+    closing: Callable[[Shown], tuple[str, ...]] = lambda _: ()
+    brief: Callable[[Shown, int], Iterable[Block]] | None = None
 
     def content(self, findings: Shown) -> list[tuple[Section[Shown], tuple[Block, ...]]]:
-        """The sections that have something to say, with what they say."""
-        return [(section, section.blocks(findings)) for section in self.sections if section.applies(findings)]
+        """The sections that apply, with their blocks."""
+        applying = (section for section in self.sections if section.applies(findings))
+        return [(section, filled(section.blocks(findings))) for section in applying]
+
+    def screen(self, findings: Shown, num_rows: int = SCREEN_ROWS) -> tuple[Block, ...]:
+        """The blocks of the short form, none where the page has none."""
+        return () if self.brief is None else filled(self.brief(findings, num_rows))
 
     def left_out(self, findings: Shown) -> list[str]:
         """Titles of the sections for which there are no data."""

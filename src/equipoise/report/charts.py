@@ -4,9 +4,11 @@ Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from equipoise.stats import Interval
 from equipoise.study.findings import Findings
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
@@ -46,7 +48,7 @@ class Series:
 
     x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
     a point. weights: (n,) how many entries a point stands for, or empty when each stands for one.
-    is_line: points joined. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
+    is_line: points connected. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
     is_main: markers twice as large, for what the reader looks for.
     """
 
@@ -69,13 +71,25 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """What lies between two curves: the interval of the series of that name. x, low, high: (n,)."""
+    """What is between two curves: the interval of the series of that name. x, low, high: (n,)."""
 
     name: str
     mark: Mark
     x: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+
+def line_with_band(
+    name: str, mark: Mark, points: Iterable[tuple[float, Interval, tuple[str, ...]]], *, scale: float
+) -> tuple[Series, Band]:
+    """A line through values, and the band of their intervals, in units of `scale`. points: x, y, hover."""
+    x, amounts, hovers = zip(*points, strict=True)
+    values, lows, highs = (
+        tuple(getattr(each, part) / scale for each in amounts) for part in ("value", "low", "high")
+    )
+    line = Series(name=name, mark=mark, x=x, y=values, hovers=hovers, is_line=True)
+    return line, Band(name=name, mark=mark, x=x, low=lows, high=highs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +130,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BarPart:
     """One cause in every bar. heights: (n,) None where it is not known; negative ones hang below zero."""
 
     name: str
@@ -130,7 +144,7 @@ class BarChart:
     """A bar a category, stacked from parts. labels: (n,) what is written above each; else as Chart.
 
     limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
-    level: where a dashed line crosses all bars; the subtitle says what it means.
+    level: where a dashed line crosses all bars; the subtitle has its meaning.
     is_across: bars lie, a row a name, each part from `origin` on by itself; labels are then left to a table.
     """
 
@@ -143,7 +157,7 @@ class BarChart:
     categories: tuple[str, ...]
     labels: tuple[str, ...]
     limits: tuple[float, float]
-    series: tuple[Part, ...]
+    series: tuple[BarPart, ...]
     level: float | None = None
     is_across: bool = False
     origin: float = 0.0

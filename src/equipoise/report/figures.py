@@ -8,7 +8,7 @@ import math
 from itertools import chain
 from typing import Any, Final
 
-from equipoise.report.charts import Axis, Band, BarChart, Chart, Mark, Note, Series
+from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Mark, Note, Series
 
 PlotlyJson = dict[str, Any]
 
@@ -16,11 +16,16 @@ MARKER_PX: Final = 9.0
 ROW_PX: Final = 26
 FRAME_PX: Final = 84
 PLOT_PX: Final = 340
-NOTE_PX: Final = 44  # room beside the plot for the label of the largest size
+NOTE_PX: Final = 44  # room next to the plot for the label of the largest size
 MOST_TICKS: Final = 7
 FEWEST_TICKS: Final = 3
 NEAR_LEVEL: Final = 0.1  # of the highest bar: a label has that height
 BAND_OPACITY: Final = 0.18
+_DASHED: Final[PlotlyJson] = {
+    "type": "line",
+    "layer": "above",
+    "line": {"color": "var(--ink)", "width": 1.5, "dash": "dash"},
+}
 LOG_PADDING: Final = 0.06  # of the axis on each side, so that no marker is cut
 
 
@@ -32,8 +37,9 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
     if isinstance(chart, BarChart):
         return _across(chart) if chart.is_across else _bars(chart)
     x_range = _range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
-    # Large markers first, so that they cover no small one.
-    data = [_trace(series) for series in sorted(chart.series, key=lambda each: -max(each.weights, default=0))]
+    # Large markers first, so that they cover no small one; what the reader looks for on top of all.
+    drawn = sorted(chart.series, key=lambda each: (each.is_main, -max(each.weights, default=0)))
+    data = [_trace(series) for series in drawn]
     if chart.level is not None:
         data.insert(0, _level_trace(chart, x_range))
     data.extend(_note_trace(each) for each in chart.notes)
@@ -99,22 +105,27 @@ def _band_trace(band: Band) -> PlotlyJson:
     }
 
 
+def _bar_trace(part: BarPart) -> PlotlyJson:
+    """The bars of one part, without their places."""
+    return {
+        "type": "bar",
+        "name": plotly_text(part.name),
+        "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in part.hovers],
+        "hoverinfo": "text",
+        "textposition": "none",
+        "marker": {"color": colour(part.mark), "line": {"color": "var(--paper)", "width": 1}},
+    }
+
+
+def _heights(part: BarPart) -> list[float | None]:
+    """None in place of zero: the outline of nothing would hide the axis."""
+    return [height or None for height in part.heights]
+
+
 def _bars(chart: BarChart) -> PlotlyJson:
-    """Bars at even distances, whatever the sizes: the names below say them."""
+    """Bars at even distances, whatever the sizes: the names below state them."""
     names = [plotly_text(name) for name in chart.categories]
-    data: list[PlotlyJson] = [
-        {
-            "type": "bar",
-            "name": plotly_text(part.name),
-            "x": names,
-            "y": [height or None for height in part.heights],  # the outline of nothing would hide the axis
-            "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in part.hovers],
-            "hoverinfo": "text",
-            "textposition": "none",
-            "marker": {"color": colour(part.mark), "line": {"color": "var(--paper)", "width": 1}},
-        }
-        for part in chart.series
-    ]
+    data = [_bar_trace(part) | {"x": names, "y": _heights(part)} for part in chart.series]
     tops = [_label_height(chart, place) for place in range(len(names))]
     data.append(
         {
@@ -140,33 +151,18 @@ def _bars(chart: BarChart) -> PlotlyJson:
         | {"zeroline": True, "zerolinecolor": "var(--rule)"},
     }
     if chart.level is not None:
-        line = {"color": "var(--ink)", "width": 1.5, "dash": "dash"}
         ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": chart.level, "y1": chart.level}
-        layout["shapes"] = [{"type": "line", "layer": "above", "line": line} | ends]
+        layout["shapes"] = [_DASHED | ends]
     return {"data": data, "layout": layout}
 
 
 def _across(chart: BarChart) -> PlotlyJson:
-    """Bars that lie, the first name on top, each part from the origin to its own end."""
+    """Horizontal bars, the first name on top, each part from the origin to its own end."""
     names = [plotly_text(name) for name in chart.categories]
-    data: list[PlotlyJson] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": plotly_text(part.name),
-            "y": names,
-            "x": [height or None for height in part.heights],
-            "base": [chart.origin] * len(names),
-            "hovertext": ["<br>".join(plotly_text(line) for line in lines) for lines in part.hovers],
-            "hoverinfo": "text",
-            "textposition": "none",
-            "marker": {"color": colour(part.mark), "line": {"color": "var(--paper)", "width": 1}},
-        }
-        for part in chart.series
-    ]
+    across = {"orientation": "h", "y": names, "base": [chart.origin] * len(names)}
+    data = [_bar_trace(part) | across | {"x": _heights(part)} for part in chart.series]
     low, high = chart.limits
     padding = LOG_PADDING * (high - low)
-    line = {"color": "var(--ink)", "width": 1.5, "dash": "dash"}
     ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": chart.origin, "x1": chart.origin}
     layout = _frame(height_px(chart), right_px=16) | {
         "barmode": "overlay",
@@ -175,7 +171,7 @@ def _across(chart: BarChart) -> PlotlyJson:
         | {"zeroline": low < 0.0 < high, "zerolinecolor": "var(--ink-2)"},
         "yaxis": _axis(Axis(title=chart.y_title, categories=tuple(chart.categories)), (0.0, 1.0))
         | {"showgrid": False},
-        "shapes": [{"type": "line", "layer": "above", "line": line} | ends],
+        "shapes": [_DASHED | ends],
     }
     return {"data": data, "layout": layout}
 

@@ -51,7 +51,7 @@ def printable(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Our own words around names from data: shown whole, each word made printable."""
+    """Words of this package around names from data: shown whole, each word made printable."""
     return " ".join(printable(word) for word in text.split())
 
 
@@ -96,7 +96,7 @@ def ratio(value: float | None) -> str:
 
 
 def minutes(seconds: float | None) -> str:
-    """Seconds said in minutes, to a thousandth, as MLPerf prints its scores.
+    """Seconds in minutes, to a thousandth, as MLPerf prints its scores.
 
     >>> minutes(21971.115)
     '366.185'
@@ -143,7 +143,7 @@ _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
 _MILLION: Final = 1e6
 _NEVER_MONTHS: Final = 1200.0
-# An interval wider than this factor says nothing: its amount counts as unknown.
+# An interval wider than this factor has no information: its amount counts as unknown.
 _WIDEST: Final = 20.0
 
 
@@ -203,22 +203,30 @@ def money(usd: float) -> str:
     >>> money(22_913.0), money(3.456), money(1_234_567.0), money(0.0)
     ('22,900 USD', '3.46 USD', '1.23 M USD', '0 USD')
     """
-    return f"{_amount(usd)} USD"
+    return f"{digits(usd)} USD"
 
 
-def money_range(amount: Interval) -> str:
-    """The ends of an interval of US dollars."""
-    return f"{_amount(amount.low)}{DASH}{money(amount.high)}"
+def digits(value: float) -> str:
+    """Three digits, grouped; from a million on with a prefix.
 
-
-def _amount(value: float) -> str:
-    """Three digits, grouped; from a million on with a prefix."""
+    >>> digits(22_913.0), digits(3.456), digits(1_234_567.0)
+    ('22,900', '3.46', '1.23 M')
+    """
     if not math.isfinite(value):
         return "unknown"
     value = float(f"{value:.3g}")
     if abs(value) >= _MILLION:
         return format_si(value)
     return f"{value:,.0f}" if value.is_integer() else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"  # noqa: PLR2004 - three digits
+
+
+def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
+    """The ends of an interval; the upper one as `form` writes it, with its unit.
+
+    >>> ends(Interval(value=2.0, low=1.5, high=3.0, level=0.9), money).split(DASH)
+    ['1.5', '3 USD']
+    """
+    return f"{digits(amount.low)}{DASH}{form(amount.high)}"
 
 
 def energy(joules: float) -> str:
@@ -237,7 +245,7 @@ def mass(kilograms: float) -> str:
     ('1.23 kg', '5.12 t', '12.3 g')
     """
     if abs(kilograms) >= _TONNE_KG:
-        return f"{_amount(kilograms / _TONNE_KG)} t"
+        return f"{digits(kilograms / _TONNE_KG)} t"
     return f"{kilograms:.3g} kg" if abs(kilograms) >= 1.0 else f"{kilograms / _GRAM_KG:.3g} g"
 
 
@@ -267,12 +275,7 @@ def factor(value: float) -> str:
     >>> factor(1.9512), factor(12.0), factor(1_234.5)
     ('1.95x', '12x', '1,230x')
     """
-    return f"{_amount(value)}x"
-
-
-def factor_range(value: Interval) -> str:
-    """The ends of an interval of ratios."""
-    return f"{_amount(value.low)}{DASH}{factor(value.high)}"
+    return f"{digits(value)}x"
 
 
 def memory(num_bytes: float) -> str:
@@ -301,7 +304,7 @@ def quantity(value: float, unit: str) -> str:
         return share(value)
     if unit == "B":
         return memory(value)
-    return f"{_amount(value)} {unit}".rstrip()
+    return f"{digits(value)} {unit}".rstrip()
 
 
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:

@@ -17,13 +17,13 @@ from equipoise.report.blocks import (
     Bullets,
     Cell,
     Code,
+    CodeListing,
     Column,
     Facts,
     Fold,
     Heading,
-    Listing,
-    Matrix,
     Page,
+    PairMatrix,
     Panels,
     Prose,
     Section,
@@ -37,7 +37,7 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import BarChart, Chart, Mark
 from equipoise.report.figures import colour, height_px, plotly_figure, plotly_text
 from equipoise.report.format import capital, listed
-from equipoise.report.markup import Html, element, escaped, joined, json_script, unbroken
+from equipoise.report.markup import Html, concatenated, element, escaped, json_script, unbroken
 
 TALL_ROWS: Final = 16  # a longer table scrolls in its own box
 SYMBOL_PATHS: Final = {
@@ -74,7 +74,7 @@ def _heading(block: Heading) -> Html:
     return element("h4" if block.is_minor else "h3", block.text, id=anchor(block.name))
 
 
-def _listing(block: Listing) -> Html:
+def _listing(block: CodeListing) -> Html:
     return element("pre", element("code", block.code), tabindex="0")
 
 
@@ -98,7 +98,10 @@ def _tile(tile: Tile) -> Html:
 
 
 def _facts(block: Facts) -> Html:
-    rows = (joined(element("dt", each.label), element("dd", *map(_span, each.spans))) for each in block.items)
+    rows = (
+        concatenated(element("dt", each.label), element("dd", *map(_span, each.spans)))
+        for each in block.items
+    )
     return element("dl", *rows, class_="facts")
 
 
@@ -122,7 +125,8 @@ def _fold(block: Fold) -> Html:
 
 def _table(block: Table) -> Html:
     head = element("thead", element("tr", *(_column(column) for column in block.columns)))
-    body = element("tbody", *(_row(row, block.columns) for row in block.rows))
+    rows = enumerate(block.rows)
+    body = element("tbody", *(_row(row, block.columns, is_marked=at == block.marked) for at, row in rows))
     identifier = f"{anchor(block.name)}-caption"
     box = element(
         "div",
@@ -140,17 +144,17 @@ def _column(column: Column) -> Html:
     return element("th", button, scope="col", class_="number" if column.is_number else None)
 
 
-def _row(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> Html:
+def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool) -> Html:
     """A row with its header: the column that is one, else its first cell of words."""
     words = [place for place, column in enumerate(columns) if not column.is_number]
     header = next((place for place, column in enumerate(columns) if column.is_header), (*words, 0)[0])
     cells = (_cell(cell, columns[place], is_header=place == header) for place, cell in enumerate(row))
-    return element("tr", *cells)
+    return element("tr", *cells, class_="marked" if is_marked else None)
 
 
 def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
     shown = element("code", cell.text) if cell.is_code else escaped(cell.text)
-    badge = joined(" ", _badge(cell.badge)) if cell.badge else ""
+    badge = concatenated(" ", _badge(cell.badge)) if cell.badge else ""
     detail = element("span", cell.detail, class_="detail") if cell.detail else ""
     return element(
         "th" if is_header else "td",
@@ -161,7 +165,7 @@ def _cell(cell: Cell, column: Column, *, is_header: bool) -> Html:
     )  # fmt: skip
 
 
-def _matrix(block: Matrix) -> Html:
+def _matrix(block: PairMatrix) -> Html:
     head = element(
         "thead", element("tr", element("td"), *(element("th", name, scope="col") for name in block.heads))
     )
@@ -228,11 +232,11 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any], Html]], ...]] = (
     (Prose, _prose),
     (Heading, _heading),
     (Bullets, _bullets),
-    (Listing, _listing),
+    (CodeListing, _listing),
     (Tiles, _tiles),
     (Facts, _facts),
     (Table, _table),
-    (Matrix, _matrix),
+    (PairMatrix, _matrix),
     (Panels, _panels),
     (Fold, _fold),
 )
@@ -270,7 +274,7 @@ def render(page: Page[Shown], findings: Shown) -> str:
 
 
 def fragment(page: Page[Shown], findings: Shown) -> Html:
-    """The same page without its shell: for a frame that has styles, scripts and a theme of its own."""
+    """The same page without its shell: for a frame with its own styles, scripts and theme."""
     content = page.content(findings)
     return element(
         "div",
@@ -362,6 +366,6 @@ def _section(section: Section[Shown], blocks: tuple[Block, ...]) -> Html:
 def _footer(closing: tuple[str, ...], left_out: list[str], *credit: str) -> Html:
     """Last words; nothing where there are none."""
     absent = f"Left out for lack of data: {listed(left_out)}." if left_out else ""
-    said = [*closing, " ".join(filter(None, (absent, *credit)))]
-    words = [element("p", unbroken(each)) for each in said if each]
+    lines = [*closing, " ".join(filter(None, (absent, *credit)))]
+    words = [element("p", unbroken(each)) for each in lines if each]
     return element("footer", *words) if words else Html("")

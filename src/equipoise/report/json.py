@@ -1,9 +1,9 @@
-"""Records as plain values for JSON: SI units, fractions, null where unknown. What a verb's document says."""
+"""Records as plain values for JSON: SI units, fractions, null where unknown."""
 
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class WeightedSource:
     """One source. kind: the estimator that has it. weight: in the time; weights of all sources sum to 1.
 
     ref: an entry, a run; of an estimator that names no source, its own name.
@@ -40,17 +40,17 @@ class Evidence:
     source_line: int | None
 
 
-def evidence_of(answer: Answer) -> tuple[Evidence, ...]:
+def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     """What the time of the recommended candidate rests on; of the fastest where none is recommended."""
     shown = shown_candidate(answer)
-    found: list[Evidence] = []
+    found: list[WeightedSource] = []
     for each in () if shown is None else shown.estimates:
         if not each.sources:
             found.append(_itself(each))
         shares = [1.0 if source.share is None else source.share for source in each.sources]
         whole = sum(shares) or 1.0
         found += (
-            Evidence(
+            WeightedSource(
                 kind=source.kind,
                 estimate=each.name,
                 ref=source.ref,
@@ -65,9 +65,9 @@ def evidence_of(answer: Answer) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _itself(each: Estimate) -> Evidence:
+def _itself(each: Estimate) -> WeightedSource:
     """An estimate that rests on no single sources, as the model's."""
-    return Evidence(
+    return WeightedSource(
         kind=each.estimator,
         estimate=each.name,
         ref=each.name,
@@ -86,29 +86,30 @@ def shown_candidate(answer: Answer) -> Candidate | None:
     return None if answer.refusal is None else answer.refusal.fastest
 
 
-# Digits of a float that came out of a calculation: sums differ in the last ones from machine to machine.
+# Digits of a calculated float: the last ones differ from machine to machine.
 _NUM_DIGITS = 6
 # Of what an allocation minimises; seconds otherwise.
 _UNITS = {"cost": "usd", "energy": "j"}
 
 
-def fields_of(record: object) -> dict[str, Any]:
+def fields_of(record: object, **names: str | None) -> dict[str, Any]:
     """A frozen dataclass as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
 
     Tuples become lists, paths and strategies text, what is not finite null. Left out: fields with metadata
-    `json=False`, functions and arrays.
+    `json=False`, functions and arrays. names: what the document calls a field; None leaves it out.
     """
     assert is_dataclass(record)
     found = {name: plain(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
     for each in fields(record):
-        value = getattr(record, each.name)
-        if each.metadata.get("json", True) and not isinstance(value, np.ndarray) and not _is_function(value):
-            found[each.name] = plain(value)
+        value, name = getattr(record, each.name), names.get(each.name, each.name)
+        is_written = each.metadata.get("json", True) and name is not None
+        if is_written and not isinstance(value, np.ndarray) and not _is_function(value):
+            found[str(name)] = plain(value)
     return found
 
 
 def candidate_fields(candidate: Candidate) -> dict[str, Any]:
-    """A candidate: `accelerator` is the accelerator or system asked for, as in `id`; `chip` its chip."""
+    """A candidate: `accelerator` is that of the question, a system too, as in `id`; `chip`: its chip."""
     found = fields_of(candidate)
     return found | {"accelerator": found.pop("system"), "chip": candidate.accelerator}
 
@@ -162,7 +163,7 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
 def answer_fields(answer: Answer) -> dict[str, Any]:
     """The document of `advise` and `plan`, schema 2: every candidate, the choice, and what it rests on.
 
-    The question is as it was asked; all else is rounded to _NUM_DIGITS digits, by which its identities hold.
+    The question is as given; all else is rounded to _NUM_DIGITS digits, by which its identities hold.
     """
     found = fields_of(answer)
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
@@ -200,9 +201,7 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 
 def prediction_fields(found: "Prediction") -> dict[str, Any]:
     """The document of `predict`, schema 2: the same candidates and equilibria as of an answer."""
-    asked = fields_of(found.question)
-    fields = fields_of(found)
-    del fields["question"], fields["candidates"], fields["outside"], fields["answer"]
+    fields = fields_of(found, question=None, candidates=None, outside=None, answer=None)
     predictions = [
         {
             **candidate_fields(each),
@@ -212,7 +211,7 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
         for each in found.candidates
     ]
     rounded = _rounded({"predictions": predictions, **fields})
-    return {"question": asked, **rounded}
+    return {"question": fields_of(found.question), **rounded}
 
 
 def reach_fields(found: "Reaches") -> dict[str, Any]:
@@ -226,7 +225,7 @@ def reach_fields(found: "Reaches") -> dict[str, Any]:
 
 def allocation_fields(found: "Allocation") -> dict[str, Any]:
     """The document of `allocate`, schema 2."""
-    solved = found.solved
+    solved, tariff = found.solved, found.pool.tariff
     whole = {
         "cluster": {
             "accelerator": found.pool.cluster.accelerator.slug,
@@ -235,7 +234,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         },
         "objective": found.objective,
         "unit": _UNITS.get(found.objective, "s"),
-        "value": asdict(found.value),
+        "value": fields_of(found.value),
         "feasible": found.is_feasible,
         "certain": found.is_certain,
         "jobs": [_share(each) for each in found.shares],
@@ -247,36 +246,27 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         "side_by_side": found.is_side_by_side,
         "makespan_s": found.makespan_s,
         "total_time_s": found.total_s,
-        "proof": {
-            "method": solved.method,
-            "proved": solved.is_proved,
-            "bound": solved.bound,
-            "gap": solved.gap,
-            "num_looked": solved.num_looked,
-        },
-        "rivals": [asdict(each) for each in found.rivals],
-        "electricity_usd_per_kwh": None
-        if found.pool.tariff is None
-        else {"by_hour": list(found.pool.tariff.usd_per_kwh), "begin_s": found.pool.tariff.begin_s},
+        "proof": {**fields_of(solved, placed=None, value=None, is_proved="proved"), "gap": solved.gap},
+        "rivals": plain(found.rivals),
+        "electricity_usd_per_kwh": tariff and fields_of(tariff, usd_per_kwh="by_hour"),
         "notes": list(found.notes),
     }
     return {name: _rounded(value) for name, value in whole.items()}
 
 
 def _share(each: "JobShare") -> dict[str, Any]:
-    deadline = each.job.deadline_s
     return {
         "name": each.job.name,
         "workload": each.job.workload,
         "start_s": each.start_s,
-        "end_s": asdict(each.end_s),
-        "deadline_s": deadline if math.isfinite(deadline) else None,
+        "end_s": fields_of(each.end_s),
+        "deadline_s": plain(each.job.deadline_s),
         "late_s": each.late_s,
         "at_risk": each.is_at_risk,
         "hourly_electricity_usd": each.hourly_electricity_usd,
         "candidate": candidate_fields(each.candidate),
         "times_s": [
-            {"num_accelerators": size, **asdict(time)}
+            {"num_accelerators": size, **fields_of(time)}
             for size, time in zip(each.times.sizes, each.times.time_s, strict=True)
         ],
     }

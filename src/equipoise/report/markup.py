@@ -44,7 +44,7 @@ def element(tag: str, *children: str, **attributes: Attribute) -> Html:
     shown = "".join(_attribute(name, value) for name, value in attributes.items())
     if tag in VOID_TAGS:
         return Html(f"<{tag}{shown}>")
-    return Html(f"<{tag}{shown}>{joined(*children)}</{tag}>")
+    return Html(f"<{tag}{shown}>{concatenated(*children)}</{tag}>")
 
 
 def _attribute(name: str, value: Attribute) -> str:
@@ -54,7 +54,7 @@ def _attribute(name: str, value: Attribute) -> str:
     return f" {name}" if value is True else f' {name}="{escaped(str(value))}"'
 
 
-def joined(*children: str) -> Html:
+def concatenated(*children: str) -> Html:
     """Children one after the other, each escaped unless it is HTML."""
     return Html("".join(escaped(child) for child in children))
 

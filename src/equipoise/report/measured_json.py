@@ -1,86 +1,72 @@
 """Documents of measurement: topologies, collectives, traces, rows that a model predicts, and backtests."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any, Final
 
 from equipoise.bench.collectives.records import Run
-from equipoise.bench.topology.topology import Device, Nic, Topology
-from equipoise.bench.trace.rank import RankTrace, Step, Traces
+from equipoise.bench.topology.topology import Nic, Topology
+from equipoise.bench.trace.rank import RankTrace, Traces
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
 from equipoise.calibration.collective_verdicts import LEVEL as CURVE_LEVEL
 from equipoise.calibration.collective_verdicts import CollectiveFit, Links
-from equipoise.calibration.collective_verdicts import Verdict as LinkVerdict
 from equipoise.calibration.validate import ValidatedRow, Validation
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.links import FAMILY, Meaning
 from equipoise.diagnose.pairs import LEVEL
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
+from equipoise.report.json import fields_of, plain
 from equipoise.scaling.backtest import Backtest
 from equipoise.scaling.equilibrium import Equilibrium
 from equipoise.spec.links import rank
 from equipoise.units import significant
 
 MOST_WORST: Final = 8
+_PARTS: Final = ("compute_s", "communication_s", "exposed_s", "idle_s", "copy_s")
 
 
 def topology_fields(found: Meaning) -> dict[str, Any]:
     """The document of `topology`."""
     topology = found.topology
-    said = {
+    fields = {
         "origin": topology.origin,
-        "devices": [_device(device, found) for device in topology.devices],
-        "links": [
-            {
-                "a": link.a,
-                "b": link.b,
-                "class": link.link_class,
-                "peers": link.peers,
-                "weight": link.weight,
-                "hops": link.hops,
-                "said": None if link.said is None else list(link.said),
-            }
-            for link in topology.links
+        "devices": [
+            {"accelerator": found.catalogue.accelerator_slug(each.title or ""), **fields_of(each)}
+            for each in topology.devices
         ],
-        "islands": [list(group) for group in found.islands.members],
-        "unplaced": list(found.islands.unplaced),
-        "groups": [
-            {
-                "num_devices": group.num_devices,
-                "class": group.link_class,
-                "devices": list(group.devices),
-                "worst_class": group.worst_class,
-            }
-            for group in found.groups
-        ],
-        "nics": [_nic(nic, topology) for nic in topology.nics],
+        "links": [fields_of(each, link_class="class") for each in topology.links],
+        "islands": plain(found.islands.members),
+        "unplaced": plain(found.islands.unplaced),
+        "groups": [fields_of(each, link_class="class") for each in found.groups],
+        "nics": [{**fields_of(each), "nearest": _nearest(each, topology)} for each in topology.nics],
         "missing_rows": [row.name for row in topology.missing_rows],
-        "cut_rows": [asdict(row) for row in topology.missing_rows if row.num_cells],
+        "cut_rows": [fields_of(row) for row in topology.missing_rows if row.num_cells],
         "meaning": list(sentences(found)),
         "notes": list(gaps(topology)),
-        "rates": [_rates(found, place) for place in range(len(found.reached))],
-        "predictions": _predictions(found),
+        "rates": [
+            {"class": each.link_class, "num_pairs": each.num_pairs, **fields_of(each.reach)}
+            for each in found.reached
+        ],
+        "predictions": {
+            "batch": found.batch,
+            "level": LEVEL,
+            "basis": basis(found),
+            "accelerators": [chip.slug for chip in found.candidates],
+            "gains": [
+                {**fields_of(each, link_class="class", title=None), "verdict": each.verdict}
+                for each in found.gains
+            ],
+            "crossovers": [
+                {**fields_of(each, link_class="class"), "family": FAMILY} for each in found.crossovers
+            ],
+            "parts": [fields_of(each, link_class="class", title=None) for each in found.parts],
+        },
     }
-    return {name: significant(value) for name, value in said.items()}
+    return {name: significant(value) for name, value in fields.items()}
 
 
-def _device(device: Device, found: Meaning) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "kind": device.kind,
-        "accelerator": found.catalogue.accelerator_slug(device.title or ""),
-        "title": device.title,
-        "cpu_affinity": device.cpu_affinity,
-        "numa_affinity": device.numa_affinity,
-        "numa_id": device.numa_id,
-        "slices": list(device.slices),
-        "slot_byte_per_s": device.slot_byte_per_s,
-        "num_cores": device.num_cores,
-    }
-
-
-def _nic(nic: Nic, topology: Topology) -> dict[str, Any]:
+def _nearest(nic: Nic, topology: Topology) -> dict[str, Any] | None:
+    """The best class of link between a card and a device, and the devices that have it."""
     known = topology.classes
     near = {
         device.name: known[pair]
@@ -88,69 +74,9 @@ def _nic(nic: Nic, topology: Topology) -> dict[str, Any]:
         if (pair := frozenset((device.name, nic.name))) in known
     }
     best = min(near.values(), key=rank, default=None)
-    nearest = None
-    if best is not None:
-        nearest = {"class": best, "devices": [name for name, said in near.items() if said == best]}
-    return {"name": nic.name, "title": nic.title, "byte_per_s": nic.byte_per_s, "nearest": nearest}
-
-
-def _rates(found: Meaning, place: int) -> dict[str, Any]:
-    each = found.reached[place]
-    return {
-        "class": each.link_class,
-        "num_pairs": each.num_pairs,
-        "path": each.reach.path,
-        "byte_per_s": each.reach.byte_per_s,
-        "low": each.reach.low,
-        "high": each.reach.high,
-        "stated_byte_per_s": list(each.reach.stated_byte_per_s),
-        "latency_s": each.reach.latency_s,
-        "source": each.reach.source,
-    }
-
-
-def _predictions(found: Meaning) -> dict[str, Any]:
-    return {
-        "batch": found.batch,
-        "level": LEVEL,
-        "basis": basis(found),
-        "accelerators": [chip.slug for chip in found.candidates],
-        "gains": [
-            {
-                "class": gain.link_class,
-                "workload": gain.workload,
-                "params": gain.params,
-                "speedup": gain.speedup,
-                "low": gain.low,
-                "high": gain.high,
-                "verdict": gain.verdict,
-            }
-            for gain in found.gains
-        ],
-        "crossovers": [
-            {
-                "class": each.link_class,
-                "family": FAMILY,
-                "params": each.params,
-                "low": each.low,
-                "high": each.high,
-                "least": each.least,
-                "most": each.most,
-            }
-            for each in found.crossovers
-        ],
-        "parts": [
-            {
-                "class": each.link_class,
-                "workload": each.workload,
-                "one_s": each.one_s,
-                "share_s": each.share_s,
-                "launching_s": each.launching_s,
-                "exchange_s": each.exchange_s,
-            }
-            for each in found.parts
-        ],
-    }
+    if best is None:
+        return None
+    return {"class": best, "devices": [name for name, link_class in near.items() if link_class == best]}
 
 
 def collectives_fields(found: Links) -> dict[str, Any]:
@@ -159,30 +85,24 @@ def collectives_fields(found: Links) -> dict[str, Any]:
         "level": CURVE_LEVEL,
         "num_rows": found.reading.num_rows,
         "fits": [significant(_fit(each)) for each in found.fits],
-        "verdicts": [significant(_link_verdict(each)) for each in found.verdicts],
-        "unfitted": [{**_named(run), "reason": reason} for run, reason in found.unfitted],
+        "verdicts": [
+            significant({**_run_fields(each.run), **fields_of(each, run=None)}) for each in found.verdicts
+        ],
+        "unfitted": [{**_run_fields(run), "reason": reason} for run, reason in found.unfitted],
         "rejected": found.reading.rejected.rows(),
         "notes": list(found.reading.notes),
     }
 
 
-def _named(run: Run) -> dict[str, Any]:
+def _run_fields(run: Run) -> dict[str, Any]:
     """What identifies a run."""
-    return {
-        "operation": run.operation,
-        "num_ranks": run.num_ranks,
-        "num_nodes": run.num_nodes,
-        "device": run.device,
-        "backend": run.backend,
-        "file": run.file,
-        "run": run.number,
-    }
+    return fields_of(run, number="run", timings=None, num_copies=None, link=None)
 
 
 def _fit(fit: CollectiveFit) -> dict[str, Any]:
     latency, rate = fit.curve.latency_s, fit.curve.byte_per_s
     return {
-        **_named(fit.run),
+        **_run_fields(fit.run),
         "latency_s": latency and latency.value,
         "latency_low_s": latency and latency.low,
         "latency_high_s": latency and latency.high,
@@ -192,24 +112,10 @@ def _fit(fit: CollectiveFit) -> dict[str, Any]:
         "bus_byte_per_s": fit.bus_byte_per_s,
         "num_points": fit.curve.num_points,
         "log_sd": fit.curve.log_sd,
-        "regimes": [asdict(each) for each in fit.curve.regimes],
+        "regimes": plain(fit.curve.regimes),
         "cpu_fractions": [
             {"payload_bytes": size, "cpu_fraction": share} for size, share in fit.cpu_fractions
         ],
-    }
-
-
-def _link_verdict(verdict: LinkVerdict) -> dict[str, Any]:
-    plain: Mapping[str, Any] = {
-        name: getattr(verdict, name)
-        for name in ("quantity", "payload_bytes", "measured", "low", "expected", "high", "verdict", "because")
-    }
-    return {
-        **_named(verdict.run),
-        **plain,
-        "link": verdict.link,
-        "link_byte_per_s": verdict.link_byte_per_s,
-        "evidence": list(verdict.evidence),
     }
 
 
@@ -232,19 +138,10 @@ def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
         "file": trace.where,
         "num_steps": len(trace.steps),
         "total_s": total_s(trace, "step_s"),
-        "compute_s": total_s(trace, "compute_s"),
-        "communication_s": total_s(trace, "communication_s"),
-        "exposed_s": total_s(trace, "exposed_s"),
-        "idle_s": total_s(trace, "idle_s"),
-        "copy_s": total_s(trace, "copy_s"),
+        **{part: total_s(trace, part) for part in _PARTS},
         "late_s": None if late is None else _nanoseconds(late.late_s),
-        "steps": [_step(each) for each in trace.steps],
+        "steps": [fields_of(each, number="step") for each in trace.steps],
     }
-
-
-def _step(step: Step) -> dict[str, Any]:
-    whole = asdict(step)
-    return {"step": whole.pop("number"), **whole}
 
 
 def total_s(trace: RankTrace, part: str) -> float | None:
@@ -295,40 +192,26 @@ def trace_notes(found: Traces) -> dict[str, list[str]]:
 
 def backtest_fields(result: Backtest) -> dict[str, Any]:
     """The document of `backtest`."""
-    return {
-        "protocol": result.protocol,
-        "given_batch": result.given_batch,
-        "ours": significant(asdict(result.ours)),
-        "baselines": {name: significant(asdict(record)) for name, record in result.baselines.items()},
-        "groups": [significant(asdict(one)) for one in result.groups],
-    }
+    found: dict[str, Any] = significant(fields_of(result))
+    return found
 
 
 def advice_backtest_fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
     """The document of `backtest --advice`."""
     return {
         "protocol": "advice",
-        "errors": [significant(asdict(each)) for each in advice_errors(results)],
+        "errors": significant(plain(advice_errors(results))),
         "groups": [_held_out(one) for one in results],
     }
 
 
 def _held_out(one: HeldOutAdvice) -> dict[str, Any]:
-    return {
-        "round": one.round,
-        "workload": one.workload,
-        "accelerator": one.accelerator,
-        "held_out": one.held_out,
-        "objective": one.objective,
-        "largest_known": one.largest_known,
-        "largest": one.largest,
-        "advised": _advised(one.advised),
-        "found": _advised(one.found),
-        "losses": {name: significant(asdict(each)) for name, each in one.losses.items()},
-    }
+    points = {"advised": _point(one.advised), "found": _point(one.found)}
+    return {**fields_of(one, losses=None), **points, "losses": significant(plain(one.losses))}
 
 
-def _advised(point: Equilibrium) -> dict[str, Any]:
+def _point(point: Equilibrium) -> dict[str, Any]:
+    """Where a point is, without what it costs."""
     return {
         "num_accelerators": point.num_accelerators,
         "limited_by": point.limited_by,
@@ -342,42 +225,27 @@ def validation_fields(found: Validation, *, num_worst: int = MOST_WORST) -> dict
     """The document of `validate`."""
     return {
         "summary": significant(_summary(found)),
-        "files": {name: significant(asdict(errors)) for name, errors in found.by_file.items()},
-        "folds": {name: significant(asdict(errors)) for name, errors in found.by_fold.items()},
+        "files": significant(plain(found.by_file)),
+        "folds": significant(plain(found.by_fold)),
         "reasons": [{"reason": reason, "count": count} for reason, count in found.reasons],
-        "worst": [_place(each) for each in worst(found, num_worst)],
+        "worst": [
+            {"file": each.row.file, "row": each.row.row, "error": significant(each.error)}
+            for each in worst(found, num_worst)
+        ],
         "rows": [_row(each) for each in found.verdicts],
     }
 
 
 def _summary(found: Validation) -> dict[str, Any]:
-    errors = found.errors
-    num_asked = len(found.verdicts) - found.num_given
+    num_predicted = len(found.verdicts) - found.num_given
+    whole = {"verdicts": None, "by_file": None, "by_fold": None, "reasons": None, "errors": None}
     return {
+        **fields_of(found.errors),
+        **fields_of(found, **whole),
         "num_rows": len(found.verdicts),
-        "num_expressed": found.num_expressed,
-        "num_executions": found.num_executions,
-        "num_clusters": errors.num_clusters,
-        "mape": errors.mape,
-        "median": errors.median,
-        "p90": errors.p90,
-        "coverage": errors.coverage,
-        "split": found.split,
-        "level": found.level,
-        "num_given": found.num_given,
-        "expressed_fraction": found.num_expressed / num_asked if num_asked else None,
-        "mape_by_execution": errors.mape_by_execution,
-        "median_by_execution": errors.median_by_execution,
-        "calibrated_on": list(found.calibrated_on),
+        "expressed_fraction": found.num_expressed / num_predicted if num_predicted else None,
         "profiles": [*dict.fromkeys(each.profile for each in found.verdicts if each.profile)],
-        "in_sample": found.in_sample,
-        "memory": None if found.memory is None else asdict(found.memory),
-        "regret": None if found.regret is None else asdict(found.regret),
     }
-
-
-def _place(verdict: ValidatedRow) -> dict[str, Any]:
-    return {"file": verdict.row.file, "row": verdict.row.row, "error": significant(verdict.error)}
 
 
 def _row(verdict: ValidatedRow) -> dict[str, Any]:

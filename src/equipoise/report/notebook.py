@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from equipoise.errors import UsageError
-from equipoise.report.blocks import SCREEN_ROWS, Block, Fold, Page, Panels, Shown
+from equipoise.report.blocks import Block, Fold, Page, Panels, Shown
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.figures import plotly_figure
 from equipoise.report.html import rendered
@@ -23,15 +23,14 @@ _COLOUR = re.compile(r"var\((--[a-z0-9-]+)\)")
 
 
 def notebook_html(page: Page[Shown], findings: Shown) -> Html:
-    """What a page says on one screen, for a cell of a notebook: no figures, which need the page's script."""
-    blocks = () if page.brief is None else page.brief(findings, SCREEN_ROWS)
+    """The short form of a page, for a cell of a notebook: no figures, which need the page's script."""
     return element(
         "div",
         element("style", Html(_STYLE)),
         element("p", unbroken(page.about(findings))),
         element("h3", unbroken(page.headline(findings))),
         *(element("p", unbroken(each)) for each in page.summary(findings)),
-        *(rendered(block) for block in blocks if not isinstance(block, Panels)),
+        *(rendered(block) for block in page.screen(findings) if not isinstance(block, Panels)),
         class_="equipoise",
     )
 

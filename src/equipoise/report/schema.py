@@ -23,7 +23,7 @@ from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.economics.uncertain import Bar
 from equipoise.report.document import SCHEMA_VERSIONS, schema_id
-from equipoise.report.json import Evidence
+from equipoise.report.json import WeightedSource
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
@@ -65,7 +65,7 @@ _CLUSTER: Final[Schema] = _object(
         "inter_byte_per_s": _NUMBER,
     }
 )
-_ASKED_SYSTEM: Final[Schema] = _object(
+_QUESTION_SYSTEM: Final[Schema] = _object(
     {
         "system": _TEXT,
         "terms": _TEXT,
@@ -141,7 +141,7 @@ class _Definitions:
                 schema = self.of(hint)
                 is_open = kind in _MAY_BE_INFINITE and schema == _NUMBER
                 found[each.name] = {"type": ["number", "null"]} if is_open else schema
-        if kind is Candidate:  # the accelerator as asked, which names the system; and its chip
+        if kind is Candidate:  # the accelerator of the question, which names the system; and its chip
             found["chip"] = found.pop("system")
         return found
 
@@ -153,9 +153,9 @@ def _is_function(hint: Any) -> bool:  # noqa: ANN401 - an annotation
 
 def _answer(definitions: _Definitions) -> Schema:
     question = _question(definitions)
-    systems = {"type": "array", "items": _ASKED_SYSTEM}
+    systems = {"type": "array", "items": _QUESTION_SYSTEM}
     definitions.found["TrainingQuery"]["properties"]["systems"] = systems
-    evidence = {"type": "array", "items": definitions.of(Evidence)}
+    evidence = {"type": "array", "items": definitions.of(WeightedSource)}
     return {**_inlined(definitions, Answer), "question": question, "evidence": evidence}
 
 
@@ -223,7 +223,7 @@ def _inlined(definitions: _Definitions, kind: type, *, without: Collection[str] 
     return {name: each for name, each in properties.items() if name not in without}
 
 
-# The documents that have a schema, by name, and what makes it. What `advise --ask` answers has its own.
+# The documents that have a schema, by name, and what makes it. That of `advise --ask` has a separate one.
 _DOCUMENTS: Final[Mapping[str, Callable[[_Definitions], Schema]]] = {
     "advise": _answer,
     "advise-ask": _reach,

@@ -17,12 +17,12 @@ from equipoise.study.losses import CURVE_RULE, SYMPTOMS
 
 
 def score_fields(frame: pl.DataFrame) -> dict[str, Any]:
-    """What `equipoise scores --json` says: every entry of the frame that `study.scores` returned."""
+    """The document of `scores`: every entry of the frame that `study.scores` returned."""
     return {"entries": plain(frame.to_dicts())}
 
 
 def report_fields(findings: Findings) -> dict[str, Any]:
-    """What `equipoise report --json` says: all findings."""
+    """The document of `report`: all findings."""
     shared, record = findings.shared, findings.record
     found: dict[str, Any] = plain(
         {
@@ -36,7 +36,7 @@ def report_fields(findings: Findings) -> dict[str, Any]:
             "verdict_rule": RULE,
             "diagnosis_rules": {symptom.name: symptom.rule for symptom in SYMPTOMS} | {"curve": CURVE_RULE},
             "equilibrium_rules": {kind.name: kind.definition for kind in KINDS} | {"cost, energy": PAID_RULE},
-            # How wrong predictions were on results held out, as `backtest` says it, without the groups.
+            # Errors of predictions on held-out results, as in `backtest`, without the groups.
             "record": record and {"dataset": record.dataset, "backtests": record.summaries},
             "attributed": findings.attributed,
             "shared_systems": {

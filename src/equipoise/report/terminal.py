@@ -19,12 +19,12 @@ from equipoise.report.blocks import (
     Bullets,
     Cell,
     Code,
+    CodeListing,
     Facts,
     Fold,
     Heading,
-    Listing,
-    Matrix,
     Page,
+    PairMatrix,
     Panels,
     Prose,
     Shown,
@@ -53,7 +53,7 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
     full: all of it; else one screen, where the page has a short form.
     """
     if not full and page.brief is not None:
-        _screen(page, findings, page.brief, console)
+        _screen(page, findings, console)
         return
     _top(page, findings, console, maker=f"Equipoise {__version__} · ")
     for section, blocks in page.content(findings):
@@ -76,16 +76,14 @@ def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "
         _item(console, Text(each))
 
 
-def _screen(
-    page: Page[Shown], findings: Shown, brief: Callable[[Shown, int], tuple[Block, ...]], console: Console
-) -> None:
+def _screen(page: Page[Shown], findings: Shown, console: Console) -> None:
     """The short form, its tables with as many rows as leave it within SCREEN_LINES."""
     for num_rows in range(SCREEN_ROWS, LEAST_ROWS - 1, -1):
         raw = io.BytesIO()
         with io.TextIOWrapper(raw, encoding=console.encoding, errors="replace") as file:
             trial = Console(file=file, width=console.width, color_system=None, legacy_windows=False)
             _top(page, findings, trial)
-            blocks = brief(findings, num_rows)
+            blocks = page.screen(findings, num_rows)
             for block in blocks:
                 _block(block, trial)
             file.flush()
@@ -174,7 +172,7 @@ def _item(console: Console, text: Text) -> None:
         console.print(Text("- " if place == 0 else "  ") + line, highlight=False)
 
 
-def _listing(block: Listing, console: Console) -> None:
+def _listing(block: CodeListing, console: Console) -> None:
     for line in block.code.splitlines():
         console.print(Text(f"  {line}", "cyan"), no_wrap=True, overflow="ignore")
 
@@ -188,7 +186,7 @@ def _tiles(block: Tiles, console: Console) -> None:
 
 
 def _facts(block: Facts, console: Console) -> None:
-    """Labels in a column of their own, further lines under the first."""
+    """Labels in a separate column, further lines under the first."""
     first = max((cell_len(each.label) for each in block.items), default=0) + 2
     for each in block.items:
         text = _spans(each.spans)
@@ -221,7 +219,7 @@ def _fold(block: Fold, console: Console) -> None:
 
 
 def _table(block: Table, console: Console) -> None:
-    """The columns for which there is room, first come first served; what is left out is said."""
+    """The columns for which there is room, first come first served; what is left out is named."""
     plain = _is_ascii(console)
     widths = _column_widths(block, console.width)
     table = RichTable(box=box.ASCII2 if plain else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -295,8 +293,8 @@ def _cell(cell: Cell) -> Text:
     return text
 
 
-def _matrix(block: Matrix, console: Console) -> None:
-    """The words in columns of one width; those that do not fit beside the names follow below."""
+def _matrix(block: PairMatrix, console: Console) -> None:
+    """The words in columns of one width; those that do not fit next to the names follow below."""
     first = max(cell_len(name) for name, _, _ in block.rows)
     texts = [badge.text for _, _, words in block.rows for badge in words if badge]
     width = max(map(cell_len, (*block.heads, *texts))) + 2
@@ -346,11 +344,11 @@ RENDERERS: Final[tuple[tuple[type, Callable[[Any, Console], None]], ...]] = (
     (Prose, _prose),
     (Heading, _heading),
     (Bullets, _bullets),
-    (Listing, _listing),
+    (CodeListing, _listing),
     (Tiles, _tiles),
     (Facts, _facts),
     (Table, _table),
-    (Matrix, _matrix),
+    (PairMatrix, _matrix),
     (Panels, _panels),
     (Fold, _fold),
 )

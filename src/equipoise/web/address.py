@@ -1,4 +1,4 @@
-"""What the address of a page may say: one model per page, every value bounded. Nothing is looked up here.
+"""The fields in the address of a page: one model per page, every value bounded. Nothing is looked up here.
 
 The pages that ask a question of `decide` are in question.py.
 """
@@ -31,8 +31,8 @@ NOT_FROM_BROWSERS: Final = frozenset(
 )
 
 
-class Asked(Protocol):
-    """What an address asks."""
+class PageQuery(Protocol):
+    """The query in the address of a page."""
 
     @property
     def key(self) -> str:
@@ -52,7 +52,7 @@ OptionalName: TypeAlias = Annotated[Name | None, _BLANK]
 Names: TypeAlias = Annotated[list[Name], _BLANK, Field(max_length=MOST_NAMES)]
 
 
-class AskedNothing(BaseModel):
+class NoFields(BaseModel):
     """A page without a form: what is not a field of a page is refused, not ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,14 +63,14 @@ class AskedNothing(BaseModel):
         return self.model_dump_json()
 
 
-class AskedStudy(AskedNothing):
+class StudyFields(NoFields):
     """Any round, any of its workloads; the published study's unless given."""
 
     round: OptionalName = None
     workload: Names = []
 
 
-class AskedCompare(AskedNothing):
+class CompareFields(NoFields):
     """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
 
     round: OptionalName = None
@@ -78,13 +78,13 @@ class AskedCompare(AskedNothing):
     entry: Annotated[list[Name], _BLANK, Field(max_length=MOST_SYSTEMS)] = []
 
 
-class AskedRuns(AskedNothing):
+class RunsFields(NoFields):
     """One of the sweeps that the dashboard was given, by its name."""
 
     sweep: OptionalName = None
 
 
-class AskedLive(AskedRuns):
+class LiveFields(RunsFields):
     """What of a sweep changes by itself. seen: the state that the page shows."""
 
     seen: OptionalName = None

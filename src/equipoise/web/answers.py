@@ -20,24 +20,24 @@ BUSY = 503
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One answer. title: of the window. said: its headline. body: HTML in UTF-8. status: of HTTP.
+class PageAnswer:
+    """One answer. title: of the window. headline: of the page. body: HTML in UTF-8. status: of HTTP.
 
-    is_waiting: whether it only says that the answer will come.
+    is_waiting: whether the answer is still to come.
     """
 
     title: str
-    said: str
+    headline: str
     body: bytes
     status: int = OK
     is_waiting: bool = False
 
 
-def shown(page: Page[Shown], findings: Shown, *, status: int = OK) -> Answer:
+def shown(page: Page[Shown], findings: Shown, *, status: int = OK) -> PageAnswer:
     """The answer that shows findings as the report does."""
-    return Answer(
+    return PageAnswer(
         title=page.title(findings),
-        said=page.headline(findings),
+        headline=page.headline(findings),
         body=fragment(page, findings).encode(),
         status=status,
     )
@@ -87,11 +87,11 @@ class Kept(Generic[Value]):
 
 
 @dataclass(slots=True)
-class _Running:
-    """One computation. num_waiting: who wants it."""
+class _Computation:
+    """One computation. num_waiting: requests for it."""
 
-    job: Job[Answer]
-    ended: asyncio.Future[Answer]
+    job: Job[PageAnswer]
+    ended: asyncio.Future[PageAnswer]
     num_waiting: int = 0
 
 
@@ -108,8 +108,8 @@ class Answers:
         """Begin with nothing kept."""
         self._workers = workers
         self._most_waiting = most_waiting
-        self._running: dict[str, _Running] = {}
-        self.kept: Kept[Answer] = Kept(most_bytes)
+        self._running: dict[str, _Computation] = {}
+        self.kept: Kept[PageAnswer] = Kept(most_bytes)
         self.num_computed = 0
 
     @property
@@ -117,8 +117,10 @@ class Answers:
         """Whether nothing is computed or waits."""
         return not self._running
 
-    async def find(self, key: str, make: Callable[[], Answer], *, limit_s: float = LONGEST_WAIT_S) -> Answer:
-        """The answer kept under a key, else computed by `make`, once however many ask.
+    async def find(
+        self, key: str, make: Callable[[], PageAnswer], *, limit_s: float = LONGEST_WAIT_S
+    ) -> PageAnswer:
+        """The answer kept under a key, else computed by `make`, once for however many requests.
 
         What nobody waits for any more is not begun; what was begun goes on, and is kept. Raises BusyError
         where too many others wait, SlowError after limit_s.
@@ -137,21 +139,21 @@ class Answers:
             if not running.num_waiting and running.job.cancel():
                 self._forget(key, running)
 
-    def _begun(self, key: str, make: Callable[[], Answer]) -> _Running:
+    def _begun(self, key: str, make: Callable[[], PageAnswer]) -> _Computation:
         if len(self._running) >= self._most_waiting:
             raise BusyError
         job = self._workers.submit(make)
-        running = _Running(job=job, ended=asyncio.wrap_future(job))
+        running = _Computation(job=job, ended=asyncio.wrap_future(job))
         self._running[key] = running
         running.ended.add_done_callback(lambda ended: self._ended(key, running, ended))
         return running
 
-    def _forget(self, key: str, running: _Running) -> None:
+    def _forget(self, key: str, running: _Computation) -> None:
         if self._running.get(key) is running:
             del self._running[key]
 
-    def _ended(self, key: str, running: _Running, ended: asyncio.Future[Answer]) -> None:
-        """Keep what was computed; what failed is computed anew when it is asked again."""
+    def _ended(self, key: str, running: _Computation, ended: asyncio.Future[PageAnswer]) -> None:
+        """Keep what was computed; what failed is computed again at the next request."""
         self._forget(key, running)
         if ended.cancelled() or ended.exception() is not None:
             return
@@ -186,5 +188,5 @@ class Workers(Executor):
                 continue
             try:
                 job.set_result(make())
-            except BaseException as err:  # noqa: BLE001 - who asked gets it, whatever it is
+            except BaseException as err:  # noqa: BLE001 - passed to the waiting request, whatever it is
                 job.set_exception(err)

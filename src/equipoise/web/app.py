@@ -19,8 +19,17 @@ from equipoise.report.format import printable
 from equipoise.report.markup import Html, element
 from equipoise.units import MIB
 from equipoise.web import frames
-from equipoise.web.address import Asked, AskedCompare, AskedLive, AskedNothing, AskedRuns, AskedStudy
-from equipoise.web.answers import BUSY, LONGEST_WAIT_S, Answer, Answers, BusyError, Kept, SlowError, Workers
+from equipoise.web.address import CompareFields, LiveFields, NoFields, PageQuery, RunsFields, StudyFields
+from equipoise.web.answers import (
+    BUSY,
+    LONGEST_WAIT_S,
+    Answers,
+    BusyError,
+    Kept,
+    PageAnswer,
+    SlowError,
+    Workers,
+)
 from equipoise.web.controls import Control
 from equipoise.web.frames import (
     NOT_STORED,
@@ -34,7 +43,7 @@ from equipoise.web.frames import (
 )
 from equipoise.web.screen import Screen
 from equipoise.web.screens import SCREENS, decide, evidence, runs
-from equipoise.web.sources import Sources
+from equipoise.web.sources import DataSources
 
 P = ParamSpec("P")
 Looked = TypeVar("Looked")
@@ -52,28 +61,28 @@ _FRAME_BYTES: Final = 8 * MIB
 class Dashboard:
     """Answers queries, each in the frame that its page needs."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: DataSources) -> None:
         """sources: where data come from."""
         self.sources = sources
         self.answers = Answers(Workers(NUM_WORKERS))
         self.lookers = Workers(NUM_WORKERS)
         self.frames: Kept[frames.Halves] = Kept(_FRAME_BYTES)
 
-    async def show(self, request: Request, screen: Screen, asked: Asked) -> Response:
+    async def show(self, request: Request, screen: Screen, query: PageQuery) -> Response:
         """The page of a query; in a browser that opens it, a page that waits for what takes long."""
-        state = await self._looked(screen, self._state, screen, asked)
-        key = _key(screen, asked, state)
+        state = await self._looked(screen, self._state, screen, query)
+        key = _key(screen, query, state)
         limit_s = _PATIENCE_S if _is_opened(request) else LONGEST_WAIT_S
         answer = self.answers.kept.find(key)
         try:
             if answer is None:
-                answer = await while_there(request.receive, self._answer(key, screen, asked, limit_s))
+                answer = await while_there(request.receive, self._answer(key, screen, query, limit_s))
         except GoneError:
             return Response(status_code=_GONE)
         except (BusyError, SlowError) as err:
             is_slow = isinstance(err, SlowError) and _is_opened(request)
             return await (self._waiting if is_slow else self._busy)(request, screen)
-        live = await self._looked(screen, self._live, screen, asked, state)
+        live = await self._looked(screen, self._live, screen, query, state)
         if live is not None:
             return await self.page(request, screen, answer, live=live)
         # The form depends on how the query was written, not only on what it means.
@@ -87,28 +96,28 @@ class Dashboard:
     async def decide(self, request: Request, screen: Screen, verb: Verb) -> Response:
         """The page of a question that `decide` answers, or of what is wrong with its fields."""
         try:
-            asked = decide.read(_given(request), verb, self.sources)
+            query = decide.read(_given(request), verb, self.sources)
         except (InputError, EvidenceError) as err:
             return await self.page(request, screen, unanswered(screen.title, err))
-        return await self.show(request, screen, asked)
+        return await self.show(request, screen, query)
 
-    async def _answer(self, key: str, screen: Screen, asked: Asked, limit_s: float) -> Answer:
-        return await self.answers.find(key, partial(_answered, screen, asked, self.sources), limit_s=limit_s)
+    async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
+        return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
 
     async def warm(self) -> None:
         """Compute what is looked at first, before anybody asks: the first page with nothing chosen."""
-        screen, asked = evidence.STUDY_SCREEN, AskedStudy()
+        screen, query = evidence.STUDY_SCREEN, StudyFields()
         with suppress(BusyError, SlowError):
-            await self._answer(_key(screen, asked, self._state(screen, asked)), screen, asked, LONGEST_WAIT_S)
+            await self._answer(_key(screen, query, self._state(screen, query)), screen, query, LONGEST_WAIT_S)
 
     async def page(
-        self, request: Request, screen: Screen, answer: Answer, *, live: Html | None = None
+        self, request: Request, screen: Screen, answer: PageAnswer, *, live: Html | None = None
     ) -> Response:
-        """An answer in its frame, or alone where an open page asked for it."""
+        """An answer in its frame, or alone for a page that is open."""
         return PageResponse(await self._looked(screen, self._halves, request, screen, answer, live), answer)
 
     async def _busy(self, request: Request, screen: Screen) -> Response:
-        words = "More is asked than this machine can answer now. Ask again in a moment."
+        words = "More questions are waiting than this machine can answer now. Try again in a moment."
         return await self.page(request, screen, refused(screen.title, words, status=BUSY))
 
     async def _waiting(self, request: Request, screen: Screen) -> Response:
@@ -118,16 +127,16 @@ class Dashboard:
         return await self.page(request, screen, answer)
 
     async def _looked(
-        self, screen: Screen, look: Callable[P, Looked], *asked: P.args, **named: P.kwargs
+        self, screen: Screen, look: Callable[P, Looked], *args: P.args, **named: P.kwargs
     ) -> Looked:
         """What a function returns; in a thread where the screen reads disks, so that the loop stays free."""
         if not screen.reads_disk:
-            return look(*asked, **named)
+            return look(*args, **named)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.lookers, partial(look, *asked, **named))
+        return await loop.run_in_executor(self.lookers, partial(look, *args, **named))
 
     def _halves(
-        self, request: Request, screen: Screen, answer: Answer, live: Html | None = None
+        self, request: Request, screen: Screen, answer: PageAnswer, live: Html | None = None
     ) -> frames.Halves:
         """What is around an answer."""
         fields = self._fields_of(request, screen)
@@ -143,39 +152,39 @@ class Dashboard:
         except (InputError, EvidenceError):
             return ()
 
-    def _live(self, screen: Screen, asked: Asked, state: str) -> Html | None:
+    def _live(self, screen: Screen, query: PageQuery, state: str) -> Html | None:
         """What changes by itself, in an element that asks for it again and again.
 
         state: of the answer that is shown.
         """
-        told = None if screen.live is None else screen.live(asked, self.sources)
-        if told is None or not isinstance(asked, AskedRuns):
+        live = None if screen.live is None else screen.live(query, self.sources)
+        if live is None or not isinstance(query, RunsFields):
             return None
-        query = urlencode({**asked.model_dump(exclude_none=True), "seen": state})
-        address = f"{screen.path}/live?{query}"
-        return element("div", told.html, id="live", hx_get=address, hx_trigger=f"every {told.every_s}s")
+        address_query = urlencode({**query.model_dump(exclude_none=True), "seen": state})
+        address = f"{screen.path}/live?{address_query}"
+        return element("div", live.html, id="live", hx_get=address, hx_trigger=f"every {live.every_s}s")
 
-    async def live(self, screen: Screen, asked: Asked, seen: str | None) -> Response:
+    async def live(self, screen: Screen, query: PageQuery, seen: str | None) -> Response:
         """The same without its element; where more has changed, a sign to ask for the whole answer.
 
         seen: the state that the page shows.
         """
-        return await self._looked(screen, self._told, screen, asked, seen)
+        return await self._looked(screen, self._live_response, screen, query, seen)
 
-    def _told(self, screen: Screen, asked: Asked, seen: str | None) -> Response:
-        told = None if screen.live is None else screen.live(asked, self.sources)
-        changed = told is None or seen != self._state(screen, asked)
+    def _live_response(self, screen: Screen, query: PageQuery, seen: str | None) -> Response:
+        live = None if screen.live is None else screen.live(query, self.sources)
+        changed = live is None or seen != self._state(screen, query)
         headers = {"hx-trigger": "answer-changed"} if changed else {}
-        content = b"" if told is None else told.html.encode()
+        content = b"" if live is None else live.html.encode()
         return Response(content, media_type=_HTML, headers={**NOT_STORED, **headers})
 
-    def _state(self, screen: Screen, asked: Asked) -> str:
+    def _state(self, screen: Screen, query: PageQuery) -> str:
         """What changes when the answer does; a digest, for it may hold paths."""
-        return sha256(screen.stamp(asked, self.sources).encode()).hexdigest()[:16]
+        return sha256(screen.stamp(query, self.sources).encode()).hexdigest()[:16]
 
 
-def _key(screen: Screen, asked: Asked, state: str) -> str:
-    return f"{screen.path}?{asked.key}#{state}"
+def _key(screen: Screen, query: PageQuery, state: str) -> str:
+    return f"{screen.path}?{query.key}#{state}"
 
 
 def _given(request: Request) -> dict[str, list[str]]:
@@ -186,10 +195,10 @@ def _given(request: Request) -> dict[str, list[str]]:
     return given
 
 
-def _answered(screen: Screen, asked: Asked, sources: Sources) -> Answer:
+def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAnswer:
     """The answer, or the page that says why there is none."""
     try:
-        return screen.answer(asked, sources)
+        return screen.answer(query, sources)
     except (InputError, EvidenceError) as err:
         return unanswered(screen.title, err)
 
@@ -211,7 +220,7 @@ def _theme(request: Request) -> str:
     return theme if theme in _THEMES else ""
 
 
-def application(sources: Sources, *, warms: bool = False) -> FastAPI:
+def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
     """The application. Its answers are computed in threads of its own.
 
     warms: whether the first page is computed before anybody asks.
@@ -250,32 +259,32 @@ def _show_screens(app: FastAPI, dashboard: Dashboard) -> None:
     """One route a page: what its address may say, and the page."""
 
     @app.get(evidence.STUDY_SCREEN.path)
-    async def studied(request: Request, asked: Annotated[AskedStudy, Query()]) -> Response:
-        return await dashboard.show(request, evidence.STUDY_SCREEN, asked)
+    async def studied(request: Request, query: Annotated[StudyFields, Query()]) -> Response:
+        return await dashboard.show(request, evidence.STUDY_SCREEN, query)
 
     @app.get(evidence.COMPARE_SCREEN.path)
-    async def compared(request: Request, asked: Annotated[AskedCompare, Query()]) -> Response:
-        return await dashboard.show(request, evidence.COMPARE_SCREEN, asked)
+    async def compared(request: Request, query: Annotated[CompareFields, Query()]) -> Response:
+        return await dashboard.show(request, evidence.COMPARE_SCREEN, query)
 
     @app.get(decide.PLAN.path)
     async def planned(request: Request) -> Response:
         return await dashboard.decide(request, decide.PLAN, "plan")
 
     @app.get(runs.SCREEN.path)
-    async def run(request: Request, asked: Annotated[AskedRuns, Query()]) -> Response:
-        return await dashboard.show(request, runs.SCREEN, asked)
+    async def run(request: Request, query: Annotated[RunsFields, Query()]) -> Response:
+        return await dashboard.show(request, runs.SCREEN, query)
 
     @app.get(f"{runs.SCREEN.path}/live")
-    async def live(asked: Annotated[AskedLive, Query()]) -> Response:
-        return await dashboard.live(runs.SCREEN, AskedRuns(sweep=asked.sweep), asked.seen)
+    async def live(query: Annotated[LiveFields, Query()]) -> Response:
+        return await dashboard.live(runs.SCREEN, RunsFields(sweep=query.sweep), query.seen)
 
     @app.get(decide.ADVICE.path)
     async def advised(request: Request) -> Response:
         return await dashboard.decide(request, decide.ADVICE, "advise")
 
     @app.get(evidence.ACCURACY_SCREEN.path)
-    async def accurate(request: Request, asked: Annotated[AskedNothing, Query()]) -> Response:
-        return await dashboard.show(request, evidence.ACCURACY_SCREEN, asked)
+    async def accurate(request: Request, query: Annotated[NoFields, Query()]) -> Response:
+        return await dashboard.show(request, evidence.ACCURACY_SCREEN, query)
 
 
 def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
@@ -299,8 +308,8 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
     @app.exception_handler(500)
     async def broken(request: Request, _: Exception) -> Response:
         words = (
-            "This is a fault of Equipoise, not of what was asked. "
-            "The terminal in which it runs says more; an issue with those lines would help."
+            "This is an error in Equipoise, not in your question. "
+            "The terminal in which it runs shows more; please open an issue with those lines."
         )
         return await dashboard.page(request, screen_of(request), refused("Equipoise", words, status=500))
 

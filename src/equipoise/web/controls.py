@@ -30,7 +30,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ChoiceGroup:
     """Choices under a title; those without one come first."""
 
     title: str
@@ -49,7 +49,7 @@ class Select:
     label: str
     choices: tuple[Choice, ...]
     value: str
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ChoiceGroup, ...] = ()
     clears: tuple[str, ...] = ()
     hint: str = ""
     meaning: str = ""
@@ -63,7 +63,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Several:
-    """Selects of one name, each of which adds one to what is asked about."""
+    """Selects of one name, each of which adds one system."""
 
     kind: ClassVar[str] = "several"
     name: str
@@ -85,7 +85,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slider:
-    """The ends of a slider beside a number; a log one moves by doublings. rest: where it is when unset."""
+    """The ends of a slider next to a number; a log one moves by doublings. rest: where it is when unset."""
 
     low: float
     high: float
@@ -144,26 +144,26 @@ KINDS = {"gpu": "GPUs", "tpu": "TPUs", "npu": OTHERS, "ipu": OTHERS, "cpu": "CPU
 
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
-def workload_groups(catalogue: Catalogue) -> tuple[Group, ...]:
+def workload_groups(catalogue: Catalogue) -> tuple[ChoiceGroup, ...]:
     """Workloads whose work is known, those of MLPerf first."""
     counted = [each for each in catalogue.workloads() if each.train_flop_per_sample is not None]
     rounds = [each for each in counted if each.first_round is not None]
     others = [each for each in counted if each.first_round is None]
     return tuple(
-        Group(title=title, choices=tuple(Choice(value=each.slug, label=each.title) for each in group))
+        ChoiceGroup(title=title, choices=tuple(Choice(value=each.slug, label=each.title) for each in group))
         for title, group in (("MLPerf Training", rounds), ("Other models", others))
     )
 
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
-def system_groups(catalogue: Catalogue) -> tuple[Group, ...]:
+def system_groups(catalogue: Catalogue) -> tuple[ChoiceGroup, ...]:
     """Systems by name, then accelerators, which sit in their usual node."""
     named = tuple(Choice(value=each.slug, label=each.title) for each in catalogue.systems())
     by_kind: dict[str, list[Choice]] = {}
     for each in catalogue.accelerators():
         by_kind.setdefault(KINDS[each.kind], []).append(Choice(value=each.slug, label=each.title))
-    groups = (Group(title=title, choices=tuple(choices)) for title, choices in by_kind.items())
-    return (Group(title="Systems", choices=named), *groups)
+    groups = (ChoiceGroup(title=title, choices=tuple(choices)) for title, choices in by_kind.items())
+    return (ChoiceGroup(title="Systems", choices=named), *groups)
 
 
 @cache

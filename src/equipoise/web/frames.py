@@ -1,6 +1,6 @@
 """The frame around an answer.
 
-Navigation, form, styles; the page that waits, and the one that says why not.
+Navigation, form, styles; the page that waits, and the one that gives the reason why not.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from equipoise import __version__
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.blocks import Block, Bullets, Page, Section
 from equipoise.report.format import capital, sentence
-from equipoise.report.markup import Html, element, joined
+from equipoise.report.markup import Html, concatenated, element
 from equipoise.runs import embedded
 from equipoise.units import MIB
-from equipoise.web.answers import BUSY, OK, REFUSED, Answer, shown
+from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown
 from equipoise.web.controls import Control
 from equipoise.web.question import WrongFieldsError, in_form
 from equipoise.web.screen import Screen
@@ -42,7 +42,7 @@ TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charse
 Halves: TypeAlias = tuple[bytes, bytes]
 _BODY: Final = "\0body\0"
 _MEDIA: Final = {"dark": "screen", "light": "not all", "": "screen and (prefers-color-scheme: dark)"}
-# Answers of status 422 are pages too; a page that is gone from the history is asked for again.
+# Answers of status 422 are pages too; a page that is gone from the history is requested again.
 _HTMX: Final = {
     "allowEval": False,
     "includeIndicatorStyles": False,
@@ -93,7 +93,7 @@ class Frame:
     live: Html | None = None
 
 
-def whole(answer: Answer, frame: Frame, *, theme: str) -> Halves:
+def whole(answer: PageAnswer, frame: Frame, *, theme: str) -> Halves:
     """The whole page around the answer's body. theme: dark, light, or empty for that of the system."""
     return _drawn(
         "frame.html",
@@ -110,7 +110,7 @@ def whole(answer: Answer, frame: Frame, *, theme: str) -> Halves:
     )
 
 
-def alone(answer: Answer, frame: Frame) -> Halves:
+def alone(answer: PageAnswer, frame: Frame) -> Halves:
     """What is around the body for a page that is open, with the fields whose choices changed."""
     changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
     return _drawn("fragment.html", answer, changed=changed, live=_safe(frame.live))
@@ -121,20 +121,20 @@ def _safe(html: Html | None) -> Markup | None:
     return None if html is None else Markup(html)  # noqa: S704 - only report.markup makes it
 
 
-def _drawn(name: str, answer: Answer, **values: Any) -> Halves:  # noqa: ANN401 - what a template takes
+def _drawn(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN401 - what a template takes
     """A template in two halves: between them goes the answer's body, as the bytes that it is."""
     text: str = _templates().get_template(name).render(answer=answer, body=Markup(_BODY), **values)  # noqa: S704 - a constant
     before, _, after = text.partition(_BODY)
     return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
 
 
-WORDS: Final = "Computing this for the first time: it takes some seconds, and is kept."
+WORDS: Final = "Computing this answer for the first time. It takes some seconds and is then kept."
 
 
-def waiting(title: str, address: str, *, shares_form: bool) -> Answer:
+def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
     """What is shown until the answer at an address has come.
 
-    shares_form: whether there is a form, whose own question goes before.
+    shares_form: whether there is a form, whose question has priority.
     """
     asks = element(
         "div",
@@ -144,15 +144,15 @@ def waiting(title: str, address: str, *, shares_form: bool) -> Answer:
             element("span", WORDS),
             class_="progress",
         ),
-        element("noscript", element("p", "Without scripts the page asks again by itself.")),
+        element("noscript", element("p", "Without scripts the page reloads by itself.")),
         class_="waiting",
         hx_get=address,
         hx_trigger="load",
         hx_target="#result",
         hx_swap="innerHTML show:none",
-        hx_sync="form.asked:abort" if shares_form else None,
+        hx_sync="form.question:abort" if shares_form else None,
     )
-    return Answer(title=title, said="Computing", body=joined(asks).encode(), is_waiting=True)
+    return PageAnswer(title=title, headline="Computing", body=concatenated(asks).encode(), is_waiting=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +179,12 @@ PAGE: Final[Page[Trouble]] = Page(
 )
 
 
-def refused(about: str, *reasons: str, status: int = REFUSED) -> Answer:
-    """The page for what cannot be asked."""
-    return _told(Trouble(about=about, headline="That cannot be answered", reasons=reasons), status)
+def refused(about: str, *reasons: str, status: int = REFUSED) -> PageAnswer:
+    """The page for what cannot be answered."""
+    return _trouble_page(Trouble(about=about, headline="That cannot be answered", reasons=reasons), status)
 
 
-def unanswered(about: str, err: InputError | EvidenceError) -> Answer:
+def unanswered(about: str, err: InputError | EvidenceError) -> PageAnswer:
     """The page for an error of what was given, or for evidence that is too thin."""
     if isinstance(err, WrongFieldsError):
         return refused(about, *err.reasons)
@@ -196,11 +196,11 @@ def unanswered(about: str, err: InputError | EvidenceError) -> Answer:
         reasons=(capital(in_form(str(err))),),
         missing=tuple(map(in_form, err.missing)),
     )
-    return _told(found, OK)
+    return _trouble_page(found, OK)
 
 
-def _told(found: Trouble, status: int) -> Answer:
-    # Without it, the page would say that the section of what is missing is missing.
+def _trouble_page(found: Trouble, status: int) -> PageAnswer:
+    # Else the page would list that section as left out.
     page = PAGE if found.missing else replace(PAGE, sections=())
     return shown(page, found, status=status)
 
@@ -213,7 +213,7 @@ _BUSY_S: Final = 2
 
 
 class InPieces(Response):
-    """A response of several parts, none of which is copied: what is kept is sent as it lies."""
+    """A response of several parts, none of which is copied: what is kept is sent as it is."""
 
     def __init__(
         self, parts: tuple[bytes, ...], *, media_type: str, headers: dict[str, str], status_code: int = 200
@@ -236,7 +236,7 @@ class InPieces(Response):
 class PageResponse(InPieces):
     """A page: what is before and after the answer's body, and that between them."""
 
-    def __init__(self, halves: Halves, answer: Answer) -> None:
+    def __init__(self, halves: Halves, answer: PageAnswer) -> None:
         """halves: of the frame."""
         headers = {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if answer.status == BUSY else {})}
         super().__init__(
@@ -245,14 +245,14 @@ class PageResponse(InPieces):
 
 
 class GoneError(Exception):
-    """Who asked is there no more: nobody reads an answer."""
+    """The client has gone: nobody reads an answer."""
 
 
 async def while_there(
-    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], asked: Coroutine[Any, Any, Found]
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], answering: Coroutine[Any, Any, Found]
 ) -> Found:
     """What a coroutine returns. When the client leaves it is cancelled, and GoneError raised."""
-    asking = asyncio.ensure_future(asked)
+    asking = asyncio.ensure_future(answering)
     leaving = asyncio.ensure_future(_left(receive))
     try:
         await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)

@@ -74,7 +74,7 @@ class Guard:
     cookie: str = "equipoise"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or say why not."""
+        """Let a request through, or refuse it with the reason."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -96,29 +96,29 @@ class Guard:
         has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
         is_long = len(scope["query_string"]) > MOST_QUERY_BYTES or len(scope["raw_path"]) > MOST_PATH_BYTES
         reasons = (
-            (scope["method"] != "GET", 405, "Pages are only read here: ask with GET."),
+            (scope["method"] != "GET", 405, "Pages are only read here: use GET."),
             (
-                not self._is_own_name(_values(scope, b"host")),
+                not self._is_known_name(_values(scope, b"host")),
                 421,
-                "This server does not go by the name that was asked for. Open the address it printed.",
+                "This server has another name than the address. Open the address it printed.",
             ),
             (is_long, 414, f"The address is longer than {MOST_QUERY_BYTES:,} bytes."),
-            (has_body, 413, "A question has no body here: ask in the address."),
+            (has_body, 413, "A question has no body here: put it in the address."),
             (
                 is_foreign and _values(scope, b"sec-fetch-mode") != [b"navigate"],
                 403,
-                "Another site asked for this. Open the address itself.",
+                "This request came from another site. Open the address itself.",
             ),
             (
                 self.token is not None and not self._knows_token(scope),
                 401,
-                "This server wants its token: open the address that it printed when it began.",
+                "This server needs its token: open the address that it printed when it started.",
             ),
         )
         found = (Refusal(status=status, words=words) for applies, status, words in reasons if applies)
         return next(found, None)
 
-    def _is_own_name(self, hosts: list[bytes]) -> bool:
+    def _is_known_name(self, hosts: list[bytes]) -> bool:
         """Whether exactly one host is named, and it is one of this server's: against DNS rebinding."""
         if len(hosts) != 1:
             return False

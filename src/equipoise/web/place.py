@@ -14,7 +14,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bou
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ListenAddress:
     """Where the dashboard listens. token: what a visitor must know; names: further ones of the machine."""
 
     host: str

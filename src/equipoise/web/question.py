@@ -17,9 +17,9 @@ from equipoise.web.address import LONGEST_NAME, MOST_ACCELERATORS, MOST_NAMES, M
 from equipoise.web.controls import (
     Checks,
     Choice,
+    ChoiceGroup,
     Control,
     Given,
-    Group,
     More,
     Number,
     Select,
@@ -60,7 +60,7 @@ LABELS: Final[Mapping[str, str]] = {
     "utilisation": "Utilisation, 0 to 1",
     "hosting_usd_per_month": "Room, USD per month",
     "horizon_months": "Horizon, months",
-    "runs": "Your own runs",
+    "runs": "Your runs",
     "fixed": "Fixed parameters",
     "profile": "Calibration",
     "num_strategies": "Strategies to show",
@@ -104,7 +104,7 @@ def in_form(text: str) -> str:
     return "`".join(parts)
 
 
-# A browser may ask for less than a command line: what it asks keeps the server busy for others.
+# A browser may request less than a command line: the server works for others too.
 MOST: Final[Mapping[str, int]] = {
     "max_accelerators": MOST_ACCELERATORS,
     "sizes": MOST_ACCELERATORS,
@@ -161,16 +161,16 @@ _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedQuestion:
-    """What an address asks. runs: the name of one of the server's own folders, not yet looked up."""
+class QuestionFields:
+    """The question of an address. runs: the name of a folder of the server, not yet looked up."""
 
-    query: TrainingQuery
+    training: TrainingQuery
     runs: str | None
 
     @property
     def key(self) -> str:
         """Equal for equal questions, however they were written."""
-        return f"{self.query!r}&runs={self.runs}"
+        return f"{self.training!r}&runs={self.runs}"
 
 
 class WrongFieldsError(UsageError):
@@ -182,8 +182,8 @@ class WrongFieldsError(UsageError):
         self.reasons = tuple(reasons)
 
 
-def asked_fields(verb: Verb) -> dict[str, Field]:
-    """The fields that a browser may name, by attribute, bounded as it may name them."""
+def form_fields(verb: Verb) -> dict[str, Field]:
+    """The fields that a browser may set, by attribute, with their bounds for browsers."""
     return {
         name: replace(each, most=min(MOST[name], each.most or MOST[name])) if name in MOST else each
         for name, each in fields_of(verb).items()
@@ -191,14 +191,16 @@ def asked_fields(verb: Verb) -> dict[str, Field]:
     }
 
 
-def question(given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mapping[str, str]) -> AskedQuestion:
+def question(
+    given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mapping[str, str]
+) -> QuestionFields:
     """The question of an address. at_first: values of keys, where the address has none.
 
     Raises WrongFieldsError for fields that the page does not have and values that they cannot take, SpecError
     for an unknown workload, UsageError for what asks for two things at once.
     """
-    names = {key: name for name, each in asked_fields(verb).items() for key in (each.key, *each.also_keys)}
-    fields = asked_fields(verb)
+    names = {key: name for name, each in form_fields(verb).items() for key in (each.key, *each.also_keys)}
+    fields = form_fields(verb)
     values: dict[str, object] = {}
     wrong: list[str] = []
     for key, texts in _filled(given).items():
@@ -217,10 +219,10 @@ def question(given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mappin
     if wrong:
         raise WrongFieldsError(wrong)
     runs = values.pop("runs", None)
-    asked = {**at_first, **values}
+    chosen = {**at_first, **values}
     # A MODULE:FUNCTION, which a command line may name, would be run.
-    asked["workload"] = catalogue.workload(str(asked["workload"])).slug
-    return AskedQuestion(query=query(asked), runs=None if runs is None else str(runs))
+    chosen["workload"] = catalogue.workload(str(chosen["workload"])).slug
+    return QuestionFields(training=query(chosen), runs=None if runs is None else str(runs))
 
 
 def _filled(given: Given) -> dict[str, list[str]]:
@@ -230,7 +232,7 @@ def _filled(given: Given) -> dict[str, list[str]]:
 
 
 def _value(name: str, declared: Field, texts: Sequence[str]) -> object:
-    """What a field's reader takes. Raises UsageError for more, or longer, than a browser may say."""
+    """What a field's reader takes. Raises UsageError for more, or longer, than a browser may send."""
     most = MOST_SYSTEMS if name == "systems" else MOST_NAMES
     words = [word for text in texts for word in text.split()] if name in _LISTED else list(texts)
     if len(words) > most:
@@ -251,10 +253,10 @@ def question_controls(
 ) -> tuple[Control, ...]:
     """The form of a verb as the address fills it.
 
-    at_first: as of `question`. runs: names of the user's own, to choose from.
+    at_first: as of `question`. runs: names of the user's runs, to choose from.
     """
     form = _Form(given=given, catalogue=catalogue, at_first=at_first, runs=runs)
-    fields = asked_fields(verb)
+    fields = form_fields(verb)
     in_sight = [name for name in IN_SIGHT if name in fields and name not in FOLDED.get(verb, ())]
     return (*(form.control(name, fields[name]) for name in in_sight), *_folds(form, fields, in_sight))
 
@@ -277,7 +279,7 @@ def _folds(form: "_Form", fields: Mapping[str, Field], in_sight: Sequence[str]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """Makes the control of each field. runs: names of the user's own."""
+    """Makes the control of each field. runs: names of the user's runs."""
 
     given: Given
     catalogue: Catalogue
@@ -285,7 +287,7 @@ class _Form:
     runs: Sequence[str]
 
     def held(self, declared: Field) -> list[str]:
-        """What the address says of a field."""
+        """The values of a field in the address."""
         keys = (declared.key, *declared.also_keys)
         return [text for key in keys for text in self.given.get(key, ()) if text.strip()]
 
@@ -325,7 +327,7 @@ class _Form:
             meaning=declared.help,
         )
 
-    def _choices(self, name: str, declared: Field) -> tuple[tuple[Group, ...], tuple[Choice, ...]]:
+    def _choices(self, name: str, declared: Field) -> tuple[tuple[ChoiceGroup, ...], tuple[Choice, ...]]:
         """What there is to choose from, in groups or without."""
         if name == "workload":
             return workload_groups(self.catalogue), ()
@@ -346,7 +348,7 @@ class _Form:
         return (), found
 
     def _select(
-        self, name: str, declared: Field, groups: tuple[Group, ...], choices: tuple[Choice, ...]
+        self, name: str, declared: Field, groups: tuple[ChoiceGroup, ...], choices: tuple[Choice, ...]
     ) -> Select:
         held = self.held(declared) or [self.at_first.get(declared.key, _text_of(default_of(name)))]
         return Select(
@@ -359,7 +361,7 @@ class _Form:
         )
 
     def _systems(self, declared: Field) -> Several:
-        """A select of each system asked about, and one more."""
+        """A select for each system of the question, and one more."""
         groups = system_groups(self.catalogue)
         held = (self.held(declared) or [self.at_first[declared.key]])[:MOST_SYSTEMS]
         nothing = Choice(value="", label="nothing else")
@@ -381,7 +383,7 @@ class _Form:
         )
 
 
-def _with(value: str, groups: Sequence[Group], choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+def _with(value: str, groups: Sequence[ChoiceGroup], choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """The choices, and the one that an address names in other words (h100) where it is not among them."""
     known = {each.value for each in choices} | {each.value for group in groups for each in group.choices}
     return choices if value in known else (Choice(value=value, label=printable(value)), *choices)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.report.markup import Html
-from equipoise.web.answers import Answer
+from equipoise.web.answers import PageAnswer
 from equipoise.web.controls import Control, Given
-from equipoise.web.sources import Sources
+from equipoise.web.sources import DataSources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +20,11 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """One page. path: its address. title: in the navigation. about: what it asks, in words.
+    """One page. path: its address. title: in the navigation. about: what it answers, in words.
 
     fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
     of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
-    hang on other fields. verb: of the button. live: what changes by itself; None where nothing does.
+    depend on other fields. verb: of the button. live: what changes by itself; None where nothing does.
     is_transient: its state changes too often for the history. reads_disk: fields, stamp and live look at
     folders, which may be slow.
     """
@@ -33,15 +33,15 @@ class Screen:
     title: str
     about: str
     verb: str
-    fields: Callable[[Given, Sources], tuple[Control, ...]]
-    answer: Callable[[Any, Sources], Answer]
-    stamp: Callable[[Any, Sources], str] = lambda _, sources: sources.stamp()
+    fields: Callable[[Given, DataSources], tuple[Control, ...]]
+    answer: Callable[[Any, DataSources], PageAnswer]
+    stamp: Callable[[Any, DataSources], str] = lambda _, sources: sources.stamp()
     depends: tuple[str, ...] = ()
-    live: Callable[[Any, Sources], Live | None] | None = None
+    live: Callable[[Any, DataSources], Live | None] | None = None
     is_transient: bool = False
     reads_disk: bool = False
 
     @property
     def form_label(self) -> str:
-        """The form's name for who listens."""
+        """The form's name for screen readers."""
         return f"{self.title}: {self.about}"

@@ -12,8 +12,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from equipoise.units import MILLISECOND_S
 from equipoise.web.app import application
 from equipoise.web.guard import LOOPBACK_NAMES, Guard
-from equipoise.web.place import Place
-from equipoise.web.sources import Sources
+from equipoise.web.place import ListenAddress
+from equipoise.web.sources import DataSources
 
 ASKING_S: Final = 10.0
 READING_S: Final = 30.0
@@ -39,8 +39,8 @@ class Bounded(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """A piece of a request, which as a whole has to come in time."""
         super().data_received(data)
-        if self._is_asked():
-            self._asked_in_time()
+        if self._has_request():
+            self._received_in_time()
         elif self._asking is None:
             self._wait_for_request()
 
@@ -56,14 +56,14 @@ class Bounded(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        self._asked_in_time()
+        self._received_in_time()
         self._read_in_time()
         super().connection_lost(exc)
 
     def _wait_for_request(self) -> None:
         self._asking = self.loop.call_later(self.asking_s, self.transport.abort)
 
-    def _asked_in_time(self) -> None:
+    def _received_in_time(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None
@@ -73,7 +73,7 @@ class Bounded(H11Protocol):
             self._reading.cancel()
             self._reading = None
 
-    def _is_asked(self) -> bool:
+    def _has_request(self) -> bool:
         """Whether a request has come and is not answered yet."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
@@ -86,8 +86,8 @@ _END_S: Final = 2
 _SWITCH_S: Final = MILLISECOND_S
 
 
-def serve(opened: socket.socket, place: Place, sources: Sources, *, warms: bool = True) -> None:
-    """Answer until interrupted; then KeyboardInterrupt is raised.
+def serve(opened: socket.socket, place: ListenAddress, sources: DataSources, *, warms: bool = True) -> None:
+    """PageAnswer until interrupted; then KeyboardInterrupt is raised.
 
     warms: whether the first page is computed before anybody asks.
     """

@@ -1,4 +1,4 @@
-"""Where the dashboard's data come from: named when it begins, never by who asks. What they hold to choose."""
+"""Where the dashboard's data come from, named when it begins, and what they hold to choose from."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +21,7 @@ AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources:
+class DataSources:
     """Folders, as `report --data DIR --also DIR` takes them, and folders of sweeps.
 
     catalogue: what names mean, and what the forms offer.
@@ -34,7 +34,7 @@ class Sources:
 
     @cached_property
     def tables(self) -> Tables:
-        """The tables as they were when first asked for."""
+        """The tables as they were when first needed."""
         return tables(data=self.data, also=self.also)
 
     @cached_property
@@ -64,7 +64,7 @@ class Sources:
 
     @cached_property
     def at_first(self) -> dict[str, str]:
-        """What a page answers before anything is chosen: of workloads, one whose target these data hold."""
+        """The question of a page before anything is chosen: its workload is one that these data have."""
         known = [each.slug for each in self.catalogue.workloads() if each.train_flop_per_sample is not None]
         held = set(self.scored["workload"])
         usual = AT_FIRST["workload"]

@@ -46,8 +46,16 @@
   }, { rootMargin: "800px 0px" });
   const watch = () => { seen.disconnect(); plots().forEach((plot) => seen.observe(plot)); };
   watch();
-  // A page that puts new figures into itself says so.
-  document.addEventListener("figures-changed", watch);
+  // A long table opens at its marked row.
+  const show = () => {
+    for (const row of document.querySelectorAll(".scroll.tall tr.marked")) {
+      const box = row.closest(".scroll");
+      box.scrollTop = row.offsetTop - box.clientHeight / 2;
+    }
+  };
+  show();
+  // Sent by a page that has put new figures and tables into itself.
+  document.addEventListener("figures-changed", () => { watch(); show(); });
 
   const pick = (button) => {
     const was = button.getAttribute("aria-pressed") === "true";

@@ -19,7 +19,10 @@ from equipoise.report.blocks import (
     Section,
     Table,
     code,
+    more_note,
+    named,
     note,
+    number,
 )
 from equipoise.report.format import ABSENT, TIMES, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
@@ -70,14 +73,14 @@ def _table(found: Allocation, shares: list[JobShare]) -> Table:
 
 def _cells(found: Allocation, each: JobShare, *, with_deadline: bool) -> Iterator[Cell]:
     size, usd = each.candidate.num_accelerators, _usd(each)
-    yield Cell(text=printable(each.job.name), key=each.job.name)
-    yield Cell(text=count(size), key=size)
+    yield named(each.job.name)
+    yield number(size)
     yield Cell(text=_moment(found, each.start_s), key=each.start_s)
     yield Cell(text=_moment(found, each.end_s.value), key=each.end_s.value)
     if with_deadline:
         yield _deadline(found, each)
-    yield Cell(text=ABSENT if usd is None else amounts.money(usd).removesuffix(" USD"), key=usd)
-    yield Cell(text=amounts.duration(each.time_s.value), key=each.time_s.value)
+    yield number(usd, amounts.digits)
+    yield number(each.time_s.value, amounts.duration)
 
 
 def _usd(each: JobShare) -> float | None:
@@ -163,7 +166,7 @@ def _proof(found: Allocation) -> str:
         return f"Yes ({how}): proved by {solved.method} over the sizes tried and all starts"
     return (
         f"The best found ({how}); none is better by more than {format_percent(round(solved.gap, 3))}: "
-        f"{solved.method} stopped after {count(solved.num_looked)} places"
+        f"{solved.method} stopped after {count(solved.num_looked)} schedules"
     )
 
 
@@ -202,23 +205,22 @@ def _strategies(found: Allocation) -> tuple[Block, ...]:
         if each.candidate.strategy_text
     )
     price = found.pool.rates.price
-    basis = () if price is None else (note(sentence(f"Price: {price.basis}.")),)
-    return (*((Bullets(items=items),) if items else ()), *basis)
+    basis = "" if price is None else sentence(f"Price: {price.basis}.")
+    return (Bullets(items=items), note(basis))
 
 
 def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
     """The schedule, what it gives and how sure that is, on one screen."""
     shares = _by_start(found)
     left_out = len(shares) - num_rows
-    more = (
-        *((plural(left_out, "job"),) if left_out > 0 else ()),
-        "strategies",
-        plural(len(found.notes), "note"),
-    )
     return (
         _table(found, shares[:num_rows]),
         Facts(items=tuple(_facts(found, most=_MOST_NAMES))),
-        note(f"More with --full: {', '.join(more)}."),
+        more_note(
+            plural(left_out, "job") if left_out > 0 else "",
+            "strategies",
+            plural(len(found.notes), "note"),
+        ),
     )
 
 
@@ -226,18 +228,16 @@ ALLOCATION: Final[Page[Allocation]] = Page(
     title=_headline,
     about=_about,
     headline=_headline,
-    summary=lambda _: (),
     sections=(
         Section(
             name="jobs",
             title="The schedule",
-            needs=("shares",),
             blocks=lambda found: (
                 _table(found, _by_start(found)),
                 Facts(items=tuple(_facts(found, most=len(found.shares)))),
             ),
         ),
-        Section(name="strategies", title="Strategies", needs=("shares",), blocks=_strategies),
+        Section(name="strategies", title="Strategies", blocks=_strategies),
         Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
     ),
     closing=lambda _: ("Times that nobody has measured are predictions.",),

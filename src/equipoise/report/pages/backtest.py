@@ -13,7 +13,7 @@ from equipoise.calibration.advice_backtest import (
     advice_errors,
 )
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, note, number
+from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, more_note, note, number
 from equipoise.report.format import accelerator_name, capital, count, plural, printable, workload_name
 from equipoise.scaling.backtest import Backtest, BacktestRecord, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
@@ -130,12 +130,12 @@ def _error(one: HeldOut) -> float:
     return abs(one.predicted_s / one.actual_s - 1.0)
 
 
-def _brief(found: Backtest) -> tuple[Block, ...]:
+def _brief(found: Backtest, _: int) -> tuple[Block, ...]:
     return (
         *_methods_blocks(found),
         _by_jump(found),
         _worst(found, _MOST_BRIEF),
-        note("More with --full: errors by workload and by part of the time, more of the worst."),
+        more_note("errors by workload", "errors by part of the time", "more of the worst"),
     )
 
 
@@ -147,7 +147,6 @@ BACKTEST: Final[Page[Backtest]] = Page(
     title=lambda _: "Backtest of predicted times",
     about=_about,
     headline=_headline,
-    summary=lambda _: (),
     sections=(
         Section(name="methods", title="Errors", needs=("groups",), blocks=_methods_blocks),
         _section("jumps", "By distance", _by_jump),
@@ -162,7 +161,7 @@ BACKTEST: Final[Page[Backtest]] = Page(
         _section("worst", "Predicted worst", lambda found: _worst(found, _MOST_WORST)),
     ),
     closing=lambda _: ("Every result was predicted from strictly earlier rounds.",),
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )
 
 
@@ -302,13 +301,11 @@ def _point(point: Equilibrium) -> Cell:
     return Cell(text=f"{count(point.num_accelerators)}{mark}", key=point.num_accelerators)
 
 
-def _advice_brief(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
-    table, legend, _ = _objectives_blocks(found)
+def _advice_brief(found: Sequence[HeldOutAdvice], _: int) -> tuple[Block, ...]:
     return (
-        table,
-        legend,
+        *_objectives_blocks(found)[:2],
         *_rules(found, ("largest",)),
-        note("More with --full: meaning of the objectives, groups beyond the sizes, the worst."),
+        more_note("meaning of the objectives", "groups beyond the sizes", "the worst"),
     )
 
 
@@ -316,20 +313,18 @@ ADVICE_BACKTEST: Final[Page[Sequence[HeldOutAdvice]]] = Page(
     title=lambda _: "Backtest of advised numbers",
     about=_advice_about,
     headline=_advice_headline,
-    summary=lambda _: (),
     sections=(
-        Section(name="objectives", title="By objective", needs=(), blocks=_objectives_blocks),
-        Section(name="beyond", title="Not compared", needs=(), blocks=_beyond_blocks),
+        Section(name="objectives", title="By objective", blocks=_objectives_blocks),
+        Section(name="beyond", title="Not compared", blocks=_beyond_blocks),
         Section(
             name="rules",
             title="Against simple rules",
-            needs=(),
             blocks=lambda found: tuple(_rules(found, tuple(_HELD_OUT_ADVICE))),
         ),
-        Section(name="advice-worst", title="Worst", needs=(), blocks=_advice_worst_blocks),
+        Section(name="advice-worst", title="Worst", blocks=_advice_worst_blocks),
     ),
     closing=lambda _: (
         f"Numbers up to each group's largest size; coverage is of {format_percent(0.9)} intervals.",
     ),
-    brief=lambda found, _: _advice_brief(found),
+    brief=_advice_brief,
 )

@@ -6,8 +6,20 @@ from typing import Final
 
 from equipoise.bench.collectives.records import Run, bus_fraction
 from equipoise.calibration.collective_verdicts import LEVEL, CollectiveFit, Links, Verdict
-from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
-from equipoise.report.format import ABSENT, DASH, listed, plural, printable, sentence
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Page,
+    Section,
+    Table,
+    bullets,
+    more_note,
+    named,
+    note,
+    number,
+)
+from equipoise.report.format import ABSENT, DASH, listed, plural, sentence
 from equipoise.stats import Interval
 from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent
 
@@ -28,7 +40,7 @@ def _title(run: Run) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    """A size as nccl-tests is asked for it: powers of 1024.
+    """A size as options of nccl-tests have it: powers of 1024.
 
     >>> _size(8), _size(1536), _size(8 * 2**30)
     ('8 B', '1.5 KiB', '8 GiB')
@@ -73,12 +85,12 @@ def _verdicts(found: Links) -> Iterator[str]:
     known = [each for each in found.verdicts if each.verdict != "unknown"]
     yield from map(_verdict_words, sorted(known, key=lambda each: each.verdict == "normal"))
     for reason in dict.fromkeys(each.because for each in unknown):
-        alike = [each for each in unknown if each.because == reason]
-        if len(alike) == 1:
-            yield _verdict_words(alike[0])
+        same = [each for each in unknown if each.because == reason]
+        if len(same) == 1:
+            yield _verdict_words(same[0])
         else:
-            names = ", ".join(dict.fromkeys(each.run.operation for each in alike))
-            yield sentence(f"No verdict on {len(alike)} figures ({names}): {reason}.")
+            names = ", ".join(dict.fromkeys(each.run.operation for each in same))
+            yield sentence(f"No verdict on {len(same)} figures ({names}): {reason}.")
 
 
 def _problems(found: Links) -> tuple[str, ...]:
@@ -112,20 +124,14 @@ def _headline(found: Links) -> str:
 # --- fits
 
 
-def _fits_blocks(found: Links) -> tuple[Block, ...]:
-    legend = (
-        f"Time is latency + payload / rate in each range of sizes; ranges at {format_percent(LEVEL)}. "
-        f"{DASH}: not determined by the sizes measured. Bus: as busbw counts."
-    )
-    return (_fits_table(found.fits), note(legend))
-
-
-def _fits_table(fits: Sequence[CollectiveFit]) -> Table:
-    """A row per fit, and under it one per range of sizes."""
+def _fits_blocks(
+    fits: Sequence[CollectiveFit], *, caption: str = "Latency and rate by operation", most: int | None = None
+) -> tuple[Block, ...]:
+    """A row per fit, and under it one per range of sizes; most: rows that may be shown."""
     unit, name = _rate_unit(fits)
-    return Table(
+    table = Table(
         name="fits",
-        caption="Latency and rate by operation",
+        caption=caption,
         columns=(
             Column(title="Operation", is_header=True),
             Column(title="N", is_number=True, meaning="number of ranks"),
@@ -134,8 +140,13 @@ def _fits_table(fits: Sequence[CollectiveFit]) -> Table:
             Column(title=f"Payload, {name}", is_number=True),
             Column(title=f"Bus, {name}", is_number=True),
         ),
-        rows=tuple(row for fit in fits for row in _fit_rows(fit, unit)),
+        rows=tuple(row for fit in fits for row in _fit_rows(fit, unit))[:most],
     )
+    legend = (
+        f"Time is latency + payload / rate in each range of sizes; ranges at {format_percent(LEVEL)}. "
+        f"{DASH}: not determined by the sizes measured. Bus: as busbw counts."
+    )
+    return (table, note(legend if fits else ""))
 
 
 def _rate_unit(fits: Sequence[CollectiveFit]) -> tuple[float, str]:
@@ -147,7 +158,7 @@ def _rate_unit(fits: Sequence[CollectiveFit]) -> tuple[float, str]:
 def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[tuple[Cell, ...]]:
     run, curve = fit.run, fit.curve
     yield (
-        Cell(text=printable(run.operation), key=run.operation),
+        named(run.operation),
         number(run.num_ranks),
         Cell(text=_span(curve.regimes[0].from_bytes, curve.regimes[-1].to_bytes)),
         _ranged(curve.latency_s, MICROSECOND_S),
@@ -185,8 +196,8 @@ def _ranged(interval: Interval | None, unit: float) -> Cell:
 def _verdicts_blocks(found: Links) -> tuple[Block, ...]:
     """Every verdict with its reason, what is not normal first."""
     sources = dict.fromkeys(source for each in found.verdicts for source in each.evidence)
-    evidence = (note(sentence(f"Evidence: {'; '.join(sources)}.")),) if sources else ()
-    return (bullets(_verdicts(found)), *evidence)
+    evidence = sentence(f"Evidence: {'; '.join(sources)}.") if sources else ""
+    return (bullets(_verdicts(found)), note(evidence))
 
 
 def _problems_blocks(found: Links) -> tuple[Block, ...]:
@@ -194,17 +205,14 @@ def _problems_blocks(found: Links) -> tuple[Block, ...]:
     return (bullets(problems),) if problems else (note("Every row was used."),)
 
 
-def _brief(found: Links) -> tuple[Block, ...]:
-    verdicts, problems = list(_verdicts(found)), _problems(found)
-    table, legend = _fits_blocks(found)
-    assert isinstance(table, Table)
-    shown = Table(name=table.name, caption="", columns=table.columns, rows=table.rows[:_MOST_ROWS])
-    left_out = len(verdicts[_MOST_VERDICTS:]) + len(table.rows[_MOST_ROWS:])
+def _brief(found: Links, _: int) -> tuple[Block, ...]:
+    verdicts = list(_verdicts(found))
+    left_out = max(0, len(verdicts) - _MOST_VERDICTS)
     return (
         bullets(verdicts[:_MOST_VERDICTS]),
-        *((shown, legend) if found.fits else ()),
-        *((bullets(problems[:2]),) if problems else ()),
-        note(f"More with --full: {plural(left_out, 'line')}, evidence."),
+        *_fits_blocks(found.fits, caption="", most=_MOST_ROWS),
+        bullets(_problems(found)[:2]),
+        more_note(plural(left_out, "verdict") if left_out else "", "every range of sizes", "evidence"),
     )
 
 
@@ -212,14 +220,23 @@ COLLECTIVES: Final[Page[Links]] = Page(
     title=_about,
     about=_about,
     headline=_headline,
-    summary=lambda _: (),
     sections=(
-        Section(name="fits", title="Latency and rate", needs=("fits",), blocks=_fits_blocks),
-        Section(name="verdicts", title="Are they normal", needs=("verdicts",), blocks=_verdicts_blocks),
-        Section(name="problems", title="What was not used", needs=(), blocks=_problems_blocks),
+        Section(
+            name="fits",
+            title="Latency and rate",
+            needs=("fits",),
+            blocks=lambda found: _fits_blocks(found.fits),
+        ),
+        Section(
+            name="verdicts",
+            title="Compared with expected values",
+            needs=("verdicts",),
+            blocks=_verdicts_blocks,
+        ),
+        Section(name="problems", title="What was not used", blocks=_problems_blocks),
     ),
     closing=lambda _: (
-        "Expected values come from the performance model and published measurements of like machines.",
+        "Expected values come from the performance model and published measurements of similar machines.",
     ),
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

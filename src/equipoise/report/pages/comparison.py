@@ -1,6 +1,7 @@
 """The page of entries of one round and workload side by side."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -16,11 +17,12 @@ from equipoise.report.blocks import (
     Table,
     Tile,
     Tiles,
+    bullets,
     note,
     prose,
     strong,
 )
-from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, BarChart, Chart, Level, Mark, Part, Series
+from equipoise.report.charts import NUM_COLOURS, SYMBOLS, Axis, Chart, Level, Mark, Series
 from equipoise.report.format import (
     TIMES,
     accelerator_name,
@@ -41,7 +43,7 @@ from equipoise.report.pages.study.entries import (
     hardware,
     hover,
 )
-from equipoise.report.pages.study.losses import CAUSES, SMALLEST_SCALE
+from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
 from equipoise.units import MINUTE_S, format_duration, format_percent, format_si
@@ -120,11 +122,6 @@ def _chosen(rows: list[Row], column: str, scale: float) -> Series:
     )
 
 
-CURVES_SECTION: Final[Section[ComparedFindings]] = Section(
-    name="curves", title="Among their like", needs=("workload",), blocks=_curves_blocks
-)
-
-
 def _figures_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     table = Table(
         name="compared-entries",
@@ -135,65 +132,28 @@ def _figures_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     return (table,)
 
 
-FIGURES_SECTION: Final[Section[ComparedFindings]] = Section(
-    name="figures", title="Every figure", needs=("workload",), blocks=_figures_blocks
-)
-
-
 def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     rows: list[Row] = list(findings.losses.iter_rows(named=True))
     if not rows:
-        return (prose("No entry has a smaller one of the same accelerator to be held against."),)
+        return (prose("No entry has a smaller one of the same accelerator to be compared with."),)
     causes = [cause for cause in LOSSES if any(row[cause] for row in rows)]
     intro = prose(
-        "Each bar is -log2 E: one doubling lost means that half of the accelerators do nothing; what hangs "
+        "Each bar is -log2 E: one doubling lost means that half of the accelerators do nothing; what is "
         "below zero was gained. An entry that is the smallest of its accelerator has lost nothing."
     )
-    untold = sorted({row["factors_missing"] for row in rows if row["factors_missing"]})
-    told = (
-        (Bullets(items=tuple((sentence(f"Not told apart: {each}."),) for each in untold)),) if untold else ()
-    )
+    missing = sorted({row["factors_missing"] for row in rows if row["factors_missing"]})
     if not causes:
         return (prose("Each of them is the smallest of its accelerator: nothing was lost to size."),)
-    return (intro, Panels(charts=(_lost_chart(findings, rows, causes),), legend="Lost to"), *told)
-
-
-def _lost_chart(findings: ComparedFindings, rows: list[Row], causes: list[str]) -> BarChart:
-    parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
-    words = "; ".join(
-        f"{hardware(row)}: E {ratio(row['efficiency'])}, "
-        + ", ".join(f"{CAUSES[cause][0]} {row[cause]:.2f} doublings" for cause in causes if row[cause])
-        for row in rows
-    )
-    return BarChart(
-        name="compared-losses",
-        title="Doublings lost, by cause",
-        subtitle="above each bar, its E",
-        alternative=sentence(f"{printable(findings.name)}. {words}."),
-        x_title="accelerators",
-        y_title="doublings lost (-log2 E)",
-        categories=_names(rows),
-        labels=tuple(ratio(row["efficiency"]) for row in rows),
-        limits=(
-            min(sum(min(part, 0.0) for part in each) for each in parts),
-            max(SMALLEST_SCALE, *(sum(max(part, 0.0) for part in each) for each in parts)),
-        ),
-        series=tuple(
-            Part(
-                name=CAUSES[cause][0],
-                mark=CAUSES[cause][1],
-                heights=tuple(row[cause] for row in rows),
-                hovers=tuple(
-                    (hardware(row), f"{CAUSES[cause][0]}: {row[cause] or 0.0:.2f} doublings") for row in rows
-                ),
-            )
-            for cause in causes
-        ),
+    chart = lost_chart("compared-losses", rows, causes, title="Doublings lost, by cause")
+    return (
+        intro,
+        Panels(charts=(replace(chart, categories=_names(rows)),), legend="Lost to"),
+        bullets(sentence(f"Not separable: {each}.") for each in missing),
     )
 
 
 def _names(rows: list[Row]) -> tuple[str, ...]:
-    """Sizes, with a number where two are alike."""
+    """Sizes, with a number where two are the same."""
     named: list[str] = []
     for row in rows:
         name = f"{count(row['num_accelerators'])} {printable(row['accelerator'] or '').partition('-')[0]}"
@@ -202,14 +162,10 @@ def _names(rows: list[Row]) -> tuple[str, ...]:
     return tuple(named)
 
 
-LOST_SECTION: Final[Section[ComparedFindings]] = Section(
-    name="lost", title="What was lost to size", needs=("workload",), blocks=_lost_blocks
-)
-
-ALIKE: Final = 0.005  # times differ by less: not worth a word
+SAME_TIME: Final = 0.005  # times differ by less: not worth a word
 
 
-def about(findings: ComparedFindings) -> str:
+def _about(findings: ComparedFindings) -> str:
     """What is compared."""
     return (
         f"{printable(findings.name)} in MLPerf Training {printable(findings.round)}, "
@@ -217,15 +173,15 @@ def about(findings: ComparedFindings) -> str:
     )
 
 
-def headline(findings: ComparedFindings) -> str:
-    """The fastest, and what it takes more than the most frugal, in one sentence."""
+def _headline(findings: ComparedFindings) -> str:
+    """The fastest, and how much more it takes than the cheapest in accelerator-time, in one sentence."""
     rows = _rows(findings)
     fastest = min(rows, key=lambda row: row["score_s"])
     frugal = min(rows, key=_accelerator_s)
     name = printable(findings.name)
     first = f"{name}: {hardware(fastest)} in {format_duration(fastest['score_s'])}"
     if frugal is fastest:
-        return first if len(rows) == 1 else f"{first}, the fastest and the most frugal"
+        return first if len(rows) == 1 else f"{first}, the fastest and the least accelerator-time"
     faster = frugal["score_s"] / fastest["score_s"]
     more = _accelerator_s(fastest) / _accelerator_s(frugal)
     return (
@@ -234,8 +190,8 @@ def headline(findings: ComparedFindings) -> str:
     )
 
 
-def summary(findings: ComparedFindings) -> tuple[str, ...]:
-    """What was chosen, and by whom."""
+def _summary(findings: ComparedFindings) -> tuple[str, ...]:
+    """What was chosen."""
     chosen = plural(len(findings.chosen), "entry", "entries")
     of = f"of the {len(findings.entries)} with an official score"
     if findings.are_given:
@@ -254,12 +210,12 @@ def _accelerator_s(row: Row) -> float:
 def _side_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
     rows = _rows(findings)
     tiles = Tiles(items=tuple(_tile(row, bill) for row, bill in zip(rows, findings.bills, strict=True)))
-    told = tuple(_against(rows[0], row) for row in rows[1:])
+    others = tuple(_against(rows[0], row) for row in rows[1:])
     prices = note(
         "Money is the time of one run at the price table's rate on demand; energy is measured where an "
         "entry was metered, else rated power times the factor of the system. Carbon: the world's average."
     )
-    return (tiles, *((Bullets(items=told),) if told else ()), prices)
+    return (tiles, Bullets(items=others), prices)
 
 
 def _tile(row: Row, bill: Bill) -> Tile:
@@ -284,31 +240,25 @@ def _against(first: Row, row: Row) -> tuple[Span, ...]:
     speed = first["score_s"] / row["score_s"]
     more = row["num_accelerators"] / first["num_accelerators"]
     name = f"{entry_name(row['submitter'], row['system'])} ({hardware(row)})"
-    pace = "as fast as" if abs(speed - 1.0) < ALIKE else f"{ratio(speed)}{TIMES} as fast as"
-    told = f" is {pace} the first with {ratio(more)}{TIMES} the accelerators"
+    pace = "as fast as" if abs(speed - 1.0) < SAME_TIME else f"{ratio(speed)}{TIMES} as fast as"
+    found = f" is {pace} the first with {ratio(more)}{TIMES} the accelerators"
     if row["accelerator"] is None or row["accelerator"] != first["accelerator"]:
-        return (strong(name), f"{told}, which are of another kind.")
+        return (strong(name), f"{found}, which are of another kind.")
     kept = format_percent(round(speed / more, 3))
-    return (strong(name), f"{told} of the same kind: {kept} of perfect scaling.")
+    return (strong(name), f"{found} of the same kind: {kept} of perfect scaling.")
 
-
-SIDE_SECTION: Final[Section[ComparedFindings]] = Section(
-    name="side", title="Side by side", needs=("bills",), blocks=_side_blocks
-)
-
-SECTIONS: Final[tuple[Section[ComparedFindings], ...]] = (
-    SIDE_SECTION,
-    CURVES_SECTION,
-    LOST_SECTION,
-    FIGURES_SECTION,
-)
 
 COMPARED: Final[Page[ComparedFindings]] = Page(
     title=lambda findings: f"Side by side: {printable(findings.name)}",
-    about=about,
-    headline=headline,
-    summary=summary,
-    sections=SECTIONS,
+    about=_about,
+    headline=_headline,
+    summary=_summary,
+    sections=(
+        Section(name="side", title="Side by side", needs=("bills",), blocks=_side_blocks),
+        Section(name="curves", title="All sizes of the same accelerators", blocks=_curves_blocks),
+        Section(name="lost", title="What was lost to size", blocks=_lost_blocks),
+        Section(name="figures", title="Every figure", blocks=_figures_blocks),
+    ),
     closing=lambda findings: (
         NOT_VERIFIED,
         f"Dataset {printable(findings.dataset)}. {sentence(findings.sources)}",

@@ -5,7 +5,19 @@ from math import exp
 from typing import Final
 
 from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, FoundMethod, MethodCandidate
-from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Page,
+    Section,
+    Table,
+    bullets,
+    more_note,
+    named,
+    note,
+    number,
+)
 from equipoise.report.format import TIMES, capital, plural, printable, ratio, sentence
 from equipoise.stats import Interval
 from equipoise.units import format_percent
@@ -56,8 +68,8 @@ def _summary(found: FoundMethod) -> tuple[str, ...]:
     )
     inexact = {each.effect for each in found.tried} & {LOSSY, OTHER}
     warning = (
-        f"Throughput is not learning: only what is {EXACT} learns the same from a sample; of the others see "
-        f"{EVIDENCE}, or leave them out with --exact."
+        f"Throughput is not convergence: only {EXACT} methods learn the same from each sample; for the "
+        f"others see {EVIDENCE}, or leave them out with --exact."
     )
     return (sentence(effort), *accuracy, *((warning,) if inexact else ()))
 
@@ -82,7 +94,7 @@ def _table(name: str, caption: str, candidates: Sequence[MethodCandidate]) -> Ta
             Column(title="Runs", is_number=True),
             Column(title="Predicted", is_number=True, meaning="samples per second"),
             Column(title="Error", is_number=True, meaning="of predicted over measured"),
-            Column(title="Learning", meaning="what it does to what is learned from a sample"),
+            Column(title="Effect", meaning="on what is learned from a sample"),
         ),
         rows=tuple(map(_row, candidates)),
     )
@@ -92,14 +104,14 @@ def _row(each: MethodCandidate) -> tuple[Cell, ...]:
     cell, step = each.cell, each.predicted_step
     error = None if each.error_log is None else exp(-each.error_log) - 1.0
     return (
-        Cell(text=printable(cell.method), key=cell.method),
+        named(cell.method),
         number(cell.num_ranks),
         number(cell.batch_samples),
         Cell(text="failed") if each.failed else number(each.samples_per_s, ratio),
         number(len(each.runs) or None),
         number(None if step is None else step.samples_per_s, ratio),
         number(error, lambda value: f"{100 * value:+.0f} %"),
-        Cell(text=each.effect, key=each.effect),
+        named(each.effect),
     )
 
 
@@ -130,15 +142,15 @@ def _reasons_blocks(found: FoundMethod) -> tuple[Block, ...]:
     return (bullets(reasons),) if reasons else (note("Every combination was run or predicted."),)
 
 
-def _brief(found: FoundMethod) -> tuple[Block, ...]:
-    measured, predicted, reasons = _measured(found), _predicted(found), list(_reasons(found))
+def _brief(found: FoundMethod, _: int) -> tuple[Block, ...]:
+    measured, predicted = _measured(found), _predicted(found)
     shown = [*measured[:_MOST_TRIED], *predicted[:_MOST_PREDICTED]]
     left_out = len(measured) + len(predicted) - len(shown)
     return (
         _table("candidates", "", shown),
-        *((bullets(reasons[:_MOST_REASONS]),) if reasons else ()),
+        bullets(list(_reasons(found))[:_MOST_REASONS]),
         *map(note, _closing(found)),
-        *((note(f"More with --full: {plural(left_out, 'combination')}."),) if left_out else ()),
+        *((more_note(plural(left_out, "combination")),) if left_out else ()),
     )
 
 
@@ -152,10 +164,10 @@ FIND: Final[Page[FoundMethod]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="measured", title="Measured", needs=(), blocks=_measured_blocks),
-        Section(name="predicted", title="Predicted, not run", needs=(), blocks=_predicted_blocks),
-        Section(name="reasons", title="Not run", needs=(), blocks=_reasons_blocks),
+        Section(name="measured", title="Measured", blocks=_measured_blocks),
+        Section(name="predicted", title="Predicted, not run", blocks=_predicted_blocks),
+        Section(name="reasons", title="Not run", blocks=_reasons_blocks),
     ),
     closing=_closing,
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

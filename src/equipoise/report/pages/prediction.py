@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.answer import Candidate
+from equipoise.decide.answer import Candidate, EvidenceSource
 from equipoise.decide.prediction import Prediction
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -19,11 +19,15 @@ from equipoise.report.blocks import (
     Section,
     Span,
     Table,
+    amount,
+    more_note,
+    named,
     note,
+    number,
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, Band, Chart, Series, series_mark
+from equipoise.report.charts import Axis, Chart, line_with_band, series_mark
 from equipoise.report.format import (
     ABSENT,
     accelerator_name,
@@ -31,7 +35,6 @@ from equipoise.report.format import (
     count,
     listed,
     plural,
-    printable,
     sentence,
     workload_name,
 )
@@ -60,18 +63,17 @@ def _headline(found: Prediction) -> str:
         return "No time can be estimated"
     first, last = known[0], known[-1]
     if first is last:
-        return _said(first)
+        return _words(first)
     assert first.time_s is not None
     assert last.time_s is not None
     times = f"{amounts.duration(first.time_s.value)} to {amounts.duration(last.time_s.value)}"
     money = ""
     if first.usd is not None and last.usd is not None:
-        low, high = amounts.money(first.usd.value), amounts.money(last.usd.value)
-        money = f", {low.removesuffix(' USD')} to {high}"
+        money = f", {amounts.digits(first.usd.value)} to {amounts.money(last.usd.value)}"
     return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
-def _said(each: Candidate) -> str:
+def _words(each: Candidate) -> str:
     assert each.time_s is not None
     money = "" if each.usd is None else f", {amounts.money(each.usd.value)}"
     return f"{title_of(each)}: {amounts.duration(each.time_s.value)}{money}"
@@ -90,7 +92,7 @@ def _times_blocks(found: Prediction) -> tuple[Block, ...]:
     charts = (_chart(known),) if len(known) > 1 else ()
     reasons = {why: size for size, why in sorted(found.outside.items())}
     return (
-        *((Panels(charts=charts, legend="Times"),) if charts else ()),
+        Panels(charts=charts, legend="Times"),
         _table(found, found.candidates),
         *(note(sentence(f"Extrapolated at {count(size)}: {why}.")) for why, size in reasons.items()),
         *_price(found),
@@ -118,19 +120,13 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
 
 def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
     time, hours = each.time_s, each.accelerator_hours
-    yield Cell(text=count(each.num_accelerators), key=each.num_accelerators)
-    if time is None:
-        yield from (Cell(text=ABSENT), Cell(text=ABSENT))
-    else:
-        yield Cell(text=amounts.duration(time.value), key=time.value)
-        yield Cell(text=amounts.duration_range(time), key=time.high)
-    yield Cell(text=ABSENT) if hours is None else Cell(text=format_si(hours), key=hours)
-    for amount, form in (
-        (each.usd, lambda value: amounts.money(value).removesuffix(" USD")),
-        (each.energy_j, amounts.energy),
-        (each.carbon_kg, amounts.mass),
-    ):
-        yield Cell(text=ABSENT) if amount is None else Cell(text=form(amount.value), key=amount.value)
+    yield number(each.num_accelerators)
+    yield number(None if time is None else time.value, amounts.duration)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
+    yield number(hours, format_si)
+    yield amount(each.usd, amounts.digits)
+    yield amount(each.energy_j, amounts.energy)
+    yield amount(each.carbon_kg, amounts.mass)
     if each.num_accelerators in found.outside:
         yield Cell(text="", badge=Badge(text="extrapolated", tone="quiet"), key="1")
     elif time is None:
@@ -141,36 +137,23 @@ def _cells(found: Prediction, each: Candidate) -> Iterator[Cell]:
 
 def _chart(known: list[Candidate]) -> Chart:
     """Time against size with its interval."""
-    sizes = tuple(float(each.num_accelerators) for each in known)
-    times = [each.time_s for each in known if each.time_s is not None]
-    unit, scale = ("hours", HOUR_S) if times[0].value >= HOUR_S else ("seconds", 1.0)
-    mark, name = series_mark(0), "predicted"
+    points = [
+        (float(each.num_accelerators), each.time_s, (_words(each),))
+        for each in known
+        if each.time_s is not None
+    ]
+    first = points[0][1]
+    unit, scale = ("hours", HOUR_S) if first.value >= HOUR_S else ("seconds", 1.0)
+    line, band = line_with_band("predicted", series_mark(0), points, scale=scale)
     return Chart(
         name="prediction-times",
         title="Time against size",
-        subtitle=f"shaded: {format_percent(times[0].level)} range",
-        alternative=f"Time by number of accelerators: {'; '.join(map(_said, known))}.",
+        subtitle=f"shaded: {format_percent(first.level)} range",
+        alternative=f"Time by number of accelerators: {'; '.join(map(_words, known))}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=unit, is_log=True),
-        series=(
-            Series(
-                name=name,
-                mark=mark,
-                x=sizes,
-                y=tuple(each.value / scale for each in times),
-                hovers=tuple((_said(each),) for each in known),
-                is_line=True,
-            ),
-        ),
-        bands=(
-            Band(
-                name=name,
-                mark=mark,
-                x=sizes,
-                low=tuple(each.low / scale for each in times),
-                high=tuple(each.high / scale for each in times),
-            ),
-        ),
+        series=(line,),
+        bands=(band,),
     )
 
 
@@ -198,11 +181,11 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
-        said = [
+        sizes = [
             f"{each.candidate.split('/')[1]} from {each.from_usd_per_hour:,.2g} USD on"
             for each in found.time_values
         ]
-        yield note(f"Least money and time together, by what an hour is worth: {listed(said)}.")
+        yield note(f"Least money and time together, by what an hour is worth: {listed(sizes)}.")
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
@@ -214,10 +197,7 @@ def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
         facts.append(Fact(label="Law", spans=(sentence(f"{found.law.name}{combined}; {found.law.assumes}"),)))
     facts += [Fact(label="Accuracy", spans=(sentence(words),)) for words in dict.fromkeys(_accuracy(found))]
     known = [each for each in found.evidence if each.time_s is not None]
-    return (
-        *((Facts(items=tuple(facts)),) if facts else ()),
-        *((_evidence_table(found, len(known)),) if known else ()),
-    )
+    return (Facts(items=tuple(facts)), _evidence_table(known))
 
 
 def _accuracy(found: Prediction) -> Iterator[str]:
@@ -228,27 +208,24 @@ def _accuracy(found: Prediction) -> Iterator[str]:
         yield from (one.why for each in found.candidates for one in each.estimates if one.why)
 
 
-def _evidence_table(found: Prediction, number: int) -> Table:
-    shown = sorted(
-        (each for each in found.evidence if each.time_s is not None),
-        key=lambda each: (-(each.share or 0.0), each.num_accelerators or 0),
-    )[:_MOST_EVIDENCE]
-    more = "" if number <= _MOST_EVIDENCE else f", {_MOST_EVIDENCE} of {number:,}"
+def _evidence_table(known: Sequence[EvidenceSource]) -> Table:
+    shown = sorted(known, key=lambda each: (-(each.share or 0.0), each.num_accelerators or 0))
+    more = "" if len(known) <= _MOST_EVIDENCE else f", {_MOST_EVIDENCE} of {len(known):,}"
     return Table(
         name="prediction-evidence",
-        caption=f"Times that it rests on{more}",
+        caption=f"Published and measured times it is based on{more}",
         columns=(
-            Column(title="Source", is_header=True),
+            Column(title="EvidenceSource", is_header=True),
             Column(title="N", is_number=True),
             Column(title="Time", is_number=True),
         ),
         rows=tuple(
             (
-                Cell(text=printable(each.ref), key=each.ref),
-                Cell(text=count(each.num_accelerators), key=each.num_accelerators),
-                Cell(text=amounts.duration(each.time_s or 0.0), key=each.time_s),
+                named(each.ref),
+                number(each.num_accelerators),
+                number(each.time_s, amounts.duration),
             )
-            for each in shown
+            for each in shown[:_MOST_EVIDENCE]
         ),
     )
 
@@ -265,15 +242,14 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
         facts.append(Fact(label="Accuracy", spans=(sentence(accuracy),)))
     shown = _spread(found.candidates, num_rows)
     left_out = len(found.candidates) - len(shown)
-    more = (
-        *((plural(left_out, "size"),) if left_out else ()),
-        plural(len(found.evidence), "source"),
-        plural(len(found.notes), "note"),
-    )
     return (
         _table(found, shown),
         Facts(items=tuple(facts)),
-        note(f"More with --full: {', '.join(more)}."),
+        more_note(
+            plural(left_out, "size") if left_out else "",
+            plural(len(found.evidence), "source"),
+            plural(len(found.notes), "note"),
+        ),
     )
 
 
@@ -281,10 +257,9 @@ PREDICTION: Final[Page[Prediction]] = Page(
     title=_about,
     about=_about,
     headline=_headline,
-    summary=lambda _: (),
     sections=(
         Section(name="times", title="Times by size", needs=("candidates",), blocks=_times_blocks),
-        Section(name="returns", title="Where returns diminish", needs=("work",), blocks=_returns_blocks),
+        Section(name="returns", title="Where returns diminish", blocks=_returns_blocks),
         Section(name="evidence", title="Evidence", needs=("evidence",), blocks=_evidence_blocks),
         Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
     ),

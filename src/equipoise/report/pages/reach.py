@@ -1,6 +1,6 @@
 """The page of what budget and deadline allow: how many tokens, or how large a model; what each size does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.answer import Candidate
@@ -9,7 +9,6 @@ from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
-    Bullets,
     Cell,
     Column,
     Fact,
@@ -19,17 +18,20 @@ from equipoise.report.blocks import (
     Section,
     Span,
     Table,
+    amount,
+    bullets,
     code,
-    note,
+    more_note,
+    named,
+    number,
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series
-from equipoise.report.format import ABSENT, DASH, capital, count, listed, plural, printable, sentence
+from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark
+from equipoise.report.format import DASH, capital, count, listed, plural, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.head import chip_of, title_of
 from equipoise.spec.transformer import Transformer
-from equipoise.stats import Interval
 from equipoise.units import SI_PREFIXES, format_percent, format_si, format_step
 
 _ENDS: Final[dict[ReachLimit, str]] = {
@@ -37,26 +39,23 @@ _ENDS: Final[dict[ReachLimit, str]] = {
     "deadline": "the deadline",
     "memory": "the memory: budget and deadline would allow more",
 }
-_ALLOWED: Final = "within the limits"
-_ALLOWED_MARK: Final = Mark(colour=1, symbol="circle")
 _TAKEN: Final = "recommended"
-_TAKEN_MARK: Final = Mark(colour=5, symbol="star")
 
 
-def _limits(asked: TrainingQuery) -> str:
+def _limits(question: TrainingQuery) -> str:
     """Budget and deadline as stated."""
-    stated = [] if asked.budget_usd is None else [amounts.money(asked.budget_usd)]
-    stated += [] if asked.deadline_s is None else [amounts.duration(asked.within_s)]
+    stated = [] if question.budget_usd is None else [amounts.money(question.budget_usd)]
+    stated += [] if question.deadline_s is None else [amounts.duration(question.within_s)]
     return " and ".join(stated)
 
 
 def _sized(found: BudgetReach) -> str:
-    """What was asked for, with its unit."""
+    """The answer, with its unit."""
     return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else found.unit}"
 
 
 def _ends(found: BudgetReach) -> str:
-    """The interval of what was asked for."""
+    """The interval of the answer."""
     return f"{format_si(found.size.low)} {DASH} {format_si(found.size.high)}"
 
 
@@ -80,19 +79,19 @@ def _headline(found: Reaches) -> str:
     return f"{_limits(best.question)} allow{'s' * _is_one(best.question)} {of}{_sized(best)}"
 
 
-def _is_one(asked: TrainingQuery) -> bool:
-    return asked.budget_usd is None or asked.deadline_s is None
+def _is_one(question: TrainingQuery) -> bool:
+    return question.budget_usd is None or question.deadline_s is None
 
 
 def _answer(found: Reaches) -> tuple[Block, ...]:
     best = found.best
-    others = tuple(
-        (f"{chip_of(each.title)}: {_sized(each)} ({_ends(each)}), limited by {_ENDS[each.limit]}",)
+    others = [
+        f"{chip_of(each.title)}: {_sized(each)} ({_ends(each)}), limited by {_ENDS[each.limit]}"
         for each in found.others
-    )
+    ]
     return (
         Facts(items=tuple(_facts(found, best))),
-        *((prose("Other systems:"), Bullets(items=others)) if others else ()),
+        *((prose("Other systems:"), bullets(others)) if others else ()),
     )
 
 
@@ -102,13 +101,15 @@ def _brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
     at = next((place for place, each in enumerate(best.by_size) if _is_taken(best, each)), 0)
     first = max(0, min(at - num_rows // 2, len(best.by_size) - num_rows))
     rests = capital(sentence(best.assumes[0])) if best.assumes else ""
-    sizes = (plural(len(best.by_size), "size"),) if best.by_size else ()
-    more = (*sizes, "assumptions", *((plural(len(found.notes), "note"),) if found.notes else ()))
     return (
         *_answer(found),
-        *((_table(best, best.by_size[first : first + num_rows]),) if best.by_size else ()),
+        _table(best, best.by_size[first : first + num_rows]),
         *((prose(strong("Assumes: "), f"{rests}."),) if rests else ()),
-        note(f"More with --full: {', '.join(more)}."),
+        more_note(
+            plural(len(best.by_size), "size") if best.by_size else "",
+            "assumptions",
+            plural(len(found.notes), "note") if found.notes else "",
+        ),
     )
 
 
@@ -130,7 +131,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Fact]:
     yield Fact(label="Time", spans=(_time(taken),))
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
-        money = (f"{amounts.money(taken.usd.value)} ({amounts.money_range(taken.usd)})",)
+        money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
     yield Fact(label="Money", spans=money)
     if taken.strategy_text is not None:
         yield Fact(label="Strategy", spans=(code(sentence(taken.strategy_text)),))
@@ -152,7 +153,7 @@ def _sizes(found: Reaches) -> tuple[Block, ...]:
     if not best.by_size:
         return (prose("A model is looked for over all numbers of accelerators at once."),)
     charts = (_chart(best),) if len(best.by_size) > 1 else ()
-    return (*((Panels(charts=charts, legend="Accelerators"),) if charts else ()), _table(best, best.by_size))
+    return (Panels(charts=charts, legend="Accelerators"), _table(best, best.by_size))
 
 
 def _is_taken(best: BudgetReach, each: Within) -> bool:
@@ -162,23 +163,17 @@ def _is_taken(best: BudgetReach, each: Within) -> bool:
 def _chart(best: BudgetReach) -> Chart:
     fitting = ((name, size) for name, size in reversed(SI_PREFIXES.items()) if best.size.value >= size)
     prefix, scale = next(fitting, ("", 1.0))
-    x = tuple(float(each.candidate.num_accelerators) for each in best.by_size)
+    points = {
+        each.candidate.id: (float(each.candidate.num_accelerators), each.amount, tuple(_hover(best, each)))
+        for each in best.by_size
+    }
     words = [
         f"{format_si(each.amount.value)} on {count(each.candidate.num_accelerators)}" for each in best.by_size
     ]
-    taken = [each for each in best.by_size if _is_taken(best, each)]
-
-    def series(name: str, mark: Mark, shown: list[Within], *, is_main: bool) -> Series:
-        return Series(
-            name=name,
-            mark=mark,
-            x=tuple(float(each.candidate.num_accelerators) for each in shown),
-            y=tuple(each.amount.value / scale for each in shown),
-            hovers=tuple(tuple(_hover(best, each)) for each in shown),
-            is_line=not is_main,
-            is_main=is_main,
-        )
-
+    line, band = line_with_band("within the limits", series_mark(0), points.values(), scale=scale)
+    x, amount, hover = points[best.recommended.id]
+    y, taken = amount.value / scale, count(best.recommended.num_accelerators)
+    star = Mark(colour=5, symbol="star")
     return Chart(
         name="reach-sizes",
         title=f"{capital(best.unit)} within the limits",
@@ -186,28 +181,9 @@ def _chart(best: BudgetReach) -> Chart:
         alternative=f"{capital(best.unit)} by number of accelerators: {', '.join(words)}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=f"{prefix} {best.unit}".strip(), is_log=True),
-        series=(
-            series(_ALLOWED, _ALLOWED_MARK, list(best.by_size), is_main=False),
-            series(_TAKEN, _TAKEN_MARK, taken, is_main=True),
-        ),
-        notes=tuple(
-            Note(
-                x=float(each.candidate.num_accelerators),
-                y=each.amount.value / scale,
-                text=count(each.candidate.num_accelerators),
-                is_above=True,
-            )
-            for each in taken
-        ),
-        bands=(
-            Band(
-                name=_ALLOWED,
-                mark=_ALLOWED_MARK,
-                x=x,
-                low=tuple(each.amount.low / scale for each in best.by_size),
-                high=tuple(each.amount.high / scale for each in best.by_size),
-            ),
-        ),
+        series=(line, Series(name=_TAKEN, mark=star, x=(x,), y=(y,), hovers=(hover,), is_main=True)),
+        notes=(Note(x=x, y=y, text=taken, is_above=True),),
+        bands=(band,),
     )
 
 
@@ -237,34 +213,29 @@ def _table(best: BudgetReach, shown: Sequence[Within]) -> Table:
 
 
 def _cells(best: BudgetReach, each: Within) -> Iterator[Cell]:
-    taken, amount = each.candidate, each.amount
-    yield Cell(text=count(taken.num_accelerators), key=taken.num_accelerators)
-    yield Cell(text=format_si(amount.value), key=amount.value)
-    yield Cell(text=f"{format_si(amount.low)} {DASH} {format_si(amount.high)}", key=amount.low)
-    yield _amount_cell(taken.time_s, amounts.duration)
-    yield _amount_cell(taken.usd, amounts.money)
-    yield Cell(text=each.limit, key=each.limit)
+    taken, most = each.candidate, each.amount
+    yield number(taken.num_accelerators)
+    yield number(most.value, format_si)
+    yield Cell(text=f"{format_si(most.low)} {DASH} {format_si(most.high)}", key=most.low)
+    yield amount(taken.time_s, amounts.duration)
+    yield amount(taken.usd, amounts.digits)
+    yield named(each.limit)
     yield Cell(text=_TAKEN if _is_taken(best, each) else "")
-
-
-def _amount_cell(amount: Interval | None, form: Callable[[float], str]) -> Cell:
-    return Cell(text=ABSENT) if amount is None else Cell(text=form(amount.value), key=amount.value)
 
 
 def _assumed(found: Reaches) -> tuple[Block, ...]:
     rests = [*found.best.assumes, "the range is that of time and price at the limit"]
-    return (Bullets(items=tuple((f"{capital(sentence(each))}.",) for each in rests)),)
+    return (bullets(f"{capital(sentence(each))}." for each in rests),)
 
 
 REACH: Final[Page[Reaches]] = Page(
     title=lambda found: f"{printable(found.best.workload.title)}: {_headline(found)}",
     about=_about,
     headline=_headline,
-    summary=lambda _: (),
     sections=(
-        Section(name="answer", title="The answer", needs=("best",), blocks=_answer),
-        Section(name="sizes", title="By number of accelerators", needs=("best",), blocks=_sizes),
-        Section(name="assumed", title="What is assumed", needs=("best",), blocks=_assumed),
+        Section(name="answer", title="The answer", blocks=_answer),
+        Section(name="sizes", title="By number of accelerators", blocks=_sizes),
+        Section(name="assumed", title="What is assumed", blocks=_assumed),
         Section(name="notes", title="Notes", needs=("notes",), blocks=notes_blocks, is_extra=True),
     ),
     closing=lambda _: (

@@ -1,7 +1,7 @@
 """The page of a sweep: steps and speedups, where a step goes, resources, trainings, and what failed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -26,28 +26,18 @@ from equipoise.report.blocks import (
     Panels,
     Section,
     Table,
+    more_note,
+    named,
     note,
     number,
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, BarChart, Chart, Level, Mark, Series, series_mark
-from equipoise.report.format import ABSENT, DASH, TIMES, count, plural, printable, ratio, sentence
-from equipoise.report.pages.answer.breakdowns import Stack
+from equipoise.report.charts import Axis, Chart, Level, Mark, Series, series_mark
+from equipoise.report.format import TIMES, count, plural, printable, ratio, sentence
+from equipoise.report.pages.steps import PHASES, PHASES_INTRO, milliseconds, spread_cell, step_chart
 from equipoise.units import MIB, MILLISECOND_S, format_duration, format_percent, format_si
 
-PHASES: Final[Mapping[str, str]] = {
-    "input": "waiting for input",
-    "forward": "forward pass",
-    "backward": "backward pass",
-    EXPOSED: "exposed communication",
-    "optimizer": "optimizer",
-    "rest": "rest",
-}
-PHASES_INTRO: Final = (
-    "A bar is the median step, by phase. Exposed communication is what the step waits for; overlapped "
-    "communication is not in it."
-)
 _Subject = tuple[str, str, str]
 _FEWEST_SIZES: Final = 2
 _MOST_BARS: Final = 16
@@ -163,15 +153,14 @@ def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ..
         ),
         rows=tuple(map(_row, rows)),
     )
-    panels = (Panels(charts=charts, legend="Strategy"),) if charts else ()
-    return (Heading(name=f"of-{identifier}", text=name), *panels, table)
+    return (Heading(name=f"of-{identifier}", text=name), Panels(charts=charts, legend="Strategy"), table)
 
 
 def _row(each: Judgement) -> tuple[Cell, ...]:
     cell, summary = each.summary.cell, each.summary
     rate = summary.samples_per_s
     return (
-        Cell(text=printable(cell.method), key=cell.method, badge=_badge(each)),
+        named(cell.method, badge=_badge(each)),
         number(cell.num_ranks),
         number(cell.batch_samples),
         milliseconds(summary.step_s),
@@ -246,88 +235,12 @@ def _speedup(each: Judgement) -> str:
     return _on_one_line(_factor(each.speedup)).text
 
 
-# --- values with their ranges, which pages of watched loops show too
-
-
-def step_words(found: Spread) -> str:
-    """The seconds of a step with their range, in milliseconds."""
-    text, ends = _milliseconds(found)
-    return f"{text} ms ({ends})" if ends else f"{text} ms"
-
-
-def _milliseconds(found: Spread) -> tuple[str, str | None]:
-    """Milliseconds and the ends of their range, with as many digits as distinguish these."""
-    low, high = found.low, found.high
-    if low is None or high is None or low == high:
-        return f"{found.value / MILLISECOND_S:.3g}", None
-    for digits in (3, 4, 5):
-        ends = [f"{each / MILLISECOND_S:.{digits}g}" for each in (low, high)]
-        if ends[0] != ends[1]:
-            break
-    return f"{found.value / MILLISECOND_S:.{digits}g}", DASH.join(ends)
-
-
-def milliseconds(found: Spread | None) -> Cell:
-    """Seconds in milliseconds, their range below."""
-    if found is None:
-        return Cell(text=ABSENT)
-    text, ends = _milliseconds(found)
-    return Cell(text=text, key=found.value, detail=ends)
-
-
-def _spread_cell(found: Spread | None) -> Cell:
-    """A number with its range below."""
-    if found is None:
-        return Cell(text=ABSENT)
-    return Cell(text=ratio(found.value), key=found.value, detail=within(found))
-
-
 def _factor(found: Spread | None) -> Cell:
     """A ratio of throughputs with its range below."""
-    if found is None:
-        return Cell(text=ABSENT)
-    return Cell(text=_decimals(found.value), key=found.value, detail=within(found, _decimals))
-
-
-def _decimals(value: float) -> str:
-    return f"{value:,.2f}"
-
-
-def within(found: Spread, form: Callable[[float], str] = ratio) -> str | None:
-    """The ends of a range; None where there is none, or where its digits do not distinguish them."""
-    if found.low is None or found.high is None:
-        return None
-    ends = (form(found.low), form(found.high))
-    return None if ends[0] == ends[1] else DASH.join(ends)
+    return spread_cell(found, "{:,.2f}".format)
 
 
 # --- where a step goes
-
-
-def step_chart(
-    name: str,
-    title: str,
-    x_title: str,
-    bars: Sequence[tuple[str, Mapping[str, float]]],
-    *,
-    names: Sequence[str],
-) -> BarChart:
-    """Steps by phase. bars: the label below each, and its seconds by phase. names: their full names."""
-    parts = [{phase: spent.get(phase, 0.0) for phase in PHASES} for _, spent in bars]
-    whole = [sum(each.values()) for each in parts]
-    stack = Stack(bars=tuple(zip(names, parts, strict=True)), titles=PHASES)
-    return BarChart(
-        name=name,
-        title=title,
-        subtitle="milliseconds above each bar",
-        alternative=sentence(stack.words()),
-        x_title=x_title,
-        y_title="ms per step",
-        categories=tuple(category for category, _ in bars),
-        labels=tuple(f"{each / MILLISECOND_S:.3g}" for each in whole),
-        limits=(0.0, max(whole) / MILLISECOND_S),
-        series=stack.series(MILLISECOND_S),
-    )
 
 
 def _phases_blocks(found: SweepNow) -> tuple[Block, ...]:
@@ -336,11 +249,11 @@ def _phases_blocks(found: SweepNow) -> tuple[Block, ...]:
     )
     if not split:
         return (prose("No run has reported phases yet."),)
-    cut = any(len(rows) > _MOST_BARS for _, rows in split)
+    is_cut = any(len(rows) > _MOST_BARS for _, rows in split)
     return (
         prose(PHASES_INTRO),
         *(_phases_panel(subject, rows[:_MOST_BARS]) for subject, rows in split),
-        *((note(f"The first {_MOST_BARS} configurations are shown."),) if cut else ()),
+        note(f"The first {_MOST_BARS} configurations are shown." if is_cut else ""),
     )
 
 
@@ -365,7 +278,7 @@ def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
 
 
 def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
-    """Memory, utilisation and energy of a step; what was not measured is said in words."""
+    """Memory, utilisation and energy of a step; what was not measured is named."""
     rows = [each for _, group in _timed(found) for each in group]
     quantities: list[tuple[str, Resource, Callable[[float], str]]] = [
         ("MiB per rank", lambda run: run.memory_bytes, lambda value: f"{value / MIB:,.0f}"),
@@ -380,7 +293,8 @@ def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
     missing = [title for title, _, _ in quantities if title not in {each[0] for each in measured}]
     reasons = (energy_reason(row.summary) for row in rows)
     why = next((reason for reason in reasons if reason), None) if "J per step" in missing else None
-    absent = f"Not measured: {', '.join(missing)}{f' (energy: {why})' if why else ''}."
+    because = f" (energy: {why})" if why else ""
+    absent = sentence(f"Not measured: {', '.join(missing)}{because}.") if missing else ""
     table = Table(
         name="resources",
         caption="What a step uses: medians over repetitions",
@@ -403,7 +317,7 @@ def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
             for row in rows
         ),
     )
-    return (*((table,) if rows else ()), *((note(sentence(absent)),) if missing else ()))
+    return (table, note(absent))
 
 
 def _overlapped(each: Judgement) -> float | None:
@@ -412,36 +326,35 @@ def _overlapped(each: Judgement) -> float | None:
     return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
 
 
+_TRAINING_COLUMNS: Final = (
+    Column(title="Workload", is_header=True),
+    Column(title="Strategy"),
+    Column(title="N", is_number=True),
+    Column(title="Batch", is_number=True),
+    Column(title="Held-out loss", is_number=True),
+    Column(title="Accuracy", is_number=True),
+    Column(title="Time", is_number=True),
+    Column(title="Samples", is_number=True, meaning="trained on"),
+    Column(title="Seeds", is_number=True),
+)
+
+
 def _trainings_blocks(found: SweepNow) -> tuple[Block, ...]:
-    table = Table(
-        name="trainings",
-        caption="Results of the trainings: medians over seeds, ranges below",
-        columns=(
-            Column(title="Workload", is_header=True),
-            Column(title="Strategy"),
-            Column(title="N", is_number=True),
-            Column(title="Batch", is_number=True),
-            Column(title="Held-out loss", is_number=True),
-            Column(title="Accuracy", is_number=True),
-            Column(title="Time", is_number=True),
-            Column(title="Samples", is_number=True, meaning="trained on"),
-            Column(title="Seeds", is_number=True),
-        ),
-        rows=tuple(map(_training, found.trained)),
-    )
-    return (table,)
+    caption = "Results of the trainings: medians over seeds, ranges below"
+    rows = tuple(map(_training, found.trained))
+    return (Table(name="trainings", caption=caption, columns=_TRAINING_COLUMNS, rows=rows),)
 
 
 def _training(each: Trained) -> tuple[Cell, ...]:
     cell = each.cell
     return (
-        Cell(text=printable(cell.workload), key=cell.workload),
-        Cell(text=printable(cell.method), key=cell.method),
+        named(cell.workload),
+        named(cell.method),
         number(cell.num_ranks),
         number(cell.batch_samples),
-        _spread_cell(each.loss),
-        _spread_cell(each.accuracy),
-        Cell(text=format_duration(each.seconds.value), key=each.seconds.value),
+        spread_cell(each.loss),
+        spread_cell(each.accuracy),
+        number(each.seconds.value, format_duration),
         number(each.num_samples),
         number(each.num_seeds),
     )
@@ -459,10 +372,10 @@ def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
         ),
         rows=tuple(
             (
-                Cell(text=printable(each.cell.workload), key=each.cell.workload),
-                Cell(text=_way(each.cell), key=_way(each.cell)),
+                named(each.cell.workload),
+                named(_way(each.cell)),
                 number(each.num_cells),
-                Cell(text=sentence(each.reason), key=each.reason),
+                named(each.reason),
             )
             for each in found.failures
         ),
@@ -473,36 +386,30 @@ def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
 # --- one screen
 
 
-def _brief(found: SweepNow) -> tuple[Block, ...]:
+def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
     """Steps and speedups, trainings, failures and settings, on one screen."""
     timed = _timed(found)
     most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
     blocks: list[Block] = []
     for subject, rows in timed[:_MOST_SUBJECTS]:
         blocks += _brief_steps(subject, rows[:most])
-    if found.trained:
-        (table,) = _trainings_blocks(found)
-        assert isinstance(table, Table)
-        blocks.append(Table(name=table.name, caption="", columns=table.columns[:-2], rows=_cut(table.rows)))
-    failures = [
+    trainings = tuple(_training(each)[:-2] for each in found.trained[: _MOST_ROWS // 2])
+    failures = tuple(
         (
             strong(f"Failed {each.num_cells}{TIMES}: "),
             sentence(f"{each.cell.workload}, {_way(each.cell)}: {each.reason}."),
         )
         for each in found.failures[:_MOST_FAILURES]
-    ]
-    if failures:
-        blocks.append(Bullets(items=tuple(failures)))
-    blocks.append(Facts(items=tuple(_facts(found))))
-    if timed:
-        blocks.append(note(_method(found)))
+    )
     configurations = plural(sum(len(rows) for _, rows in timed) + len(found.trained), "configuration")
-    blocks.append(note(f"More with --full: {configurations}, phases, resources."))
-    return tuple(blocks)
-
-
-def _cut(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(row[:-2] for row in rows[: _MOST_ROWS // 2])
+    return (
+        *blocks,
+        Table(name="trainings", caption="", columns=_TRAINING_COLUMNS[:-2], rows=trainings),
+        Bullets(items=failures),
+        Facts(items=tuple(_facts(found))),
+        note(_method(found) if timed else ""),
+        more_note(configurations, "phases", "resources"),
+    )
 
 
 def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
@@ -553,9 +460,9 @@ SWEEP: Final[Page[SweepNow]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="steps", title="Steps", needs=("swept",), blocks=_steps_blocks),
-        Section(name="phases", title="Where a step goes", needs=("swept",), blocks=_phases_blocks),
-        Section(name="resources", title="Resources", needs=("swept",), blocks=_resources_blocks),
+        Section(name="steps", title="Steps", blocks=_steps_blocks),
+        Section(name="phases", title="Where the time of a step goes", blocks=_phases_blocks),
+        Section(name="resources", title="Resources", blocks=_resources_blocks),
         Section(
             name="trainings", title="Trainings", needs=("trained",), blocks=_trainings_blocks, is_extra=True
         ),
@@ -564,5 +471,5 @@ SWEEP: Final[Page[SweepNow]] = Page(
         ),
     ),
     closing=_closing,
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

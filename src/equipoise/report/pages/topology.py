@@ -1,10 +1,11 @@
-"""The page of a topology: links of every pair, what they carry, which models gain on two, which to take."""
+"""The page of a topology: links of every pair, their rates, speedup on two accelerators, which to use."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.bench.topology.topology import Link, Topology
-from equipoise.diagnose.link_findings import basis, gaps, named, sentences
+from equipoise.diagnose.link_findings import basis, gaps, sentences
+from equipoise.diagnose.link_findings import named as name_range
 from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL
 from equipoise.report.blocks import (
@@ -13,12 +14,14 @@ from equipoise.report.blocks import (
     Cell,
     Column,
     Heading,
-    Matrix,
     Page,
+    PairMatrix,
     Section,
     Table,
     Tone,
     bullets,
+    more_note,
+    named,
     note,
     number,
     prose,
@@ -36,7 +39,7 @@ _GAIN_TONES: Final[dict[str, Tone]] = {
     "either way": "quiet",
 }
 _PATHS: Final = {
-    "fabric": "links of their own",
+    "fabric": "direct links",
     "near": "PCIe, peer to peer",
     "far": "PCIe and the link between sockets",
     "staged": "through the host's memory",
@@ -61,7 +64,7 @@ def _about(found: Meaning) -> str:
 
 
 def _headline(found: Meaning) -> str:
-    """What joins the devices, in one sentence."""
+    """What connects the devices, in one sentence."""
     return sentence(sentences(found)[0])
 
 
@@ -74,7 +77,7 @@ def _links_blocks(found: Meaning) -> tuple[Block, ...]:
         *_processors(found.topology),
         *((_matrix(found),) if found.topology.links else ()),
         *_bullets("topology-gaps", "What is not known", unknown),
-        *_bullets("topology-meaning", "What else it means", further),
+        *_bullets("topology-meaning", "Further findings", further),
     )
 
 
@@ -99,7 +102,7 @@ def _processors(topology: Topology) -> Iterator[Block]:
         ),
         rows=tuple(
             (
-                Cell(text=printable(each.name), key=each.name),
+                named(each.name),
                 number(each.num_cores),
                 Cell(text=printable(each.cpu_affinity or ABSENT)),
                 Cell(text=printable(each.numa_affinity or ABSENT)),
@@ -107,24 +110,18 @@ def _processors(topology: Topology) -> Iterator[Block]:
             for each in topology.devices
         ),
     )
-    if topology.nics:
-        yield Table(
-            name="topology-cards",
-            caption="Network cards",
-            columns=(Column(title="Card", is_header=True), Column(title="Per direction", is_number=True)),
-            rows=tuple(
-                (
-                    Cell(text=printable(each.name), key=each.name),
-                    Cell(text="unknown")
-                    if each.byte_per_s is None
-                    else Cell(text=format_si(each.byte_per_s, "B/s"), key=each.byte_per_s),
-                )
-                for each in topology.nics
-            ),
-        )
+    yield Table(
+        name="topology-cards",
+        caption="Network cards",
+        columns=(Column(title="Card", is_header=True), Column(title="Per direction", is_number=True)),
+        rows=tuple(
+            (named(each.name), number(each.byte_per_s, lambda rate: format_si(rate, "B/s")))
+            for each in topology.nics
+        ),
+    )
 
 
-def _matrix(found: Meaning) -> Matrix:
+def _matrix(found: Meaning) -> PairMatrix:
     """The class of link of every pair."""
     topology = found.topology
     links = {frozenset((link.a, link.b)): link for link in topology.links}
@@ -134,7 +131,7 @@ def _matrix(found: Meaning) -> Matrix:
     legend = [(Badge(text=name, tone=_tone(name)), what_lies_between(name)) for name in classes]
     if any(link.link_class is None and not link.said and not link.peers for link in topology.links):
         legend.append((Badge(text="?", tone="quiet"), "unknown"))
-    return Matrix(
+    return PairMatrix(
         name="topology-matrix",
         caption="The link of every pair",
         heads=tuple(map(printable, titles)),
@@ -215,8 +212,8 @@ def _gains_blocks(found: Meaning) -> tuple[Block, ...]:
     rests = basis(found) if len(titles) == 1 else f"{basis(found)} They are {', '.join(titles)}."
     return (
         prose(
-            "What counts is work per byte exchanged, not size alone: a network that uses each weight many "
-            "times per sample gains earlier."
+            "The speedup depends on work per byte exchanged, not on size alone: a network that uses each "
+            "weight many times per sample gains earlier."
         ),
         _gains_table(found),
         *(prose(_crossover(each, found.batch)) for each in found.crossovers),
@@ -241,7 +238,7 @@ def _gains_table(found: Meaning) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=title, key=title),
+                named(title),
                 number(params, format_rough),
                 *(_gain(of[slug, name]) for name in classes),
             )
@@ -280,36 +277,34 @@ def _size(params: float, each: Crossover) -> str:
 
 
 def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
-    islands = [named([printable(name) for name in group]) for group in found.islands.members]
+    islands = [name_range([printable(name) for name in group]) for group in found.islands.members]
     table = Table(
         name="topology-groups",
-        caption="For so many ranks, the group whose weakest link is the best",
+        caption="For each number of ranks, the group whose weakest link is the best",
         columns=(
             Column(title="Ranks", is_number=True),
-            Column(title="Take", is_header=True),
+            Column(title="Use", is_header=True),
             Column(title="Weakest link"),
-            Column(title="Another choice may have"),
+            Column(title="Worst choice has"),
         ),
         rows=tuple(
             (
                 number(group.num_devices),
-                Cell(text=named([printable(name) for name in group.devices])),
+                Cell(text=name_range([printable(name) for name in group.devices])),
                 Cell(text=group.link_class),
                 Cell(text=group.worst_class or ABSENT),
             )
             for group in found.groups
         ),
     )
-    return (
-        *((prose(f"Islands, joined without the slowest links: {'; '.join(islands)}."),) if islands else ()),
-        table,
-    )
+    without = f"Islands, connected without the slowest links: {'; '.join(islands)}." if islands else ""
+    return (note(without), table)
 
 
 # --- one screen
 
 
-def _brief(found: Meaning) -> tuple[Block, ...]:
+def _brief(found: Meaning, _: int) -> tuple[Block, ...]:
     """The matrix, the gains over the weakest link, and what is not known, on one screen."""
     topology = found.topology
     is_drawn = topology.links and len(topology.devices) + len(topology.nics) <= _MOST_DRAWN
@@ -318,8 +313,8 @@ def _brief(found: Meaning) -> tuple[Block, ...]:
         *_processors(topology),
         *((_matrix(found),) if is_drawn else ()),
         *(_brief_gains(found) if found.gains else ()),
-        *((bullets(map(sentence, unknown)),) if unknown else ()),
-        note("More with --full: rates of links, crossovers, which devices to take."),
+        bullets(map(sentence, unknown)),
+        more_note("link rates", "crossovers", "which accelerators to use"),
     )
 
 
@@ -355,20 +350,21 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
     headline=_headline,
     summary=lambda found: tuple(map(sentence, sentences(found)[1 : 1 + _MOST_SENTENCES])),
     sections=(
+        Section(name="topology-links", title="Links", needs=("topology",), blocks=_links_blocks),
+        Section(name="topology-reach", title="Link rates", needs=("reached",), blocks=_rates_blocks),
         Section(
-            name="topology-links", title="How they are joined", needs=("topology",), blocks=_links_blocks
+            name="topology-gains", title="Speedup on two accelerators", needs=("gains",), blocks=_gains_blocks
         ),
         Section(
-            name="topology-reach", title="What the links carry", needs=("reached",), blocks=_rates_blocks
+            name="topology-groups",
+            title="Which accelerators to use",
+            needs=("groups",),
+            blocks=_groups_blocks,
         ),
-        Section(
-            name="topology-gains", title="Which models gain on two", needs=("gains",), blocks=_gains_blocks
-        ),
-        Section(name="topology-groups", title="Which to take", needs=("groups",), blocks=_groups_blocks),
     ),
     closing=lambda found: (
-        "Read from what tools report; rates are those of like machines, not measured here.",
+        "Read from the output of tools; rates are those of similar machines, not measured here.",
         f"Origin: {printable(found.topology.origin)}.",
     ),
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

@@ -175,12 +175,11 @@ def _problems_blocks(found: TraceSteps) -> tuple[Block, ...]:
     return (bullets(problems),) if problems else (note("Every file was read."),)
 
 
-def _brief(found: TraceSteps) -> tuple[Block, ...]:
-    problems = tuple(_problems(found))
+def _brief(found: TraceSteps, _: int) -> tuple[Block, ...]:
     return (
         *_tables(found, _MOST_LINES),
         note("Means over steps; step = compute + exposed + idle. Late: what the others wait for a rank."),
-        *((bullets(problems[:_MOST_SENTENCES]),) if problems else ()),
+        bullets(list(_problems(found))[:_MOST_SENTENCES]),
     )
 
 
@@ -190,12 +189,12 @@ TRACE: Final[Page[TraceSteps]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="ranks", title="Where steps go", needs=("traces",), blocks=_ranks_blocks),
-        Section(name="problems", title="What was not read", needs=("traces",), blocks=_problems_blocks),
+        Section(name="ranks", title="Where the time of a step goes", blocks=_ranks_blocks),
+        Section(name="problems", title="What was not read", blocks=_problems_blocks),
     ),
     closing=lambda _: (
         "Parts of each step sum to it.",
         "The last rank to enter a collective spends the least time in it: no clocks are compared.",
     ),
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

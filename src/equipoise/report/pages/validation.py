@@ -5,7 +5,7 @@ from typing import Final
 
 from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.validate import Validation
-from equipoise.report.blocks import Block, Bullets, Cell, Column, Page, Section, Table, note
+from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, named, note, number
 from equipoise.report.format import TIMES, count, listed, plural, printable, sentence
 from equipoise.report.measured_json import worst
 from equipoise.units import format_percent
@@ -48,12 +48,11 @@ def _errors_blocks(found: Validation) -> tuple[Block, ...]:
         by_file["all"] = found.errors
     folds = dict(list(found.by_fold.items())[:_MOST_FOLDS])
     more = len(found.by_fold) - len(folds)
-    beside = tuple((each,) for each in _beside(found))
     return (
         _errors_table("File", by_file),
-        *((_errors_table("Held out", folds),) if folds else ()),
-        *((note(f"{more:,} more values held out: --json."),) if more else ()),
-        *((Bullets(items=beside),) if beside else ()),
+        _errors_table("Held out", folds),
+        note(f"{more:,} more values held out: --json." if more else ""),
+        bullets(_other_errors(found)),
     )
 
 
@@ -72,11 +71,11 @@ def _errors_table(title: str, by_name: Mapping[str, TimeErrors]) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=printable(name), key=printable(name)),
-                Cell(text=count(each.num_executions), key=each.num_executions),
-                Cell(text=count(each.num_clusters), key=each.num_clusters),
+                named(name),
+                number(each.num_executions),
+                number(each.num_clusters),
                 *(
-                    Cell(text=format_percent(share), key=share)
+                    number(share, format_percent)
                     for share in (each.mape, each.median, each.p90, each.coverage)
                 ),
             )
@@ -85,7 +84,7 @@ def _errors_table(title: str, by_name: Mapping[str, TimeErrors]) -> Table:
     )
 
 
-def _beside(found: Validation) -> Iterator[str]:
+def _other_errors(found: Validation) -> Iterator[str]:
     """Errors of memory, and what choosing by prediction costs."""
     if found.memory is not None:
         yield (
@@ -113,14 +112,13 @@ def _worst_table(found: Validation, num_worst: int) -> Table:
         ),
         rows=tuple(
             (
-                Cell(
-                    text=printable(f"{each.row.file}:{each.row.row}"),
-                    key=printable(f"{each.row.file}:{each.row.row}"),
+                named(
+                    f"{each.row.file}:{each.row.row}",
                     detail=f"{printable(each.row.workload)} {TIMES} {count(each.row.num_accelerators)}",
                 ),
-                Cell(text=format_percent(each.error or 0.0), key=each.error),
-                Cell(text=f"{each.predicted:.4g}", key=each.predicted),
-                Cell(text=f"{each.row.measured:.4g}", key=each.row.measured),
+                number(each.error, format_percent),
+                number(each.predicted, "{:.4g}".format),
+                number(each.row.measured, "{:.4g}".format),
                 Cell(text=printable(each.row.unit)),
             )
             for each in worst(found, num_worst)
@@ -136,11 +134,10 @@ def _reasons_blocks(found: Validation) -> tuple[Block, ...]:
             caption="Why rows are not expressed",
             columns=(Column(title="Reason", is_header=True), Column(title="Rows", is_number=True)),
             rows=tuple(
-                (Cell(text=sentence(reason), key=sentence(reason)), Cell(text=count(number), key=number))
-                for reason, number in found.reasons[:_MOST_REASONS]
+                (named(reason), number(num_rows)) for reason, num_rows in found.reasons[:_MOST_REASONS]
             ),
         ),
-        *((note(f"And {plural(rest, 'other reason')}."),) if rest > 0 else ()),
+        note(f"And {plural(rest, 'other reason')}." if rest > 0 else ""),
     )
 
 
@@ -168,6 +165,5 @@ def validation_page(num_worst: int = NUM_WORST) -> Page[Validation]:
                 is_extra=True,
             ),
         ),
-        closing=lambda _: (),
         brief=lambda found, _: _errors_blocks(found),
     )

@@ -19,13 +19,13 @@ from equipoise.report.blocks import (
     Section,
     Table,
     bullets,
+    more_note,
     note,
     number,
     prose,
 )
 from equipoise.report.charts import Axis, Chart, Series, series_mark
 from equipoise.report.format import (
-    ABSENT,
     accelerator_name,
     capital,
     count,
@@ -35,7 +35,14 @@ from equipoise.report.format import (
     sentence,
 )
 from equipoise.report.pages.answer.breakdowns import Stack
-from equipoise.report.pages.sweep import PHASES, PHASES_INTRO, milliseconds, step_chart, step_words, within
+from equipoise.report.pages.steps import (
+    PHASES,
+    PHASES_INTRO,
+    milliseconds,
+    spread_cell,
+    step_chart,
+    step_words,
+)
 from equipoise.units import MIB, MILLISECOND_S, format_percent
 
 _SUCCESS: Final = "success"
@@ -146,11 +153,10 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
         ),
         rows=tuple(map(_row, found.runs)),
     )
-    reasons = _reasons(found)
     return (
-        *((table,) if found.runs else ()),
-        *((bullets(reasons),) if reasons else ()),
-        *((note(f"{plural(found.num_older, 'older run')} not shown."),) if found.num_older else ()),
+        table,
+        bullets(_reasons(found)),
+        note(f"{plural(found.num_older, 'older run')} not shown." if found.num_older else ""),
         *(() if found.runs or found.unread else (prose("Nothing has been written yet."),)),
     )
 
@@ -176,9 +182,7 @@ def _row(run: WatchedRun) -> tuple[Cell, ...]:
         number(run.num_ranks),
         number(batch),
         milliseconds(run.step_s),
-        Cell(text=ABSENT)
-        if rate is None
-        else Cell(text=ratio(rate.value), key=rate.value, detail=within(rate)),
+        spread_cell(rate),
         number(run.num_steps),
         number(run.num_warm_up),
         number(run.num_unlike),
@@ -201,22 +205,25 @@ def _badge(run: WatchedRun) -> Badge | None:
 
 def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
     runs = found.split[:_MOST_BARS]
-    is_alike = len({run.num_ranks for run in runs}) == 1
+    is_one_size = len({run.num_ranks for run in runs}) == 1
     names = tuple(f"{_begun(run)}, {plural(run.num_ranks, 'rank')}" for run in runs)
     below = [
-        _clock(run, runs) if is_alike else f"{_clock(run, runs)}, {plural(run.num_ranks, 'rank')}"
+        _clock(run, runs) if is_one_size else f"{_clock(run, runs)}, {plural(run.num_ranks, 'rank')}"
         for run in runs
     ]
     chart = step_chart(
         "watched-phases",
         "A step of each run",
-        "begun, UTC" if is_alike else "begun, UTC; ranks",
+        "begun, UTC" if is_one_size else "begun, UTC; ranks",
         [(category, run.phases) for category, run in zip(below, runs, strict=True)],
         names=names,
     )
-    cut = len(found.split) > _MOST_BARS
-    more = (note(f"The newest {_MOST_BARS} runs are shown."),) if cut else ()
-    return (prose(PHASES_INTRO), Panels(charts=(chart,), legend="Phase"), *more)
+    is_cut = len(found.split) > _MOST_BARS
+    return (
+        prose(PHASES_INTRO),
+        Panels(charts=(chart,), legend="Phase"),
+        note(f"The newest {_MOST_BARS} runs are shown." if is_cut else ""),
+    )
 
 
 def _course_blocks(found: WatchedNow) -> tuple[Block, ...]:
@@ -279,7 +286,7 @@ def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
     )
     absent = len(run.missing_ranks)
     missing = f"{count(absent)} of {count(run.num_ranks)} ranks are not in this folder, or not read."
-    return (table, *((note(missing),) if absent else ()))
+    return (table, note(missing if absent else ""))
 
 
 def _rank_row(each: RankSeen, run: WatchedRun) -> tuple[Cell, ...]:
@@ -307,7 +314,7 @@ def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
 # --- one screen
 
 
-def _brief(found: WatchedNow) -> tuple[Block, ...]:
+def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
     """The newest runs on a line each, and where the newest spends its steps."""
     facts = []
     for run in found.split[:1]:
@@ -327,13 +334,12 @@ def _brief(found: WatchedNow) -> tuple[Block, ...]:
         ),
         rows=tuple(map(_brief_row, found.runs[:_MOST_RUNS])),
     )
-    reasons = _reasons(found)
     left_out = max(0, len(found.runs) - _MOST_RUNS)
     return (
-        *((table,) if found.runs else ()),
-        *((Facts(items=tuple(facts)),) if facts else ()),
-        *((bullets(reasons[:2]),) if reasons else ()),
-        note(f"More with --full: {plural(left_out, 'run')}, phases, step times and ranks."),
+        table,
+        Facts(items=tuple(facts)),
+        bullets(_reasons(found)[:2]),
+        more_note(plural(left_out, "run") if left_out else "", "phases", "step times", "ranks"),
     )
 
 
@@ -348,11 +354,13 @@ WATCH: Final[Page[WatchedNow]] = Page(
     headline=_headline,
     summary=_summary,
     sections=(
-        Section(name="runs", title="Runs", needs=(), blocks=_runs_blocks),
-        Section(name="phases", title="Where a step goes", needs=("split",), blocks=_phases_blocks),
+        Section(name="runs", title="Runs", blocks=_runs_blocks),
+        Section(
+            name="phases", title="Where the time of a step goes", needs=("split",), blocks=_phases_blocks
+        ),
         Section(name="course", title="Step time during training", needs=("drawn",), blocks=_course_blocks),
         Section(name="ranks", title="Ranks", needs=("several",), blocks=_ranks_blocks),
     ),
     closing=_closing,
-    brief=lambda found, _: _brief(found),
+    brief=_brief,
 )

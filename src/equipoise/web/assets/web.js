@@ -1,7 +1,7 @@
 "use strict";
-// Forms that ask as they change, sliders beside numbers, what a reader hears. Asking itself is htmx's.
+// Forms that are sent as they change, sliders next to numbers, announcements. htmx sends the requests.
 (() => {
-  const form = document.querySelector("form.asked");
+  const form = document.querySelector("form.question");
   const answer = document.getElementById("result");
   const TYPING_MS = 400;
   const SLIDING_MS = 60;
@@ -17,23 +17,23 @@
   });
   document.addEventListener("htmx:afterSettle", () => document.dispatchEvent(new Event("figures-changed")));
 
-  // What was said already is not said again.
+  // The same announcement is not made twice.
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
     const { target, fragment } = event.detail;
-    if (target.id === "said" && fragment.textContent.trim() === target.textContent.trim()) event.detail.shouldSwap = false;
+    if (target.id === "announcement" && fragment.textContent.trim() === target.textContent.trim()) event.detail.shouldSwap = false;
   });
 
   // Fields left empty are not part of the address.
   document.addEventListener("htmx:configRequest", (event) => {
-    const asked = event.detail.formData;
-    for (const [name, value] of [...asked.entries()]) if (value === "") asked.delete(name);
+    const fields = event.detail.formData;
+    for (const [name, value] of [...fields.entries()]) if (value === "") fields.delete(name);
   });
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (event.detail.elt === form) answer.setAttribute("aria-busy", "true");
   });
   document.addEventListener("htmx:afterRequest", () => answer.removeAttribute("aria-busy"));
   const lost = () => {
-    document.getElementById("said").textContent = "The server does not answer. Is it still running?";
+    document.getElementById("announcement").textContent = "The server does not answer. Is it still running?";
     document.body.classList.add("lost");
   };
   document.addEventListener("htmx:sendError", lost);
@@ -47,7 +47,7 @@
   let timer = 0;
   const ask = (delay) => {
     clearTimeout(timer);
-    timer = setTimeout(() => htmx.trigger(form, "asked"), delay);
+    timer = setTimeout(() => htmx.trigger(form, "question-changed"), delay);
   };
 
   // The number that people mean by 64, 10k, 1T or, where times are hours, 90min and 7d.
@@ -65,35 +65,35 @@
   const ready = (slider) => {
     const number = document.getElementById(slider.dataset.for);
     const scale = scales[slider.dataset.scale];
-    const said = () => slider.setAttribute("aria-valuetext", number.value || number.placeholder);
+    const announce = () => slider.setAttribute("aria-valuetext", number.value || number.placeholder);
     slider.min = scale.to(slider.dataset.low);
     slider.max = scale.to(slider.dataset.high);
     slider.hidden = false;
     const held = amount(number.value);
     slider.value = held > 0 ? scale.to(held) : slider.dataset.rest ? scale.to(slider.dataset.rest) : slider.min;
-    said();
+    announce();
     slider.addEventListener("input", () => {
       number.value = scale.from(Number(slider.value));
-      said();
+      announce();
       ask(SLIDING_MS);
     });
     number.addEventListener("input", () => {
       const typed = amount(number.value);
       if (typed > 0) slider.value = scale.to(typed);
-      said();
+      announce();
     });
   };
   form.querySelectorAll(".slider").forEach(ready);
 
-  // On a phone what is seldom asked makes room for the answer, unless something is asked there.
+  // On a phone seldom used fields make room for the answer, unless one of them is set.
   const isNarrow = matchMedia("(max-width: 40rem)").matches;
   for (const more of form.querySelectorAll("details.more")) {
-    const own = [...more.querySelectorAll("[name]")].map((field) => field.name);
-    const asked = new URLSearchParams(location.search);
-    if (isNarrow && !own.some((name) => asked.has(name))) more.open = false;
+    const names = [...more.querySelectorAll("[name]")].map((field) => field.name);
+    const fields = new URLSearchParams(location.search);
+    if (isNarrow && !names.some((name) => fields.has(name))) more.open = false;
   }
 
-  // What hangs on a choice is chosen anew, but for what the new choice holds too.
+  // Fields that depend on a choice are cleared, except for values that the new choice has too.
   const clear = (select) => {
     const held = (select.selectedOptions[0]?.dataset.holds ?? "").split(" ");
     for (const name of (select.dataset.clears ?? "").split(" ").filter(Boolean)) {
@@ -109,7 +109,7 @@
     if (event.target.matches("select")) clear(event.target);
     ask(event.target.matches("select, [type=checkbox], [type=radio]") ? 0 : TYPING_MS);
   });
-  // What runs has told more than what the page shows; who just now works in the answer is not disturbed.
+  // A run has written more than the page shows; a reader who works in the answer is not disturbed.
   const WORKING_MS = 20000;
   let worked = -Infinity;
   for (const kind of ["pointerdown", "keydown", "focusin"]) {

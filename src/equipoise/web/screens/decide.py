@@ -10,44 +10,44 @@ from equipoise.decide.solve_for import solve_for
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.reach import REACH
 from equipoise.runs.embedded import tables
-from equipoise.web.address import AskedRuns
-from equipoise.web.answers import Answer, shown
+from equipoise.web.address import RunsFields
+from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Control, Given
-from equipoise.web.question import AskedQuestion, question, question_controls
+from equipoise.web.question import QuestionFields, question, question_controls
 from equipoise.web.screen import Screen
-from equipoise.web.screens.runs import chosen, own_folders, state
-from equipoise.web.sources import Sources
+from equipoise.web.screens.runs import chosen, run_folders, state
+from equipoise.web.sources import DataSources
 
 
-def read(given: Given, verb: Verb, sources: Sources) -> AskedQuestion:
-    """The question of an address. Raises InputError for what cannot be asked."""
+def read(given: Given, verb: Verb, sources: DataSources) -> QuestionFields:
+    """The question of an address. Raises InputError for what cannot be fields."""
     return question(given, verb, sources.catalogue, at_first=sources.at_first)
 
 
-def _fields(given: Given, sources: Sources, *, verb: Verb) -> tuple[Control, ...]:
-    runs = tuple(own_folders(sources)) if verb == "advise" else ()
+def _fields(given: Given, sources: DataSources, *, verb: Verb) -> tuple[Control, ...]:
+    runs = tuple(run_folders(sources)) if verb == "advise" else ()
     return question_controls(given, verb, sources.catalogue, at_first=sources.at_first, runs=runs)
 
 
-def _stamp(asked: AskedQuestion, sources: Sources) -> str:
+def _stamp(fields: QuestionFields, sources: DataSources) -> str:
     """What was measured counts too: the user's runs grow while the dashboard runs."""
-    own = "" if asked.runs is None else state(AskedRuns(sweep=asked.runs), sources)
-    return f"{sources.stamp()};{own}" if own else sources.stamp()
+    runs = "" if fields.runs is None else state(RunsFields(sweep=fields.runs), sources)
+    return f"{sources.stamp()};{runs}" if runs else sources.stamp()
 
 
-def _answer(asked: AskedQuestion, sources: Sources) -> Answer:
-    found = _with_runs(asked, sources)
+def _answer(fields: QuestionFields, sources: DataSources) -> PageAnswer:
+    found = _with_runs(fields, sources)
     scores = tables(data=sources.data, also=sources.also).scores
     if found.ask is not None:
         return shown(REACH, solve_for(found, scores=scores, catalogue=sources.catalogue))
     return shown(ANSWER, answer(found, scores=scores, catalogue=sources.catalogue))
 
 
-def _with_runs(asked: AskedQuestion, sources: Sources) -> TrainingQuery:
+def _with_runs(fields: QuestionFields, sources: DataSources) -> TrainingQuery:
     """The question with the folder of the runs that it names."""
-    if asked.runs is None:
-        return asked.query
-    return changed(asked.query, runs=chosen(AskedRuns(sweep=asked.runs), sources))
+    if fields.runs is None:
+        return fields.training
+    return changed(fields.training, runs=chosen(RunsFields(sweep=fields.runs), sources))
 
 
 ADVICE: Final = Screen(

@@ -1,4 +1,4 @@
-"""The pages Study, Compare and Accuracy: published results, and how wrong every kind of answer was."""
+"""The pages Study, Compare and Accuracy: published results, and the errors of every kind of prediction."""
 
 from contextlib import suppress
 from typing import Final
@@ -15,14 +15,14 @@ from equipoise.spec.mlperf import round_name
 from equipoise.study import accuracy, compared
 from equipoise.study import study as studied
 from equipoise.units import format_duration
-from equipoise.web.address import MOST_SYSTEMS, AskedCompare, AskedNothing, AskedStudy
-from equipoise.web.answers import Answer, shown
+from equipoise.web.address import MOST_SYSTEMS, CompareFields, NoFields, StudyFields
+from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
 from equipoise.web.screen import Screen
-from equipoise.web.sources import Sources
+from equipoise.web.sources import DataSources
 
 
-def round_choices(sources: Sources) -> tuple[Choice, ...]:
+def round_choices(sources: DataSources) -> tuple[Choice, ...]:
     """The rounds that can be studied, each with its workloads."""
     return tuple(
         Choice(value=name, label=printable(name), holds=tuple(workloads))
@@ -30,7 +30,7 @@ def round_choices(sources: Sources) -> tuple[Choice, ...]:
     )
 
 
-def _study_fields(given: Given, sources: Sources) -> tuple[Control, ...]:
+def _study_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
     named = round_name(first(given, "round"))
     chosen = named if named in sources.studied else sources.default_round
     return (
@@ -54,10 +54,10 @@ def _study_fields(given: Given, sources: Sources) -> tuple[Control, ...]:
     )
 
 
-def _study_answer(asked: AskedStudy, sources: Sources) -> Answer:
+def _study_answer(fields: StudyFields, sources: DataSources) -> PageAnswer:
     found = studied(
-        asked.round,
-        asked.workload,
+        fields.round,
+        fields.workload,
         data=sources.data,
         also=sources.also,
         catalogue=sources.catalogue,
@@ -76,7 +76,7 @@ STUDY_SCREEN: Final = Screen(
 )
 
 
-def _compare_fields(given: Given, sources: Sources) -> tuple[Control, ...]:
+def _compare_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
     named = round_name(first(given, "round"))
     chosen = named if named in sources.studied else sources.default_round
     workloads = sources.studied.get(chosen, {})
@@ -107,7 +107,7 @@ def _compare_fields(given: Given, sources: Sources) -> tuple[Control, ...]:
     )
 
 
-def _entries(sources: Sources, round_: str, workload: str) -> tuple[Choice, ...]:
+def _entries(sources: DataSources, round_: str, workload: str) -> tuple[Choice, ...]:
     rows = sources.scored.filter((pl.col("campaign") == round_) & (pl.col("workload") == workload))
     return tuple(
         Choice(
@@ -119,12 +119,12 @@ def _entries(sources: Sources, round_: str, workload: str) -> tuple[Choice, ...]
     )
 
 
-def _compare_answer(asked: AskedCompare, sources: Sources) -> Answer:
-    usual = sources.studied.get(round_name(asked.round) if asked.round else sources.default_round, {})
+def _compare_answer(fields: CompareFields, sources: DataSources) -> PageAnswer:
+    usual = sources.studied.get(round_name(fields.round) if fields.round else sources.default_round, {})
     found = compared(
-        asked.round,
-        asked.workload or next(iter(usual), None),
-        asked.entry,
+        fields.round,
+        fields.workload or next(iter(usual), None),
+        fields.entry,
         data=sources.data,
         also=sources.also,
         catalogue=sources.catalogue,
@@ -143,7 +143,7 @@ COMPARE_SCREEN: Final = Screen(
 )
 
 
-def _stamp(_: AskedNothing, __: Sources) -> str:
+def _stamp(_: NoFields, __: DataSources) -> str:
     """The ledger grows while the dashboard runs."""
     with suppress(OSError):
         found = ledger_path().stat()
@@ -151,14 +151,14 @@ def _stamp(_: AskedNothing, __: Sources) -> str:
     return ""
 
 
-def _accuracy_answer(_: AskedNothing, __: Sources) -> Answer:
+def _accuracy_answer(_: NoFields, __: DataSources) -> PageAnswer:
     return shown(ACCURACY, accuracy())
 
 
 ACCURACY_SCREEN: Final = Screen(
     path="/accuracy",
     title="Accuracy",
-    about="how wrong answers were",
+    about="errors of every kind of prediction on held-out data",
     verb="Show",
     fields=lambda _, __: (),
     answer=_accuracy_answer,

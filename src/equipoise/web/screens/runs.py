@@ -14,11 +14,11 @@ from equipoise.report.markup import Html, element
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
 from equipoise.units import format_duration
-from equipoise.web.address import AskedRuns
-from equipoise.web.answers import Answer, shown
+from equipoise.web.address import RunsFields
+from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Choice, Control, Given, Select, first
 from equipoise.web.screen import Live, Screen
-from equipoise.web.sources import Sources
+from equipoise.web.sources import DataSources
 
 # How often a page asks: while something runs, and while nothing does.
 _RUNNING_S, _IDLE_S = 2, 10
@@ -26,7 +26,7 @@ _RUNNING_S, _IDLE_S = 2, 10
 _DRAWN_S = 5
 
 
-def own_folders(sources: Sources) -> dict[str, Path]:
+def run_folders(sources: DataSources) -> dict[str, Path]:
     """The sweeps and watched loops there are now, by the name that the address uses.
 
     The name is that of the folder which was given, and where in it they are.
@@ -41,27 +41,27 @@ def own_folders(sources: Sources) -> dict[str, Path]:
     return found
 
 
-def chosen(asked: AskedRuns, sources: Sources) -> Path:
-    """The folder of the runs asked for; of the latest unless one is named.
+def chosen(fields: RunsFields, sources: DataSources) -> Path:
+    """The folder of the runs with a name; of the latest unless one is named.
 
     Names are looked up among those found: no path comes from a browser.
     Raises EvidenceError where there are none, SpecError where none has the name.
     """
-    found = own_folders(sources)
+    found = run_folders(sources)
     if not found:
         raise EvidenceError(
-            "the dashboard knows no runs of yours",
+            "no runs are known to the dashboard",
             missing=(
                 "a sweep: `equipoise bench --workload small_mlp --out DIR`",
-                "or a training loop of your own: `with equipoise.watch(model, out=DIR)`",
+                "or your training loop: `with equipoise.watch(model, out=DIR)`",
                 "its folder, named when the dashboard begins: `equipoise serve --runs DIR`",
             ),
         )
-    if asked.sweep is None:
+    if fields.sweep is None:
         return max(found.values(), key=_changed_s)
-    if asked.sweep not in found:
-        raise SpecError(f"runs {asked.sweep!r} are not known; there are {', '.join(found)}")
-    return found[asked.sweep]
+    if fields.sweep not in found:
+        raise SpecError(f"runs {fields.sweep!r} are not known; there are {', '.join(found)}")
+    return found[fields.sweep]
 
 
 def _changed_s(folder: Path) -> float:
@@ -74,8 +74,8 @@ def _changed_s(folder: Path) -> float:
         return 0.0
 
 
-def _fields(given: Given, sources: Sources) -> tuple[Control, ...]:
-    found = own_folders(sources)
+def _fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
+    found = run_folders(sources)
     if not found:
         return ()
     named = first(given, "sweep")
@@ -105,10 +105,10 @@ def _label(name: str, folder: Path) -> str:
     return f"{printable(name)} ({now.num_finished} of {now.num_planned}{state})"
 
 
-def state(asked: AskedRuns, sources: Sources) -> str:
+def state(fields: RunsFields, sources: DataSources) -> str:
     """The state of what is shown: finished cells and whether it runs, or what loops have written."""
     try:
-        folder = chosen(asked, sources)
+        folder = chosen(fields, sources)
         if is_watched(folder):
             files, num_older = runs_files(folder)
             return f"{folder}:{num_older}:{';'.join(map(_written, files))}"
@@ -125,18 +125,18 @@ def _written(files: RunFiles) -> str:
     return files.stamp
 
 
-def _answer(asked: AskedRuns, sources: Sources) -> Answer:
-    folder = chosen(asked, sources)
+def _answer(fields: RunsFields, sources: DataSources) -> PageAnswer:
+    folder = chosen(fields, sources)
     return shown(WATCH, watched_now(folder)) if is_watched(folder) else shown(SWEEP, sweep_now(folder))
 
 
-def _live(asked: AskedRuns, sources: Sources) -> Live | None:
-    """How far it is, while something runs; else nothing, to be asked for now and then."""
+def _live(fields: RunsFields, sources: DataSources) -> Live | None:
+    """How far it is, while something runs; else nothing, looked up now and then."""
     if not sources.runs:
         return None
     html = Html("")
     try:
-        folder = chosen(asked, sources)
+        folder = chosen(fields, sources)
         html = _trains(runs_files(folder)[0]) if is_watched(folder) else _bar(under_way(folder))
     except (DataError, EvidenceError, SpecError):
         pass
@@ -160,16 +160,16 @@ def _trains(found: tuple[RunFiles, ...]) -> Html:
     step = None if files is None else latest_step(files)
     if files is None:
         return Html("")
-    told = "no update written yet" if step is None else f"update {count(step)}"
+    progress = "no update written yet" if step is None else f"update {count(step)}"
     ago = max(0, round(time.time() - files.changed_s))
-    words = f"Training: {told}, {plural(files.num_files, 'rank')}, written {ago} s ago"
+    words = f"Training: {progress}, {plural(files.num_files, 'rank')}, written {ago} s ago"
     return element("p", element("span", "", class_="pulse", aria_hidden="true"), words, class_="progress")
 
 
 SCREEN: Final = Screen(
     path="/runs",
     title="My runs",
-    about="sweeps and training loops of your own, as far as they are",
+    about="your sweeps and training loops, live",
     verb="Show",
     fields=_fields,
     answer=_answer,

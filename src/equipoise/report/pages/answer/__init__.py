@@ -1,9 +1,9 @@
-"""The page of an answer, of `advise` and `plan` alike: first what to take, then everything behind it."""
+"""The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
 
 from typing import Final
 
 from equipoise.decide.answer import Alternative, Answer
-from equipoise.report.blocks import Block, Bullets, Page, Prose, Section, note, prose, strong
+from equipoise.report.blocks import Block, Bullets, Page, Section, more_note, prose, strong
 from equipoise.report.format import plural, printable
 from equipoise.report.pages.answer import basis, compare, head, resources
 
@@ -11,7 +11,7 @@ _MOST_ALTERNATIVES: Final = 2
 _MOST_SIZES: Final = 5  # of the short form
 
 SECTIONS: Final[tuple[Section[Answer], ...]] = (
-    Section(name="answer", title="The answer", needs=(), blocks=head.answer_blocks),
+    Section(name="answer", title="The answer", blocks=head.answer_blocks),
     Section(
         name="sizes", title="All systems and sizes", needs=("candidates",), blocks=compare.comparison_blocks
     ),
@@ -53,28 +53,33 @@ SECTIONS: Final[tuple[Section[Answer], ...]] = (
         is_extra=True,
     ),
     Section(name="run", title="How to run it", needs=("snippets",), blocks=basis.run_blocks),
-    Section(name="assumed", title="What is assumed", needs=("systems",), blocks=basis.assumed_blocks),
+    Section(name="assumed", title="What is assumed", blocks=basis.assumed_blocks),
     Section(name="notes", title="Notes", needs=("notes",), blocks=basis.notes_blocks, is_extra=True),
 )
 
 
 def _brief(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
-    blocks = list(head.answer_blocks(answer, is_brief=True))
     shown = compare.around_choice(answer, min(num_rows, _MOST_SIZES))
-    if len(shown) > 1:
-        blocks.append(compare.sizes_table(answer, shown, is_brief=True))
-    alternatives = [each for each in answer.alternatives if not _is_said(answer, each)][:_MOST_ALTERNATIVES]
+    alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
+    change: Block = Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives))
     if answer.flips:
-        blocks.append(prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}."))
-    elif alternatives:
-        blocks.append(Bullets(items=tuple(compare.alternative_spans(answer, each) for each in alternatives)))
-    blocks.append(_more(answer))
-    return tuple(blocks)
+        change = prose(strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
+    left_out = {
+        "note": answer.notes,
+        "reason": answer.reasons,
+        "candidate": answer.candidates,
+    }
+    return (
+        *head.answer_blocks(answer, is_brief=True),
+        *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
+        change,
+        more_note(*(plural(len(each), noun) for noun, each in left_out.items() if each), "how to run it"),
+    )
 
 
-def _is_said(answer: Answer, each: Alternative) -> bool:
-    """Whether the facts or the table say already what speaks for an alternative, or that nothing does."""
+def _is_shown(answer: Answer, each: Alternative) -> bool:
+    """Whether the facts or the table show already when an alternative is better, or that it never is."""
     valued = {value.candidate for value in answer.time_values}
     one, best = each.candidate, answer.recommended
     never_wins = (
@@ -85,25 +90,10 @@ def _is_said(answer: Answer, each: Alternative) -> bool:
     return one.id in valued or bool(one.broken) or bool(never_wins)
 
 
-def _more(answer: Answer) -> Prose:
-    """What else there is to read."""
-    kept = [
-        plural(number, noun)
-        for number, noun in (
-            (len(answer.notes), "note"),
-            (len(answer.reasons), "reason"),
-            (len(answer.candidates), "candidate"),
-        )
-        if number
-    ]
-    return note(f"More with --full: {', '.join((*kept, 'how to run it'))}.")
-
-
 ANSWER: Final[Page[Answer]] = Page(
     title=lambda answer: f"{printable(answer.workload.title)}: {head.headline(answer)}",
     about=head.about,
     headline=head.headline,
-    summary=lambda _: (),
     sections=SECTIONS,
     closing=lambda answer: (
         "Times that nobody has measured are predictions: try the first steps before you book the machines.",

@@ -10,18 +10,21 @@ from equipoise.report.blocks import (
     Block,
     Bullets,
     Cell,
+    CodeListing,
     Column,
     Fold,
     Heading,
-    Listing,
     Span,
     Table,
+    bullets,
     code,
+    named,
     note,
+    number,
     prose,
 )
 from equipoise.report.format import ABSENT, capital, count, printable, sentence
-from equipoise.report.json import Evidence, evidence_of
+from equipoise.report.json import WeightedSource, evidence_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.answer.head import chip_of
 from equipoise.spec.cluster import Link
@@ -37,15 +40,15 @@ def why_blocks(answer: Answer) -> tuple[Block, ...]:
     """The reasons, each with its sources, and every source with its weight."""
     reasons = tuple(_reason(each) for each in answer.reasons)
     found = sorted(evidence_of(answer), key=lambda each: -each.weight)
-    blocks: list[Block] = [Bullets(items=reasons)] if reasons else []
-    if found:
-        blocks.append(_evidence_table(found[:_TOP_SOURCES]))
-    if len(found) > _TOP_SOURCES:
-        rest = sum(each.weight for each in found[_TOP_SOURCES:])
-        blocks.append(
-            note(f"{len(found) - _TOP_SOURCES:,} more sources, {amounts.share(rest)} of the weight: --json.")
-        )
-    return tuple(blocks) or (prose("Nothing is recommended, so there is no choice to give reasons for."),)
+    if not reasons and not found:
+        return (prose("Nothing is recommended, so there is no choice to give reasons for."),)
+    rest = found[_TOP_SOURCES:]
+    weight = amounts.share(sum(each.weight for each in rest))
+    return (
+        Bullets(items=reasons),
+        _evidence_table(found[:_TOP_SOURCES]),
+        note(f"{len(rest):,} more sources, {weight} of the weight: --json." if rest else ""),
+    )
 
 
 def _reason(each: Reason) -> tuple[Span, ...]:
@@ -59,7 +62,7 @@ def _reason(each: Reason) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _evidence_table(found: list[Evidence]) -> Table:
+def _evidence_table(found: list[WeightedSource]) -> Table:
     return Table(
         name="answer-evidence",
         caption="Sources of the time, by their weight in it",
@@ -72,32 +75,29 @@ def _evidence_table(found: list[Evidence]) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=printable(each.ref), key=printable(each.ref), detail=_log(each)),
+                named(each.ref, detail=_log(each)),
                 Cell(text=ESTIMATORS[each.kind], key=each.kind),
-                Cell(
-                    text=ABSENT if each.num_accelerators is None else count(each.num_accelerators),
-                    key=each.num_accelerators,
-                ),
-                Cell(text=ABSENT if each.time_s is None else amounts.duration(each.time_s), key=each.time_s),
-                Cell(text=amounts.share(each.weight), key=each.weight),
+                number(each.num_accelerators),
+                number(each.time_s, amounts.duration),
+                number(each.weight, amounts.share),
             )
             for each in found
         ),
     )
 
 
-def _log(each: Evidence) -> str | None:
-    """Where the log lies."""
+def _log(each: WeightedSource) -> str | None:
+    """Where the log is."""
     if each.source_uri is None:
         return None
     return printable(f"{each.source_uri}{'' if each.source_line is None else f', line {each.source_line}'}")
 
 
 def accuracy_blocks(answer: Answer) -> tuple[Block, ...]:
-    """How wrong such answers were on data held out."""
+    """How accurate such answers were on data held out."""
     return (
-        Bullets(items=tuple((sentence(each.words),) for each in answer.records)),
-        note("Everything held out was unknown to what predicted it. How: docs/decide/advice.md."),
+        bullets(sentence(each.words) for each in answer.records),
+        note("Held-out data were not used to make the predictions. How: docs/decide/advice.md."),
     )
 
 
@@ -114,8 +114,8 @@ def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
     """The facts that the answer rests on, with their sources, and its notes."""
     rows = tuple(
         (
-            Cell(text=sentence(name), key=name),
-            Cell(text=sentence(value), key=value),
+            named(name),
+            named(value),
             Cell(text=sentence(source) or ABSENT, key=source or None),
         )
         for name, value, source in (*_chip(answer), *_node(answer), *_model(answer), *_money(answer))
@@ -130,11 +130,8 @@ def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
         ),
         rows=rows,
     )
-    chosen = tuple((f"{capital(sentence(each)).rstrip('.')}.",) for each in answer.chosen_for_you)
-    return (
-        *((prose("Chosen because the question leaves it open:"), Bullets(items=chosen)) if chosen else ()),
-        *((table,) if rows else ()),
-    )
+    chosen = [f"{capital(sentence(each)).rstrip('.')}." for each in answer.chosen_for_you]
+    return (note("Chosen because the question leaves it open:" if chosen else ""), bullets(chosen), table)
 
 
 class Noted(Protocol):
@@ -147,7 +144,7 @@ class Noted(Protocol):
 
 def notes_blocks(found: Noted) -> tuple[Block, ...]:
     """What the figures do not show."""
-    return (Bullets(items=tuple((sentence(each),) for each in found.notes)),)
+    return (bullets(map(sentence, found.notes)),)
 
 
 def _chip(answer: Answer) -> Iterator[_Assumption]:
@@ -230,19 +227,15 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
         if place == 0:
             blocks += [Heading(name="run-first", text=sentence(each.title), is_minor=True), *inside]
         else:
-            blocks.append(
-                Fold(name=f"run-{place}", title=sentence(each.title), badges=(), blocks=inside, is_long=True)
-            )
-    if answer.settings:
-        blocks.append(_settings_table(answer))
-    return tuple(blocks)
+            blocks.append(Fold(name=f"run-{place}", title=sentence(each.title), blocks=inside, is_long=True))
+    return (*blocks, _settings_table(answer))
 
 
 def _snippet(each: Snippet) -> Iterator[Block]:
     if each.why:
         yield prose(sentence(each.why))
     if each.code:
-        yield Listing(code=each.code)
+        yield CodeListing(code=each.code)
     if each.inexpressible:
         yield prose(f"{each.target} cannot express: {sentence('; '.join(each.inexpressible))}.")
     if each.checked_with:
@@ -262,7 +255,7 @@ def _settings_table(answer: Answer) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=sentence(each.name), key=each.name),
+                named(each.name),
                 Cell(text=ABSENT if each.value is None else sentence(each.value)),
                 Cell(text=capital(sentence(each.reason))),
                 Cell(text=capital(sentence(each.how_to_check))),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from equipoise.economics.uncertain import Bar, Tornado
-from equipoise.report.blocks import Cell, Column, Table
-from equipoise.report.charts import BarChart, Mark, Part, series_mark
+from equipoise.report.blocks import Cell, Column, Table, number
+from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
 from equipoise.report.format import capital, duration, share
 from equipoise.units import format_percent, format_si
 
@@ -35,10 +35,10 @@ class Stack:
         )
         return (*known, REST) if has_rest else tuple(known)
 
-    def series(self, scale: float) -> tuple[Part, ...]:
-        """The parts as they are stacked: heights in units of `scale`, shares of the bar beside them."""
+    def series(self, scale: float) -> tuple[BarPart, ...]:
+        """The parts as they are stacked: heights in units of `scale`, shares of the bar as hovers."""
         return tuple(
-            Part(
+            BarPart(
                 name=self.title(name),
                 mark=Mark(colour=None, symbol="circle") if name == REST else series_mark(place),
                 heights=tuple(self._amount(parts, name) / scale for _, parts in self.bars),
@@ -63,8 +63,8 @@ class Stack:
 
     def words(self) -> str:
         """The parts of every bar, as one sentence."""
-        said = [f"{bar}: {', '.join(self.shares(at))}" for at, (bar, _) in enumerate(self.bars)]
-        return f"{'; '.join(said)}."
+        bars = (f"{bar}: {', '.join(self.shares(at))}" for at, (bar, _) in enumerate(self.bars))
+        return f"{'; '.join(bars)}."
 
     def title(self, name: str) -> str:
         """What people call a part."""
@@ -93,8 +93,8 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
     """
     value = found.result.value
 
-    def part(words: str, mark: Mark, ends: list[tuple[Bar, float]]) -> Part:
-        return Part(
+    def part(words: str, mark: Mark, ends: list[tuple[Bar, float]]) -> BarPart:
+        return BarPart(
             name=words,
             mark=mark,
             heights=tuple(end - value for _, end in ends),
@@ -105,13 +105,13 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
 
     bars = moving(found)
     ends = [end for bar in bars for end in (bar.at_low, bar.at_high)]
-    told = [f"{bar.name}: {_result(bar.at_low, found)} to {_result(bar.at_high, found)}" for bar in bars]
+    ranges = [f"{bar.name}: {_result(bar.at_low, found)} to {_result(bar.at_high, found)}" for bar in bars]
     heading = title or f"What moves the {found.name}"
     return BarChart(
         name=name,
         title=heading,
         subtitle=f"each cause alone, from one end of its range to the other; dashed: {_result(value, found)}",
-        alternative=f"{heading}. {'; '.join(told)}.",
+        alternative=f"{heading}. {'; '.join(ranges)}.",
         x_title=f"{found.name}, {found.unit}",
         y_title="",
         categories=tuple(bar.name for bar in bars),
@@ -143,8 +143,8 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
                 Cell(text=bar.name, key=bar.name),
                 Cell(text=amount(bar.low, bar.unit), key=bar.low),
                 Cell(text=amount(bar.high, bar.unit), key=bar.high),
-                Cell(text=format_si(bar.at_low), key=bar.at_low),
-                Cell(text=format_si(bar.at_high), key=bar.at_high),
+                number(bar.at_low, format_si),
+                number(bar.at_high, format_si),
             )
             for bar in moving(found)
         ),
@@ -164,7 +164,7 @@ def span(bar: Bar) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """An amount with its unit: times and shares as people say them.
+    """An amount with its unit: times and shares in the usual units.
 
     >>> amount(0.25, "of hours"), amount(7200.0, "s"), amount(3.36, "USD/h")
     ('25 % of hours', '2.0 h', '3.36 USD/h')

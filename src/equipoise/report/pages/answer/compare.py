@@ -18,10 +18,13 @@ from equipoise.report.blocks import (
     Panels,
     Span,
     Table,
+    amount,
+    named,
+    number,
     prose,
     strong,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, series_mark
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, line_with_band, series_mark
 from equipoise.report.format import ABSENT, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.head import SHORT, chip_of, point_words, same_group, title_of
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent
@@ -40,14 +43,13 @@ _RESULT_MARK: Final = Mark(colour=None, symbol="x")
 def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     """The charts and the table of every candidate."""
     known = [each for each in answer.candidates if each.time_s is not None]
-    charts = [] if len(known) < 2 else [time_chart(answer, known), *_money_chart(answer, known)]  # noqa: PLR2004
+    charts = () if len(known) < 2 else (time_chart(answer, known), *_money_chart(answer, known))  # noqa: PLR2004
     return (
-        *((Panels(charts=tuple(charts), legend="System"),) if charts else ()),
+        Panels(charts=charts, legend="System"),
         sizes_table(answer, answer.candidates),
         Fold(
             name="answer-estimates",
             title="Estimates and strategy of each",
-            badges=(),
             blocks=(_estimates_table(answer),),
             is_long=True,
         ),
@@ -78,39 +80,26 @@ def time_chart(answer: Answer, known: Sequence[Candidate]) -> Chart:
     bands: list[Band] = []
     for place, members in enumerate(groups.values()):
         name, mark = _group_name(members, with_terms=with_terms), series_mark(place)
-        sizes = tuple(float(each.num_accelerators) for each in members)
-        intervals = [each.time_s for each in members if each.time_s is not None]
-        series.append(
-            Series(
-                name=name,
-                mark=mark,
-                x=sizes,
-                y=tuple(each.value / scale for each in intervals),
-                hovers=tuple(_hover(each) for each in members),
-                is_line=True,
-            )
+        points = (
+            (float(each.num_accelerators), each.time_s, _hover(each))
+            for each in members
+            if each.time_s is not None
         )
-        bands.append(
-            Band(
-                name=name,
-                mark=mark,
-                x=sizes,
-                low=tuple(each.low / scale for each in intervals),
-                high=tuple(each.high / scale for each in intervals),
-            )
-        )
+        line, band = line_with_band(name, mark, points, scale=scale)
+        series.append(line)
+        bands.append(band)
+    words = [f"{title_of(each)} {_duration(each)}" for each in known]
     best = answer.recommended
     notes: tuple[Note, ...] = ()
     if best is not None and best.time_s is not None:
         at = (float(best.num_accelerators), best.time_s.value / scale)
         series.append(_taken(best, *at))
         notes = (Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True),)
-    said = [f"{title_of(each)} {_duration(each)}" for each in known]
     return Chart(
         name="answer-times",
         title="Time against size",
         subtitle="shaded: 90 % range; crosses: published results",
-        alternative=f"Time by number of accelerators: {', '.join(said)}.",
+        alternative=f"Time by number of accelerators: {', '.join(words)}.",
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=unit, is_log=True),
         series=(*series, *_results(known, scale)),
@@ -143,12 +132,12 @@ def _money_chart(answer: Answer, known: Sequence[Candidate]) -> Iterator[Chart]:
     best = answer.recommended
     if best is not None and best in priced and best.time_s is not None and best.usd is not None:
         series.append(_taken(best, best.time_s.value / scale, best.usd.value))
-    said = [f"{title_of(each)} {_duration(each)}, {_usd(each)}" for each in priced]
+    words = [f"{title_of(each)} {_duration(each)}, {_usd(each)}" for each in priced]
     yield Chart(
         name="answer-money",
         title="Money against time",
         subtitle="each point a size; lower left is better",
-        alternative=f"Money by time: {'; '.join(said)}.",
+        alternative=f"Money by time: {'; '.join(words)}.",
         x=Axis(title=unit, is_log=True),
         y=Axis(title="US dollars", is_log=True),
         series=tuple(series),
@@ -224,13 +213,18 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
                 *lead,
                 *_figures(each),
                 *((_speedup(each, smallest.get((each.system, each.terms))),) if with_speedup else ()),
-                _money_cell(each),
+                amount(each.usd, amounts.digits),
                 _status(answer, each),
                 *(() if is_brief else _power(each)),
             )
             for lead, each in zip(leads, candidates, strict=True)
         ),
+        marked=next((at for at, each in enumerate(candidates) if _is_recommended(answer, each)), None),
     )
+
+
+def _is_recommended(answer: Answer, each: Candidate) -> bool:
+    return answer.recommended is not None and each.id == answer.recommended.id
 
 
 def _several(answer: Answer) -> bool:
@@ -252,13 +246,13 @@ def _leads(
     for each in candidates:
         terms = f", {WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
         lead = [Cell(text=f"{chip_of(each.title)}{terms}", key=each.system)] if several else []
-        lead.append(Cell(text=count(each.num_accelerators), key=each.num_accelerators))
+        lead.append(number(each.num_accelerators))
         leads.append(lead + ([Cell(text=WORDS[each.terms], key=each.terms)] if with_terms else []))
     return columns, leads
 
 
 def _estimates_table(answer: Answer) -> Table:
-    """What each estimator says, results submitted, and the strategy, of every candidate."""
+    """The time by each estimator, results submitted, and the strategy, of every candidate."""
     columns, leads = _leads(answer, answer.candidates)
     return Table(
         name="answer-estimates",
@@ -276,12 +270,9 @@ def _estimates_table(answer: Answer) -> Table:
 
 
 def _figures(each: Candidate) -> Iterator[Cell]:
-    if each.time_s is None:
-        yield Cell(text=ABSENT)
-        yield Cell(text=ABSENT)
-    else:
-        yield Cell(text=amounts.duration(each.time_s.value), key=each.time_s.value)
-        yield Cell(text=amounts.duration_range(each.time_s), key=each.time_s.high)
+    time = each.time_s
+    yield number(None if time is None else time.value, amounts.duration)
+    yield Cell(text=ABSENT) if time is None else Cell(text=amounts.duration_range(time), key=time.high)
 
 
 def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
@@ -289,17 +280,11 @@ def _speedup(each: Candidate, smallest: Candidate | None) -> Cell:
     if each.time_s is None or smallest is None or smallest.time_s is None:
         return Cell(text=ABSENT)
     ratio = smallest.time_s.value / each.time_s.value
-    return Cell(text=amounts.factor(ratio), key=ratio)
-
-
-def _money_cell(each: Candidate) -> Cell:
-    usd = amounts.usable(each.usd)
-    return Cell(text=_usd(each).removesuffix(" USD"), key=None if usd is None else usd.value)
+    return number(ratio, amounts.factor)
 
 
 def _status(answer: Answer, each: Candidate) -> Cell:
-    best = answer.recommended
-    if best is not None and each.id == best.id:
+    if _is_recommended(answer, each):
         return Cell(text="", badge=Badge(text="recommended", tone="good"), key="0")
     if each.time_s is None:
         return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
@@ -307,41 +292,33 @@ def _status(answer: Answer, each: Candidate) -> Cell:
 
 
 def _power(each: Candidate) -> Iterator[Cell]:
-    energy = amounts.usable(each.energy_j)
-    yield Cell(text=ABSENT) if energy is None else Cell(text=amounts.energy(energy.value), key=energy.value)
-    yield Cell(text=ABSENT) if each.mfu is None else Cell(text=amounts.share(each.mfu), key=each.mfu)
+    yield amount(each.energy_j, amounts.energy)
+    yield number(each.mfu, amounts.share)
 
 
 def _details(each: Candidate) -> Iterator[Cell]:
-    said = {one.estimator: one for one in each.estimates}
-    for estimator in ESTIMATORS:
-        one = said.get(estimator)
-        if one is None:
-            yield Cell(text=ABSENT)
-            continue
-        weight = f"weight {format_percent(round(one.weight, 2))}"
-        yield Cell(text=amounts.duration(one.time_s.value), key=one.time_s.value, detail=weight)
-    score = min((result.score_s for result in each.published), default=None)
-    yield Cell(text=ABSENT) if score is None else Cell(text=amounts.duration(score), key=score)
-    batch = each.global_batch_samples
-    yield Cell(text=ABSENT if batch is None else count(batch), key=batch)
-    held = None if each.memory is None else each.memory.needed_bytes
-    yield Cell(text=ABSENT) if held is None else Cell(text=amounts.memory(held), key=held)
+    found = {one.estimator: one for one in each.estimates}
+    for one in map(found.get, ESTIMATORS):
+        weight = "" if one is None else f"weight {format_percent(round(one.weight, 2))}"
+        yield number(None if one is None else one.time_s.value, amounts.duration, detail=weight)
+    yield number(min((result.score_s for result in each.published), default=None), amounts.duration)
+    yield number(each.global_batch_samples)
+    yield number(None if each.memory is None else each.memory.needed_bytes, amounts.memory)
     text = each.strategy_text
     yield Cell(text=ABSENT) if text is None else Cell(text=sentence(text), key=text, is_code=True)
 
 
 def _equilibria(answer: Answer) -> Iterator[Block]:
     """Every meaning of diminishing returns, for the recommended system."""
-    said: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for each in answer.equilibria:
-        said.setdefault(point_words(each), []).append(each.kind)
-    if said:
+        kinds.setdefault(point_words(each), []).append(each.kind)
+    if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
         yield Bullets(
             items=tuple(
-                (strong(f"{capital(listed(kinds))}: "), sentence(f"{words}."))
-                for words, kinds in said.items()
+                (strong(f"{capital(listed(names))}: "), sentence(f"{words}."))
+                for words, names in kinds.items()
             )
         )
 
@@ -421,7 +398,7 @@ def _flips_table(answer: Answer) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=capital(sentence(each.quantity)), key=each.quantity),
+                named(capital(each.quantity)),
                 Cell(text=amounts.quantity(each.value, each.unit), key=each.value),
                 Cell(text=amounts.quantity(each.flips_at, each.unit), key=each.flips_at),
                 Cell(text=title_of(answer.candidate(each.to)), key=each.to),

@@ -16,7 +16,7 @@ from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, le
 from equipoise.units import format_count, format_percent, format_si, format_step
 
 GRADES: Final[dict[Grade, str]] = {
-    "measured": "your own measured runs",
+    "measured": "your measured runs",
     "published": "published results of this system and size",
     "carried": "published results carried over from other sizes, rounds or chips",
     "calibrated": "the calibrated performance model; no run of this training",
@@ -49,7 +49,7 @@ _MOST_NAMED: Final = 3
 
 
 def about(answer: Answer) -> str:
-    """What is asked; a single system is named by what follows, many by the tables."""
+    """The question; a single system is named by what follows, many by the tables."""
     names = [chip_of(each.title) for each in answer.systems]
     where = listed(names) if len(names) <= _MOST_NAMED else f"{len(names)} systems"
     on = f" on {where}" if len(names) > 1 or answer.recommended is None else ""
@@ -71,7 +71,7 @@ def headline(answer: Answer) -> str:
 
 
 def facts(answer: Answer, best: Candidate, *, is_brief: bool = False) -> Facts:
-    """The figures of the recommended candidate, and the lines that say why this size."""
+    """The figures of the recommended candidate, and the lines that explain this size."""
     return Facts(items=tuple(_facts(answer, best, is_brief=is_brief)))
 
 
@@ -108,12 +108,12 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Fact]
 
 
 def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
-    """What was chosen because the question leaves it open, but for what the strategy's line says."""
+    """What was chosen because the question leaves it open, except what the strategy's line has."""
     strategy = best.strategy
-    said = () if strategy is None else (f"precision {strategy.precision}", f"{strategy.implementation} code")
+    shown = () if strategy is None else (f"precision {strategy.precision}", f"{strategy.implementation} code")
     for each in answer.chosen_for_you:
         words = _HINT.sub("", each).rstrip(".")
-        if words not in said:
+        if words not in shown:
             yield words
 
 
@@ -123,7 +123,7 @@ def _buying(found: Ownership) -> str:
     ahead = "cheaper" if value.value >= 0.0 else "dearer"
     return (
         f"After {after} one bought is {amounts.money(abs(value.value))} {ahead} than one rented "
-        f"({amounts.money(value.low).removesuffix(' USD')} to {amounts.money(value.high)}); "
+        f"({amounts.digits(value.low)} to {amounts.money(value.high)}); "
         f"pays within its lifetime: {amounts.probability(found.chance_in_lifetime)} chance"
     )
 
@@ -151,7 +151,7 @@ def _money(best: Candidate) -> Iterator[Span]:
         return
     yield strong(amounts.money(usd.value))
     if usd.low < usd.high:
-        yield f" ({amounts.money_range(usd).removesuffix(' USD')})"
+        yield f" ({amounts.ends(usd)})"
     yield f"; {hours}"
     if best.price is not None:
         terms = "" if best.terms == "on_demand" else f" {WORDS[best.terms]}"
@@ -234,24 +234,26 @@ def _beyond(answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int
 
 _DECIDED: Final = {
     "balance": "see Returns",
-    "time": "the least time decided",
-    "cost": "the least money decided",
-    "energy": "the least energy decided",
-    "value_of_time": "the least money and value of time decided",
+    "time": "the objective is the least time",
+    "cost": "the objective is the least money",
+    "energy": "the objective is the least energy",
+    "value_of_time": "the objective is the least money with the value of time",
 }
 
 
 def _step(sizes: Sequence[Candidate], smaller: int, at: int, *, is_second: bool = False) -> str:
     """A size against a smaller one: how many times as fast, for how much of the money.
 
-    is_second: a step before it has said what the two numbers are.
+    is_second: the two numbers were explained by a step before it.
     """
     before, after = sizes[smaller], sizes[at]
     assert before.time_s is not None
     assert after.time_s is not None
     is_base = before.speedup is not None and before.speedup.value == 1.0
     if is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
-        fast = f"{amounts.factor(after.speedup.value)} as fast ({amounts.factor_range(after.speedup)})"
+        fast = (
+            f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
+        )
     else:
         fast = f"{amounts.factor(before.time_s.value / after.time_s.value)} as fast"
     paid, of = None, "accelerator-hours"
@@ -282,9 +284,10 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
     if broken.name == "memory_bytes":
         needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
         return f"{needed}of {amounts.memory(broken.limit)} memory"
-    asked = answer.question
-    is_users = asked.max_accelerators is not None or asked.sizes is not None or asked.num_nodes is not None
-    is_users = is_users or any(each.stock is not None for each in answer.systems)
+    question = answer.question
+    stocks = (each.stock for each in answer.systems)
+    limits = (question.max_accelerators, question.sizes, question.num_nodes, *stocks)
+    is_users = any(each is not None for each in limits)
     return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
 
 
@@ -298,7 +301,7 @@ _LIMITS: Final[dict[Limit, str]] = {
 def returns(answer: Answer) -> str:
     """Where returns diminish, or whose limit ended the search."""
     if not answer.equilibria:
-        return "too few sizes have a known time to say where returns diminish"
+        return "too few sizes have a known time to find where returns diminish"
     return point_words(default_answer(answer.equilibria))
 
 
@@ -324,14 +327,14 @@ def _values_around(answer: Answer, best: Candidate) -> str | None:
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
         return None
     found = [answer.candidate(each.candidate) for each in values]
-    own = next((place for place, each in enumerate(found) if each.id == best.id), None)
+    at_best = next((place for place, each in enumerate(found) if each.id == best.id), None)
     faster = (
         place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
     )
-    at = max(0, next(faster, len(values)) - 1) if own is None else own
-    at = at if own is not None else min(at, len(values) - 2)
+    at = max(0, next(faster, len(values)) - 1) if at_best is None else at_best
+    at = at if at_best is not None else min(at, len(values) - 2)
     parts = []
-    if own is None or at == 0:
+    if at_best is None or at == 0:
         parts = [(f"less than {_hour_usd(values[at + 1])} USD", at)]
     elif at + 1 < len(values):
         parts = [(f"{_hour_usd(values[at])} to {_hour_usd(values[at + 1])} USD", at), ("less", at - 1)]
@@ -393,7 +396,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     refusal = answer.refusal
     if refusal is None:
         return (
-            prose("No time of any configuration can be estimated; the notes say why."),
+            prose("No time of any configuration can be estimated; the notes give the reasons."),
             *(note(sentence(each)) for each in answer.notes),
         )
     shown = (("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest))

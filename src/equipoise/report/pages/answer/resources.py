@@ -1,6 +1,6 @@
 """Where the time, the memory and the money go: charts by cause and kind, renting by terms, buying."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.answer import Answer, Candidate, Renting
@@ -10,7 +10,6 @@ from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
     Block,
-    Bullets,
     Cell,
     Column,
     Fold,
@@ -18,6 +17,10 @@ from equipoise.report.blocks import (
     Table,
     Tile,
     Tiles,
+    amount,
+    bullets,
+    named,
+    number,
     prose,
     strong,
 )
@@ -57,7 +60,7 @@ KINDS: Final = {
     "activations": "activations",
     "buffers": "buffers",
     "fixed": "context and libraries",
-    "allocator": "held by the allocator besides",
+    "allocator": "reserved by the allocator",
 }
 LOST: Final = ("checkpoints", "repeated", "restarts")
 _UNITS: Final = (("s", 1.0), ("ms", MILLISECOND_S), ("µs", MICROSECOND_S))
@@ -120,7 +123,7 @@ def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
         subtitle="above each bar, the model's time of a step",
         alternative=f"{title}. {stack.words()}",
         x_title="accelerators",
-        y_title=f"accelerator-{unit} per sample",
+        y_title=f"accelerator time, {unit}",
         categories=tuple(name for name, _ in stack.bars),
         labels=tuple(format_step(each.model.step_s) for each in members if each.model is not None),
         limits=(0.0, most / scale),
@@ -179,23 +182,14 @@ def _strategies_table(found: Sequence[Candidate]) -> Table:
         rows=tuple(
             (
                 Cell(text=sentence(each.strategy_text or ABSENT), key=place, is_code=True),
-                _cell(each.time_s, amounts.duration),
-                _cell(each.step_s, format_step),
-                Cell(text=ABSENT if each.memory is None else amounts.memory(each.memory.needed_bytes)),
-                _cell(each.usd, _bare_money),
+                amount(each.time_s, amounts.duration),
+                amount(each.step_s, format_step),
+                number(None if each.memory is None else each.memory.needed_bytes, amounts.memory),
+                amount(each.usd, amounts.digits),
             )
             for place, each in enumerate(found)
         ),
     )
-
-
-def _bare_money(usd: float) -> str:
-    return amounts.money(usd).removesuffix(" USD")
-
-
-def _cell(amount: Interval | None, form: Callable[[float], str]) -> Cell:
-    amount = amounts.usable(amount)
-    return Cell(text=ABSENT) if amount is None else Cell(text=form(amount.value), key=amount.value)
 
 
 REASONS: Final = {"memory_bytes": ("needs more memory than an accelerator has", "B")}
@@ -210,10 +204,10 @@ def _rejected_table(answer: Answer) -> Table:
         needed, available = _apart(each.needed, each.available, unit)
         rows.append(
             (
-                Cell(text=sentence(words), key=each.reason),
+                named(words),
                 Cell(text=needed, key=each.needed),
                 Cell(text=available, key=each.available),
-                Cell(text=format_count(each.count), key=each.count),
+                number(each.count, format_count),
             )
         )
     return Table(
@@ -230,7 +224,7 @@ def _rejected_table(answer: Answer) -> Table:
 
 
 def _apart(needed: float | None, available: float | None, unit: str) -> tuple[str, str]:
-    """Two amounts in as many digits as tell them apart."""
+    """Two amounts, in as many digits as it takes to see which is larger."""
     if needed is None or available is None:
         return ABSENT, ABSENT
     pairs = [
@@ -262,16 +256,7 @@ def money_blocks(answer: Answer) -> tuple[Block, ...]:
         for words in each.candidate.interrupted.assumes
     )
     if assumed:
-        items = tuple((f"{capital(sentence(words))}.",) for words in assumed)
-        blocks.append(
-            Fold(
-                name="renting-assumed",
-                title="What this assumes",
-                badges=(),
-                blocks=(Bullets(items=items),),
-                is_aside=True,
-            )
-        )
+        blocks.append(_assumed("renting-assumed", assumed))
     return tuple(blocks) or (prose("No price is known: give --price."),)
 
 
@@ -310,26 +295,19 @@ def _renting_row(answer: Answer, rented: Renting, *, is_limited: bool) -> Iterat
     badge = Badge(text="recommended", tone="good") if taken else None
     yield Cell(text=capital(WORDS[each.terms]), key=each.terms, badge=badge)
     price = None if each.price is None else each.price.usd_per_accelerator_hour
-    yield Cell(text=ABSENT if price is None else f"{price:,.2f}", key=price)
-    yield _ranged(each.time_s, amounts.duration, amounts.duration_range)
-    yield _ranged(each.usd, _bare_money, lambda amount: amounts.money_range(amount).removesuffix(" USD"))
+    yield number(price, "{:,.2f}".format)
+    yield amount(each.time_s, amounts.duration, ends=amounts.duration_range)
+    yield amount(each.usd, amounts.digits, ends=amounts.ends)
     if is_limited:
         found = min(_probabilities(each), default=None)
-        yield Cell(text=ABSENT if found is None else amounts.probability(found), key=found)
-    yield _cell(each.goodput, amounts.share)
+        yield number(found, amounts.probability)
+    yield amount(each.goodput, amounts.share)
     stops = None if each.interrupted is None else each.interrupted.num_interruptions
-    yield Cell(text=ABSENT) if stops is None else Cell(text=f"{float(f'{stops:.2g}'):,g}", key=stops)
+    yield number(stops, lambda value: f"{float(f'{value:.2g}'):,g}")
     interval_s = None if each.interrupted is None else each.interrupted.checkpoint_interval_s
     yield Cell(
         text="not needed" if interval_s is None else f"every {amounts.duration(interval_s)}", key=interval_s
     )
-
-
-def _ranged(amount: Interval | None, form: Callable[[float], str], ends: Callable[[Interval], str]) -> Cell:
-    amount = amounts.usable(amount)
-    if amount is None:
-        return Cell(text=ABSENT)
-    return Cell(text=form(amount.value), key=amount.value, detail=ends(amount))
 
 
 def buying_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -345,10 +323,6 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
     figure = tornado_figure(
         found.tornado, name="buying-tornado", title="What the return is most sensitive to"
     )
-    moved: tuple[Block, ...] = (
-        Panels(charts=(figure,), legend="Moved"),
-        tornado_table(found.tornado, name="buying-moved"),
-    )
     return (
         prose(
             strong(f"After {after} buying one {name} is {ahead} than renting it. "),
@@ -357,15 +331,15 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
             f"by then it breaks even {even}.",
         ),
         Tiles(items=tuple(_buying_tiles(found))),
-        *(moved if moving(found.tornado) else ()),
-        Fold(
-            name="buying-assumed",
-            title="What this assumes",
-            badges=(),
-            blocks=(Bullets(items=tuple((f"{capital(sentence(each))}.",) for each in found.assumes)),),
-            is_aside=True,
-        ),
+        Panels(charts=(figure,) if moving(found.tornado) else (), legend="Moved"),
+        tornado_table(found.tornado, name="buying-moved"),
+        _assumed("buying-assumed", found.assumes),
     )
+
+
+def _assumed(name: str, assumptions: Iterable[str]) -> Fold:
+    items = bullets(f"{capital(sentence(each))}." for each in assumptions)
+    return Fold(name=name, title="What this assumes", blocks=(items,), is_aside=True)
 
 
 def _buying_tiles(found: Ownership) -> Iterator[Tile]:
@@ -385,8 +359,8 @@ def _buying_tiles(found: Ownership) -> Iterator[Tile]:
     yield _tile("Utilisation", found.utilisation, amounts.share, "Share of all hours that it works.")
 
 
-def _tile(label: str, amount: Interval, form: Callable[[float], str], words: str) -> Tile:
+def _tile(label: str, found: Interval, form: Callable[[float], str], words: str) -> Tile:
     detail = "as given"
-    if amount.low < amount.high:
-        detail = f"{form(amount.low)} {DASH} {form(amount.high)}, {format_percent(amount.level)} range"
-    return Tile(label=label, value=form(amount.value), detail=detail, words=words)
+    if found.low < found.high:
+        detail = f"{form(found.low)} {DASH} {form(found.high)}, {format_percent(found.level)} range"
+    return Tile(label=label, value=form(found.value), detail=detail, words=words)

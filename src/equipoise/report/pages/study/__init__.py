@@ -1,4 +1,4 @@
-"""The page of a round of MLPerf, as the study reads it: its sections in reading order."""
+"""The page of a round of MLPerf in the terms of the published study: its sections in reading order."""
 
 from typing import Final
 
@@ -10,18 +10,48 @@ from equipoise.report.pages.study.entries import NOT_VERIFIED
 from equipoise.study.findings import Findings
 
 SECTIONS: Final[tuple[Section[Findings], ...]] = (
-    entries.POINTERS_SECTION,
-    claims.CLAIMS_SECTION,
-    claims.TABLE_ONE_SECTION,
-    workloads.WORKLOADS_SECTION,
-    losses.SECTION,
-    batches.BATCHES_SECTION,
-    balance.SECTION,
-    accuracy.RECORD_SECTION,
-    workloads.SHARED_SECTION,
-    batches.ENERGY_SECTION,
-    entries.ENTRIES_SECTION,
-    entries.METHOD_SECTION,
+    Section(name="next", title="Where to look next", needs=("workloads",), blocks=entries.pointers_blocks),
+    Section(
+        name="claims", title="The study's claims, tested", needs=("claims",), blocks=claims.claims_blocks
+    ),
+    Section(
+        name="table-one",
+        title="Table I: the reference systems",
+        needs=("workloads",),
+        blocks=claims.table_one_blocks,
+    ),
+    Section(
+        name="workloads",
+        title="How each workload scales",
+        needs=("workloads",),
+        blocks=workloads.workloads_blocks,
+        lists_headings=True,
+    ),
+    Section(name="why", title="Why efficiency is lost", needs=("workloads",), blocks=losses.losses_blocks),
+    Section(
+        name="batches",
+        title="Samples to target against batch",
+        needs=("workloads",),
+        blocks=batches.batches_blocks,
+    ),
+    Section(
+        name="balance", title="Where returns diminish", needs=("workloads",), blocks=balance.balance_blocks
+    ),
+    Section(
+        name="record",
+        title="Accuracy of such predictions on held-out data",
+        needs=("record",),
+        blocks=lambda findings: accuracy.record_blocks(findings.record),
+    ),
+    Section(
+        name="shared",
+        title="The systems present in every workload",
+        needs=("workloads", "shared"),
+        blocks=workloads.shared_blocks,
+    ),
+    Section(name="energy", title="Energy to train", needs=("workloads",), blocks=batches.energy_blocks),
+    Section(name="entries", title="Every entry", needs=("workloads",), blocks=entries.entries_blocks),
+    Section(name="method", title="Data and method", blocks=entries.method_blocks),
 )
 
 

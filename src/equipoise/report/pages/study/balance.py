@@ -1,4 +1,4 @@
-"""Where the equilibrium lies: the curve of each accelerator, each kind of equilibrium, and what it costs."""
+"""Where returns diminish: the curve of each accelerator, each kind of equilibrium, and what it costs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,21 +14,22 @@ from equipoise.report.blocks import (
     Fold,
     Heading,
     Panels,
-    Section,
     Span,
     Table,
+    named,
     note,
+    number,
     prose,
     strong,
 )
 from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Series, accelerator_marks
 from equipoise.report.format import (
-    ABSENT,
     DASH,
     accelerator_name,
     at_words,
     capital,
     count,
+    entry_name,
     listed,
     minutes,
     printable,
@@ -46,7 +47,8 @@ NEAR: Final = 1.5  # sizes closer than this factor share a label
 ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
 
 
-def _blocks(findings: Findings) -> tuple[Block, ...]:
+def balance_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The curves and equilibria of each workload, what they cost, and what each kind means."""
     marks = accelerator_marks(findings)
     intro = prose(
         "A curve through the best entries of each accelerator shows where returns diminish. There is no "
@@ -56,26 +58,27 @@ def _blocks(findings: Findings) -> tuple[Block, ...]:
         strong("marginal"),
         " the largest size where doubling still gave at least 1.5 times the speed, half of ideal, ",
         strong("floor"),
-        " the last size at half of its efficiency. The smallest of the three is the answer given "
-        "first. Where the data end before a point it is only known to lie beyond them.",
+        " the last size at half of its efficiency. The smallest of the three is the default answer. "
+        "A point beyond the largest size with data is given as at least that size.",
     )
     of_workloads = (block for each in findings.workloads for block in _of_workload(each, marks))
     return (intro, *of_workloads, *_economics(findings), _definitions())
 
 
 def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> tuple[Block, ...]:
-    heading = Heading(name=f"balance-{workload.workload}", text=printable(workload.name))
-    found = workload.balances.found
-    blocks: list[Block] = [heading]
+    found, unanswered = workload.balances.found, workload.balances.unanswered
+    blocks: tuple[Block, ...] = ()
     if found:
-        blocks.append(Bullets(items=tuple(_answer(each) for each in found)))
-        blocks.append(Panels(charts=(_chart(workload, found, marks),), legend="Accelerator"))
-        blocks.append(_table(workload, found))
-        blocks += [_in_words(workload, found)]
-    elif not workload.balances.unanswered:
-        blocks.append(prose("No accelerator was entered at two sizes or more: no curve can be drawn."))
-    blocks += [_unanswered(each) for each in workload.balances.unanswered]
-    return tuple(blocks)
+        blocks = (
+            Bullets(items=tuple(_answer(each) for each in found)),
+            Panels(charts=(_chart(workload, found, marks),), legend="Accelerator"),
+            _table(workload, found),
+            _in_words(workload, found),
+        )
+    elif not unanswered:
+        blocks = (prose("No accelerator was entered at two sizes or more: no curve can be drawn."),)
+    heading = Heading(name=f"balance-{workload.workload}", text=printable(workload.name))
+    return (heading, *blocks, *(not_enough(accelerator_name(each.subject), each) for each in unanswered))
 
 
 def _answer(each: Balance) -> tuple[Span, ...]:
@@ -110,7 +113,7 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
 
 
 def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
-    """The answers beside their stars; those too near to be read apart share a note."""
+    """The answers next to their stars; those too close to each other share a note."""
     notes: list[Note] = []
     for point in sorted(answers, key=lambda each: each.num_accelerators):
         x, y, text = float(point.num_accelerators), point.time_s / MINUTE_S, count(point.num_accelerators)
@@ -169,7 +172,7 @@ def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Serie
         y=tuple(row["score_s"] / MINUTE_S for row in rows),
         hovers=tuple(
             (
-                f"{printable(row['submitter'] or '')} / {printable(row['system'] or '')}",
+                entry_name(row["submitter"], row["system"]),
                 f"{count(row['num_accelerators'])} accelerators: {minutes(row['score_s'])} min",
             )
             for row in rows
@@ -230,24 +233,20 @@ def _row(each: Balance, kinds: str, point: Equilibrium, bill: Bill) -> tuple[Cel
     is_answer = each.answer.kind in kinds
     name = accelerator_name(each.accelerator)
     return (
-        Cell(text=name, key=name),
-        Cell(text=kinds, key=kinds, detail="the answer" if is_answer else None),
+        named(name),
+        named(kinds, detail="the answer" if is_answer else None),
         Cell(text=at_words(point), key=point.num_accelerators, detail=_range(point)),
-        Cell(text=ratio(point.efficiency), key=point.efficiency),
-        Cell(text=format_duration(point.time_s), key=point.time_s),
-        Cell(text=ratio(bill.accelerator_hours), key=bill.accelerator_hours),
-        Cell(text=_amount(bill.usd), key=bill.usd),
-        Cell(text=_amount(energy_kwh), key=energy_kwh, detail=bill.energy_basis),
-        Cell(text=_amount(bill.carbon_kg), key=bill.carbon_kg),
+        number(point.efficiency, ratio),
+        number(point.time_s, format_duration),
+        number(bill.accelerator_hours, ratio),
+        number(bill.usd, ratio),
+        number(energy_kwh, ratio, detail=bill.energy_basis),
+        number(bill.carbon_kg, ratio),
     )
 
 
-def _amount(value: float | None) -> str:
-    return ABSENT if value is None else ratio(value)
-
-
 def _range(point: Equilibrium) -> str | None:
-    """The interval; an end that lies outside the data is left open."""
+    """The interval; an end outside the data is left open."""
     if point.low is None and point.high is None:
         return None
     if point.high is None:
@@ -268,7 +267,6 @@ def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
     return Fold(
         name=f"{workload.workload}-equilibria-words",
         title="Each point in words, and what it rests on",
-        badges=(),
         blocks=(Bullets(items=items), *evidence),
         is_long=True,
     )
@@ -279,14 +277,15 @@ def _evidence(each: Balance) -> Block:
     evidence = [f"{printable(one.ref)} ({count(one.num_accelerators)})" for one in each.curve_times.evidence]
     return note(
         f"{accelerator_name(each.accelerator)}: law {law.name} ({sentence(law.source)}); it assumes that "
-        f"{sentence(law.assumes)}. Heaviest evidence: {listed(evidence[:4])}."
+        f"{sentence(law.assumes)}. Main evidence: {listed(evidence[:4])}."
     )
 
 
-def _unanswered(each: Unanswered) -> Block:
+def not_enough(subject: str, each: Unanswered) -> Block:
+    """Why there is no answer for a subject, and what is missing."""
     missing = listed([sentence(what) for what in each.missing])
-    more = f" What is missing: {missing}." if missing else ""
-    return note(f"{accelerator_name(each.subject)}: not enough evidence. {sentence(each.reason)}{more}")
+    more = f" Missing: {missing}." if missing else ""
+    return note(f"{subject}: not enough evidence. {sentence(each.reason)}{more}")
 
 
 def _economics(findings: Findings) -> tuple[Block, ...]:
@@ -312,7 +311,6 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
         Fold(
             name="rates",
             title="What the amounts rest on",
-            badges=(),
             blocks=(
                 Bullets(items=tuple(items)),
                 note(
@@ -333,11 +331,5 @@ def _definitions() -> Block:
     return Fold(
         name="equilibrium-kinds",
         title="What each kind means",
-        badges=(),
         blocks=(Bullets(items=(*items, (f"{RULE}.",))),),
     )
-
-
-SECTION: Final[Section[Findings]] = Section(
-    name="balance", title="Where the equilibrium lies", needs=("workloads",), blocks=_blocks
-)

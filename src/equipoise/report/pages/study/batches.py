@@ -6,12 +6,11 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.report.blocks import Block, Bullets, Cell, Column, Panels, Section, Table, note, prose, strong
+from equipoise.report.blocks import Block, Cell, Column, Panels, Table, bullets, named, number, prose, strong
 from equipoise.report.charts import Axis, Band, Chart, Mark, Series, workload_marks
 from equipoise.report.format import (
-    ABSENT,
     DASH,
-    accelerator_name,
+    capital,
     count,
     entry_name,
     listed,
@@ -19,9 +18,9 @@ from equipoise.report.format import (
     plural,
     printable,
     ratio,
-    sentence,
 )
-from equipoise.report.pages.study.entries import Row, hardware, hover, source
+from equipoise.report.pages.study.balance import not_enough
+from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover, source
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.stats import Interval
 from equipoise.study.balance import Unanswered
@@ -35,35 +34,39 @@ LAW_NAME: Final = "S(B)"
 MILLION: Final = 1_000_000
 
 
-def _batches_blocks(findings: Findings) -> tuple[Block, ...]:
+def batches_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The law of samples to target against batch, of each workload."""
     fitted = [(each, each.batches) for each in findings.workloads if isinstance(each.batches, BatchGrowth)]
     intro = prose(
         "More accelerators usually mean a larger global batch B, and a larger batch needs more samples to "
         "reach the target: ",
         strong("S(B) = S_min (1 + B / B_crit)"),
         " (McCandlish et al. 2018). At B_crit twice the samples of a very small batch are needed. ",
-        "The law is fitted over all rounds of a workload; each round has an offset of its own, since targets "
-        "and rules change, and a recipe counts once however many entered it.",
+        "The law is fitted over all rounds of a workload; each round has its own offset, since targets "
+        "and rules change, and a recipe used by several entries counts once.",
     )
-    panels: tuple[Block, ...] = ()
-    if fitted:
-        charts = tuple(_batches_chart(workload, growth, findings.round) for workload, growth in fitted)
-        panels = (
-            Bullets(items=tuple(_words(workload, growth) for workload, growth in fitted)),
-            Panels(charts=charts, legend="Entries"),
-            _batches_table(fitted),
-        )
-    return (intro, *panels, *_missing(findings))
+    charts = tuple(_batches_chart(workload, growth, findings.round) for workload, growth in fitted)
+    return (
+        intro,
+        bullets(_words(workload, growth) for workload, growth in fitted),
+        Panels(charts=charts, legend="Entries"),
+        _batches_table(fitted),
+        *(
+            not_enough(printable(each.name), each.batches)
+            for each in findings.workloads
+            if isinstance(each.batches, Unanswered)
+        ),
+    )
 
 
-def _words(workload: WorkloadFindings, growth: BatchGrowth) -> tuple[str, ...]:
+def _words(workload: WorkloadFindings, growth: BatchGrowth) -> str:
     batches = growth.entries["global_batch_samples"]
     low, high = batches.min(), batches.max()
     assert isinstance(low, (int, float))
     assert isinstance(high, (int, float))
     span = f"from a batch of {count(low)} to one of {count(high)}"
     grown = f"{ratio(growth.growth.value)}-fold ({_range(growth.growth)})"
-    return (f"{printable(workload.name)}: {span} the samples grow {grown}.",)
+    return f"{printable(workload.name)}: {span} the samples grow {grown}."
 
 
 def _batches_chart(workload: WorkloadFindings, growth: BatchGrowth, round_: str) -> Chart:
@@ -132,10 +135,10 @@ def _batch_points(name: str, rows: Sequence[Row], mark: Mark, *, scale: float) -
 
 
 def _batches_table(fitted: list[tuple[WorkloadFindings, BatchGrowth]]) -> Table:
-    level = format_percent(fitted[0][1].samples_min.level)
+    levels = {format_percent(growth.samples_min.level) for _, growth in fitted}
     return Table(
         name="batch-laws",
-        caption=f"Samples to target: S_min and B_crit, with {level} intervals",
+        caption=f"Samples to target: S_min and B_crit, with {listed([*levels])} intervals",
         columns=(
             Column(title="Workload"),
             Column(title="S_min", is_number=True, meaning="samples needed at a very small batch"),
@@ -151,11 +154,11 @@ def _batches_table(fitted: list[tuple[WorkloadFindings, BatchGrowth]]) -> Table:
 def _batches_row(workload: WorkloadFindings, growth: BatchGrowth) -> tuple[Cell, ...]:
     batches = growth.entries["global_batch_samples"]
     return (
-        Cell(text=printable(workload.name), key=workload.name),
+        named(workload.name),
         _interval(growth.samples_min),
         _interval(growth.batch_critical),
-        Cell(text=count(len(growth.entries)), key=len(growth.entries)),
-        Cell(text=count(growth.num_rounds), key=growth.num_rounds),
+        number(len(growth.entries)),
+        number(growth.num_rounds),
         Cell(text=f"{count(min(batches))}{DASH}{count(max(batches))}", key=max(batches)),
     )
 
@@ -164,7 +167,7 @@ def _interval(interval: Interval) -> Cell:
     """A value over its interval. A bound at infinity means that no growth was seen."""
     if math.isinf(interval.high):
         return Cell(text=f"at least {_rounded(interval.low)}", key=interval.low)
-    return Cell(text=_rounded(interval.value), key=interval.value, detail=_range(interval))
+    return number(interval.value, _rounded, detail=_range(interval))
 
 
 def _value(interval: Interval) -> str:
@@ -182,31 +185,15 @@ def _rounded(value: float) -> str:
     return ratio(float(f"{value:.3g}"))
 
 
-def _missing(findings: Findings) -> tuple[Block, ...]:
-    """The workloads without a law, and what would give them one."""
-    return tuple(
-        note(
-            f"{printable(each.name)}: not enough evidence. {sentence(each.batches.reason)} "
-            f"What is missing: {listed([sentence(what) for what in each.batches.missing])}."
-        )
-        for each in findings.workloads
-        if isinstance(each.batches, Unanswered)
-    )
-
-
-BATCHES_SECTION: Final[Section[Findings]] = Section(
-    name="batches", title="Samples to target against batch", needs=("workloads",), blocks=_batches_blocks
-)
-
-
-def _energy_blocks(findings: Findings) -> tuple[Block, ...]:
+def energy_blocks(findings: Findings) -> tuple[Block, ...]:
+    """Measured energy per run and per sample."""
     measured = [workload for workload in findings.workloads if not workload.energy.is_empty()]
     missing = [printable(workload.name) for workload in findings.workloads if workload.energy.is_empty()]
     if not measured:
         return (
             prose(
-                "No entry of these workloads logged its power, so nothing is said about energy: "
-                "a figure from nominal power would be a guess."
+                "No entry of these workloads logged its power, so there are no energy figures: "
+                "a figure from rated power would be a guess."
             ),
         )
     num_rows = sum(workload.energy.height for workload in measured)
@@ -218,12 +205,11 @@ def _energy_blocks(findings: Findings) -> tuple[Block, ...]:
     )  # fmt: skip
     marks = workload_marks(findings)
     charts = (
-        _energy_chart(measured, marks, column="energy_j", quantity="joules a run"),
-        _energy_chart(measured, marks, column="energy_j_per_sample", quantity="joules a training sample"),
+        _energy_chart(measured, marks, column="energy_j", quantity="joules per run"),
+        _energy_chart(measured, marks, column="energy_j_per_sample", quantity="joules per training sample"),
     )
     drawn = tuple(chart for chart in charts if sum(len(series.x) for series in chart.series) > 1)
-    panels = (Panels(charts=drawn, legend="Workload"),) if drawn else ()
-    return (intro, *panels, _energy_table(measured))
+    return (intro, Panels(charts=drawn, legend="Workload"), _energy_table(measured))
 
 
 def _energy_chart(
@@ -234,7 +220,7 @@ def _energy_chart(
     names = [printable(workload.name) for workload, rows in points if rows]
     return Chart(
         name=column.replace("_", "-"),
-        title=f"{quantity[:1].upper()}{quantity[1:]}",
+        title=capital(quantity),
         subtitle="measured at nodes and switches",
         alternative=f"{quantity} of {listed(names)} against accelerators; the table below has every point.",
         x=Axis(title="accelerators", is_log=True),
@@ -253,6 +239,10 @@ def _energy_chart(
     )
 
 
+def _joules(value: float) -> str:
+    return format_si(value, "J")
+
+
 def _energy_points(workload: WorkloadFindings, column: str) -> list[Row]:
     """The rows that have the energy and a place on a log axis."""
     rows = workload.energy.iter_rows(named=True)
@@ -268,8 +258,8 @@ def _energy_table(measured: list[WorkloadFindings]) -> Table:
             Column(title="System"),
             Column(title="Accelerators", is_number=True),
             Column(title="Minutes", is_number=True, is_wide=True),
-            Column(title="Energy", is_number=True, meaning="joules a run"),
-            Column(title="A sample", is_number=True, meaning="joules a training sample"),
+            Column(title="Energy", is_number=True, meaning="joules per run"),
+            Column(title="Per sample", is_number=True, meaning="joules per training sample"),
             Column(title="Source", is_wide=True),
         ),
         rows=tuple(
@@ -281,22 +271,12 @@ def _energy_table(measured: list[WorkloadFindings]) -> Table:
 
 
 def _energy_row(workload: str, row: Row) -> tuple[Cell, ...]:
-    a_sample = row["energy_j_per_sample"]
     return (
-        Cell(text=workload, key=workload),
-        Cell(
-            text=entry_name(row["submitter"], row["system"]),
-            key=entry_name(row["submitter"], row["system"]),
-            detail=accelerator_name(row["accelerator"]),
-        ),
-        Cell(text=count(row["num_accelerators"]), key=row["num_accelerators"]),
-        Cell(text=minutes(row["score_s"]), key=row["score_s"]),
-        Cell(text=format_si(row["energy_j"], "J"), key=row["energy_j"]),
-        Cell(text=ABSENT if a_sample is None else format_si(a_sample, "J"), key=a_sample),
+        named(workload),
+        entry_cell(row["submitter"], row["system"], row["accelerator"]),
+        number(row["num_accelerators"]),
+        number(row["score_s"], minutes),
+        number(row["energy_j"], _joules),
+        number(row["energy_j_per_sample"], _joules),
         Cell(text=source(row), key=row["source_uri"], is_code=True),
     )
-
-
-ENERGY_SECTION: Final[Section[Findings]] = Section(
-    name="energy", title="Energy to train", needs=("workloads",), blocks=_energy_blocks
-)

@@ -11,18 +11,17 @@ from equipoise.report.blocks import (
     Column,
     Fold,
     Heading,
-    Section,
     Table,
     Tone,
+    named,
     note,
+    number,
     prose,
     strong,
 )
 from equipoise.report.format import (
     ABSENT,
-    accelerator_name,
     count,
-    entry_name,
     listed,
     minutes,
     plural,
@@ -31,6 +30,7 @@ from equipoise.report.format import (
     sentence,
     workload_name,
 )
+from equipoise.report.pages.study.entries import entry_cell
 from equipoise.study.claims import RULE, Claim, Part, Reading, Verdict
 from equipoise.study.findings import Findings
 from equipoise.study.published import Attributed, Published, TableRow
@@ -38,7 +38,8 @@ from equipoise.study.quantities import Figure
 from equipoise.units import format_duration
 
 
-def _table_one_blocks(findings: Findings) -> tuple[Block, ...]:
+def table_one_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The reference systems, next to those that the study prints."""
     rows = [(workload.name, workload.table) for workload in findings.workloads]
     published = sorted({row.published.source for _, row in rows if row.published})
     differences = tuple(
@@ -48,26 +49,20 @@ def _table_one_blocks(findings: Findings) -> tuple[Block, ...]:
     )
     opening = prose(
         "Speedup and E' need one reference system a workload: the one with the fewest accelerators and, "
-        "among those, the slowest. Everything the study's way is counted from these rows."
+        "among those, the slowest. All figures by the study's method are relative to these rows."
     )
     if not published:
-        no_table = note(
-            f"The study prints no such table for {printable(findings.round)}; the data stand alone."
-        )
+        no_table = note(f"The study has no such table for {printable(findings.round)}.")
         return (opening, _table(rows, with_published=False), no_table)
-    beside = prose(
-        "Beside them, the figures as printed in ", *(sentence(source) for source in published), "."
+    sources = prose(
+        "Next to them, the figures as printed in ", *(sentence(source) for source in published), "."
     )
-    found: tuple[Block, ...] = (
-        (prose("Where the two differ:"), Bullets(items=differences))
-        if differences
-        else (prose("They do not differ."),)
-    )
-    return (opening, beside, _table(rows, with_published=True), *found)
+    result = prose("The two differ:" if differences else "They do not differ.")
+    return (opening, sources, _table(rows, with_published=True), result, Bullets(items=differences))
 
 
 def _table(rows: list[tuple[str, TableRow]], *, with_published: bool) -> Table:
-    """The data's figures, each with the study's beside it where the study has any."""
+    """The data's figures, each followed by the study's where the study has any."""
     pairs = (
         (
             Column(title="Entries", is_number=True, meaning="entries of the division, scored or not"),
@@ -83,8 +78,8 @@ def _table(rows: list[tuple[str, TableRow]], *, with_published: bool) -> Table:
         ),
     )
     columns = [Column(title="Workload"), Column(title="Reference system", is_wide=True)]
-    for own, published in pairs:
-        columns += [own, Column(title="Study", is_number=True, meaning=f"the study: {published}")][
+    for measured, published in pairs:
+        columns += [measured, Column(title="Study", is_number=True, meaning=f"the study: {published}")][
             : 1 + with_published
         ]
     return Table(
@@ -97,23 +92,15 @@ def _table(rows: list[tuple[str, TableRow]], *, with_published: bool) -> Table:
 
 def _row(name: str, row: TableRow, *, with_published: bool) -> tuple[Cell, ...]:
     unscored = row.num_entries - row.num_scored
-    entries = Cell(
-        text=count(row.num_entries),
-        key=row.num_entries,
-        detail=f"{count(unscored)} unscored" if unscored else None,
-    )
+    entries = number(row.num_entries, detail=f"{count(unscored)} unscored" if unscored else None)
     reference = row.reference
     if reference is None:
         system = accelerators = time = Cell(text=ABSENT)
     else:
-        system = Cell(
-            text=entry_name(reference.submitter, reference.system),
-            key=reference.system,
-            detail=accelerator_name(reference.accelerator),
-        )
-        accelerators = Cell(text=count(reference.num_accelerators), key=reference.num_accelerators)
-        time = Cell(text=minutes(reference.score_s), key=reference.score_s)
-    first = (Cell(text=printable(name), key=name), system)
+        system = entry_cell(reference.submitter, reference.system, reference.accelerator)
+        accelerators = number(reference.num_accelerators)
+        time = number(reference.score_s, minutes)
+    first = (named(name), system)
     if not with_published:
         return (*first, entries, accelerators, time)
     its_entries, its_accelerators, its_minutes = _published(row.published)
@@ -123,44 +110,41 @@ def _row(name: str, row: TableRow, *, with_published: bool) -> tuple[Cell, ...]:
 def _published(published: Published | None) -> tuple[Cell, Cell, Cell]:
     """What the study prints, with as many digits as it prints."""
     if published is None:
-        return (Cell(text=ABSENT), Cell(text=ABSENT), Cell(text=ABSENT))
+        return (number(None), number(None), number(None))
     return (
-        Cell(text=count(published.num_entries), key=published.num_entries),
-        Cell(text=count(published.num_accelerators), key=published.num_accelerators),
-        Cell(text=f"{published.score_minutes:,.{published.num_decimals}f}", key=published.score_minutes),
+        number(published.num_entries),
+        number(published.num_accelerators),
+        number(published.score_minutes, f"{{:,.{published.num_decimals}f}}".format),
     )
 
-
-TABLE_ONE_SECTION: Final[Section[Findings]] = Section(
-    name="table-one", title="Table I: the reference systems", needs=("workloads",), blocks=_table_one_blocks
-)
 
 TONES: Final[dict[Verdict, Tone]] = {
     "holds": "good", "reverses": "bad", "not supported": "plain", "not enough evidence": "quiet",
 }  # fmt: skip
-MOST_NAMED: Final = 3  # entries named beside a figure before the rest is counted
+MOST_NAMED: Final = 3  # entries named for a figure before the rest is counted
 ACROSS: Final = "across workloads"
 
 
-def _claims_blocks(findings: Findings) -> tuple[Block, ...]:
-    own = [claim for claim in findings.claims if claim.is_own]
+def claims_blocks(findings: Findings) -> tuple[Block, ...]:
+    """Every claim with its verdicts and readings."""
+    stated = [claim for claim in findings.claims if claim.is_own]
     others = [claim for claim in findings.claims if not claim.is_own]
     intro = prose(
-        strong(plural(len(own), "claim")),
+        strong(plural(len(stated), "claim")),
         " of the study, each tested twice on this data: ",
-        strong("its way"),
+        strong("study's method"),
         ", with E' over mixed hardware, and ",
         strong("like for like"),
         ", with E against the smallest system of the same accelerator. "
-        "Each opens to its rules, what was seen, and the figures behind that.",
+        "Open a claim for its rules, the readings, and the figures behind them.",
     )
     names = {workload.workload: printable(workload.name) for workload in findings.workloads}
     places = {id(claim): place for place, claim in enumerate(findings.claims, start=1)}
-    more = (prose("What the study says of one workload only, asked of the others:"),) if others else ()
+    more = (prose("Claims that the study makes for one workload, tested on the others:"),) if others else ()
     return (
         intro,
         note(sentence(RULE)),
-        *(_claim(claim, places[id(claim)], names) for claim in own),
+        *(_claim(claim, places[id(claim)], names) for claim in stated),
         *more,
         *(_claim(claim, places[id(claim)], names) for claim in others),
         *_attributed(findings.attributed),
@@ -168,23 +152,27 @@ def _claims_blocks(findings: Findings) -> tuple[Block, ...]:
 
 
 def _attributed(attributed: tuple[Attributed, ...]) -> tuple[Block, ...]:
-    """Figures that go round under the study's name, beside what the study says."""
+    """Figures that others attribute to the study, next to what it contains."""
     if not attributed:
         return ()
     rows = tuple(
         (
-            Cell(text=sentence(each.claim), key=each.claim),
-            Cell(text=sentence(each.found), key=each.found),
-            Cell(text=sentence(each.source), key=each.source),
+            named(each.claim),
+            named(each.found),
+            named(each.source),
         )
         for each in attributed
     )
-    columns = (Column(title="Said of the study"), Column(title="Found in it"), Column(title="Looked up in"))
+    columns = (
+        Column(title="Attributed to the study"),
+        Column(title="Found in it"),
+        Column(title="Looked up in"),
+    )
     return (
-        prose("Figures that others ascribe to the study:"),
+        prose("Figures that others attribute to the study:"),
         Table(
             name="attributed",
-            caption="What others say of the study, and what it holds",
+            caption="Figures attributed to the study, and what it contains",
             columns=columns,
             rows=rows,
         ),
@@ -196,10 +184,10 @@ def _claim(claim: Claim, place: int, names: dict[str, str]) -> Fold:
     blocks: list[Block] = [note(f"Stated in {printable(claim.source)}. Tested on {tested}.")]
     if not claim.parts:
         blocks.append(prose(sentence(claim.like_for_like.words)))
-    for number, (_, parts) in enumerate(groupby(claim.parts, key=lambda part: part.statement), 1):
-        blocks.extend(_statement(f"claim-{place}-{number}", tuple(parts), names))
+    for at, (_, parts) in enumerate(groupby(claim.parts, key=lambda part: part.statement), 1):
+        blocks.extend(_statement(f"claim-{place}-{at}", tuple(parts), names))
     verdicts = (
-        _badge(claim.their_way.verdict, "its way: "),
+        _badge(claim.their_way.verdict, "study: "),
         _badge(claim.like_for_like.verdict, "like for like: "),
     )
     title = f"{claim.number}. {sentence(claim.claim)}"
@@ -211,7 +199,7 @@ def _badge(verdict: Verdict, before: str = "") -> Badge:
 
 
 def _statement(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tuple[Block, ...]:
-    """One testable statement: its rule once, then what each workload says."""
+    """One testable statement: its rule once, then the readings of each workload."""
     statement = sentence(parts[0].statement)
     rows = tuple(
         (
@@ -221,11 +209,11 @@ def _statement(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tup
         )
         for part in parts
     )
-    columns = (*_workload_columns(parts), Column(title="Its way"), Column(title="Like for like"))
+    columns = (*_workload_columns(parts), Column(title="Study's method"), Column(title="Like for like"))
     return (
         Heading(name=name, text=statement[:1].upper() + statement[1:], is_minor=True),
         note(f"Rule: {sentence(parts[0].rule)}."),
-        Table(name=f"{name}-readings", caption="What was seen", columns=columns, rows=rows),
+        Table(name=f"{name}-readings", caption="Readings", columns=columns, rows=rows),
         *_figures(name, parts, names),
     )
 
@@ -239,7 +227,7 @@ def _workload_cells(part: Part, names: dict[str, str], *, is_alone: bool) -> tup
     if is_alone:
         return ()
     name = ACROSS if part.workload is None else names.get(part.workload) or workload_name(part.workload)
-    return (Cell(text=name, key=name),)
+    return (named(name),)
 
 
 def _reading(reading: Reading) -> Cell:
@@ -251,26 +239,24 @@ def _figures(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tuple
     rows = tuple(
         (
             *_workload_cells(part, names, is_alone=len(parts) == 1),
-            Cell(text=way, key=way),
+            named(way),
             *_figure_cells(figure),
         )
         for part in parts
-        for way, reading in (("its way", part.their_way), ("like for like", part.like_for_like))
+        for way, reading in (("study's method", part.their_way), ("like for like", part.like_for_like))
         for figure in reading.figures
     )
     if not rows:
         return ()
     columns = (
         *_workload_columns(parts),
-        Column(title="Way"),
+        Column(title="Method"),
         Column(title="Figure"),
         Column(title="Value", is_number=True),
         Column(title="Computed from"),
     )
     table = Table(name=f"{name}-figures", caption="Each figure and its entries", columns=columns, rows=rows)
-    return (
-        Fold(name=f"{name}-behind", title="The figures behind it", badges=(), blocks=(table,), is_aside=True),
-    )
+    return (Fold(name=f"{name}-behind", title="The figures behind it", blocks=(table,), is_aside=True),)
 
 
 def _figure_cells(figure: Figure) -> tuple[Cell, ...]:
@@ -280,7 +266,7 @@ def _figure_cells(figure: Figure) -> tuple[Cell, ...]:
         else f"{ratio(figure.value)} {figure.unit}".rstrip()
     )
     return (
-        Cell(text=sentence(figure.name), key=figure.name),
+        named(figure.name),
         Cell(text=value, key=figure.value),
         Cell(text=_entries_text(figure.entry_ids), key=len(figure.entry_ids)),
     )
@@ -290,8 +276,3 @@ def _entries_text(entry_ids: tuple[str, ...]) -> str:
     named = ", ".join(printable(entry_id) for entry_id in entry_ids[:MOST_NAMED])
     rest = len(entry_ids) - MOST_NAMED
     return named if rest <= 0 else f"{named} and {count(rest)} more"
-
-
-CLAIMS_SECTION: Final[Section[Findings]] = Section(
-    name="claims", title="The study's claims, tested", needs=("claims",), blocks=_claims_blocks
-)

@@ -1,4 +1,4 @@
-"""Every entry with its numbers and its source, where to look next, and what the words mean."""
+"""Every entry with its numbers and its source, where to look next, and what the terms mean."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -10,12 +10,13 @@ from equipoise.report.blocks import (
     Column,
     Fold,
     Heading,
-    Section,
     Table,
     Tile,
     Tiles,
     code,
+    named,
     note,
+    number,
     prose,
     strong,
 )
@@ -23,6 +24,7 @@ from equipoise.report.format import (
     ABSENT,
     TIMES,
     accelerator_name,
+    capital,
     count,
     entry_name,
     minutes,
@@ -61,8 +63,13 @@ def efficiencies(row: Row) -> str:
     return f"{text} · E {ratio(like_for_like)} against {printable(baseline)}"
 
 
+def entry_cell(submitter: str | None, system: str | None, accelerator: str | None) -> Cell:
+    """The cell that names an entry, its accelerator below."""
+    return named(entry_name(submitter, system), detail=accelerator_name(accelerator))
+
+
 def hover(row: Row, *extra: str) -> tuple[str, ...]:
-    """The lines beside an entry's marker: name, hardware, time, efficiency, then `extra`, then the log."""
+    """The lines shown at an entry's marker: name, hardware, time, efficiency, then `extra`, then the log."""
     return (
         entry_name(row["submitter"], row["system"]),
         hardware(row),
@@ -75,7 +82,7 @@ def hover(row: Row, *extra: str) -> tuple[str, ...]:
 
 
 def _causes(row: Row) -> tuple[str, ...]:
-    """What E is the product of, where the logs tell it."""
+    """The factors of E, where the logs have them."""
     if row["statistical"] is None or row["throughput"] is None:
         return ()
     return (f"of which batch growth {ratio(row['statistical'])}, throughput {ratio(row['throughput'])}",)
@@ -102,9 +109,10 @@ COLUMNS = (
 )
 
 
-def _entries_blocks(findings: Findings) -> tuple[Block, ...]:
+def entries_blocks(findings: Findings) -> tuple[Block, ...]:
+    """Every scored entry with its source, and those without a score."""
     intro = prose(
-        "Every number above is counted from these rows. The source is the path of the entry's log in the "
+        "Every number above is computed from these rows. The source is the path of the entry's log in the "
         "repository of its round, and the line on which the clock stops."
     )
     return (intro, *(_fold(workload) for workload in findings.workloads), *_unscored(findings))
@@ -118,31 +126,25 @@ def _fold(workload: WorkloadFindings) -> Fold:
         name=f"{workload.workload}-entries", caption=f"{name}: scored entries", columns=COLUMNS, rows=rows
     )
     title = f"{name}: {plural(len(rows), 'scored entry', 'scored entries')}"
-    return Fold(name=f"entries-{workload.workload}", title=title, badges=(), blocks=(table,), is_long=True)
+    return Fold(name=f"entries-{workload.workload}", title=title, blocks=(table,), is_long=True)
 
 
 def entry_row(row: Row) -> tuple[Cell, ...]:
     """The cells of one entry, a column of COLUMNS each."""
-    name = entry_name(row["submitter"], row["system"])
     baseline = row["like_for_like_baseline"]
-    each = row["samples_per_s_per_accelerator"]
     return (
-        Cell(text=name, key=name, detail=accelerator_name(row["accelerator"])),
-        Cell(text=count(row["num_accelerators"]), key=row["num_accelerators"]),
-        Cell(text=minutes(row["score_s"]), key=row["score_s"]),
-        Cell(text=ratio(row["speedup"]), key=row["speedup"]),
-        Cell(text=ratio(row["relative_efficiency"]), key=row["relative_efficiency"]),
-        Cell(text=ratio(row["like_for_like_efficiency"]), key=row["like_for_like_efficiency"]),
+        entry_cell(row["submitter"], row["system"], row["accelerator"]),
+        number(row["num_accelerators"]),
+        number(row["score_s"], minutes),
+        number(row["speedup"], ratio),
+        number(row["relative_efficiency"], ratio),
+        number(row["like_for_like_efficiency"], ratio),
         Cell(text=printable(baseline or ABSENT), key=baseline),
-        Cell(text=count(row["global_batch_samples"]), key=row["global_batch_samples"]),
-        Cell(text=count(_whole(row["samples_to_target"])), key=row["samples_to_target"]),
-        Cell(text=ratio(each), key=each),
+        number(row["global_batch_samples"]),
+        number(row["samples_to_target"], lambda samples: count(round(samples))),
+        number(row["samples_per_s_per_accelerator"], ratio),
         Cell(text=source(row), key=row["source_uri"], is_code=True),
     )
-
-
-def _whole(samples: float | None) -> float | None:
-    return None if samples is None else round(samples)
 
 
 def _unscored(findings: Findings) -> tuple[Block, ...]:
@@ -165,23 +167,19 @@ def _unscored(findings: Findings) -> tuple[Block, ...]:
 
 
 def _unscored_row(workload: str, entry: Unscored) -> tuple[Cell, ...]:
-    name = entry_name(entry.submitter, entry.system)
     return (
-        Cell(text=workload, key=workload),
-        Cell(text=name, key=name, detail=accelerator_name(entry.accelerator)),
-        Cell(text=count(entry.num_accelerators), key=entry.num_accelerators),
-        Cell(text=sentence(entry.reason), key=entry.reason),
+        named(workload),
+        entry_cell(entry.submitter, entry.system, entry.accelerator),
+        number(entry.num_accelerators),
+        named(entry.reason),
     )
 
-
-ENTRIES_SECTION: Final[Section[Findings]] = Section(
-    name="entries", title="Every entry", needs=("workloads",), blocks=_entries_blocks
-)
 
 LABELS: Final = {"speed": "For speed", "between": "In between", "efficiency": "For efficiency"}
 
 
-def _pointers_blocks(findings: Findings) -> tuple[Block, ...]:
+def pointers_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The entries to look at for speed, for efficiency, and in between."""
     intro = prose(
         "Three purposes, three configurations, each an entry that was measured: the shortest time, the least "
         "accelerator-time, and the one nearest to both. E' is against the workload's reference, "
@@ -193,7 +191,7 @@ def _pointers_blocks(findings: Findings) -> tuple[Block, ...]:
 
 def _of_workload(workload: WorkloadFindings) -> tuple[Block, ...]:
     if not workload.pointers:
-        return (prose(f"{printable(workload.name)}: no entry with a score, hence nothing to point at."),)
+        return (prose(f"{printable(workload.name)}: no entry has a score."),)
     tiles = Tiles(items=tuple(_tile(pointer) for pointer in workload.pointers))
     return (Heading(name=f"next-{workload.workload}", text=printable(workload.name)), tiles)
 
@@ -208,13 +206,9 @@ def _tile(pointer: Pointer) -> Tile:
         label=LABELS[pointer.purpose],
         value=f"{count(pointer.num_accelerators)} {TIMES} {accelerator_name(pointer.accelerator)}",
         detail=f"{format_duration(pointer.score_s)} · {shown} · {name}",
-        words=f"{words[:1].upper()}{words[1:]}.",
+        words=f"{capital(words)}.",
     )
 
-
-POINTERS_SECTION: Final[Section[Findings]] = Section(
-    name="next", title="Where to look next", needs=("workloads",), blocks=_pointers_blocks
-)
 
 NOT_VERIFIED = (
     "Results derived from MLPerf Training result logs; the derived numbers are not verified by the MLCommons "
@@ -225,7 +219,7 @@ SCORE = (
     "Entries that miss the rules have no score and are listed with the reason."
 )
 RELATIVE = (
-    "= speedup / (accelerators / accelerators of the reference). One reference a workload: fewest "
+    "= speedup / (accelerators / accelerators of the reference). One reference per workload: fewest "
     "accelerators, then slowest."
 )
 LIKE_FOR_LIKE = (
@@ -237,12 +231,13 @@ FOLLOW = (
     "repository of the round. "
 )
 CAUTION = (
-    "Efficiency says what was reached by those who entered, each with their own software, batch and purpose; "
-    "entries are tuned for time, seldom for efficiency. A size nobody entered is not in these figures."
+    "Efficiency is what submitters reached, each with different software, batch and purpose; "
+    "entries are tuned for time, seldom for efficiency. Sizes without an entry are not in these figures."
 )
 
 
-def _method_blocks(findings: Findings) -> tuple[Block, ...]:
+def method_blocks(findings: Findings) -> tuple[Block, ...]:
+    """What the terms mean and where the data come from."""
     division = f"Only entries of the {printable(findings.division)} division are compared."
     data = f"{sentence(findings.sources)} Embedded dataset: version {printable(findings.dataset)}."
     terms = Bullets(
@@ -257,8 +252,3 @@ def _method_blocks(findings: Findings) -> tuple[Block, ...]:
         )
     )  # fmt: skip
     return (terms, prose(CAUTION))
-
-
-METHOD_SECTION: Final[Section[Findings]] = Section(
-    name="method", title="Data and method", needs=(), blocks=_method_blocks
-)

@@ -1,6 +1,7 @@
 """Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -13,16 +14,18 @@ from equipoise.report.blocks import (
     Fold,
     Heading,
     Panels,
-    Section,
     Span,
     Table,
+    bullets,
+    named,
     note,
+    number,
     prose,
     strong,
 )
-from equipoise.report.charts import BarChart, Mark, Part
-from equipoise.report.format import accelerator_name, count, entry_name, listed, printable, ratio, sentence
-from equipoise.report.pages.study.entries import Row, hardware
+from equipoise.report.charts import BarChart, BarPart, Mark
+from equipoise.report.format import accelerator_name, count, listed, printable, ratio, sentence
+from equipoise.report.pages.study.entries import Row, entry_cell, hardware
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.study.losses import CURVE_RULE, SYMPTOMS, Diagnosis
@@ -36,26 +39,27 @@ CAUSES: Final = {
     "statistical": ("batch growth", Mark(colour=1, symbol="circle")),
     "training": ("slower training", Mark(colour=2, symbol="square")),
     "overhead": ("evaluation and set-up", Mark(colour=3, symbol="triangle-up")),
-    "throughput": ("throughput (unsplit)", Mark(colour=4, symbol="diamond")),
+    "throughput": ("throughput", Mark(colour=4, symbol="diamond")),
     "rules": ("rules", Mark(colour=5, symbol="cross")),
-    "untold": ("cannot be told", Mark(colour=None, symbol="x")),
+    "untold": ("unknown", Mark(colour=None, symbol="x")),
 }
 CURVE_SYMPTOM: Final = "diminishing returns"
 TITLES: Final = {symptom.name: symptom.title for symptom in SYMPTOMS}
 
 
-def _blocks(findings: Findings) -> tuple[Block, ...]:
+def losses_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The causes of lost efficiency, of each workload."""
     intro = prose(
         "E is a product: ",
         strong("batch growth"),
         " (larger batches need more samples to the target), ",
         strong("throughput"),
-        " (samples a second an accelerator), and the ",
+        " (samples per second per accelerator), and the ",
         strong("rules"),
         "' convergence scaling. Losses multiply, so their logarithms add: each bar is -log2 E of the fastest "
-        "entry of its size. One doubling lost means that half of the accelerators do nothing; what hangs "
-        "below zero was gained. Throughput is split into training, and evaluation with set-up, only where "
-        "the logs keep them apart.",
+        "entry of its size. One doubling lost means that half of the accelerators do nothing; what is below "
+        "zero was gained. Throughput is split into training, and evaluation with set-up, only where "
+        "the logs separate them.",
     )
     of_workloads = (block for each in findings.workloads for block in _of_workload(each))
     return (intro, *of_workloads, *_all(findings), _rules())
@@ -72,13 +76,12 @@ def _of_workload(workload: WorkloadFindings) -> tuple[Block, ...]:
     limits = _limits([row for rows in shown for row in rows], causes)
     panels = Panels(charts=tuple(_chart(workload, rows, causes, limits) for rows in shown), legend="Lost to")
     largest = tuple(_largest_words(rows[-1]) for rows in shown)
-    said = _said(workload, shown)
     return (
         heading,
         *(prose(*words) for words in largest),
         *((panels,) if causes else ()),
-        *((Bullets(items=tuple((words,) for words in said)),) if said else ()),
-        *_untold(shown),
+        bullets(_symptoms(workload, shown)),
+        *_not_separable(shown),
     )
 
 
@@ -99,7 +102,7 @@ def _counts(row: Row, cause: str) -> bool:
 
 
 def _limits(rows: Sequence[Row], causes: Sequence[str]) -> tuple[float, float]:
-    """How far the deepest and the highest bar reach; at least a tenth, for less is nothing to see."""
+    """How far the deepest and the highest bar reach; at least a tenth, for less cannot be seen."""
     parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
     low = min((sum(min(part, 0.0) for part in each) for each in parts), default=0.0)
     high = max((sum(max(part, 0.0) for part in each) for each in parts), default=0.0)
@@ -107,21 +110,31 @@ def _limits(rows: Sequence[Row], causes: Sequence[str]) -> tuple[float, float]:
 
 
 def _chart(
-    workload: WorkloadFindings, rows: Sequence[Row], causes: Sequence[str], limits: tuple[float, float]
+    workload: WorkloadFindings, rows: Sequence[Row], causes: Sequence[str], ends: tuple[float, float]
 ) -> BarChart:
-    name = accelerator_name(rows[0]["accelerator"])
-    return BarChart(
-        name=f"{workload.workload}-losses-{rows[0]['accelerator']}",
-        title=name,
+    kind = rows[0]["accelerator"]
+    return replace(
+        lost_chart(f"{workload.workload}-losses-{kind}", rows, causes, title=accelerator_name(kind)),
         subtitle="what the fastest entry of each size lost; above it, its E",
-        alternative=f"{printable(workload.name)} on {name}. " + " ".join(map(_plain_words, rows)),
+        alternative=f"{printable(workload.name)}. {' '.join(map(_plain_words, rows))}",
+        limits=ends,
+    )
+
+
+def lost_chart(name: str, rows: Sequence[Row], causes: Sequence[str], *, title: str) -> BarChart:
+    """The doublings that each entry lost, by cause."""
+    return BarChart(
+        name=name,
+        title=title,
+        subtitle="above each bar, its E",
+        alternative=" ".join(map(_plain_words, rows)),
         x_title="accelerators",
         y_title="doublings lost (-log2 E)",
         categories=tuple(count(row["num_accelerators"]) for row in rows),
         labels=tuple(ratio(row["efficiency"]) for row in rows),
-        limits=limits,
+        limits=_limits(rows, causes),
         series=tuple(
-            Part(
+            BarPart(
                 name=CAUSES[cause][0],
                 mark=CAUSES[cause][1],
                 heights=tuple(row[cause] for row in rows),
@@ -152,7 +165,7 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
     )
     took = [f"{_percent(share)} {name}" for share, name in parts if share >= SMALL_SHARE]
     gave = [f"{_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
-    back = f"; {listed(gave)} worked the other way" if gave else ""
+    back = f"; {listed(gave)} gained" if gave else ""
     return (
         strong(hardware(row)),
         f"{start}, {lost:.2f} doublings lost. Of these ",
@@ -170,7 +183,7 @@ def _plain_words(row: Row) -> str:
     return "".join(span if isinstance(span, str) else span.text for span in _largest_words(row))
 
 
-def _said(workload: WorkloadFindings, shown: Sequence[Sequence[Row]]) -> list[str]:
+def _symptoms(workload: WorkloadFindings, shown: Sequence[Sequence[Row]]) -> list[str]:
     """Symptoms of the curves, and of the largest entry of each curve shown."""
     largest = {rows[-1]["entry_id"]: rows[-1] for rows in shown}
     of_curves = [
@@ -184,21 +197,17 @@ def _said(workload: WorkloadFindings, shown: Sequence[Sequence[Row]]) -> list[st
     return of_curves + of_entries
 
 
-def _untold(shown: Sequence[Sequence[Row]]) -> tuple[Block, ...]:
-    """What the logs of the entries shown do not tell apart, and at which sizes."""
-    places: dict[str, list[str]] = {}
+def _not_separable(shown: Sequence[Sequence[Row]]) -> tuple[Block, ...]:
+    """Which causes the logs of the entries shown do not separate, and at which sizes."""
+    found: dict[str, list[str]] = {}
     for rows in shown:
         sizes: dict[str, list[str]] = {}
         for row in rows[1:]:
             if row["factors_missing"]:
                 sizes.setdefault(row["factors_missing"], []).append(count(row["num_accelerators"]))
         for reason, at in sizes.items():
-            places.setdefault(reason, []).append(
-                f"{accelerator_name(rows[0]['accelerator'])} at {listed(at)}"
-            )
-    return tuple(
-        note(f"Not told apart, {'; '.join(at)}: {sentence(reason)}.") for reason, at in places.items()
-    )
+            found.setdefault(reason, []).append(f"{accelerator_name(rows[0]['accelerator'])} at {listed(at)}")
+    return tuple(note(f"Not separable, {'; '.join(at)}: {sentence(reason)}.") for reason, at in found.items())
 
 
 def _all(findings: Findings) -> tuple[Block, ...]:
@@ -229,7 +238,6 @@ def _all(findings: Findings) -> tuple[Block, ...]:
         Fold(
             name="all-diagnoses",
             title=f"All {len(rows)} symptoms of entries and curves",
-            badges=(),
             blocks=(table,),
             is_long=True,
         ),
@@ -240,42 +248,36 @@ def _entry_rows(workload: WorkloadFindings) -> Iterable[tuple[Cell, ...]]:
     by_id = {row["entry_id"]: row for row in workload.entries.iter_rows(named=True)}
     for each in workload.diagnoses:
         row = by_id[each.subject]
-        name = entry_name(row["submitter"], row["system"])
         yield (
-            Cell(text=printable(workload.name), key=workload.name),
-            Cell(text=name, key=name, detail=accelerator_name(row["accelerator"])),
-            Cell(text=count(row["num_accelerators"]), key=row["num_accelerators"]),
-            Cell(text=TITLES[each.symptom], key=each.symptom),
-            Cell(text=_after_title(each), key=each.words),
+            named(workload.name),
+            entry_cell(row["submitter"], row["system"], row["accelerator"]),
+            number(row["num_accelerators"]),
+            named(TITLES[each.symptom]),
+            named(_after_title(each)),
         )
 
 
 def _curve_row(workload: WorkloadFindings, each: Diagnosis) -> tuple[Cell, ...]:
     return (
-        Cell(text=printable(workload.name), key=workload.name),
-        Cell(text=accelerator_name(each.subject), key=each.subject, detail="the curve"),
+        named(workload.name),
+        named(accelerator_name(each.subject), detail="the curve"),
         Cell(text=""),
-        Cell(text=CURVE_SYMPTOM, key=each.symptom),
-        Cell(text=_after_title(each), key=each.words),
+        named(CURVE_SYMPTOM),
+        named(_after_title(each)),
     )
 
 
 def _after_title(each: Diagnosis) -> str:
     """The words without the symptom's name, which has its own column."""
     title = TITLES.get(each.symptom, CURVE_SYMPTOM)
-    return sentence(each.words.removeprefix(title).lstrip(": "))
+    return each.words.removeprefix(title).lstrip(": ")
 
 
 def _rules() -> Block:
-    """When each symptom is said."""
+    """When each symptom is reported."""
     items: list[tuple[Span, ...]] = [(strong(symptom.title), f": {symptom.rule}.") for symptom in SYMPTOMS]
     title, rule = CURVE_RULE.split(": ", 1)
     items.append((strong(title), f": {rule}."))
     return Fold(
-        name="symptom-rules", title="When each is said", badges=(), blocks=(Bullets(items=tuple(items)),)
+        name="symptom-rules", title="When each symptom is reported", blocks=(Bullets(items=tuple(items)),)
     )
-
-
-SECTION: Final[Section[Findings]] = Section(
-    name="why", title="Why efficiency is lost", needs=("workloads",), blocks=_blocks
-)

@@ -5,24 +5,35 @@ from typing import Final
 
 import polars as pl
 
-from equipoise.report.blocks import Block, Cell, Column, Heading, Panels, Section, Table, note, prose, strong
+from equipoise.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Panels,
+    Table,
+    named,
+    note,
+    number,
+    prose,
+    strong,
+)
 from equipoise.report.charts import Axis, Chart, Level, Mark, Note, Series, accelerator_marks, group_mark
 from equipoise.report.format import (
     ABSENT,
     DASH,
     accelerator_name,
     count,
-    entry_name,
     listed,
     plural,
     printable,
     ratio,
     sentence,
 )
-from equipoise.report.pages.study.entries import Row, hardware, hover
+from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover
 from equipoise.scaling.groups import Grouping, SystemGroup
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_duration
+from equipoise.units import format_duration, format_percent
 
 SIZE_AXIS: Final = Axis(title="accelerators", is_log=True)
 MOST_NAMED: Final = 6  # systems a hover names before it counts the rest
@@ -31,13 +42,14 @@ LIKE_FOR_LIKE: Final = "like_for_like_efficiency"
 SEE_TABLE: Final = "the table of entries has every point."
 
 
-def _workloads_blocks(findings: Findings) -> tuple[Block, ...]:
+def workloads_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The systems, groups and efficiencies of each workload."""
     marks = accelerator_marks(findings)
     intro = prose(
-        "For each workload: who entered with what, then the same entries measured twice. ",
+        "For each workload: the systems entered, then the efficiency of the same entries by two measures. ",
         strong("E'"),
         " is the study's relative efficiency, against one reference system whatever its hardware; "
-        "a newer chip lifts it. ",
+        "a newer chip raises it. ",
         strong("E"),
         " is like for like: against the smallest system of the same accelerator, form factor and memory, "
         "so that 1 means that nothing was lost to size.",
@@ -56,29 +68,29 @@ def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> t
         charts=(_relative_chart(workload, rows, marks), _like_for_like_chart(workload, rows, marks)),
         legend="Accelerator",
     )
-    without = _without(len(scored) - len(rows))
-    return (heading, _range_sentence(rows), *without, _systems_panel(workload), *_groups(workload), panels)
-
-
-def _without(num_left_out: int) -> tuple[Block, ...]:
-    """What the figures cannot show: processors alone have no count of accelerators."""
-    if not num_left_out:
-        return ()
-    entries = plural(num_left_out, "scored entry", "scored entries")
-    return (note(f"{entries} without accelerators (processors alone) cannot be placed in the figures."),)
+    left_out = plural(len(scored) - len(rows), "scored entry", "scored entries")
+    without = f"{left_out} without accelerators (processors alone) cannot be placed in the figures."
+    return (
+        heading,
+        _range_sentence(rows),
+        note(without if len(scored) > len(rows) else ""),
+        _systems_panel(workload),
+        *_groups(workload),
+        panels,
+    )
 
 
 def _range_sentence(rows: list[Row]) -> Block:
     largest = _largest(rows)
     kinds = plural(len({row["accelerator"] for row in rows}), "kind")
-    said = f"E' {ratio(largest[RELATIVE])} the study's way"
+    efficiency = f"E' {ratio(largest[RELATIVE])} by the study's method"
     if largest[LIKE_FOR_LIKE] is not None:
         baseline = printable(largest["like_for_like_baseline"])
-        said += f", E {ratio(largest[LIKE_FOR_LIKE])} like for like (against {baseline})"
+        efficiency += f", E {ratio(largest[LIKE_FOR_LIKE])} like for like (against {baseline})"
     return prose(
         f"{plural(len(rows), 'scored entry', 'scored entries')} on {kinds} of accelerator. The largest, ",
         strong(hardware(largest)),
-        f", trains in {format_duration(largest['score_s'])}: {said}.",
+        f", trains in {format_duration(largest['score_s'])}: {efficiency}.",
     )
 
 
@@ -134,7 +146,7 @@ def _relative_chart(workload: WorkloadFindings, rows: list[Row], marks: dict[str
     known = [row for row in rows if row[RELATIVE] is not None]
     return Chart(
         name=f"{workload.workload}-relative",
-        title="The study's way",
+        title="The study's method",
         subtitle="one reference for all, whatever its hardware",
         alternative=_alternative(workload, known, RELATIVE, "E'"),
         x=SIZE_AXIS,
@@ -161,7 +173,7 @@ def _like_for_like_chart(workload: WorkloadFindings, rows: list[Row], marks: dic
     return Chart(
         name=f"{workload.workload}-like-for-like",
         title="Like for like",
-        subtitle="against the smallest of its kind; lines join the fastest",
+        subtitle="against the smallest of its kind; lines connect the fastest",
         alternative=_alternative(workload, known, LIKE_FOR_LIKE, "Like-for-like E"),
         x=SIZE_AXIS,
         y=Axis(title="E", starts_at_zero=True),
@@ -192,7 +204,7 @@ def _series(name: str, mark: Mark, rows: Sequence[Row], column: str, *, is_line:
 
 
 def _largest_note(rows: list[Row], column: str) -> tuple[Note, ...]:
-    """The value at the largest size, written beside its marker."""
+    """The value at the largest size, written next to its marker."""
     if not rows:
         return ()
     largest = _largest(rows)
@@ -201,7 +213,7 @@ def _largest_note(rows: list[Row], column: str) -> tuple[Note, ...]:
 
 
 def _alternative(workload: WorkloadFindings, rows: list[Row], column: str, symbol: str) -> str:
-    """What the figure says to who cannot see it: its two ends."""
+    """The figure in words, for screen readers: its two ends."""
     what = (
         f"{symbol} of {plural(len(rows), 'entry', 'entries')} of {printable(workload.name)} by accelerators"
     )
@@ -241,11 +253,11 @@ def _group_row(group: SystemGroup) -> tuple[Cell, ...]:
     times = f"{format_duration(group.min_s)} {DASH} {format_duration(group.max_s)}"
     return (
         Cell(text=f"{group.cluster}", key=group.cluster),
-        Cell(text=sentence(group.words), key=group.words),
-        Cell(text=count(group.num_entries), key=group.num_entries),
+        named(group.words),
+        number(group.num_entries),
         Cell(text=sizes, key=low),
         Cell(text=times if group.min_s < group.max_s else format_duration(group.min_s), key=group.min_s),
-        Cell(text=ratio(group.median_relative_efficiency), key=group.median_relative_efficiency),
+        number(group.median_relative_efficiency, ratio),
     )
 
 
@@ -259,24 +271,15 @@ def _how_grouped(grouping: Grouping) -> Block:
         sentence(grouping.words),
         f" The index compares these groups with those of {count(grouping.num_resamples)} bootstrap "
         "resamples; 1 means the same groups every time, and "
-        f"{grouping.stability.level:.0%} of the resamples lie in that range.",
+        f"{format_percent(grouping.stability.level)} of the resamples lie in that range.",
     )
 
 
-WORKLOADS_SECTION: Final[Section[Findings]] = Section(
-    name="workloads",
-    title="How each workload scales",
-    needs=("workloads",),
-    blocks=_workloads_blocks,
-    lists_headings=True,
-)
-
-
-def _shared_blocks(findings: Findings) -> tuple[Block, ...]:
+def shared_blocks(findings: Findings) -> tuple[Block, ...]:
+    """The systems with a score in every workload."""
     shared = findings.shared
-    said = prose(sentence(shared.words))
     names = {workload.workload: printable(workload.name) for workload in findings.workloads}
-    return (said, *_systems(shared.table, names), *_families(shared.families, names))
+    return (prose(sentence(shared.words)), *_systems(shared.table, names), *_families(shared.families, names))
 
 
 def _systems(systems: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
@@ -308,19 +311,24 @@ def _families(families: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...
         Column(title="Submitter"),
         Column(title="Accelerator"),
         Column(title=f"From {DASH} to", is_number=True, meaning="accelerators"),
-        *(Column(title=name, is_number=True, meaning="efficiency kept") for name in names.values()),
+        *(
+            Column(
+                title=name, is_number=True, meaning="efficiency at the largest size over that at the smallest"
+            )
+            for name in names.values()
+        ),
     )
     table = Table(
         name="shared-families",
-        caption="Efficiency kept when one submitter's machines of one kind grow",
+        caption="Efficiency left when one submitter's machines of one kind grow",
         columns=columns,
         rows=tuple(_family_row(row, list(names)) for row in rows),
     )
-    said = prose(
-        "Same submitter, same accelerator, same sizes: what is left differs by workload alone. "
-        "1 means that nothing was lost on the way."
+    intro = prose(
+        "Same submitter, same accelerator, same sizes: only the workload differs. 1 means that no efficiency "
+        "was lost."
     )
-    return (said, table)
+    return (intro, table)
 
 
 def _by_workload(rows: Iterable[Row], keys: tuple[str, ...]) -> list[dict[str, Row]]:
@@ -333,10 +341,9 @@ def _by_workload(rows: Iterable[Row], keys: tuple[str, ...]) -> list[dict[str, R
 
 def _system_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
     first = next(iter(rows.values()))
-    name = entry_name(first["submitter"], first["system"])
     return (
-        Cell(text=name, key=name, detail=accelerator_name(first["accelerator"])),
-        Cell(text=count(first["num_accelerators"]), key=first["num_accelerators"]),
+        entry_cell(first["submitter"], first["system"], first["accelerator"]),
+        number(first["num_accelerators"]),
         *(_system_cell(rows.get(workload)) for workload in workloads),
     )
 
@@ -344,9 +351,7 @@ def _system_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
 def _system_cell(row: Row | None) -> Cell:
     if row is None:
         return Cell(text=ABSENT)
-    return Cell(
-        text=ratio(row["relative_efficiency"]), key=row["relative_efficiency"], detail=f"#{row['rank']}"
-    )
+    return number(row["relative_efficiency"], ratio, detail=f"#{row['rank']}")
 
 
 def _family_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
@@ -354,16 +359,8 @@ def _family_row(rows: dict[str, Row], workloads: list[str]) -> tuple[Cell, ...]:
     low, high = first["from_accelerators"], first["to_accelerators"]
     values = [rows[workload]["efficiency"] if workload in rows else None for workload in workloads]
     return (
-        Cell(text=printable(first["submitter"]), key=first["submitter"]),
-        Cell(text=accelerator_name(first["accelerator"]), key=first["accelerator"]),
+        named(first["submitter"]),
+        named(accelerator_name(first["accelerator"])),
         Cell(text=f"{count(low)} {DASH} {count(high)}", key=high),
-        *(Cell(text=ratio(value), key=value) for value in values),
+        *(number(value, ratio) for value in values),
     )
-
-
-SHARED_SECTION: Final[Section[Findings]] = Section(
-    name="shared",
-    title="The systems present everywhere",
-    needs=("workloads", "shared"),
-    blocks=_shared_blocks,
-)
