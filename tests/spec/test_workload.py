@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
 from equipoise.spec.workload import (
-    AREAS,
     load_workloads,
     shipped_workloads,
     workload,
@@ -175,7 +174,6 @@ def test_samples_are_positive_and_finite_or_unknown(
 
 def test_every_workload_is_described_and_found_by_its_names() -> None:
     for found in workloads():
-        assert found.area in AREAS
         assert len(found.source) > 5
         for name in (found.slug, found.title, *found.aliases):
             assert workload(name) == found

@@ -5,7 +5,6 @@ Facts: clusters.toml, hardware.toml.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +12,15 @@ from types import MappingProxyType
 from typing import TypedDict, Unpack
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, claimed, merged, nearest_or_edit, read_blocks, shown
+from equipoise.spec.facts import (
+    FactBlock,
+    canonical,
+    claim_name,
+    close_names,
+    nearest_or_edit,
+    read_blocks,
+    shown,
+)
 from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
@@ -157,6 +164,17 @@ class NodeFacts(TypedDict, total=False):
     shared_host_byte_per_s: float
 
 
+_NODE_FACTS = tuple(NodeFacts.__annotations__)
+_NEEDED = (
+    "node_size",
+    "intra_byte_per_s",
+    "intra_latency_s",
+    "inter_byte_per_s",
+    "inter_latency_s",
+    "topology",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A kind of machine, without a size: its accelerators, and how its nodes differ from the usual.
@@ -231,7 +249,7 @@ class Systems:
         if len(parts) > 1 and all(parts):
             return mixture(tuple(part for part in parts if part is not None))
         near = self.hardware.near(name)[:3]
-        near += [self.names[each] for each in get_close_matches(canonical(name)[:80], self.names, n=5)]
+        near += [self.names[each] for each in close_names(name, self.names)]
         hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
         raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}")
 
@@ -269,8 +287,8 @@ def joined(
     system = replace(system, **stated)
     chip = accelerator
     usual = usual_system(chip, system.topology)
-    node = {field: getattr(system, field) for field in _NODE_FIELDS}
-    node |= {field: getattr(usual, field) for field in _NODE_FIELDS if node[field] is None}
+    node = {field: getattr(system, field) for field in _NODE_FACTS}
+    node |= {field: getattr(usual, field) for field in _NODE_FACTS if node[field] is None}
     size = node["node_size"]
     count = size if num_accelerators is None else num_accelerators
     if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
@@ -354,43 +372,11 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
             found = _system(block, table.get(block.slug), known)
             table[found.slug] = found
             for spelling in (found.slug, found.title, *block.texts("aliases")):
-                names[claimed(block, spelling, found.slug, owners)] = found.slug
+                names[claim_name(block, spelling, found.slug, owners)] = found.slug
     return Systems(systems=MappingProxyType(table), names=MappingProxyType(names), hardware=known)
 
 
-_TEXTS = ("title", "source")
-_FLAGS = ("switch_reduces", "keeps_order")
-_CLUSTER_COUNTS = ("node_size", "num_nics", "num_cores")
-_CLUSTER_RATES = (
-    "intra_byte_per_s",
-    "intra_latency_s",
-    "inter_byte_per_s",
-    "inter_latency_s",
-    "shared_host_byte_per_s",
-)
-_KEYS = frozenset(
-    (*_TEXTS, *_FLAGS, *_CLUSTER_COUNTS, *_CLUSTER_RATES, "accelerators", "topology", "confidence", "aliases")
-)
-_NODE_FIELDS = (*_CLUSTER_COUNTS, *_CLUSTER_RATES, *_FLAGS, "topology")
-_NEEDED = (
-    "node_size",
-    "intra_byte_per_s",
-    "intra_latency_s",
-    "inter_byte_per_s",
-    "inter_latency_s",
-    "topology",
-)
-
-
-def _system(block: Block, known: System | None, chips: Hardware) -> System:
+def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
-    block.check_keys(_KEYS)
-    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
-    stated |= {key: block.count(key) for key in _CLUSTER_COUNTS}
-    stated |= {key: block.number(key) for key in _CLUSTER_RATES}
-    stated["topology"] = block.one_of("topology", TOPOLOGIES)
-    stated |= {key: block.flag(key) for key in _FLAGS}
-    stated["confidence"] = block.one_of("confidence", CONFIDENCES)
-    named = block.texts("accelerators")
-    stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None
-    return System(**merged(block, stated, known, "title accelerators source confidence"))
+    found = block.read(System, known, given={"slug": block.slug})
+    return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

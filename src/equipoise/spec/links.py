@@ -3,14 +3,14 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, read_blocks
-from equipoise.spec.hardware import CONFIDENCES, Accelerator, Confidence, accelerator, accelerators
+from equipoise.spec.facts import FactBlock, read_blocks
+from equipoise.spec.hardware import Accelerator, Confidence, accelerator, accelerators
 
 LINKS_FILE = Path(__file__).with_name("links.toml")
 # Best first. What has a number after it is NVLink (links bonded) and XGMI (hops, where more than one).
@@ -214,25 +214,6 @@ def _facts() -> Mapping[str, Any]:
 
 COLLECTIVES_FILE = Path(__file__).with_name("collectives.toml")
 
-_KINDS = frozenset({"published"})
-_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_KEYS = frozenset(
-    {
-        *("operation", "accelerator", "link", "num_ranks", "num_nodes", "payload_bytes", "bus_byte_per_s"),
-        *("how", "source", "confidence"),
-    }
-)
-_NEEDED = (
-    "operation",
-    "accelerator",
-    "link",
-    "num_ranks",
-    "num_nodes",
-    "bus_byte_per_s",
-    "source",
-    "confidence",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCollective:
@@ -243,7 +224,7 @@ class PublishedCollective:
     """
 
     slug: str
-    operation: str
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
     accelerator: str
     link: str
     num_ranks: int
@@ -261,24 +242,9 @@ def published_collectives() -> tuple[PublishedCollective, ...]:
 
     Raises SpecError with file and line if the file is not such a table.
     """
-    return tuple(_published(block) for block in read_blocks(COLLECTIVES_FILE, _KINDS))
+    return tuple(_published(block) for block in read_blocks(COLLECTIVES_FILE, frozenset({"published"})))
 
 
-def _published(block: Block) -> PublishedCollective:
-    block.check_keys(_KEYS)
-    for key in _NEEDED:
-        if block.fields.get(key) is None:
-            raise block.refuse(key, "a value")
-    return PublishedCollective(
-        slug=block.slug,
-        operation=cast("str", block.one_of("operation", _OPERATIONS)),
-        accelerator=accelerator(cast("str", block.text("accelerator"))).slug,
-        link=cast("str", block.text("link")),
-        num_ranks=cast("int", block.count("num_ranks")),
-        num_nodes=cast("int", block.count("num_nodes")),
-        bus_byte_per_s=cast("float", block.number("bus_byte_per_s")),
-        source=cast("str", block.text("source")),
-        confidence=cast("Confidence", block.one_of("confidence", CONFIDENCES)),
-        payload_bytes=block.count("payload_bytes"),
-        how=cast('Literal["switch", "ring"] | None', block.one_of("how", ("switch", "ring"))),
-    )
+def _published(block: FactBlock) -> PublishedCollective:
+    found = block.read(PublishedCollective, given={"slug": block.slug})
+    return replace(found, accelerator=accelerator(found.accelerator).slug)

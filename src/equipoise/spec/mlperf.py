@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from equipoise.errors import DataError, SpecError
-from equipoise.spec.facts import canonical, read_blocks
+from equipoise.errors import DataError
+from equipoise.spec.facts import canonical, claim_name, read_blocks
 
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
 
@@ -183,11 +183,7 @@ def _names() -> _Names:
             continue
         block.check_keys(_NAME_KEYS)
         for spelling in (block.slug, *block.texts("aliases")):
-            owner = tables[block.kind].setdefault(canonical(spelling), block.slug)
-            if owner != block.slug:
-                raise SpecError(
-                    f"{block.where}: the name {spelling!r} already belongs to {owner}; keep it in one place"
-                )
+            claim_name(block, spelling, block.slug, tables[block.kind])
         if block.fields.get("runtime") is True:
             runtimes.add(block.slug)
     return _Names(

@@ -172,7 +172,7 @@ class Counted:
         return Workload(
             slug=slug,
             title=title,
-            area="own" if model is None or not embeds(self, model.vocabulary) else "language",
+            area="other" if model is None or not embeds(self, model.vocabulary) else "language",
             source="counted on the model itself",
             params=float(self.params),
             transformer=model,
