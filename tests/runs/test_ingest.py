@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from equipoise.cli import tables
 from equipoise.errors import DataError
 from equipoise.runs.ingest import IngestReport, ingest
 from equipoise.runs.store import read_tables
@@ -121,6 +124,19 @@ def test_a_folder_of_several_rounds_holds_them_all(tmp_path):
     small_round(tmp_path / "training_results_v5.1")
     small_round(tmp_path / "checkout" / "v6.0")
     assert ingest(tmp_path).rounds == ("v5.1", "v6.0")
+
+
+def test_rows_that_name_no_round_are_counted_beside_rounds_in_order(v60):
+    report = ingest(v60)
+    bert, retinanet = report.scores.to_dicts()
+    rows = [bert | {"campaign": name} for name in ("v10.0", None, "v9.0", "mine")]
+    found = replace(report, scores=pl.DataFrame([*rows, retinanet], schema=report.scores.schema))
+    assert found.rounds == ("v6.0", "v9.0", "v10.0", "mine")
+    assert tables.fields(found)["rounds"] == ["v6.0", "v9.0", "v10.0", "mine"]
+    assert "v6.0, v9.0, v10.0, mine" in tables.text(found, None)
+    nameless = replace(report, scores=pl.DataFrame([bert | {"campaign": None}], schema=report.scores.schema))
+    assert (nameless.rounds, tables.fields(nameless)["entries"]["kept"]) == ((), 1)
+    assert "no round" in tables.text(nameless, None)
 
 
 def test_a_round_without_a_number_is_named_by_its_folder(tmp_path):

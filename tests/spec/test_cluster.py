@@ -185,7 +185,7 @@ def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
         (SYSTEM, r"accelerator 'x1-oam-100gb' is not known"),
         (
             OWN + SYSTEM.replace('["x1-oam-100gb"]', "[]"),
-            r"accelerators=\[\]; expected this field in a new cluster",
+            r"accelerators=\[\]; expected this field",
         ),
         (
             OWN + SYSTEM.replace("ring", "star"),

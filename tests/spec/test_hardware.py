@@ -439,7 +439,7 @@ def test_a_users_file_may_move_a_name(tmp_path: Path) -> None:
         (NEW_CHIP + "topology = 'star'\n", r"topology='star'; expected switch or mesh"),
         (
             NEW_CHIP + "[[accelerator.x1-oam-100gb.counted]]\nsystems = ['s']\n",
-            r"raw=None; expected the spelling",
+            r"raw=None; expected this field",
         ),
         (NEW_CHIP + "counted = [3]\n", r"counted=\[3\]; expected tables written as \[\[accelerator"),
     ],

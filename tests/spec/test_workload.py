@@ -246,7 +246,7 @@ def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
             NEW.replace("sequence_tokens = 4096\n", ""),
             r"sequence_tokens=None; expected this field, since epoch_num",
         ),
-        (NEW.replace('key = "epoch_num"\n', ""), r"key=None; expected the name of a log key"),
+        (NEW.replace('key = "epoch_num"\n', ""), r"key=None; expected this field"),
         (
             NEW.replace("Llama 9", "BERT") + NEW.replace("llama9_1t", "other").replace("Llama 9", "BERT"),
             r"belongs to",
@@ -341,7 +341,7 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
     [
         (
             SIZED.replace("layers = 10\n", ""),
-            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: layers=None; expected this size",
+            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: layers=None; expected this field",
         ),
         (SIZED.replace("hidden = 512", "hiden = 512"), r"unknown field 'hiden'; did you mean 'hidden'"),
         (SIZED.replace("heads = 8", "heads = 7"), r"head_size=None; expected this size, since hidden=512"),
@@ -350,12 +350,12 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
             SIZED + "kv_heads = 3\n",
             r"llama9_1t\.transformer\]: transformer: heads=8 is no multiple of kv_heads=3",
         ),
-        (SIZED + "compressed = 4\n", r"compressed=4; expected a table of sizes"),
+        (SIZED + "compressed = 4\n", r"compressed=4; expected a table"),
         (
             SIZED + "[workload.llama9_1t.transformer.compressed]\nsparse_layers = 2\n",
-            r"transformer\.compressed\]: sparse_ratio=None; expected this size",
+            r"transformer\.compressed\]: sparse_ratio=None; expected this field",
         ),
-        (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3; expected sizes under"),
+        (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3; expected a table"),
         (NEW.replace("[[", "trained = 'half'\n[["), r"trained='half'; expected full or lora or qlora"),
         (NEW.replace("[[", "trained = 'lora'\n[["), r"lora_rank=None; expected this rank"),
     ],

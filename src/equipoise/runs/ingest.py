@@ -12,6 +12,7 @@ from equipoise.runs.schema import RUNS, SCORES, Table
 from equipoise.runs.sources import Source, open_source
 from equipoise.runs.workers import Division, Share, ShareResult, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.mlperf import round_order
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,8 +40,8 @@ class IngestReport:
 
     @property
     def rounds(self) -> tuple[str, ...]:
-        """The rounds found, sorted."""
-        return tuple(sorted(self.scores["campaign"].unique().to_list()))
+        """The rounds found, in order, and other campaigns; of rows that name none, none."""
+        return tuple(sorted(self.scores["campaign"].drop_nulls().unique(), key=round_order))
 
     @property
     def num_entries_kept(self) -> int:

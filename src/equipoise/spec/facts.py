@@ -1,7 +1,7 @@
 """TOML files of facts: read with limits, every value checked, every error with file, line and expectation.
 
-`FactBlock.read` makes a record of a table: annotations of the record state what a field may be. Files that ship
-and files that users write are read the same way. No fact is known here.
+`FactBlock.read` makes a record of a table: the annotations of the record state what is allowed. Files that
+ship and files that users write are read the same way. No fact is known here.
 """
 
 import math
@@ -199,7 +199,7 @@ class FactBlock:
             if known is not None:
                 found[each.name] = getattr(known, each.name)
             elif is_needed:
-                raise self.refuse(each.name, f"this field in a new {self.kind}")
+                raise self.refuse(each.name, "this field, which has no default")
         if known is not None and "aliases" in found:
             found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
         return kind(**found)

@@ -362,7 +362,7 @@ def _spellings(block: FactBlock, found: Workload) -> Iterator[tuple[str, _Named]
     for item in block.blocks("named"):
         raw = item.text("raw")
         if raw is None:
-            raise item.refuse("raw", "the spelling as it occurs")
+            raise item.refuse("raw", "this field, which has no default")
         yield raw, item.read(_Named, also=("raw",), given={"slug": found.slug})
 
 
