@@ -448,7 +448,7 @@ def snippets(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
             best.strategy,
             nodes,
             workload=inputs.training.workload,
-            memory_bytes=None if best.memory is None else best.memory.needed_bytes,
+            settings=settings(assessment, best),
         )
     except SpecError:
         return ()
@@ -460,7 +460,8 @@ def settings(assessment: Assessment, best: Candidate | None) -> tuple[Setting, .
         return ()
     nodes = replace(assessment.cluster, num_accelerators=best.num_accelerators)
     try:
-        return runtime_settings(nodes, best.strategy, memory_share=_memory_share(best))
+        topology = assessment.system.topology
+        return runtime_settings(nodes, best.strategy, topology=topology, memory_share=_memory_share(best))
     except SpecError:
         return ()
 

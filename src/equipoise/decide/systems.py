@@ -31,7 +31,7 @@ class AskedSystem:
     node: facts that the question or the machine's own links state. stock: how many there are; None where any
     number may be had. is_cpu: processors, of which ranks take cores. terms: to compare.
     usd_per_accelerator_hour: the user's own price; None for the table's. chosen_for_you: what the question
-    leaves open of its nodes and was chosen, in words.
+    leaves open of its nodes and was chosen, in words. topology: of a node, where its links were read.
     """
 
     name: str
@@ -44,6 +44,7 @@ class AskedSystem:
     usd_per_accelerator_hour: float | None = None
     notes: tuple[str, ...] = ()
     chosen_for_you: tuple[str, ...] = ()
+    topology: Topology | None = None
 
     @property
     def accelerator(self) -> str:
@@ -124,12 +125,14 @@ def _named(text: str, asked: TrainingQuery, catalogue: Catalogue) -> AskedSystem
         node["node_size"] = asked.node_size
     usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
     chosen: tuple[str, ...] = ()
+    links = None
     if asked.topology is None and asked.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
         chosen = (f"the {count} in one host (--node-size for another)",)
         usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
     if asked.topology is not None:
-        facts, notes = _node_of_file(asked.topology, usual)
+        links = _topology_of_file(asked.topology)
+        facts, notes = node_facts(links, usual)
         node = {**facts, **node}
         usual = catalogue.cluster(name, power_cap_w=asked.power_cap_w, **node)
     return AskedSystem(
@@ -142,6 +145,7 @@ def _named(text: str, asked: TrainingQuery, catalogue: Catalogue) -> AskedSystem
         stock=count,
         notes=notes,
         chosen_for_you=chosen,
+        topology=links,
     )
 
 
@@ -154,8 +158,8 @@ def _system_title(found: Cluster, catalogue: Catalogue) -> str:
     return next((each.title for each in catalogue.systems() if each.slug == found.name), found.name)
 
 
-def _node_of_file(path: Path, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
-    """What a topology file states of a node."""
+def _topology_of_file(path: Path) -> Topology:
+    """The links of a node, from what a program printed of them."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait for ever
             raise DataError(
@@ -165,7 +169,7 @@ def _node_of_file(path: Path, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...
             content = file.read(MOST_BYTES + 1)
     except OSError as err:
         raise DataError(f"--topology {path}: {err.strerror or err}; expected a readable file") from err
-    return node_facts(read(content, where=path.name), usual)
+    return read(content, where=path.name)
 
 
 def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
@@ -213,6 +217,7 @@ def _at_hand(found: Topology, catalogue: Catalogue) -> AskedSystem:
         node=node,
         stock=len(gpus),
         notes=notes,
+        topology=found,
     )
 
 
@@ -242,4 +247,5 @@ def _processors(found: Topology, catalogue: Catalogue) -> AskedSystem:
         stock=len(found.devices),
         is_cpu=True,
         notes=(f"{where}{f', {cores} cores' if cores else ''}.",),
+        topology=found,
     )

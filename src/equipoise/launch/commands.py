@@ -157,14 +157,14 @@ def launch_snippets(
     cluster: Cluster,
     *,
     workload: Workload | None = None,
-    memory_bytes: float | None = None,
+    settings: tuple[Setting, ...] | None = None,
     script: str = "train.py",
 ) -> tuple[Snippet, ...]:
     """What to run and paste for a strategy: the command first, then environment and code, then the rest.
 
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
-    options that depend on its layers and experts. memory_bytes: what the fullest accelerator needs.
-    script: name of the training script.
+    options that depend on its layers and experts. settings: whose variables are exported; those of
+    `runtime_settings` for the cluster unless given. script: name of the training script.
     Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
     """
     chip = cluster.accelerator
@@ -173,11 +173,9 @@ def launch_snippets(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
             "torch's own launcher starts; see its maker's guide"
         )
-    share = memory_bytes / chip.memory_bytes if chip.memory_bytes and memory_bytes is not None else None
-    settings = runtime_settings(cluster, strategy, memory_share=share)
     return (
         *_commands(strategy, ranks_per_host(cluster, strategy), quote(script), kind=chip.kind),
-        *_environment(settings),
+        *_environment(runtime_settings(cluster, strategy) if settings is None else settings),
         *_code(strategy, script),
         *_extras(strategy, workload),
         *_large(strategy, workload),
