@@ -155,7 +155,7 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         cluster=nodes,
         node_size=8,
         stock=None,
-        rates={"on_demand": rates(nodes.accelerator, own_price=USD_PER_HOUR[name])},
+        rates={"on_demand": rates(nodes.accelerator, user_price=USD_PER_HOUR[name])},
         estimates=(),
         equilibria=equilibria,
         balance_size=32,

@@ -16,11 +16,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.runs.reader import Rejection
+from equipoise.runs.reader import RowRejection
 from equipoise.runs.sources import gate, open_source
 from equipoise.units import GIB, MIB
 
-Outcome = tuple[dict[str, bytes], list[Rejection]]
+Outcome = tuple[dict[str, bytes], list[RowRejection]]
 
 
 def everything(_path: str, _size: int) -> bool:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from equipoise.errors import DataError
 from equipoise.runs import store
-from equipoise.runs.schema import RUNS, SCORES, Table
+from equipoise.runs.schema import RUNS, SCORES, TableSchema
 
 
-def frame(table: Table, *rows: dict) -> pl.DataFrame:
+def frame(table: TableSchema, *rows: dict) -> pl.DataFrame:
     return pl.DataFrame(
         [{name: row.get(name) for name in table.names} for row in rows], schema=store.polars_schema(table)
     )

@@ -11,9 +11,9 @@ from equipoise.bench.collectives.records import Run
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import Cluster, joined, usual_system
+from equipoise.spec.cluster import Cluster, build_cluster, usual_system
 from equipoise.spec.cluster_text import cluster_in_text, network_reach
-from equipoise.spec.links import FABRICS, KINDS, Reach, kind, link_class, reach
+from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, reach
 from equipoise.stats import Interval
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
     backs: list[Indices] = []
     for num_lines in range(2, min(MOST_REGIMES, num_sizes // FEWEST_SIZES) + 1):
         # joined[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
-        joined = best[:-1, None] + misfits[1:]
-        back = joined.argmin(axis=0)
-        best = joined[back, np.arange(num_sizes)]
+        build_cluster = best[:-1, None] + misfits[1:]
+        back = build_cluster.argmin(axis=0)
+        best = build_cluster[back, np.arange(num_sizes)]
         backs.append(back + 1)
         found = _score(best[-1], num_lines, num_points)
         if found < score:
@@ -357,7 +357,7 @@ def _over_gloo(run: Run, link: str | None) -> str:
     return "nothing is published of gloo to compare with"
 
 
-def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
+def reach_of(run: Run, found: Machine | str, link: str | None) -> LinkReach | None:
     """What the class of link that was stated reaches, where that says more than the machine does.
 
     So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
@@ -408,7 +408,7 @@ def _joined_by(usual: Cluster, link: str | None) -> Cluster:
         topology = "bridge"
     if topology is None:
         return usual
-    return joined(
+    return build_cluster(
         usual_system(chip, topology),
         accelerator=chip,
         num_accelerators=usual.num_accelerators,

@@ -311,7 +311,7 @@ def _bought(
             f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
         )
     bought = purchase(
-        cluster.accelerator, own_usd=asked.purchase_usd, hosting_usd_per_month=asked.hosting_usd_per_month
+        cluster.accelerator, user_usd=asked.purchase_usd, hosting_usd_per_month=asked.hosting_usd_per_month
     )
     if bought is None:
         return None, (

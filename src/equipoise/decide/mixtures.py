@@ -30,7 +30,7 @@ def system_rates(system: AskedSystem, terms: PriceTerms, *, region: str, power: 
     assert system.cluster is not None
     chip = system.cluster.accelerator
     own = economics.rates(
-        chip, own_price=system.usd_per_accelerator_hour, region=region, terms=terms, power=power
+        chip, user_price=system.usd_per_accelerator_hour, region=region, terms=terms, power=power
     )
     prices = [economics.price(slug, terms=terms) for slug in kinds(chip)]
     if own.price is not None or len(prices) == 1 or None in prices:

@@ -13,7 +13,7 @@ from equipoise.units import DAY_S, HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ObservedCluster:
     """What one cluster saw: hours of one accelerator between two interruptions."""
 
     name: str
@@ -57,10 +57,10 @@ class Hazards:
     spot_basis: tuple[str, ...]
 
 
-def clusters() -> tuple[Cluster, ...]:
+def clusters() -> tuple[ObservedCluster, ...]:
     """Every cluster whose interruptions were published."""
     return tuple(
-        Cluster(
+        ObservedCluster(
             name=row["name"],
             hours_between=row["accelerators"] * row["days"] * DAY_S / HOUR_S / row["interruptions"],
             what=row["what"],

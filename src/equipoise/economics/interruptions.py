@@ -28,7 +28,7 @@ class Interrupted:
     """A training with all that interrupts it.
 
     work: time of the steps alone. time_s: work / goodput, without a queue; None where it cannot be
-    estimated, and why then says so. num_interruptions: expected over the run. chance_of_any: of at least
+    estimated, for the reason `why`. num_interruptions: expected over the run. chance_of_any: of at least
     one. checkpoint_interval_s: work between two checkpoints; None where the run is too short for one to
     pay. checkpoint_bytes: None where the size is not known. lost: shares of time_s that went into
     checkpoints, repeated work and restarts. bars: inputs moved alone, with the time at their ends.

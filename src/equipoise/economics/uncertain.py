@@ -47,7 +47,7 @@ class Bar:
     at_high: float
 
     @property
-    def swing(self) -> float:
+    def effect(self) -> float:
         """How far the result moves; infinite where one end never comes."""
         if self.at_low == self.at_high:
             return 0.0
@@ -56,7 +56,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tornado:
-    """A result with its interval, and what moves it: the bars of its inputs, the largest swing first."""
+    """A result with its interval, and what moves it: the bars of its inputs, the largest effect first."""
 
     name: str
     unit: str
@@ -105,9 +105,9 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
     """The interval of a positive result from its values as each input moves alone to either end.
 
     ends: of each input, the results at its low and its high end, in either order.
-    Assumes inputs are independent, and that each moves the logarithm of the result alike whatever the
-    others are: widths of logarithms then add up as squares, the lower ones and the upper ones apart.
-    Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
+    Assumes inputs are independent, and that each moves the logarithm of the result by the same amount
+    whatever the others are: widths of logarithms then add up as squares, the lower ones and the upper ones
+    apart. Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
 
     >>> found = moved(6.0, [(6.0 / math.exp(0.3), 6.0 * math.exp(0.3)), (6.0, 6.0 * math.exp(0.4))])
     >>> round(math.log(6.0 / found.low), 6), round(math.log(found.high / 6.0), 6)
@@ -164,7 +164,7 @@ def tornado(name: str, unit: str, evaluate: Evaluate, inputs: Sequence[Input]) -
         name=name,
         unit=unit,
         result=propagated(evaluate, inputs),
-        bars=tuple(sorted(bars, key=lambda bar: -bar.swing)),
+        bars=tuple(sorted(bars, key=lambda bar: -bar.effect)),
     )
 
 

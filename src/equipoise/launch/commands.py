@@ -33,7 +33,7 @@ class Snippet:
 
     target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
     does, and where that is documented. language: bash or python. inexpressible: what the plan assumes and the
-    target has no word for. checked_with: the program, or the table of its rules, that accepted such text in
+    target cannot express. checked_with: the program, or the table of its rules, that accepted such text in
     the tests; empty where nothing did.
     """
 
@@ -240,7 +240,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
 
 
 def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
-    """The training script, where torch says the strategy in one page."""
+    """The training script, where one page of torch can express the strategy."""
     if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
         return ()
     if strategy.tp > 1:
@@ -289,7 +289,7 @@ def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
 
 
 def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]:
-    """What a strategy asks of libraries beside torch."""
+    """What a strategy needs of libraries other than torch."""
     found = []
     if strategy.trained != "full":
         quantised = "# qlora: load the model in 4 bits first (BitsAndBytesConfig)\n"

@@ -117,7 +117,7 @@ def _inexpressible_states(strategy: Strategy) -> Iterator[str]:
     if strategy.zero_stage == 1:
         yield "ZeRO stage 1: gradients are sharded too (stage 2)"
     if strategy.cp > 1 and strategy.zero_stage < _WEIGHTS_SHARDED:
-        yield "whole weights beside context parallelism: they are sharded over its ranks"
+        yield "whole weights with context parallelism: they are sharded over its ranks"
     shards = (strategy.dp if strategy.zero_stage > 0 else 1) * strategy.cp * strategy.tp
     if strategy.ep > 1 and shards % strategy.ep:
         yield f"ep={strategy.ep} with replicas: experts are spread over sharded ranks only"

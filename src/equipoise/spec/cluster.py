@@ -111,7 +111,7 @@ class Link:
 class Cluster:
     """So many accelerators of one kind, `node_size` to a node.
 
-    node_size: accelerators joined by the fast links (an NVLink domain, a TPU pod), which may span hosts.
+    node_size: accelerators connected by the fast links (an NVLink domain, a TPU pod), which may span hosts.
     intra: the link inside a node, all lanes of one accelerator together; in a mesh each peer has a part.
     inter: an accelerator's share of its node's network cards, of which there are num_nics.
     shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
@@ -149,7 +149,7 @@ class Cluster:
 
 
 class NodeFacts(TypedDict, total=False):
-    """What a caller may state about a node in place of what the tables say."""
+    """What a caller may state about a node in place of what the tables state."""
 
     node_size: int
     num_nics: int
@@ -235,7 +235,7 @@ class Systems:
         found = self.find(name)
         chip = self.hardware.accelerators[found.accelerators[0]] if found else self._accelerator(name)
         node = found or usual_system(chip, stated.get("topology"))
-        whole = joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+        whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
             return whole
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
@@ -272,7 +272,7 @@ def cluster(
     return known.cluster(name, num_accelerators=num_accelerators, power_cap_w=power_cap_w, **stated)
 
 
-def joined(
+def build_cluster(
     system: System,
     *,
     accelerator: Accelerator,

@@ -38,7 +38,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
-# neighbours only; bridge: pairs joined, others through the host; host: all through PCIe and the host bridge.
+# neighbours only; bridge: pairs, others through the host; host: all through PCIe and the host bridge.
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 
 
@@ -50,8 +50,8 @@ class Accelerator:
     peak_power_w: power at which the peaks hold, where power_w is a lower limit.
     host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
     apart, where link_byte_per_s is the slot's.
-    for_desktops: whether it is sold for desktop computers: an own one stands in an office or at home.
-    node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
+    for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
+    node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     ordered_fraction: `achievable_fraction` among the accelerators of its table.
     """
 
@@ -96,9 +96,9 @@ class Accelerator:
 
         Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the
         same vendor and kind (of those with the same peaks, where there are any), or of all where there is
-        none: `achievable_is_measured` says which. At least what gives this accelerator the rate of every
-        one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where it
-        was not measured, at most the rate of a measured one that exceeds it.
+        none: `achievable_is_measured` distinguishes them. At least what gives this accelerator the rate of
+        every one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where
+        it was not measured, at most the rate of a measured one that exceeds it.
         """
         if self.ordered_fraction is not None:
             return self.ordered_fraction
@@ -129,7 +129,7 @@ class AcceleratorAlias:
     accelerators_per_count: float = 1.0
 
 
-# Parts of a slug that tell variants of one chip apart: its form and its memory.
+# Parts of a slug that distinguish variants of one chip: its form and its memory.
 FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
 _MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
 MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
@@ -158,7 +158,7 @@ class Hardware:
     short_names: MappingProxyType[str, tuple[str, ...]]
 
     def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-        """What a raw name means, if need be with the name of its system; None when the table does not say.
+        """What a raw name means, if need be with the name of its system; None when the table lacks it.
 
         Exact aliases alone: names in logs and measured rows are never completed.
         """
@@ -179,8 +179,8 @@ class Hardware:
 
         A short name is the chip's with some of the slug's words for form and memory left away, and with or
         without spaces: `h100`, `rtx4090`, `a100 80gb`. Where several accelerators have such a name, it means
-        the one whose block says so (`short`).
-        Raises SpecError, naming the candidates, where it may mean several and no block says which.
+        the one whose block claims it (`short`).
+        Raises SpecError, naming the candidates, where it may mean several and no block claims it.
         """
         found = self.exact(name)
         if found is not None:
@@ -351,16 +351,16 @@ def _achieved_fraction(chip: Accelerator) -> float | None:
 
 def _estimated_fraction(chip: Accelerator, chips: Sequence[Accelerator]) -> float:
     """The share of peak that was measured on an accelerator, or is expected of it from measured ones."""
-    own = _achieved_fraction(chip)
-    if own is not None:
-        return own
+    achieved = _achieved_fraction(chip)
+    if achieved is not None:
+        return achieved
     measured = [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
-    alike = [(each, part) for each, part in measured if _is_same_family(each, chip)]
-    same_peaks = [part for each, part in alike if _peaks(each) == _peaks(chip)]
-    expected = median(same_peaks or [part for _, part in alike or measured])
+    family = [(each, part) for each, part in measured if _is_same_family(each, chip)]
+    same_peaks = [part for each, part in family if _peaks(each) == _peaks(chip)]
+    expected = median(same_peaks or [part for _, part in family or measured])
     better = [
         part / ratio
-        for each, part in alike
+        for each, part in family
         if _dominates(each, chip) and (ratio := _largest_peak_ratio(chip, each)) > 0
     ]
     return min([expected, *better])
@@ -370,7 +370,7 @@ def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
     """By slug, the achievable share of peak of every accelerator, none below one that it dominates.
 
     Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
-    software: where a measurement says otherwise, the better one was measured badly, or under other software.
+    software: where a measurement shows otherwise, the better one was measured badly, or under other software.
     """
     found = {chip.slug: _estimated_fraction(chip, chips) for chip in chips}
     lesser = {chip.slug: _lesser(chip, chips) for chip in chips}
@@ -432,7 +432,7 @@ def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:
 
 
 def _is_variant(word: str) -> bool:
-    """Whether a word of a slug says form or memory."""
+    """Whether a word of a slug is a form or a memory size."""
     return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
 
 

@@ -16,7 +16,7 @@ LINKS_FILE = Path(__file__).with_name("links.toml")
 # Best first. What has a number after it is NVLink (links bonded) and XGMI (hops, where more than one).
 KINDS = ("NV", "XGMI", "PIX", "PXB", "PHB", "PCIE", "NODE", "SYS")
 FABRICS = frozenset({"NV", "XGMI"})
-# Peer access as `nvidia-smi topo -p2p` says it.
+# Peer access as `nvidia-smi topo -p2p` prints it.
 PEER_WORDS: Mapping[str, str] = {
     "OK": "works",
     "CNS": "the chipset does not support it",
@@ -71,17 +71,17 @@ def rank(name: str) -> tuple[int, int]:
 
 
 def meaning(name: str) -> str:
-    """What lies between two devices of a class, in a few words."""
+    """What is between two devices of a class, in a few words."""
     return str(_facts()["class"][kind(name)]["meaning"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class LinkReach:
     """What long transfers over a link reach, byte/s in each direction while both are busy.
 
     low, high: how machines differ. stated_byte_per_s: by the makers; the lowest and the highest where the
     accelerator is not known. path: fabric, near, far or staged (through the host's memory); two of them where
-    nobody said.
+    it is not known.
     """
 
     path: str
@@ -99,11 +99,11 @@ def reach(
     *,
     has_peers: bool | None = None,
     slot_byte_per_s: float | None = None,
-) -> Reach:
+) -> LinkReach:
     """What a class of link reaches between two accelerators of a kind, alone on their path.
 
     chip: None where it is not known; the range then holds all it may be. has_peers: whether each reaches the
-    other's memory itself; None where nobody said. slot_byte_per_s: where known; else the accelerator's own.
+    other's memory itself; None where not known. slot_byte_per_s: where known; else the accelerator's own.
     Raises SpecError where the accelerator has no such link.
     Source: links.toml.
     """
@@ -113,7 +113,7 @@ def reach(
     low = stated[0] * min(each["low"] for each in facts)
     high = stated[1] * max(each["high"] for each in facts)
     middle = [(stated[0] * stated[1]) ** 0.5 * each["typical"] for each in facts]
-    return Reach(
+    return LinkReach(
         path=" or ".join(paths),
         stated_byte_per_s=stated,
         byte_per_s=middle[0] if len(middle) == 1 else (middle[0] * middle[1]) ** 0.5,
@@ -220,7 +220,7 @@ class PublishedCollective:
     """One published figure: the bandwidth of the bus that a collective reached.
 
     link: the class of the weakest link between the ranks of a node, as `nvidia-smi topo -m` names it.
-    payload_bytes: None where a peak was stated without its size. how: None where the source does not say.
+    payload_bytes: None where a peak was stated without its size. how: None where not stated.
     """
 
     slug: str

@@ -69,7 +69,7 @@ _VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkName:
-    """What a raw text about frameworks says: slugs joined by +, or None; and the words nobody knows."""
+    """The frameworks of a raw text: slugs with + between them, or None; and the words that no table has."""
 
     slug: str | None
     unknown: tuple[str, ...] = ()
@@ -110,7 +110,8 @@ def division_slug(raw: str) -> str | None:
 
 
 def framework_slug(raw: str) -> str | None:
-    """The frameworks a text names, in its order, joined by +; None when it names none or a word is unknown.
+    """The frameworks a text names, in order, with + between them; None when it names none or a word is
+    unknown.
 
     >>> framework_slug("NGC Pytorch 24.09, NGC HugeCTR 24.09, NVIDIA Nemo 24.09")
     'pytorch+hugectr+nemo'

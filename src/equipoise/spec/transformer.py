@@ -59,7 +59,7 @@ class Transformer:
     """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
 
     layers: what pipeline stages share out. In a plain model each holds an attention and a feed-forward
-    block; in a hybrid the four `*_layers` counts say how many layers hold each kind of block, and one layer
+    block; in a hybrid the four `*_layers` counts state how many layers hold each kind of block, and one layer
     may hold one.
     ffn_hidden: width of a dense feed-forward block; gated ones (SwiGLU) have three matrices, others two.
     dense_layers: of a mixture of experts, the layers whose feed-forward block is dense all the same.

@@ -19,7 +19,7 @@ from equipoise.spec.transformer import Transformer, read_transformer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlperfRules:
-    """How MLPerf scores a workload; `known` is False where nothing says and common values stand in."""
+    """How MLPerf scores a workload; `known` is False where nothing states it and common values stand in."""
 
     num_runs_required: int
     num_dropped_each_end: int = 1
@@ -64,7 +64,7 @@ class Converged:
     last_round: float = math.inf
 
 
-# What every benchmark since v4.0 is asked to log; the reading for a workload that the table does not have.
+# What every benchmark since v4.0 has to log; the reading for a workload that the table does not have.
 UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
 
 
@@ -109,7 +109,7 @@ class Workload:
     """One workload: facts that hold for every run of it; None is unknown.
 
     params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
-    which are spread over the ranks. What a model that is no transformer asks for is stated a sample:
+    which are spread over the ranks. What a model that is no transformer needs is stated per sample:
     forward_flop_per_sample, backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept
     for the way back, 2 bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise)
     and layers (those that launch kernels of their own: convolutions, matrix products, recurrent layers).
@@ -174,7 +174,7 @@ class Workload:
     ) -> float | None:
         """Training samples consumed until the target, from what a log states; None if it does not.
 
-        stated: metadata of the last eval_accuracy before run_stop, with `train_samples` of the log beside it.
+        stated: metadata of the last eval_accuracy before run_stop, with `train_samples` of the log.
         """
         return samples_stated(
             self.converged,
@@ -201,7 +201,7 @@ class WorkloadTable:
     names: MappingProxyType[str, tuple[_Named, ...]]
 
     def slug(self, raw: str, round_number: float | None = None) -> str | None:
-        """The slug of a raw name; None when the table lacks it, or when only a round could tell."""
+        """The slug of a raw name; None when the table lacks it, or when it depends on the round."""
         candidates = self.names.get(canonical(raw), ())
         if round_number is not None:
             candidates = tuple(n for n in candidates if n.first_round <= round_number <= n.last_round)
@@ -249,7 +249,7 @@ class WorkloadTable:
     def global_batch_samples(self, slug: str, logged: float | None) -> int | None:
         """The global batch in samples that a log states, of a workload that need not be known.
 
-        None where the log does not say, or states more than the workload's table allows: then it counts
+        None where the log does not state it, or states more than the workload's table allows: then it counts
         tokens.
         """
         found = self.workloads.get(slug)

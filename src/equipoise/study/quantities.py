@@ -61,9 +61,9 @@ def their_view(workload: str, entries: pl.DataFrame) -> View:
 
 def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
     """The entries of the accelerator seen at the most sizes (ties: widest range), with like-for-like E."""
-    alike = entries.filter(pl.col("like_for_like_efficiency").is_not_null())
+    comparable = entries.filter(pl.col("like_for_like_efficiency").is_not_null())
     is_baseline = pl.col("entry_id") == pl.col("like_for_like_baseline_id")
-    points = _of_most_sizes(_points(alike, "like_for_like_efficiency", is_baseline))
+    points = _of_most_sizes(_points(comparable, "like_for_like_efficiency", is_baseline))
     return View(way="like for like", workload=workload, entries=entries, points=points)
 
 
@@ -210,7 +210,7 @@ def _loss_in_throughput(view: View, *, efficiency_below: float) -> Measured:
     lossy = view.best.filter(pl.col("efficiency") < efficiency_below)
     shares = log_loss_shares(lossy).sort("num_accelerators")
     if shares.is_empty():
-        raise EvidenceError("needs a lossy entry whose log tells the samples it needed")
+        raise EvidenceError("needs a lossy entry whose log states the samples it needed")
     row = shares.row(-1, named=True)
     names = {"throughput": "throughput", "statistical": "batch growth", "rules": "the rules"}
     throughput, statistical = row["throughput_fraction"], row["statistical_fraction"]
@@ -269,15 +269,15 @@ def _over_common_sizes(first: View, second: View) -> Measured:
     start, *others = (format_count(size) for size in sizes["num_accelerators"])
     growth = f"{start} to {', '.join(others)} accelerators"
     one, two = workload_title(first.workload), workload_title(second.workload)
-    alike = families({view.workload: view.entries for view in (first, second)})
+    common = families({view.workload: view.entries for view in (first, second)})
     return Measured(
         values=(ratio,),
         figures=(
             _ratio(f"E of {one} / {two}, {growth}", ratio, (*sizes["entry_id"], *sizes["entry_id_second"])),
-            *map(_family_figure, alike.iter_rows(named=True)),
+            *map(_family_figure, common.iter_rows(named=True)),
         ),
         words=f"{accelerator_title(sizes['accelerator'][0])} only, {growth}: {one} keeps {ratio:.2f} of what "
-        f"{two} keeps{_families_words(alike, (first.workload, second.workload))}",
+        f"{two} keeps{_families_words(common, (first.workload, second.workload))}",
     )
 
 
@@ -289,10 +289,10 @@ def _family_figure(row: dict[str, Any]) -> Figure:
     return _ratio(name, row["efficiency"], (row["from_id"], row["to_id"]))
 
 
-def _families_words(alike: pl.DataFrame, workloads: tuple[str, str]) -> str:
+def _families_words(common: pl.DataFrame, workloads: tuple[str, str]) -> str:
     """One machine family after the other: a check that does not mix submitters."""
     words = []
-    for family in alike.partition_by("submitter", "accelerator", maintain_order=True):
+    for family in common.partition_by("submitter", "accelerator", maintain_order=True):
         row = family.row(0, named=True)
         efficiency = dict(family.select("workload", "efficiency").iter_rows())
         values = " against ".join(f"{efficiency[workload]:.3f}" for workload in workloads)

@@ -10,7 +10,7 @@ from equipoise.calibration.published.models import Model, collective_of, is_matr
 from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
 from equipoise.calibration.published.strategies import MAX_ACCELERATORS, strategy_of
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, listed, rows_of
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, listed, rows_of
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster_text import cluster_in_text
 from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
@@ -256,7 +256,7 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
     return [_published(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
 
 
-def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
+def _published(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
     """One row, whatever it holds."""
     bare = PublishedRow(
         file=file,
@@ -273,7 +273,7 @@ def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> Publish
         return replace(bare, reason=str(err).removeprefix(f"{row.place}, "))
 
 
-def _meant(row: Row, bare: PublishedRow) -> PublishedRow:
+def _meant(row: TextRow, bare: PublishedRow) -> PublishedRow:
     """The row with all that follows from it. Raises DataError or SpecError with what it lacks."""
     measured = number(row, "measured", most=_LARGEST)
     num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
@@ -308,7 +308,7 @@ def _resolution(text: str, value: float) -> float:
     return 0.5 * 10.0**-decimals / written if written else value
 
 
-def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
+def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
     """What the figure is of."""
     unit = seen.quantity
     if unit is None:
@@ -335,7 +335,7 @@ def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
         return _throughput(seen, unit, str(err).removeprefix(f"{row.place}, "))
 
 
-def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row, seen.catalogue)
     layers = model.transformer.layers if model.transformer else None
     told = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
@@ -368,7 +368,7 @@ def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
     return replace(seen, kind="throughput", conversion=conversion, notes=(f"no step time: {why}",))
 
 
-def _collective(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     notes = []
     operation = collective_of(seen.workload)
     if operation is None:

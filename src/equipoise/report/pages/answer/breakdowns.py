@@ -154,7 +154,7 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
 def moving(found: Tornado) -> tuple[Bar, ...]:
     """The causes that move the result at all, to where a figure reaches."""
     return tuple(
-        bar for bar in found.bars if 0.0 < bar.swing < float("inf") and abs(bar.at_high) < float("inf")
+        bar for bar in found.bars if 0.0 < bar.effect < float("inf") and abs(bar.at_high) < float("inf")
     )
 
 
