@@ -1,4 +1,4 @@
-"""Buying beside renting: a case by hand, laws, and the table's own rules."""
+"""Buying against renting: a case by hand, laws, and the table's own rules."""
 
 import math
 import tomllib
@@ -107,6 +107,7 @@ def test_work_that_takes_longer_keeps_the_machine_busier():
 
 def test_every_purchase_has_a_date_a_source_and_ordered_ends():
     table = tomllib.loads((Path(economics.__file__).parent / "purchases.toml").read_text())
+    assert table["purchase"]
     for row in table["purchase"]:
         assert accelerator(row["accelerator"]).slug == row["accelerator"]
         assert row["usd"] == sorted(row["usd"])

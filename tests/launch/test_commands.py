@@ -1,4 +1,4 @@
-"""Commands and code that run an option: what is written must start, and say what the strategy says."""
+"""Commands and code that run an option: what is written must start, and set what the strategy has."""
 
 import ast
 import builtins

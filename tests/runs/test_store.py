@@ -253,7 +253,7 @@ def test_the_same_entry_under_another_name_is_replaced_too():
     assert (both.scores["entry_id"].to_list(), both.runs["run_id"].to_list()) == (["mine"], ["mine/1"])
 
 
-def test_other_entries_are_kept_beside(tmp_path):
+def test_other_entries_are_kept(tmp_path):
     base = tables([run(1)], [score()])
     also = tables([run(1, run_id="v9.1/r", campaign="v9.1")], [score(entry_id="v9.1/e", campaign="v9.1")])
     both = store.merged(base, also)

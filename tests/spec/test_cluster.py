@@ -159,7 +159,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
+def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
     first = write(tmp_path / "a.toml", OWN + SYSTEM)
     known = catalogue([first])
     found = known.cluster("The Rack", num_accelerators=4)

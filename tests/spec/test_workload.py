@@ -71,7 +71,9 @@ def test_scoring_rules_are_the_official_ones() -> None:
 
 
 def test_folders_of_every_round_resolve_as_found_independently(data_dir: Path) -> None:
-    for row in truth(data_dir):
+    table = list(truth(data_dir))
+    assert table
+    for row in table:
         slug = workload_slug(row["benchmark_dir"], float(row["round"]))
         assert slug == {"resnet": "resnet50"}.get(row["benchmark"], row["benchmark"]), row
 
@@ -79,6 +81,7 @@ def test_folders_of_every_round_resolve_as_found_independently(data_dir: Path) -
 def test_rounds_and_benchmarks_of_the_log_survey_resolve(data_dir: Path) -> None:
     with (data_dir / "mlperf" / "log_keys.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
+    assert table
     for row in table:
         slug = workload_slug(row["benchmark"], float(row["round"]))
         assert slug is not None, row
@@ -173,6 +176,7 @@ def test_samples_are_positive_and_finite_or_unknown(
 
 
 def test_every_workload_is_described_and_found_by_its_names() -> None:
+    assert workloads()
     for found in workloads():
         assert len(found.source) > 5
         for name in (found.slug, found.title, *found.aliases):
