@@ -12,8 +12,8 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster import Cluster, build_cluster, usual_system
-from equipoise.spec.cluster_text import cluster_in_text, network_reach
-from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, reach
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, network_reach, reach
 from equipoise.stats import Interval
 
 if TYPE_CHECKING:

@@ -169,20 +169,6 @@ class Workload:
         into, out = model.hidden + queries + keys, queries + model.hidden
         return float(self.lora_rank * model.num_attention_blocks * (into + out))
 
-    def samples_to_target(
-        self, stated: Mapping[str, object], *, round_number: float, global_batch_samples: float | None
-    ) -> float | None:
-        """Training samples consumed until the target, from what a log states; None if it does not.
-
-        stated: metadata of the last eval_accuracy before run_stop, with `train_samples` of the log.
-        """
-        return samples_stated(
-            self.converged,
-            stated,
-            round_number=round_number,
-            samples_each=_samples_each(self, global_batch_samples),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Named:
@@ -234,16 +220,17 @@ class WorkloadTable:
         round_number: float,
         global_batch_samples: float | None,
     ) -> float | None:
-        """Training samples until the target, of a workload that need not be known.
+        """Training samples consumed until the target, from what a log states; None if it does not.
 
-        The arguments are those of `Workload.samples_to_target`.
+        slug: of a workload that need not be known. stated: metadata of the last eval_accuracy before
+        run_stop, with `train_samples` of the log.
         """
         found = self.workloads.get(slug)
-        if found is None:
-            each = _samples_each(None, global_batch_samples)
-            return samples_stated(UNKNOWN_CONVERGED, stated, round_number=round_number, samples_each=each)
-        return found.samples_to_target(
-            stated, round_number=round_number, global_batch_samples=global_batch_samples
+        return samples_stated(
+            UNKNOWN_CONVERGED if found is None else found.converged,
+            stated,
+            round_number=round_number,
+            samples_each=_samples_each(found, global_batch_samples),
         )
 
     def global_batch_samples(self, slug: str, logged: float | None) -> int | None:
