@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 from equipoise.economics.prices import table
-from equipoise.economics.uncertain import LEVEL, spread, stated
+from equipoise.economics.uncertain import LEVEL, num_sd, spread, stated
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S
 
@@ -135,9 +135,7 @@ def hazards() -> Hazards:
 def _hours_between() -> Interval:
     """Hours between failures of an accelerator in a further cluster."""
     logs = [math.log(each.hours_between) for each in clusters()]
-    centre = fmean(logs)
-    reach = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0) * stdev(logs)
-    return spread(math.exp(centre), reach)
+    return spread(math.exp(fmean(logs)), num_sd() * stdev(logs))
 
 
 def _wave_share() -> Interval:

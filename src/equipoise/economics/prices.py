@@ -14,7 +14,7 @@ from itertools import combinations, groupby
 from statistics import NormalDist, median
 from typing import Any, Final, TypeAlias
 
-from equipoise.economics.uncertain import LEVEL, exact, stated
+from equipoise.economics.uncertain import LEVEL, exact, num_sd, stated
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec import renting
 from equipoise.stats import Interval
@@ -118,7 +118,7 @@ def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> P
         high=max(amounts),
         basis=_named(terms, known),
         terms=terms,
-        log_half_width=_reach() * offer_log_sd(),
+        log_half_width=num_sd() * offer_log_sd(),
         offers=tuple(known),
     )
 
@@ -159,7 +159,7 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
             f"of {len(ratios)} other accelerators"
         ),
         terms=terms,
-        log_half_width=_reach() * spread,
+        log_half_width=num_sd() * spread,
     )
 
 
@@ -200,11 +200,6 @@ def _ratios(terms: PriceTerms) -> Iterator[float]:
 def _log_sd(logs: Sequence[float]) -> float:
     """The standard deviation of a few logarithms, by the differences of their pairs."""
     return median(abs(one - other) for one, other in combinations(logs, 2)) / _PAIR_SD
-
-
-def _reach() -> float:
-    """Half the width of an interval at LEVEL, in standard deviations."""
-    return NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
 
 
 @cache

@@ -23,7 +23,7 @@ Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
 _NUM_DRAWS = 8192
 _SEED = 1
 # exp(700) is the last that a float holds.
-_MOST_EXPONENT = 700.0
+MOST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,11 @@ class Tornado:
     unit: str
     result: Interval
     bars: tuple[Bar, ...]
+
+
+def num_sd(level: float = LEVEL) -> float:
+    """Half the width of a normal interval, in standard deviations."""
+    return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
 def exact(value: float, *, level: float = LEVEL) -> Interval:
@@ -118,7 +123,7 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
         below += _log_ratio(value, min(one, other, value)) ** 2
         above += _log_ratio(max(one, other, value), value) ** 2
     upwards = math.sqrt(above)
-    high = math.inf if upwards > _MOST_EXPONENT else value * math.exp(upwards)
+    high = math.inf if upwards > MOST_EXPONENT else value * math.exp(upwards)
     return Interval(value=value, low=value * math.exp(-math.sqrt(below)), high=high, level=level)
 
 
@@ -146,8 +151,7 @@ def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
 def drawn(evaluate: Evaluate, inputs: Sequence[Input]) -> NDArray[np.float64]:
     """Equally likely results of a calculation as its inputs vary together: (n_draws,)."""
     level = inputs[0].interval.level if inputs else LEVEL
-    reach = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    deviates = _deviates(len(inputs)) / reach
+    deviates = _deviates(len(inputs)) / num_sd(level)
     return evaluate(
         {each.name: _at(each.interval, deviates[:, column]) for column, each in enumerate(inputs)}
     )
