@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise.economics.failures import hazards, wave_hits_per_hour
 from equipoise.economics.interruptions import best_interval_s, interrupted, stretch
-from equipoise.economics.uncertain import Input, exact, propagated, spread
+from equipoise.economics.uncertainty import Input, exact, propagated, spread
 from equipoise.errors import UsageError
 
 DAY_S = 86_400.0

@@ -25,7 +25,7 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
-from equipoise.economics.uncertain import Bar, Tornado
+from equipoise.economics.uncertainty import Bar, Tornado
 from equipoise.launch import Setting, Snippet
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster

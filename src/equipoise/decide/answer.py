@@ -9,8 +9,8 @@ from typing import ClassVar, Final, Literal, TypeAlias
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, PriceTerms, Rates
 from equipoise.economics.interruptions import Interrupted
-from equipoise.economics.owning import Ownership
-from equipoise.economics.uncertain import Tornado
+from equipoise.economics.ownership import Ownership
+from equipoise.economics.uncertainty import Tornado
 from equipoise.launch import Setting, Snippet
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.scaling.laws import Domain, FloatArray

@@ -35,9 +35,9 @@ from equipoise.decide.systems import asked_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import unusable, user_evidence
-from equipoise.economics.owning import USUAL_UTILISATION, Ownership, ownership, purchase
+from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.economics.prices import TERMS
-from equipoise.economics.uncertain import LEVEL, exact
+from equipoise.economics.uncertainty import LEVEL, exact
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Limit, default_answer

@@ -7,7 +7,7 @@ from functools import cache
 from statistics import fmean, stdev
 
 from equipoise.economics.prices import table
-from equipoise.economics.uncertain import LEVEL, num_sd, spread, stated
+from equipoise.economics.uncertainty import LEVEL, num_sd, spread, stated
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from equipoise.economics.failures import Hazards, hazards, wave_hits_per_hour
-from equipoise.economics.uncertain import MOST_EXPONENT, Bar, Input, moved
+from equipoise.economics.uncertainty import MOST_EXPONENT, Bar, Input, moved
 from equipoise.errors import UsageError
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S, format_duration

@@ -14,7 +14,7 @@ from itertools import combinations, groupby
 from statistics import NormalDist, median
 from typing import Any, Final, TypeAlias
 
-from equipoise.economics.uncertain import LEVEL, exact, num_sd, stated
+from equipoise.economics.uncertainty import LEVEL, exact, num_sd, stated
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec import renting
 from equipoise.stats import Interval

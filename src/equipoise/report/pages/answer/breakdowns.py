@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from equipoise.economics.uncertain import Bar, Tornado
+from equipoise.economics.uncertainty import Bar, Tornado
 from equipoise.report.blocks import Cell, Column, Table
 from equipoise.report.charts import BarChart, Mark, Part, series_mark
 from equipoise.report.format import capital, duration, share

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from equipoise.economics.bills import SYSTEM_POWER, Rates
 from equipoise.economics.prices import Electricity, electricity, table
-from equipoise.economics.uncertain import (
+from equipoise.economics.uncertainty import (
     LEVEL,
     Input,
     Tornado,

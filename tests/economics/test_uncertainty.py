@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.uncertain import (
+from equipoise.economics.uncertainty import (
     Input,
     exact,
     moved,

@@ -8,8 +8,8 @@ import pytest
 
 from equipoise import economics
 from equipoise.economics import SYSTEM_POWER, Electricity, Price, Rates
-from equipoise.economics.owning import MONTH_H, Purchase, ownership, purchase
-from equipoise.economics.uncertain import exact
+from equipoise.economics.ownership import MONTH_H, Purchase, ownership, purchase
+from equipoise.economics.uncertainty import exact
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.hardware import accelerator
 from equipoise.stats import Interval
