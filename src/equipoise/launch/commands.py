@@ -46,9 +46,6 @@ class Snippet:
     checked_with: str = ""
 
 
-_WEIGHTS_SHARDED = 3
-
-
 def bench_command(
     strategy: Strategy, workload: str, *, num_accelerators: int | None = None, out: str | None = None
 ) -> Snippet:
@@ -100,7 +97,7 @@ def _method(strategy: Strategy, size: int) -> tuple[str, tuple[str, ...]]:
         "topk": f"topk:{1 / max(1, strategy.compression_rank):g}",
     }
     special = None
-    if strategy.zero_stage >= _WEIGHTS_SHARDED:
+    if strategy.shards_weights:
         special = "fsdp"
     elif strategy.sync_period > 1:
         special = f"localsgd:{strategy.sync_period}"
@@ -271,7 +268,7 @@ def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
 
 def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
     if is_sharded(strategy):
-        moved = "weights are gathered for each pass" if strategy.zero_stage == 3 else "weights stay gathered"  # noqa: PLR2004 - a ZeRO stage
+        moved = "weights are gathered for each pass" if strategy.shards_weights else "weights stay gathered"
         what = ", with states in the host's memory" if strategy.offload != "none" else ""
         return _FSDP_PAGE, f"fully_shard, ZeRO stage {max(2, strategy.zero_stage)}: {moved}{what}"
     if strategy.dp == 1:

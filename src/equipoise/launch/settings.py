@@ -222,7 +222,7 @@ def _threads(place: Placement, topology: Topology | None) -> Iterator[Setting]:
 def _exchange(place: Placement) -> Iterator[Setting]:
     """What DistributedDataParallel does by default and a slow path pays for."""
     slow = place.is_staged or (place.num_hosts > 1 and place.is_plain_network)
-    replicated = place.plan.dp > 1 and place.plan.zero_stage < 2  # noqa: PLR2004 - a ZeRO stage
+    replicated = place.plan.dp > 1 and not place.plan.shards_gradients
     if not (slow and replicated):
         return
     yield Setting(
@@ -248,7 +248,7 @@ def _exchange(place: Placement) -> Iterator[Setting]:
 
 def _connections(place: Placement) -> Iterator[Setting]:
     chip, plan = place.cluster.accelerator, place.plan
-    if not place.is_nvidia or plan.tp * plan.cp == 1 or plan.zero_stage >= 2:  # noqa: PLR2004 - a ZeRO stage
+    if not place.is_nvidia or plan.tp * plan.cp == 1 or plan.shards_gradients:
         return
     if chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR:
         yield Setting(

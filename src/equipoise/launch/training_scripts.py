@@ -11,8 +11,6 @@ from string import Template
 
 from equipoise.spec.strategy import Strategy
 
-WEIGHTS_SHARDED = 3  # the ZeRO stage from which weights are sharded too
-GRADIENTS_SHARDED = 2
 # Below 16 bits, products are narrowed by a library of their own inside a bf16 network.
 _HALVES = {"fp16": "float16"}
 _OPTIMIZERS = {
@@ -52,7 +50,7 @@ def _template(name: str) -> tuple[str, ...]:
 
 def is_sharded(strategy: Strategy) -> bool:
     """Whether gradients or weights are, or lie in the host's memory: what `fully_shard` does."""
-    return strategy.zero_stage >= GRADIENTS_SHARDED or strategy.offload != "none"
+    return strategy.shards_gradients or strategy.offload != "none"
 
 
 def training_script(strategy: Strategy) -> str:
@@ -73,7 +71,7 @@ def pipeline_script(strategy: Strategy) -> str:
 def _script(name: str, strategy: Strategy) -> str:
     optimizer, settings = _OPTIMIZERS[strategy.optimizer]
     values = {
-        "again": strategy.zero_stage >= WEIGHTS_SHARDED,
+        "again": strategy.shards_weights,
         # Over gloo, PowerSGD's hook hangs where there are several buckets: all gradients in one.
         "bucket_mib": 4096 if strategy.compression == "powersgd" else 25,
         "chunks": strategy.interleave,
@@ -122,7 +120,7 @@ def _conditions(name: str, strategy: Strategy) -> dict[str, bool]:
         "sharded": sharded,
         "waits": waits,
         "zero_1": strategy.zero_stage == 1 and strategy.dp > 1 and not sharded,
-        "zero_3": strategy.zero_stage >= WEIGHTS_SHARDED,
+        "zero_3": strategy.shards_weights,
     }
 
 

@@ -105,6 +105,16 @@ class Strategy:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def shards_gradients(self) -> bool:
+        """Whether each dp rank keeps its share of the gradients alone: ZeRO stage 2 and 3."""
+        return self.zero_stage >= 2  # noqa: PLR2004 - a ZeRO stage
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether each dp rank keeps its share of the weights alone: ZeRO stage 3."""
+        return self.zero_stage >= 3  # noqa: PLR2004 - a ZeRO stage
+
+    @property
     def num_microbatches(self) -> int:
         """Micro-batches a dp rank goes through in one step."""
         return self.global_batch_samples // (self.dp * self.microbatch_samples)
