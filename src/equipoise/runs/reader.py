@@ -113,7 +113,7 @@ class Reader:
 
     wanted: whether the reader has a use for a file, from its path and size in bytes; nothing else is loaded.
     passed_over: why a file that is not wanted looks like evidence all the same; None for ordinary files.
-    parse: one file to small facts, or a Rejection; runs in workers, in any order; raises on no content.
+    parse: one file to small facts, or a RowRejection; runs in workers, in any order; raises on no content.
     assemble: the facts of all sources, in order, to rows; the catalogue resolves names.
     """
 
