@@ -17,7 +17,7 @@ import numpy as np
 from equipoise.calibration.accuracy import TimeErrors, time_errors
 from equipoise.calibration.published.quantities import number
 from equipoise.calibration.validate import ValidatedRow, Validation, validate
-from equipoise.runs.readers.cells import Row
+from equipoise.runs.readers.cells import TextRow
 
 DATA = (
     Path(os.environ.get("EQUIPOISE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -239,7 +239,7 @@ def rival_errors(found: Validation) -> tuple[int, float, float, float] | None:
     """On the rows that state another tool's prediction: their number, its mean and median error, and ours."""
     theirs, ours = [], []
     for each in found.verdicts:
-        cells = Row(place="", cells=each.row.cells)
+        cells = TextRow(place="", cells=each.row.cells)
         told = number(cells, "other_tool_prediction", most=1e30)
         if told is not None and each.error is not None and each.row.measured:
             theirs.append(abs(told / each.row.measured - 1.0))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from equipoise.errors import UsageError
-from equipoise.launch.settings import NCCL_PAGE, Place
+from equipoise.launch.settings import NCCL_PAGE, Placement
 from equipoise.units import MIB
 
 Verdict: TypeAlias = Literal["no effect", "not valid", "no ground", "harms", "measure"]
@@ -34,7 +34,7 @@ class Judged:
     evidence: str
 
 
-def judged(settings: Mapping[str, str], place: Place) -> tuple[Judged, ...]:
+def judged(settings: Mapping[str, str], place: Placement) -> tuple[Judged, ...]:
     """What is to be said of each setting for the ranks of a place.
 
     Raises UsageError for a setting that nothing is known of.
@@ -46,13 +46,13 @@ def judged(settings: Mapping[str, str], place: Place) -> tuple[Judged, ...]:
     return tuple(_JUDGES[name](name, value, place) for name, value in settings.items())
 
 
-def _algorithm(name: str, value: str, place: Place) -> Judged:
+def _algorithm(name: str, value: str, place: Placement) -> Judged:
     ranks = place.plan.num_accelerators
     same = "between two ranks a tree and a ring take the same two steps; " if ranks == 2 else ""  # noqa: PLR2004 - a pair
     return Judged(name=name, value=value, verdict="no ground", why=f"{same}{_CAUTION}", evidence=NCCL_PAGE)
 
 
-def _protocol(name: str, value: str, place: Place) -> Judged:
+def _protocol(name: str, value: str, place: Placement) -> Judged:
     del place
     short = "the other protocols are for short messages, and a model's buffers and last bucket are short; "
     return Judged(
@@ -64,7 +64,7 @@ def _protocol(name: str, value: str, place: Place) -> Judged:
     )
 
 
-def _peers(name: str, value: str, place: Place) -> Judged:
+def _peers(name: str, value: str, place: Placement) -> Judged:
     if value in {"", "0"} or place.is_staged:
         why = "the driver offers no peer access, so nothing is left to disable"
         return Judged(
@@ -78,7 +78,7 @@ def _peers(name: str, value: str, place: Place) -> Judged:
     return Judged(name=name, value=value, verdict="harms", why=why, evidence=NCCL_PAGE)
 
 
-def _buffer(name: str, value: str, place: Place) -> Judged:
+def _buffer(name: str, value: str, place: Placement) -> Judged:
     del place
     size = _whole(value)
     if size is None or not 0 < size <= _MOST_BYTES:
@@ -100,7 +100,7 @@ def _buffer(name: str, value: str, place: Place) -> Judged:
     )
 
 
-def _threads(name: str, value: str, place: Place) -> Judged:
+def _threads(name: str, value: str, place: Placement) -> Judged:
     del place
     count = _whole(value)
     if count in _THREADS:
@@ -121,7 +121,7 @@ def _whole(value: str) -> int | None:
     return int(value) if value.isdecimal() and len(value) <= len(str(_MOST_BYTES)) else None
 
 
-_JUDGES: Mapping[str, Callable[[str, str, Place], Judged]] = {
+_JUDGES: Mapping[str, Callable[[str, str, Placement], Judged]] = {
     "NCCL_ALGO": _algorithm,
     "NCCL_PROTO": _protocol,
     "NCCL_P2P_DISABLE": _peers,

@@ -2,7 +2,7 @@
 
 EquipoiseError            every error this package raises on purpose
 |- InputError             what was given cannot be used: exit code 2
-|  |- DataError           a file or row: says where, what was found, what was expected, what to do
+|  |- DataError           a file or row: where, what was found, what was expected, what to do
 |  |- SpecError           an accelerator, workload, cluster or strategy that is unknown or impossible
 |  `- UsageError          options that do not fit together
 `- EvidenceError          the question is fair, the evidence too thin: exit code 3, with what is missing
@@ -23,7 +23,7 @@ class InputError(EquipoiseError):
 
 
 class DataError(InputError):
-    """A file or row cannot be used; the message says where, what was found and what was expected."""
+    """A file or row cannot be used; the message names where, what was found and what was expected."""
 
 
 class SpecError(InputError):

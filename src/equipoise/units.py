@@ -51,7 +51,7 @@ def format_rough(value: float, unit: str = "") -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as people say it: seconds below two minutes, minutes below two hours, hours, days.
+    """A duration in the usual unit: seconds below two minutes, minutes below two hours, hours, days.
 
     >>> format_duration(21971.115)
     '6.1 h'

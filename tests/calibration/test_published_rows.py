@@ -13,7 +13,7 @@ from equipoise.calibration.published.quantities import count_in, quantity
 from equipoise.calibration.published.rows import read_rows
 from equipoise.calibration.published.strategies import strategy_words
 from equipoise.errors import DataError, UsageError
-from equipoise.runs.readers.cells import Row
+from equipoise.runs.readers.cells import TextRow
 
 GPT = {
     "workload": "GPT",
@@ -339,7 +339,7 @@ def test_names_are_found_in_longer_texts():
 
 def test_a_model_needs_sizes_or_a_name():
     with pytest.raises(DataError, match="catalogue does not know the name; add it to"):
-        model_of(Row(place="here", cells={"workload": "x"}))
+        model_of(TextRow(place="here", cells={"workload": "x"}))
 
 
 def test_two_units_of_one_execution_count_once(read):

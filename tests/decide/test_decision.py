@@ -524,3 +524,13 @@ def test_an_answer_does_not_depend_on_what_was_asked_before():
     again = ask(LORA, max_accelerators=64)
     quiet = {"search_s": 0.0, "systems": ()}
     assert replace(first, **quiet) == replace(again, **quiet)
+
+
+@pytest.mark.parametrize(("peers", "path"), [("GNS", "via SHM"), ("OK", "via P2P")])
+def test_settings_follow_the_links_that_were_read(tmp_path, peers, path):
+    table = f"$ nvidia-smi topo -p2p r\n\tGPU0\tGPU1\nGPU0\tX\t{peers}\nGPU1\t{peers}\tX\n"
+    (tmp_path / "links.txt").write_text(f"\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n{table}")
+    found = ask(SMALL, topology=tmp_path / "links.txt", at="2", max_accelerators=None)
+    assert found.recommended.num_accelerators == 2
+    (check,) = (each.how_to_check for each in found.settings if each.name == "NCCL_DEBUG")
+    assert path in check

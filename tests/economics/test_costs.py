@@ -59,7 +59,7 @@ def _closed(saved):
     return max(saved) - min(saved) > 0.1
 
 
-def test_what_each_size_asks_for_alone_by_hand():
+def test_what_each_size_needs_alone_by_hand():
     # Field report: 45 to 68 min; 4.5 to 3.8 h; 48 to 28 h; returns -180, 35, 420 and 45 USD of power.
     # (-180 + 45) / (-23/60) = 352.2; (35 + 45) / 0.7 = 114.3; (420 + 45) / 20 = 23.25.
     assert script.worth_usd("small CNN", "small", times=1) == pytest.approx(352.17, abs=0.01)

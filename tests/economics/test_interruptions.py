@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise.economics.failures import hazards, wave_hits_per_hour
 from equipoise.economics.interruptions import best_interval_s, interrupted, stretch
-from equipoise.economics.uncertain import Input, exact, propagated, spread
+from equipoise.economics.uncertainty import Input, exact, propagated, spread
 from equipoise.errors import UsageError
 
 DAY_S = 86_400.0
@@ -210,7 +210,7 @@ def test_waves_hit_a_job_at_most_as_often_as_they_come():
 
 
 @pytest.mark.parametrize("seconds", [1.0, 60.0, 120.0])
-def test_what_cannot_be_estimated_says_so(seconds):
+def test_what_cannot_be_estimated_is_reported(seconds):
     found = _run(rates=replace(hazards(), hours_between=exact(64 * seconds / 3600)))
     assert found.why.startswith("cannot be estimated: ")
     assert found.time_s is found.goodput is found.num_interruptions is None

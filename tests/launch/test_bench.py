@@ -85,7 +85,7 @@ def test_a_model_that_is_cut_has_no_command(axis):
         ("trained=lora", "adapters"),
     ],
 )
-def test_what_bench_cannot_do_is_said(text, words):
+def test_what_bench_cannot_do_is_reported(text, words):
     base = "dp=2 global_batch=8" if "microbatch" in text else "dp=2 microbatch=4 global_batch=8"
     assert words in " / ".join(bench_command(strategy(f"{base} {text}"), "mlp").inexpressible)
 

@@ -1,6 +1,7 @@
-"""Commands and code that run an option: what is written must start, and say what the strategy says."""
+"""Commands and code that run an option: what is written must start, and set what the strategy has."""
 
 import ast
+import builtins
 import os
 import shlex
 import subprocess
@@ -22,6 +23,8 @@ SCRIPTS = {
     "dp=8 microbatch=2 global_batch=32 zero_stage=3 offload=optimizer_and_params": training_script,
     "dp=4 microbatch=1 global_batch=4 compression=powersgd compression_rank=4": training_script,
     "dp=4 microbatch=1 global_batch=8 sync_period=8 optimizer=sgd": training_script,
+    "dp=4 microbatch=1 global_batch=8 sync_period=8 zero_stage=1": training_script,
+    "dp=4 microbatch=1 global_batch=8 sync_period=8 zero_stage=3": training_script,
     "microbatch=4 global_batch=8 precision=tf32": training_script,
     "dp=2 tp=4 microbatch=1 global_batch=8 sequence_parallel=true recompute=full": tensor_script,
     "tp=2 microbatch=1 global_batch=8": tensor_script,
@@ -43,8 +46,15 @@ def codes(found):
 @pytest.mark.parametrize("text", SCRIPTS)
 def test_scripts_are_python_for_eighty_columns(text):
     code = SCRIPTS[text](strategy(text))
-    ast.parse(code)
     assert max(map(len, code.splitlines())) <= 80
+    nodes = list(ast.walk(ast.parse(code)))
+    bound = {each.asname or each.name for node in nodes for each in getattr(node, "names", ())}
+    bound |= {each.name for each in nodes if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
+    bound |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+    used = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    bound |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    assert used
+    assert used <= bound | set(dir(builtins)) | {"__name__"}
 
 
 RUN = {
@@ -121,12 +131,12 @@ def test_microbatches_before_the_last_exchange_nothing():
 
 
 @pytest.mark.parametrize(("stage", "again"), [(2, False), (3, True)])
-def test_the_zero_stage_says_whether_weights_are_gathered_again(stage, again):
+def test_the_zero_stage_sets_whether_weights_are_gathered_again(stage, again):
     found = codes(snippets(f"dp=8 microbatch=1 global_batch=8 zero_stage={stage}"))
     assert f"reshard_after_forward={again}" in found
 
 
-def test_a_model_that_is_cut_is_told_to_the_frameworks_for_it():
+def test_a_model_that_is_cut_comes_with_options_of_frameworks():
     llama = workload("llama31_405b")
     found = snippets(
         "dp=2 tp=8 pp=9 cp=2 interleave=2 microbatch=1 global_batch=36 sequence_parallel=true", workload=llama
@@ -162,7 +172,7 @@ def test_models_without_layers_of_attention_have_no_such_frameworks():
         ("dp=8 microbatch=1 global_batch=16 offload=optimizer", ["optimizer alone"]),
     ],
 )
-def test_what_a_script_leaves_out_is_said(text, words):
+def test_what_a_script_leaves_out_is_listed(text, words):
     (script,) = (each for each in snippets(text) if each.title.startswith("train.py"))
     missing = " / ".join(script.inexpressible)
     assert all(word in missing for word in words)

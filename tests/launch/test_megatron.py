@@ -1,4 +1,4 @@
-"""Options of Megatron-LM: each obeys the rules of its parser, and what has no option is said."""
+"""Options of Megatron-LM: each obeys the rules of its parser, and what has no option is listed."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def layers_of(layout):
     return [stage.count("t") for stage in text.split("|")]
 
 
-def test_the_table_says_where_and_when_it_was_read():
+def test_the_table_states_where_and_when_it_was_read():
     assert RULES["source"].startswith("https://github.com/NVIDIA/Megatron-LM/blob/")
     assert RULES["read"].year >= 2026
     assert len(RULES["options"]) > 30
@@ -153,7 +153,7 @@ def test_zero_stages_have_their_own_options(stage, expected):
         ("implementation=compiled", "torch.compile"),
     ],
 )
-def test_what_has_no_option_is_said(text, words):
+def test_what_has_no_option_is_reported(text, words):
     assert words in inexpressible(f"dp=4 tp=2 microbatch=1 global_batch=8 {text}")
 
 

@@ -1,4 +1,4 @@
-"""Options of torchtitan: each obeys the rules of its parser, and what has no option is said."""
+"""Options of torchtitan: each obeys the rules of its parser, and what has no option is listed."""
 
 import pytest
 from option_table import faults, given, table
@@ -19,7 +19,7 @@ def inexpressible(text, model=LLAMA):
     return " / ".join(torchtitan_options(strategy(text), model).inexpressible)
 
 
-def test_the_table_says_which_version_was_read():
+def test_the_table_states_which_version_was_read():
     assert RULES["version"] == "0.3.0"
     assert RULES["read"].year >= 2026
 
@@ -69,7 +69,7 @@ def test_compilation_and_recomputation_are_the_plan_s():
     assert "compile.enable" in options("dp=2 tp=2 microbatch=1 global_batch=2")
 
 
-def test_chunks_beside_the_default_need_layers_a_stage():
+def test_chunks_other_than_the_default_need_layers_a_stage():
     text = "pp=7 interleave=3 microbatch=1 global_batch=28"
     assert options(text)["parallelism.pipeline_parallel_layers_per_stage"] == ["6"]  # 126 / 21
     assert "chunks a rank" in inexpressible(text, None)
@@ -88,7 +88,7 @@ def test_chunks_beside_the_default_need_layers_a_stage():
         ("ep=4", "experts are spread"),
     ],
 )
-def test_what_has_no_option_is_said(text, words):
+def test_what_has_no_option_is_reported(text, words):
     assert words in inexpressible(f"dp=8 tp=2 microbatch=1 global_batch=8 {text}")
 
 

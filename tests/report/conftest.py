@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.calibration.curves import LawUsed, TimeCurve
 from equipoise.calibration.forecast_record import BacktestSummary, Shipped
-from equipoise.economics import SYSTEM_POWER, Grid, Price, Rates, bill
+from equipoise.economics import SYSTEM_POWER, GridCarbon, Price, Rates, bill
 from equipoise.scaling.backtest import BacktestRecord, Errors
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
@@ -18,7 +18,7 @@ from equipoise.scaling.laws import Domain
 from equipoise.scaling.metrics import ENTRY_COLUMNS, Pointer
 from equipoise.stats import Interval
 from equipoise.study.balance import Balance, Balances, Unanswered
-from equipoise.study.claims import Claim, Part, Reading
+from equipoise.study.claims import Claim, ClaimPart, ClaimReading
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.study.losses import Diagnosis
 from equipoise.study.published import Attributed, Published, Reference, TableRow, Unscored
@@ -57,14 +57,14 @@ def _entry(place: int, submitter: str, system: str, accelerator: str) -> dict[st
     }
 
 
-def _reading(verdict: str, value: float, entry_id: str) -> Reading:
+def _reading(verdict: str, value: float, entry_id: str) -> ClaimReading:
     figure = Figure(name="E' at 64", value=value, unit="", entry_ids=(entry_id,))
-    return Reading(verdict=verdict, figures=(figure,), words=f"seen at 64: {value}.")
+    return ClaimReading(verdict=verdict, figures=(figure,), words=f"seen at 64: {value}.")
 
 
 def _claims(entry_id: str) -> tuple[Claim, ...]:
     theirs, like = _reading("holds", 0.5, entry_id), _reading("reverses", 0.4, entry_id)
-    part = Part(
+    part = ClaimPart(
         statement="the largest is as efficient as the smallest",
         rule="ratio from 0.5 to 2",
         workload="bert",
@@ -82,7 +82,7 @@ def _claims(entry_id: str) -> tuple[Claim, ...]:
         like_for_like=like,
         verdict="reverses",
     )
-    nothing = Reading(verdict="not enough evidence", figures=(), words="too few sizes.")
+    nothing = ClaimReading(verdict="not enough evidence", figures=(), words="too few sizes.")
     untested = replace(stated, number=2, parts=(), their_way=nothing, like_for_like=nothing, stated_for=())
     return (stated, replace(untested, verdict="not enough evidence"))
 
@@ -200,7 +200,7 @@ def _balance(accelerator: str, submitter: str) -> Balance:
         price=Price(
             accelerator=accelerator, usd_per_accelerator_hour=3.0, low=2.0, high=4.0, basis=f"by {submitter}"
         ),
-        grid=Grid(region="world", kg_co2_per_kwh=0.5, basis="2030, a source"),
+        grid=GridCarbon(region="world", kg_co2_per_kwh=0.5, basis="2030, a source"),
         accelerator_power_w=700.0,
         system_power=SYSTEM_POWER,
     )

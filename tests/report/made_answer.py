@@ -25,7 +25,7 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
-from equipoise.economics.uncertain import Bar, Tornado
+from equipoise.economics.uncertainty import Bar, Tornado
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
@@ -154,7 +154,7 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         cluster=nodes,
         node_size=8,
         stock=None,
-        rates={"on_demand": rates(nodes.accelerator, own_price=USD_PER_HOUR[name])},
+        rates={"on_demand": rates(nodes.accelerator, user_price=USD_PER_HOUR[name])},
         estimates=(),
         equilibria=equilibria,
         balance_size=32,

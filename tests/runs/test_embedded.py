@@ -59,7 +59,7 @@ def test_version_and_rounds_need_no_polars():
     assert done.stdout == "False\n"
 
 
-def test_a_damaged_dataset_is_told(tmp_path, monkeypatch):
+def test_a_damaged_dataset_is_reported(tmp_path, monkeypatch):
     for path in DATA.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes() + b"\n" * (path.suffix == ".parquet"))
     monkeypatch.setattr(embedded, "_DATA", tmp_path)
@@ -90,7 +90,7 @@ def test_archives_without_any_round_make_no_dataset(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_making_it_without_archives_says_what_to_set(tmp_path, monkeypatch):
+def test_making_it_without_archives_states_what_to_set(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path))
     with pytest.raises(SystemExit, match=r"no training_results_v.*set EQUIPOISE_DATA"):
         embedded.main()

@@ -38,7 +38,7 @@ def test_examples_of_trackers_give_their_runs(name, columns):
     assert any(note.endswith("lack a value: 1.") for note in found.notes)
 
 
-def test_the_time_a_run_took_is_a_time_to_train_where_the_user_says_so():
+def test_the_time_a_run_took_is_a_time_to_train_where_the_user_is_reported():
     found = read_measurements(
         EXAMPLES / "mlflow-runs.csv",
         columns={"num_accelerators": "gpus", "time_to_train_s": "duration"},
@@ -70,7 +70,7 @@ def test_extra_p_lines_give_their_repetitions():
     assert np.allclose(found.time_s, np.round(900_000 / np.array(RATES), 1))
 
 
-def test_two_columns_that_look_alike_are_not_chosen_between(tmp_path):
+def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(
         "Name,State,Created,Runtime,num_gpus,world_size,samples_per_second\na,finished,x,1,8,8,100\n"
@@ -162,20 +162,20 @@ def test_extra_p_itself_reads_what_is_written(tmp_path):
         "import sys, json\n"
         "from extrap.fileio.file_reader.jsonlines_file_reader import read_jsonlines_file as read\n"
         "found = read(sys.argv[1])\n"
-        "told = {str(metric): [[str(one.coordinate), one.median] for one in each]\n"
+        "medians = {str(metric): [[str(one.coordinate), one.median] for one in each]\n"
         "        for (_, metric), each in found.measurements.items()}\n"
-        "print(json.dumps(told))\n"
+        "print(json.dumps(medians))\n"
     )
     done = subprocess.run([python, "-c", probe, path], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told == {"time_to_train_s": [["(8,)", 300.5], ["(16,)", 160.25]]}
+    medians = json.loads(done.stdout.splitlines()[-1])
+    assert medians == {"time_to_train_s": [["(8,)", 300.5], ["(16,)", 160.25]]}
     published = embedded.load().runs.filter(
         workload="bert", accelerator="h100-sxm5-80gb", campaign="v4.1", status="success"
     )
     path = written("extra-p", published, tmp_path / "bert.jsonl")
     done = subprocess.run([python, "-c", probe, path], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert len(told["time_to_train_s"]) == published["num_accelerators"].n_unique()
+    medians = json.loads(done.stdout.splitlines()[-1])
+    assert len(medians["time_to_train_s"]) == published["num_accelerators"].n_unique()
 
 
 def test_groups_at_different_sizes_are_not_mixed_for_extra_p(tmp_path):
@@ -206,6 +206,7 @@ def test_prometheus_text_of_the_embedded_runs_is_read_whole(tmp_path):
         for family in parser.text_string_to_metric_families(text)
         for sample in family.samples
     }
+    assert runs.height
     for row in runs.iter_rows(named=True):
         expected = row["time_to_train_s"]
         assert samples.get(("equipoise_time_to_train_seconds", row["run_id"])) == expected

@@ -16,11 +16,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.runs.reader import Rejection
+from equipoise.runs.reader import RowRejection
 from equipoise.runs.sources import gate, open_source
 from equipoise.units import GIB, MIB
 
-Outcome = tuple[dict[str, bytes], list[Rejection]]
+Outcome = tuple[dict[str, bytes], list[RowRejection]]
 
 
 def everything(_path: str, _size: int) -> bool:
@@ -174,7 +174,7 @@ def test_a_huge_file_is_refused_without_being_held(tmp_path):
     assert peak_bytes < 8 * MIB
 
 
-def test_a_bomb_is_left_early_and_said(tmp_path):
+def test_a_bomb_is_left_early_and_reported(tmp_path):
     path = archive(tmp_path, zstandard.compress(header(b"bomb.txt", GIB)) + zeros(GIB), name="round.tar.zst")
     assert path.stat().st_size < 40_000
     found, rejections = read(path, lambda _path, _size: False)
@@ -222,7 +222,7 @@ def test_ten_thousand_chained_extended_headers_end_without_recursion(tmp_path):
     "packed", [bytes, gzip.compress, lzma.compress, zstandard.compress], ids=["tar", "gz", "xz", "zst"]
 )
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
-def test_a_truncated_archive_says_so_and_keeps_what_came_before(tmp_path, packed, keep):
+def test_a_truncated_archive_is_reported_and_keeps_what_came_before(tmp_path, packed, keep):
     noise = [os.urandom(3000) for _ in range(10)]
     whole = packed(b"".join(member(b"%d.txt" % number, data) for number, data in enumerate(noise)) + END)
     found, rejections = read(archive(tmp_path, whole[: int(keep * len(whole))], name="round.tar"))
@@ -231,7 +231,7 @@ def test_a_truncated_archive_says_so_and_keeps_what_came_before(tmp_path, packed
     assert len(found) < 10
 
 
-def test_a_missing_end_marker_is_told(tmp_path):
+def test_a_missing_end_marker_is_reported(tmp_path):
     found, rejections = read(archive(tmp_path, GOOD))
     assert found == {"good.txt": b"good"}
     assert "no end marker" in rejections[0].detail
@@ -315,7 +315,7 @@ def test_very_deep_folders_are_not_entered(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_unreadable_files_and_folders_are_told(tmp_path):
+def test_unreadable_files_and_folders_are_reported(tmp_path):
     root = tmp_path / "round"
     (root / "closed").mkdir(parents=True)
     (root / "closed").chmod(0)
@@ -339,7 +339,7 @@ def test_a_huge_sparse_file_in_a_folder_is_refused_unread(tmp_path):
     assert [each.kind for each in rejections] == ["too_large"]
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_told(tmp_path):
+def test_a_file_that_vanishes_while_it_is_read_is_reported(tmp_path):
     root = tmp_path / "round"
     root.mkdir()
     (root / "gone.txt").write_bytes(b"1")
@@ -457,7 +457,7 @@ def test_a_repository_cannot_run_anything(tmp_path):
     assert not trap.exists()
 
 
-def test_missing_objects_are_told_and_not_fetched(tmp_path):
+def test_missing_objects_are_reported_and_not_fetched(tmp_path):
     bare = git_repository(tmp_path, ("100644", "a.txt", "kept"), ("100644", "b.txt", "lost"))
     trap = tmp_path / "trap"
     lost = git(bare, "hash-object", "--stdin", stdin=b"lost")
@@ -524,7 +524,7 @@ def test_the_environment_cannot_redirect_git(tmp_path, monkeypatch):
     assert not (tmp_path / "trace").exists()
 
 
-def test_without_git_the_reason_is_told(tmp_path, monkeypatch):
+def test_without_git_the_reason_is_reported(tmp_path, monkeypatch):
     bare = git_repository(tmp_path, ("100644", "a.txt", "text"))
     monkeypatch.setenv("PATH", str(tmp_path))
     found, rejections = read(bare)

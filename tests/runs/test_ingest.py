@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from equipoise.cli import tables
 from equipoise.errors import DataError
 from equipoise.runs.ingest import IngestReport, ingest
 from equipoise.runs.store import read_tables
@@ -123,6 +126,19 @@ def test_a_folder_of_several_rounds_holds_them_all(tmp_path):
     assert ingest(tmp_path).rounds == ("v5.1", "v6.0")
 
 
+def test_rows_that_name_no_round_are_counted_apart_from_rounds(v60):
+    report = ingest(v60)
+    bert, retinanet = report.scores.to_dicts()
+    rows = [bert | {"campaign": name} for name in ("v10.0", None, "v9.0", "mine")]
+    found = replace(report, scores=pl.DataFrame([*rows, retinanet], schema=report.scores.schema))
+    assert found.rounds == ("v6.0", "v9.0", "v10.0", "mine")
+    assert tables.fields(found)["rounds"] == ["v6.0", "v9.0", "v10.0", "mine"]
+    assert "v6.0, v9.0, v10.0, mine" in tables.text(found, None)
+    nameless = replace(report, scores=pl.DataFrame([bert | {"campaign": None}], schema=report.scores.schema))
+    assert (nameless.rounds, tables.fields(nameless)["entries"]["kept"]) == ((), 1)
+    assert "no round" in tables.text(nameless, None)
+
+
 def test_a_round_without_a_number_is_named_by_its_folder(tmp_path):
     root = small_round(tmp_path / "whatever")
     assert ingest(root).rounds == ("whatever",)
@@ -148,7 +164,7 @@ def test_a_log_on_its_own_is_read_under_any_name(tmp_path):
 
 
 @pytest.mark.parametrize("nodes", ["many", 10**400])
-def test_a_count_that_cannot_be_read_is_told(v60, nodes):
+def test_a_count_that_cannot_be_read_is_reported(v60, nodes):
     system = v60 / "Org" / "systems" / "sys.json"
     system.write_text(json.dumps(SYSTEM | {"number_of_nodes": nodes}))
     report = ingest(v60)
@@ -222,8 +238,8 @@ def test_a_corrupt_line_voids_its_run_and_is_located(v60):
     report = ingest(v60)
     (row,) = report.scores.filter(workload="bert").to_dicts()
     assert (row["num_failed"], row["lenient_s"]) == (1, pytest.approx(105.5))
-    (told,) = report.rejected.rows()
-    assert (told["kind"], told["where"]) == ("corrupt_line", "Org/results/sys/bert/result_3.txt:10")
+    (rejected,) = report.rejected.rows()
+    assert (rejected["kind"], rejected["where"]) == ("corrupt_line", "Org/results/sys/bert/result_3.txt:10")
 
 
 def test_a_lost_log_leaves_the_entry_unscored(v60):
@@ -261,7 +277,7 @@ def test_identical_logs_are_kept_and_named(v60):
     assert (row["where"], "result_1.txt" in row["first"]) == ("Org/results/sys/bert/result_2.txt", True)
 
 
-def test_what_is_left_out_is_told(v60):
+def test_what_is_left_out_is_reported(v60):
     bert = v60 / "Org/results/sys/bert"
     shutil.copytree(bert, bert / "bert")
     (bert / "intel_caffe_result_0.txt").write_text(log(1))
@@ -302,14 +318,14 @@ def test_unknown_names_are_kept_raw_and_reported_with_the_file_to_edit(v60):
     assert row["samples_to_target"] == 2_500_000  # `samples_count`, as every new benchmark logs it
 
 
-def test_nothing_found_is_said_and_nothing_is_written(tmp_path):
+def test_nothing_found_is_reported_and_nothing_is_written(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     report = ingest(tmp_path, into=tmp_path / "tables")
     assert (report.num_entries_kept, kinds(report)) == (0, {"no_results": 1})
     assert not (tmp_path / "tables").exists()
 
 
-def test_a_path_that_is_not_there_says_so(tmp_path):
+def test_a_path_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(DataError, match="nowhere"):
         ingest(tmp_path / "nowhere")
 

@@ -285,7 +285,7 @@ def test_ranks_that_repeat_a_span_do_not_lengthen_it():
     assert read_log(START + starts + stops + STOP).shares.eval_s == 2
 
 
-def test_blocks_that_overlap_are_told_apart_by_their_epoch():
+def test_blocks_that_overlap_are_separated_by_their_epoch():
     # Google's v0.6 logs open the next block before they close the last.
     lines = (
         START

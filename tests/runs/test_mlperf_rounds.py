@@ -104,7 +104,7 @@ def test_every_time_equals_the_truth(truth, entries, column, theirs):
     assert differ == {}
 
 
-def test_every_unscored_entry_says_why(entries):
+def test_every_unscored_entry_states_why(entries):
     unscored = {key: row["reason"] for key, row in entries.items() if row["score_s"] is None}
     assert unscored == {
         ("v1.0", "Dell", "XE8545x4A100-SXM-80GB", "bert"): "9 of 10 logs missing",
@@ -126,6 +126,7 @@ def test_accelerators_equal_the_truth_and_processors_count_where_there_are_none(
     }
     assert processors["v1.0", "Intel", "4-nodes-32s-8376H-pytorch", "dlrm"] == 32  # 32 sockets, says its name
     assert processors["v2.1", "Intel", "16-nodes-SPR-pytorch", "bert"] == 32
+    assert entries
     for key, row in entries.items():
         theirs = number(truth[key], "accelerators")
         assert (theirs == 0) if key in processors else (theirs == row["num_accelerators"]), key
@@ -149,6 +150,7 @@ def test_every_count_equals_the_truth(truth, entries, column, theirs):
 
 
 def test_found_and_missing_logs_equal_the_truth(truth, entries):
+    assert entries
     for key, row in entries.items():
         missing = number(truth[key], "n_missing")
         assert row["num_runs"] == number(truth[key], "n_runs") - missing, key

@@ -83,7 +83,7 @@ def test_lines_out_of_order_with_noise_and_carriage_returns_are_read():
         (b":::MLLOG " + b"[" * 100_000, "no power_measurement_start"),
     ],
 )
-def test_a_node_that_cannot_be_used_says_why(log, reason):
+def test_a_node_that_cannot_be_used_states_why(log, reason):
     meter = node_meter(log)
     assert meter.power_w is None
     assert reason in meter.reason
@@ -116,7 +116,7 @@ def test_the_energy_of_a_run_is_power_times_official_time():
         ([Meter(power_w=1.0), Meter(power_w=None, reason="broken")], [], 1.0, "broken"),
     ],
 )
-def test_a_run_without_energy_says_why(nodes, switches, time_s, reason):
+def test_a_run_without_energy_states_why(nodes, switches, time_s, reason):
     energy = run_energy(nodes, switches, time_s)
     assert energy.energy_j is None
     assert reason in energy.reason
@@ -191,12 +191,16 @@ def test_published_energies_are_reproduced_to_the_joule(data_dir, campaign):
         runs = []
         for path, log in files.items():
             if str(path.parent) == folder and path.suffix == ".txt":
-                beside = path.parent / "power" / path.stem
+                power_folder = path.parent / "power" / path.stem
                 nodes = [
-                    node_meter(data) for name, data in files.items() if name.match(f"{beside}/node_*.txt")
+                    node_meter(data)
+                    for name, data in files.items()
+                    if name.match(f"{power_folder}/node_*.txt")
                 ]
                 switches = [
-                    switch_meter(data) for name, data in files.items() if name.match(f"{beside}/sw_*.txt")
+                    switch_meter(data)
+                    for name, data in files.items()
+                    if name.match(f"{power_folder}/sw_*.txt")
                 ]
                 time_s = official_time_s(log)
                 runs.append((time_s, run_energy(nodes, switches, time_s)))

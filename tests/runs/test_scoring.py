@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, olympic_runs, score
+from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, RunOutcome, olympic_runs, score
 from equipoise.spec.workload import MlperfRules
 
 FIVE = MlperfRules(num_runs_required=5)
@@ -12,11 +12,11 @@ FORTY = MlperfRules(num_runs_required=40, num_dropped_each_end=4, max_failed=4)
 NCF = MlperfRules(num_runs_required=100, num_counted=50)
 
 
-def good(*times_s: float) -> list[Outcome]:
-    return [Outcome(time_s=time_s, status=SUCCESS) for time_s in times_s]
+def good(*times_s: float) -> list[RunOutcome]:
+    return [RunOutcome(time_s=time_s, status=SUCCESS) for time_s in times_s]
 
 
-FAILED = Outcome(time_s=None, status="no_run_stop")
+FAILED = RunOutcome(time_s=None, status="no_run_stop")
 
 
 def test_the_fastest_and_the_slowest_are_dropped():
@@ -32,7 +32,7 @@ def test_a_failed_run_is_the_slowest():
 
 
 def test_an_aborted_run_has_a_time_and_fails_all_the_same():
-    found = score([*good(10, 30, 20, 50), Outcome(time_s=15, status="status=aborted")], FIVE)
+    found = score([*good(10, 30, 20, 50), RunOutcome(time_s=15, status="status=aborted")], FIVE)
     assert found.score_s == pytest.approx((20 + 30 + 50) / 3)
     assert found.lenient_s == found.score_s
 
@@ -62,7 +62,7 @@ def test_an_unreadable_factor_leaves_no_score():
 
 @pytest.mark.parametrize("status", [CORRUPT_LINE, SLOW_INIT])
 def test_a_lenient_score_forgives_formal_faults(status):
-    found = score([*good(10, 30, 20, 50), Outcome(time_s=15, status=status)], FIVE)
+    found = score([*good(10, 30, 20, 50), RunOutcome(time_s=15, status=status)], FIVE)
     assert found.score_s == pytest.approx((20 + 30 + 50) / 3)
     assert found.lenient_s == pytest.approx((15 + 20 + 30) / 3)
 

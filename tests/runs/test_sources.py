@@ -178,7 +178,7 @@ def test_a_bare_repository_is_read_without_checkout(tmp_path, repository):
     assert blobs(bare) == TREE
 
 
-def test_packed_and_loose_objects_are_read_alike(repository):
+def test_packed_and_loose_objects_are_read_the_same(repository):
     assert blobs(repository / ".git") == TREE
     git(repository, "gc", "--quiet")
     assert blobs(repository / ".git") == TREE
@@ -209,7 +209,7 @@ def test_an_archive_made_by_git_is_read(tmp_path, repository):
     assert blobs(tmp_path / "round.tar.gz") == {f"round-main/{name}": data for name, data in TREE.items()}
 
 
-def test_a_repository_without_commits_says_so(tmp_path):
+def test_a_repository_without_commits_is_reported(tmp_path):
     git(tmp_path, "init", "--quiet", "--bare", "bare.git")
     source = open_source(tmp_path / "bare.git")
     assert list(source.files(everything)) == []
@@ -237,14 +237,14 @@ def test_unwanted_files_are_neither_given_nor_judged_by_size(tmp_path, repositor
     archive = tmp_path / "round.tar"
     archive.write_bytes(tar_bytes(TREE))
     path = {"folder": repository, "archive": archive, "git": repository / ".git"}[kind]
-    asked = {}
+    sizes = {}
 
     def wanted(name: str, size: int) -> bool:
-        asked[name] = size
+        sizes[name] = size
         return name.endswith(".json")
 
     assert blobs(path, wanted) == {"acme/systems/x8.json": b"{}"}
-    assert asked == {name: len(data) for name, data in TREE.items()}
+    assert sizes == {name: len(data) for name, data in TREE.items()}
 
 
 def test_a_source_can_be_pickled_and_read_twice(tmp_path):

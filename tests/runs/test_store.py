@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from equipoise.errors import DataError
 from equipoise.runs import store
-from equipoise.runs.schema import RUNS, SCORES, Table
+from equipoise.runs.schema import RUNS, SCORES, TableSchema
 
 
-def frame(table: Table, *rows: dict) -> pl.DataFrame:
+def frame(table: TableSchema, *rows: dict) -> pl.DataFrame:
     return pl.DataFrame(
         [{name: row.get(name) for name in table.names} for row in rows], schema=store.polars_schema(table)
     )
@@ -253,7 +253,7 @@ def test_the_same_entry_under_another_name_is_replaced_too():
     assert (both.scores["entry_id"].to_list(), both.runs["run_id"].to_list()) == (["mine"], ["mine/1"])
 
 
-def test_other_entries_are_kept_beside(tmp_path):
+def test_other_entries_are_kept(tmp_path):
     base = tables([run(1)], [score()])
     also = tables([run(1, run_id="v9.1/r", campaign="v9.1")], [score(entry_id="v9.1/e", campaign="v9.1")])
     both = store.merged(base, also)

@@ -10,7 +10,7 @@ from equipoise.errors import SpecError
 from equipoise.spec import cluster as machines
 from equipoise.spec import hardware
 from equipoise.spec.catalogue import catalogue
-from equipoise.spec.cluster import Link, cluster, joined, systems
+from equipoise.spec.cluster import Link, build_cluster, cluster, systems
 from equipoise.spec.hardware import accelerator, accelerators
 
 # Datasheets: GPUs a node, GB/s of NVLink one way, Gb/s of network a node.
@@ -72,7 +72,7 @@ def test_a_system_may_come_with_several_accelerators() -> None:
     dgx = machines.shipped_systems().find("DGX A100")
     assert dgx is not None
     assert cluster("DGX A100").accelerator.slug == "a100-sxm4-80gb"
-    assert joined(dgx, accelerator=accelerator("a100-sxm4-40gb")).accelerator.memory_bytes == 40e9
+    assert build_cluster(dgx, accelerator=accelerator("a100-sxm4-40gb")).accelerator.memory_bytes == 40e9
 
 
 def test_cards_without_links_meet_in_their_host_and_a_bridge_joins_them() -> None:
@@ -159,7 +159,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
+def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
     first = write(tmp_path / "a.toml", OWN + SYSTEM)
     known = catalogue([first])
     found = known.cluster("The Rack", num_accelerators=4)
@@ -185,7 +185,7 @@ def test_a_users_file_adds_systems_beside_accelerators(tmp_path: Path) -> None:
         (SYSTEM, r"accelerator 'x1-oam-100gb' is not known"),
         (
             OWN + SYSTEM.replace('["x1-oam-100gb"]', "[]"),
-            r"accelerators=\[\]; expected this field in a new cluster",
+            r"accelerators=\[\]; expected this field",
         ),
         (
             OWN + SYSTEM.replace("ring", "star"),

@@ -76,7 +76,7 @@ def test_a_bridge_is_seen_where_the_text_has_one() -> None:
     assert cluster_in_text("2 x RTX 5090, PHB").name == "pair-rtx-5090"
 
 
-def test_a_word_that_is_also_a_system_means_it_only_beside_its_accelerator() -> None:
+def test_a_word_that_is_also_a_system_means_it_only_with_its_accelerator() -> None:
     assert cluster_in_text("Frontier").name == "frontier"
     assert cluster_in_text("at the frontier with H100").name == "h100-sxm5-80gb"
 
@@ -143,6 +143,7 @@ def test_systems_of_the_measurements(text, name) -> None:
 
 
 def test_every_accelerator_is_found_by_its_names_inside_a_text() -> None:
+    assert accelerators()
     for chip in accelerators():
         for name in (chip.slug, chip.title, chip.title.removeprefix(f"{chip.vendor} ")):
             found = cluster_in_text(f"measured on {name} last year")

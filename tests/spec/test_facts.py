@@ -1,4 +1,4 @@
-"""Files of facts are read with limits: whatever a file holds, the answer is a table or a SpecError that says where."""
+"""Files of facts are read with limits: whatever a file holds, the answer is a table or a SpecError that names the place."""
 
 from pathlib import Path
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
 from equipoise.spec.workload import (
-    AREAS,
     load_workloads,
     shipped_workloads,
     workload,
@@ -72,7 +71,9 @@ def test_scoring_rules_are_the_official_ones() -> None:
 
 
 def test_folders_of_every_round_resolve_as_found_independently(data_dir: Path) -> None:
-    for row in truth(data_dir):
+    table = list(truth(data_dir))
+    assert table
+    for row in table:
         slug = workload_slug(row["benchmark_dir"], float(row["round"]))
         assert slug == {"resnet": "resnet50"}.get(row["benchmark"], row["benchmark"]), row
 
@@ -80,6 +81,7 @@ def test_folders_of_every_round_resolve_as_found_independently(data_dir: Path) -
 def test_rounds_and_benchmarks_of_the_log_survey_resolve(data_dir: Path) -> None:
     with (data_dir / "mlperf" / "log_keys.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
+    assert table
     for row in table:
         slug = workload_slug(row["benchmark"], float(row["round"]))
         assert slug is not None, row
@@ -174,8 +176,8 @@ def test_samples_are_positive_and_finite_or_unknown(
 
 
 def test_every_workload_is_described_and_found_by_its_names() -> None:
+    assert workloads()
     for found in workloads():
-        assert found.area in AREAS
         assert len(found.source) > 5
         for name in (found.slug, found.title, *found.aliases):
             assert workload(name) == found
@@ -248,7 +250,7 @@ def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
             NEW.replace("sequence_tokens = 4096\n", ""),
             r"sequence_tokens=None; expected this field, since epoch_num",
         ),
-        (NEW.replace('key = "epoch_num"\n', ""), r"key=None; expected the name of a log key"),
+        (NEW.replace('key = "epoch_num"\n', ""), r"key=None; expected this field"),
         (
             NEW.replace("Llama 9", "BERT") + NEW.replace("llama9_1t", "other").replace("Llama 9", "BERT"),
             r"belongs to",
@@ -343,7 +345,7 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
     [
         (
             SIZED.replace("layers = 10\n", ""),
-            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: layers=None; expected this size",
+            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: layers=None; expected this field",
         ),
         (SIZED.replace("hidden = 512", "hiden = 512"), r"unknown field 'hiden'; did you mean 'hidden'"),
         (SIZED.replace("heads = 8", "heads = 7"), r"head_size=None; expected this size, since hidden=512"),
@@ -352,12 +354,12 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
             SIZED + "kv_heads = 3\n",
             r"llama9_1t\.transformer\]: transformer: heads=8 is no multiple of kv_heads=3",
         ),
-        (SIZED + "compressed = 4\n", r"compressed=4; expected a table of sizes"),
+        (SIZED + "compressed = 4\n", r"compressed=4; expected a table"),
         (
             SIZED + "[workload.llama9_1t.transformer.compressed]\nsparse_layers = 2\n",
-            r"transformer\.compressed\]: sparse_ratio=None; expected this size",
+            r"transformer\.compressed\]: sparse_ratio=None; expected this field",
         ),
-        (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3; expected sizes under"),
+        (NEW.replace("[[", "transformer = 3\n[["), r"transformer=3; expected a table"),
         (NEW.replace("[[", "trained = 'half'\n[["), r"trained='half'; expected full or lora or qlora"),
         (NEW.replace("[[", "trained = 'lora'\n[["), r"lora_rank=None; expected this rank"),
     ],

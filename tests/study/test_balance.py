@@ -30,15 +30,15 @@ def found(scores, best):
     return balances(scores, {WORKLOAD: best}, round_=ROUND)[WORKLOAD]
 
 
-def test_report_and_predict_say_the_same(scores, found):
+def test_report_and_predict_agree(scores, found):
     balance = next(each for each in found.found if each.accelerator == ACCELERATOR)
     question = CurveQuestion(workload=WORKLOAD, accelerator=ACCELERATOR, sizes=(64, 1024), round=ROUND)
-    asked = published_curve(results_of(scores), question)
-    points = equilibria(asked.curves_s, asked.domain)
+    curve = published_curve(results_of(scores), question)
+    points = equilibria(curve.curves_s, curve.domain)
     assert balance.equilibria[: len(KINDS)] == points
     assert balance.answer == default_answer(points)
     at_64 = balance.curve.filter(pl.col("num_accelerators") == 64).row(0, named=True)
-    time = asked.predictions[0].time
+    time = curve.predictions[0].time
     assert (at_64["time_s"], at_64["low_s"], at_64["high_s"]) == pytest.approx(
         (time.value, time.low, time.high)
     )
@@ -51,6 +51,7 @@ def test_the_answer_is_one_of_the_equilibria(found):
 
 
 def test_a_round_starts_from_its_own_results_alone(found, best):
+    assert found.found
     for balance in found.found:
         own = best.filter(pl.col("accelerator") == balance.accelerator)["entry_id"].to_list()
         assert {each.ref for each in balance.curve_times.evidence if each.is_own} <= set(own)
@@ -68,6 +69,7 @@ def test_many_questions_are_answered_in_order(scores):
 
 
 def test_each_point_has_its_bill_and_words(found):
+    assert found.found
     for balance in found.found:
         for point, bill, words in zip(balance.equilibria, balance.bills, balance.words, strict=True):
             assert bill.accelerator_hours == pytest.approx(point.num_accelerators * point.time_s / 3600)
@@ -75,6 +77,7 @@ def test_each_point_has_its_bill_and_words(found):
 
 
 def test_cost_keeps_the_deadline(found, best):
+    assert found.found
     for balance in found.found:
         fastest_s = best.filter(pl.col("accelerator") == balance.accelerator)["score_s"].min()
         cheapest = [point for point in balance.equilibria if point.kind in {"cost", "energy"}]
@@ -85,6 +88,7 @@ def test_cost_keeps_the_deadline(found, best):
 
 
 def test_a_curve_goes_one_doubling_beyond_the_data(found):
+    assert found.found
     for balance in found.found:
         last = balance.curve.row(-1, named=True)
         assert last["num_accelerators"] == 2 * max(balance.sizes)

@@ -48,7 +48,7 @@ def test_a_claim_reverses_when_any_part_does(entries):
     assert claim.verdict == "reverses"
 
 
-def test_the_verdict_is_the_studys_way_where_nothing_is_alike(entries):
+def test_the_verdict_is_the_studys_way_where_nothing_is_comparable(entries):
     kinds = [(4, 1.0, "a100-sxm4-80gb"), (8, 1.5, "h100-sxm5-80gb"), (64, 0.9, "tpu-v5p")]
     bert = entries(
         {"num_accelerators": size, "score_s": 1000.0 / size / efficiency, "accelerator": accelerator}
@@ -59,7 +59,7 @@ def test_the_verdict_is_the_studys_way_where_nothing_is_alike(entries):
     assert claim.verdict == claim.their_way.verdict == "holds"
 
 
-def test_claims_about_absent_workloads_say_what_is_absent(entries):
+def test_claims_about_absent_workloads_state_what_is_absent(entries):
     bert = _curve(entries, "bert", [(4, 1.0), (8, 1.2), (64, 0.8)])
     claims = {claim.number: claim for claim in claims_about({"bert": bert}, label="v2.0, closed")}
     assert claims.keys() == {1, 2, 3, 4, 5, 6}
@@ -68,14 +68,14 @@ def test_claims_about_absent_workloads_say_what_is_absent(entries):
         assert claims[number].their_way.words.startswith(f"v2.0, closed: {name}")
 
 
-def test_workloads_the_study_does_not_cover_are_asked_the_first_claim(entries):
+def test_workloads_the_study_does_not_cover_get_the_first_claim(entries):
     resnet = _curve(entries, "resnet50", [(4, 1.0), (8, 1.2), (64, 0.8)])
-    asked = [
+    claims = [
         claim
         for claim in claims_about({"resnet50": resnet}, label="v1.0")
         if claim.workloads == ("resnet50",) and claim.stated_for
     ]
-    (claim,) = asked
+    (claim,) = claims
     assert (claim.number, claim.stated_for, claim.verdict) == (1, ("bert",), "holds")
 
 
@@ -149,6 +149,7 @@ def test_verdicts_on_v41_are_the_known_ones(truth):
     claims = claims_about(_by_workload(embedded.load().scores), label="v4.1")
     verdicts = {f"claim_{claim.number}": claim.verdict for claim in claims}
     assert len(claims) == 6
+    assert truth["verdicts"]
     for number, verdict in truth["verdicts"].items():
         assert verdicts[number] == verdict
 

@@ -66,8 +66,8 @@ def test_an_efficient_entry_has_no_symptom():
 
 
 def test_evaluation_counts_only_outside_training():
-    beside = {"eval_outside_s": 100.0, "train_block_s": 900.0}
-    assert symptoms(beside) == {}
+    separate = {"eval_outside_s": 100.0, "train_block_s": 900.0}
+    assert symptoms(separate) == {}
     alone = {"eval_outside_s": 400.0, "train_block_s": 600.0}
     assert symptoms(alone) == {
         ("entry0", "evaluation_bound"): "evaluation-bound: 40 % of the clock is evaluation outside training"

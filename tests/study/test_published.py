@@ -65,9 +65,9 @@ def test_an_entry_without_logs_explains_the_count(row):
     )
 
 
-def test_a_count_that_nothing_explains_is_said_plainly(row):
+def test_a_count_that_nothing_explains_is_reported_with_both_numbers(row):
     (difference,) = row(10.0, published=_published(num_entries=1)).differences
-    assert "the study does not say which" in difference
+    assert "hold 2 entries, the study counts 1" in difference
 
 
 def test_a_count_that_the_unscored_do_not_explain_names_both(row):

@@ -212,5 +212,5 @@ def test_the_studys_way_cannot_tell_the_cause(view):
 
 
 def test_without_loss_there_is_no_cause(view):
-    _, alike = view(_at(4, 1.0), _at(64, 1.0), samples_to_target=1000.0)
-    assert read("loss_is_throughput", alike).verdict == "not enough evidence"
+    _, same_samples = view(_at(4, 1.0), _at(64, 1.0), samples_to_target=1000.0)
+    assert read("loss_is_throughput", same_samples).verdict == "not enough evidence"

@@ -15,7 +15,7 @@ from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, Finished, Store
 from equipoise.bench.summary import timed_run, trained_run
 from equipoise.errors import DataError
-from equipoise.runs.schema import RUNS, SCORES, STEPS, Table
+from equipoise.runs.schema import RUNS, SCORES, STEPS, TableSchema
 from equipoise.runs.store import Tables, polars_schema, write_table, write_tables
 from equipoise.spec.catalogue import Catalogue, shipped
 
@@ -160,12 +160,12 @@ def _entry(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     )
 
 
-def _row(table: Table, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _row(table: TableSchema, facts: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(facts) - set(table.names))
     if unknown:
         raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/reference/tables.md")
     return {name: facts.get(name) for name in table.names}
 
 
-def _frame(table: Table, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def _frame(table: TableSchema, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([dict(row) for row in rows], schema=polars_schema(table), orient="row")

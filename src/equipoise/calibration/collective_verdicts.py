@@ -18,7 +18,7 @@ from equipoise.errors import EvidenceError
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.links import PublishedCollective, Reach, published_collectives
+from equipoise.spec.links import LinkReach, PublishedCollective, published_collectives
 from equipoise.units import MIB
 
 # A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64
@@ -152,7 +152,7 @@ def _verdicts(run: Run, machine: RunLinks | str, link: str | None) -> Iterator[V
         yield _on_latency(run, smallest, _median_s(small), machine)
 
 
-def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
+def _on_link(run: Run, payload_bytes: int, measured: float, stated: LinkReach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
     words = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)

@@ -7,9 +7,9 @@ from equipoise.bench.collectives.records import Run
 from equipoise.errors import SpecError, UsageError
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import Cluster, joined, usual_system
-from equipoise.spec.cluster_text import cluster_in_text, network_reach
-from equipoise.spec.links import FABRICS, KINDS, Reach, kind, link_class, reach
+from equipoise.spec.cluster import Cluster, build_cluster, usual_system
+from equipoise.spec.cluster_text import cluster_in_text
+from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, network_reach, reach
 
 if TYPE_CHECKING:
     from equipoise.spec.hardware import Accelerator, Topology
@@ -119,7 +119,7 @@ def _over_gloo(run: Run, link: str | None) -> str:
     return "nothing is published of gloo to compare with"
 
 
-def reach_of(run: Run, found: RunLinks | str, link: str | None) -> Reach | None:
+def reach_of(run: Run, found: RunLinks | str, link: str | None) -> LinkReach | None:
     """What the class of link that was stated reaches, where that is more exact than the machine.
 
     So it is for ranks of one node that are connected through the host, or whose accelerator is not known, and
@@ -170,7 +170,7 @@ def _with_link(usual: Cluster, link: str | None) -> Cluster:
         topology = "bridge"
     if topology is None:
         return usual
-    return joined(
+    return build_cluster(
         usual_system(chip, topology),
         accelerator=chip,
         num_accelerators=usual.num_accelerators,

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import ClassVar, Final, Literal, TypeAlias
 
+from equipoise.bench.topology.topology import Topology
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, PriceTerms, Rates
 from equipoise.economics.interruptions import Interrupted
-from equipoise.economics.owning import Ownership
-from equipoise.economics.uncertain import Tornado
+from equipoise.economics.ownership import Ownership
+from equipoise.economics.uncertainty import Tornado
 from equipoise.errors import SpecError
 from equipoise.launch import Setting, Snippet, launch_snippets, runtime_settings
 from equipoise.scaling.equilibrium import Equilibrium, Limit
@@ -395,6 +396,7 @@ class SystemAnswer:
     """All that is known of one system for the question, before systems are compared.
 
     name: as the catalogue has it. cluster: None where the catalogue does not have it (a machine at hand).
+    topology: of its node, where the user gave it or the machine at hand has it.
     estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
     reason to stop. calibration, learnt: of the performance model, in words, and what the user's own steps
     made of it.
@@ -404,6 +406,7 @@ class SystemAnswer:
     name: str
     title: str
     cluster: Cluster | None
+    topology: Topology | None = field(metadata={"json": False})
     node_size: int | None
     stock: int | None
     rates: Mapping[PriceTerms, Rates]
@@ -475,9 +478,8 @@ class Answer:
         best, nodes = self.recommended, self._nodes
         if best is None or best.strategy is None or nodes is None:
             return ()
-        memory_bytes = None if best.memory is None else best.memory.needed_bytes
         try:
-            return launch_snippets(best.strategy, nodes, workload=self.workload, memory_bytes=memory_bytes)
+            return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
         except SpecError:
             return ()
 
@@ -491,7 +493,9 @@ class Answer:
         if best.memory is not None and best.memory.available_bytes is not None:
             memory_share = best.memory.needed_bytes / best.memory.available_bytes
         try:
-            return runtime_settings(nodes, best.strategy, memory_share=memory_share)
+            return runtime_settings(
+                nodes, best.strategy, topology=self.system.topology, memory_share=memory_share
+            )
         except SpecError:
             return ()
 

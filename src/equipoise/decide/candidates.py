@@ -31,7 +31,7 @@ from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import RequestedSystem, system_rates
 from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
-from equipoise.economics.uncertain import exact, product
+from equipoise.economics.uncertainty import exact, product
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import Interval

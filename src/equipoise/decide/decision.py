@@ -33,9 +33,9 @@ from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
-from equipoise.economics.owning import USUAL_UTILISATION, Ownership, ownership, purchase
+from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.economics.prices import TERMS
-from equipoise.economics.uncertain import LEVEL, exact
+from equipoise.economics.uncertainty import LEVEL, exact
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Limit, default_answer
@@ -249,6 +249,7 @@ def _system(
         name=system.name,
         title=system.title,
         cluster=assessment.cluster,
+        topology=system.topology,
         node_size=None if assessment.cluster is None else assessment.cluster.node_size,
         stock=system.stock,
         rates=one.rates,
@@ -312,7 +313,7 @@ def _bought(
             f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
         )
     bought = purchase(
-        cluster.accelerator, own_usd=query.purchase_usd, hosting_usd_per_month=query.hosting_usd_per_month
+        cluster.accelerator, user_usd=query.purchase_usd, hosting_usd_per_month=query.hosting_usd_per_month
     )
     if bought is None:
         return None, (

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from equipoise.decide.answer import Candidate, Flip
 from equipoise.decide.select import Figures, Group, Rule, choose, figures_of
-from equipoise.economics.uncertain import Input, Tornado, tornado
+from equipoise.economics.uncertainty import Input, Tornado, tornado
 from equipoise.units import HOUR_S
 
 TIME, PRICE = "time of the training", "price per accelerator-hour"

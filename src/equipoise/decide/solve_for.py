@@ -19,7 +19,7 @@ from equipoise.decide.explain import nothing_fits
 from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.query import Ask, TrainingQuery, changed
 from equipoise.decide.training import fixed_budget
-from equipoise.economics.uncertain import exact, product
+from equipoise.economics.uncertainty import exact, product
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of

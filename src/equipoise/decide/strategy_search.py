@@ -15,7 +15,7 @@ from equipoise.decide.answer import DEVIATE, LEVEL
 from equipoise.decide.combine import PlanRecord, model_kind, record_of
 from equipoise.decide.field import MAX_SIZES
 from equipoise.decide.training import USUAL_LORA_RANK, Training, usual_batch
-from equipoise.economics.uncertain import spread
+from equipoise.economics.uncertainty import spread
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid

@@ -36,7 +36,7 @@ class RequestedSystem:
     node: facts that the question or the machine's own links state. stock: how many there are; None where any
     number may be had. is_cpu: processors, of which ranks take cores. terms: to compare.
     usd_per_accelerator_hour: the user's own price; None for the table's. chosen_for_you: what the question
-    leaves open of its nodes and was chosen, in words.
+    leaves open of its nodes and was chosen, in words. topology: of a node, where its links were read.
     """
 
     name: str
@@ -49,6 +49,7 @@ class RequestedSystem:
     usd_per_accelerator_hour: float | None = None
     notes: tuple[str, ...] = ()
     chosen_for_you: tuple[str, ...] = ()
+    topology: Topology | None = None
 
     @property
     def accelerator(self) -> str:
@@ -129,12 +130,14 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         node["node_size"] = query.node_size
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     chosen: tuple[str, ...] = ()
+    links = None
     if query.topology is None and query.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
         chosen = (f"the {count} in one host (--node-size for another)",)
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
-        facts, notes = _node_of_file(query.topology, usual)
+        links = _topology_of_file(query.topology)
+        facts, notes = node_facts(links, usual)
         node = {**facts, **node}
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     return RequestedSystem(
@@ -147,6 +150,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         stock=count,
         notes=notes,
         chosen_for_you=chosen,
+        topology=links,
     )
 
 
@@ -159,8 +163,8 @@ def _system_title(found: Cluster, catalogue: Catalogue) -> str:
     return next((each.title for each in catalogue.systems() if each.slug == found.name), found.name)
 
 
-def _node_of_file(path: Path, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
-    """What a topology file states of a node."""
+def _topology_of_file(path: Path) -> Topology:
+    """The links of a node, from what a program printed of them."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening anything else may wait for ever
             raise DataError(
@@ -170,7 +174,7 @@ def _node_of_file(path: Path, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...
             content = file.read(MOST_BYTES + 1)
     except OSError as err:
         raise DataError(f"--topology {path}: {err.strerror or err}; expected a readable file") from err
-    return node_facts(read(content, where=path.name), usual)
+    return read(content, where=path.name)
 
 
 def node_facts(found: Topology, usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
@@ -218,6 +222,7 @@ def _at_hand(found: Topology, catalogue: Catalogue) -> RequestedSystem:
         node=node,
         stock=len(gpus),
         notes=notes,
+        topology=found,
     )
 
 
@@ -247,6 +252,7 @@ def _processors(found: Topology, catalogue: Catalogue) -> RequestedSystem:
         stock=len(found.devices),
         is_cpu=True,
         notes=(f"{where}{f', {cores} cores' if cores else ''}.",),
+        topology=found,
     )
 
 
@@ -265,7 +271,7 @@ def system_rates(
     assert system.cluster is not None
     chip = system.cluster.accelerator
     own = economics.rates(
-        chip, own_price=system.usd_per_accelerator_hour, region=region, terms=terms, power=power
+        chip, user_price=system.usd_per_accelerator_hour, region=region, terms=terms, power=power
     )
     prices = [economics.price(slug, terms=terms) for slug in kinds(chip)]
     if own.price is not None or len(prices) == 1 or None in prices:

@@ -19,7 +19,7 @@ from equipoise.runs.queries import comparable
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.strategy import FLAGS, knob
+from equipoise.spec.strategy import FLAGS, read_option
 from equipoise.spec.torch_model import count_function
 from equipoise.spec.workload import Workload
 from equipoise.units import format_count, format_si
@@ -57,10 +57,10 @@ def _values(text: str, option: str) -> tuple[str, tuple[Value, ...]]:
     for item in listed.split(",") if equals else [""]:
         first, dots, last = item.strip().partition("..")
         stated = f"{name.strip()}={first}" if equals else text
-        field, value = knob(stated, where=option)
+        field, value = read_option(stated, where=option)
         values.append(value)
         if dots:
-            _, end = knob(f"{name.strip()}={last}", where=option)
+            _, end = read_option(f"{name.strip()}={last}", where=option)
             values.extend(_between(text, field, value, end))
     return field, tuple(dict.fromkeys(values))
 

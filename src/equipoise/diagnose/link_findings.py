@@ -11,7 +11,7 @@ from equipoise.calibration.user_links import OCTAVE_LOG_SD, LinkFigure, UserLink
 from equipoise.diagnose.links import FAMILY, ClassReach, Crossover, Gain, Meaning, named_chips
 from equipoise.diagnose.pairs import LEVEL
 from equipoise.spec.cluster import Cluster, Link
-from equipoise.spec.links import PEER_WORDS, Reach, kind, number, rank
+from equipoise.spec.links import PEER_WORDS, LinkReach, kind, number, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.spec.workload import workload
 from equipoise.units import (
@@ -238,7 +238,7 @@ def _verb(count: int, name: str) -> str:
 
 
 def _rates(found: Meaning) -> Iterator[str]:
-    by_reach: dict[Reach, list[str]] = {}
+    by_reach: dict[LinkReach, list[str]] = {}
     for each in found.reached:
         by_reach.setdefault(each.reach, []).append(each.link_class)
     for rate, classes in by_reach.items():

@@ -16,7 +16,7 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load, transformer_load, workload_load
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.links import Reach, kind, number, nvlink_candidates, rank, reach
+from equipoise.spec.links import LinkReach, kind, number, nvlink_candidates, rank, reach
 from equipoise.spec.workload import Workload, workload
 
 USUAL_BATCH = 32
@@ -37,7 +37,7 @@ class ClassReach:
 
     link_class: str
     num_pairs: int
-    reach: Reach
+    reach: LinkReach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple
     return () if None in found else tuple(chips.values())
 
 
-def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topology: Topology) -> Reach:
+def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topology: Topology) -> LinkReach:
     peers = {link.peers for link in links if link.link_class == name} - {None, "U"}
     slots = [device.slot_byte_per_s for device in topology.devices if device.slot_byte_per_s]
     return reach(

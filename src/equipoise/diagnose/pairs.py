@@ -14,9 +14,9 @@ from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.machine import stacked as stacked_machines
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.replicas import ExchangedTensors, ReplicaSeconds, exchanged_tensors, replica_seconds
-from equipoise.spec.cluster import joined, usual_system
+from equipoise.spec.cluster import build_cluster, usual_system
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.links import Reach
+from equipoise.spec.links import LinkReach
 from equipoise.spec.strategy import Strategy
 
 # Below this, what two gain over one is not worth a second accelerator's trouble.
@@ -41,7 +41,7 @@ class Pair:
     latency_s: float
 
     @classmethod
-    def over(cls, accelerator: Accelerator, link: Reach) -> "Pair":
+    def over(cls, accelerator: Accelerator, link: LinkReach) -> "Pair":
         """The pair over what a class of link reaches."""
         return cls(
             accelerator=accelerator,
@@ -54,7 +54,7 @@ class Pair:
     def machine(self) -> Machine:
         """Its rates. Raises SpecError where the table lacks what an estimate needs of the accelerator."""
         return machine(
-            joined(
+            build_cluster(
                 usual_system(self.accelerator, "switch"),
                 accelerator=self.accelerator,
                 node_size=2,

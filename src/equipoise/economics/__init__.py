@@ -7,7 +7,7 @@ from equipoise.economics.bills import SYSTEM_POWER, Bill, Rates, SystemPower, bi
 from equipoise.economics.prices import (
     DEFAULT_GRID,
     Electricity,
-    Grid,
+    GridCarbon,
     Price,
     PriceTerms,
     electricity,
@@ -20,7 +20,7 @@ __all__ = [
     "SYSTEM_POWER",
     "Bill",
     "Electricity",
-    "Grid",
+    "GridCarbon",
     "Price",
     "PriceTerms",
     "Rates",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from equipoise.economics.prices import DEFAULT_GRID, Electricity, Grid, Price, PriceTerms, grid, price
-from equipoise.economics.uncertain import LEVEL, exact, product
+from equipoise.economics.prices import DEFAULT_GRID, Electricity, GridCarbon, Price, PriceTerms, grid, price
+from equipoise.economics.uncertainty import LEVEL, exact, product
 from equipoise.spec.hardware import Accelerator
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S, KWH_J
@@ -34,11 +34,11 @@ class SystemPower:
 class Rates:
     """The rates of one bill; None where unknown, and then the figure that needs it is None too.
 
-    electricity: of those who own the machine, or want to know; None where nobody asked for it.
+    electricity: of those who own the machine, or want to know; None where it was not requested.
     """
 
     price: Price | None
-    grid: Grid
+    grid: GridCarbon
     accelerator_power_w: float | None
     system_power: SystemPower
     electricity: Electricity | None = None
@@ -49,7 +49,7 @@ class Bill:
     """What a run costs, in accelerator-hours, US dollars of rent, joules, US dollars of power, kilograms.
 
     energy: of the system, and of the building where its PUE was given; electricity and carbon are of the
-    same energy. energy_basis says whether it was measured or modelled; None means not known.
+    same energy. energy_basis: measured or modelled; None where not known.
     """
 
     hours: Interval
@@ -81,7 +81,7 @@ class Bill:
 
 
 def bill_fields(bill: Bill) -> dict[str, float | str | None]:
-    """The bill as documents state it: each amount, and the ends of its interval at LEVEL beside it."""
+    """The bill as documents state it: each amount, and the ends of its interval at LEVEL."""
     amounts = {
         "usd": bill.money,
         "energy_j": bill.energy,
@@ -106,18 +106,18 @@ SYSTEM_POWER = SystemPower(
 def rates(
     accelerator: Accelerator,
     *,
-    own_price: float | None = None,
+    user_price: float | None = None,
     region: str = DEFAULT_GRID,
     terms: PriceTerms = "on_demand",
     power: Electricity | None = None,
 ) -> Rates:
     """The rates of an accelerator in a region, with the user's own price if given.
 
-    own_price: US dollars per accelerator-hour of this accelerator; 0 for a machine that is owned, whose
+    user_price: US dollars per accelerator-hour of this accelerator; 0 for a machine that is owned, whose
     hours then cost the electricity, where its price is given. Raises UsageError for what is no price.
     """
-    paid = price(accelerator.slug, usd_per_accelerator_hour=own_price, terms=terms)
-    if paid is not None and own_price == 0.0:
+    paid = price(accelerator.slug, usd_per_accelerator_hour=user_price, terms=terms)
+    if paid is not None and user_price == 0.0:
         kept = "electricity is what an hour costs" if power else "no price of electricity is given"
         paid = replace(paid, basis=f"{paid.basis}; {kept}")
     return Rates(
@@ -142,7 +142,7 @@ def bill(
     modelled as accelerators times rated power times the system's factor times time. Either is multiplied by
     the PUE where the user gave one. At a price of 0 money is the electricity, where its price is given.
     Assumes the accelerators are paid for the whole time, and draw the same power at every size; that time,
-    price, power and overhead are off independently of each other (`uncertain.product`); that a grid's yearly
+    price, power and overhead are off independently (`uncertainty.product`); that a grid's yearly
     average is exact, and counts the machines alone unless the overhead of a building is given.
     Source: definition; the factor is measured (docs/experiments/0003-system-power.md).
     """
@@ -178,7 +178,7 @@ def _energy(
     num_accelerators: float, time: Interval, rates: Rates, measured_j: float | None
 ) -> tuple[Interval | None, EnergyBasis | None]:
     power = rates.electricity
-    pue = power.pue if power is not None and power.is_own_pue else exact(1.0)
+    pue = power.pue if power is not None and power.is_user_pue else exact(1.0)
     if measured_j is not None:
         return product(exact(measured_j), pue), "measured"
     if rates.accelerator_power_w is None:

@@ -4,16 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 from equipoise.economics.prices import table
-from equipoise.economics.uncertain import LEVEL, spread, stated
+from equipoise.economics.uncertainty import LEVEL, num_sd, spread, stated
 from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ObservedCluster:
     """What one cluster saw: hours of one accelerator between two interruptions."""
 
     name: str
@@ -57,10 +57,10 @@ class Hazards:
     spot_basis: tuple[str, ...]
 
 
-def clusters() -> tuple[Cluster, ...]:
+def clusters() -> tuple[ObservedCluster, ...]:
     """Every cluster whose interruptions were published."""
     return tuple(
-        Cluster(
+        ObservedCluster(
             name=row["name"],
             hours_between=row["accelerators"] * row["days"] * DAY_S / HOUR_S / row["interruptions"],
             what=row["what"],
@@ -135,9 +135,7 @@ def hazards() -> Hazards:
 def _hours_between() -> Interval:
     """Hours between failures of an accelerator in a further cluster."""
     logs = [math.log(each.hours_between) for each in clusters()]
-    centre = fmean(logs)
-    reach = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0) * stdev(logs)
-    return spread(math.exp(centre), reach)
+    return spread(math.exp(fmean(logs)), num_sd() * stdev(logs))
 
 
 def _wave_share() -> Interval:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from equipoise.economics.failures import Hazards, hazards, wave_hits_per_hour
-from equipoise.economics.uncertain import Bar, Input, moved
+from equipoise.economics.uncertainty import MOST_EXPONENT, Bar, Input, moved
 from equipoise.errors import UsageError
 from equipoise.stats import Interval
 from equipoise.units import HOUR_S, format_duration
@@ -19,8 +19,6 @@ _MOST_WIDENING = 20.0
 # An interruption less likely than this lies outside the interval (at its level of 90 %).
 _RARE = 0.05
 _REACH = 1.645
-# exp(700) is the last that a float holds.
-_MOST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,7 @@ class Interrupted:
     """A training with all that interrupts it.
 
     work: time of the steps alone. time_s: work / goodput, without a queue; None where it cannot be
-    estimated, and why then says so. num_interruptions: expected over the run. chance_of_any: of at least
+    estimated, for the reason `why`. num_interruptions: expected over the run. chance_of_any: of at least
     one. checkpoint_interval_s: work between two checkpoints; None where the run is too short for one to
     pay. checkpoint_bytes: None where the size is not known. lost: shares of time_s that went into
     checkpoints, repeated work and restarts. bars: inputs moved alone, with the time at their ends.
@@ -122,7 +120,7 @@ def interrupted(
         time_s=time,
         goodput=goodput,
         num_interruptions=None if why else usual.num_interruptions,
-        chance_of_any=-math.expm1(-min(usual.rate_per_s * work.value, _MOST_EXPONENT)),
+        chance_of_any=-math.expm1(-min(usual.rate_per_s * work.value, MOST_EXPONENT)),
         checkpoint_interval_s=usual.interval_s if usual.checkpoints_s else None,
         checkpoint_bytes=job.checkpoint_bytes,
         checkpoint_s=usual.checkpoint_s,
@@ -265,7 +263,7 @@ def stretch(interval_s: float, rate_per_s: float, *, checkpoint_s: float, restar
     spent = (interval_s + checkpoint_s) * rate_per_s
     if spent <= 0.0:
         return 1.0 + checkpoint_s / interval_s
-    if spent + restart_s * rate_per_s > _MOST_EXPONENT:
+    if spent + restart_s * rate_per_s > MOST_EXPONENT:
         return math.inf
     return math.exp(restart_s * rate_per_s) * math.expm1(spent) / (interval_s * rate_per_s)
 

@@ -14,7 +14,7 @@ from itertools import combinations, groupby
 from statistics import NormalDist, median
 from typing import Any, Final, TypeAlias
 
-from equipoise.economics.uncertain import LEVEL, exact, stated
+from equipoise.economics.uncertainty import LEVEL, exact, num_sd, stated
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec import renting
 from equipoise.stats import Interval
@@ -36,7 +36,7 @@ _PAIR_SD = math.sqrt(2.0) * NormalDist().inv_cdf(0.75)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one provider asked for one accelerator and hour on one day."""
+    """What one provider charged for one accelerator and hour on one day."""
 
     usd_per_accelerator_hour: float
     terms: PriceTerms
@@ -82,7 +82,7 @@ def price(
     Raises UsageError when it is negative or no number.
     """
     if usd_per_accelerator_hour is not None:
-        return _own(accelerator, usd_per_accelerator_hour, terms)
+        return _user_price(accelerator, usd_per_accelerator_hour, terms)
     known = [each for each in offers(accelerator) if each.terms == terms]
     if known:
         return _of_offers(accelerator, terms, known)
@@ -94,17 +94,17 @@ def offers(accelerator: str) -> tuple[Offer, ...]:
     return _offers().get(accelerator, ())
 
 
-def _own(accelerator: str, own: float, terms: PriceTerms) -> Price:
-    if not 0 <= own < _MOST_USD:
+def _user_price(accelerator: str, usd: float, terms: PriceTerms) -> Price:
+    if not 0 <= usd < _MOST_USD:
         raise UsageError(
-            f"--price is {own!r}; expected US dollars per accelerator and hour, from 0, below {_MOST_USD:g}"
+            f"--price is {usd!r}; expected US dollars per accelerator and hour, from 0, below {_MOST_USD:g}"
         )
     return Price(
         accelerator=accelerator,
-        usd_per_accelerator_hour=own,
-        low=own,
-        high=own,
-        basis="your own price" if own else "your own price of 0: a machine that you own",
+        usd_per_accelerator_hour=usd,
+        low=usd,
+        high=usd,
+        basis="your own price" if usd else "your own price of 0: a machine that you own",
         terms=terms,
     )
 
@@ -118,7 +118,7 @@ def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> P
         high=max(amounts),
         basis=_named(terms, known),
         terms=terms,
-        log_half_width=_reach() * offer_log_sd(),
+        log_half_width=num_sd() * offer_log_sd(),
         offers=tuple(known),
     )
 
@@ -159,7 +159,7 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
             f"of {len(ratios)} other accelerators"
         ),
         terms=terms,
-        log_half_width=_reach() * spread,
+        log_half_width=num_sd() * spread,
     )
 
 
@@ -167,8 +167,8 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
 def offer_log_sd() -> float:
     """Standard deviation of the logarithm among offers of one accelerator on the same terms, over all.
 
-    Assumes offers of all accelerators scatter alike, and dated ones as those of today. A few stray far (old
-    chips that some sell off): the median of differences between pairs leaves them be.
+    Assumes offers of all accelerators have the same spread, and dated ones as those of today. A few stray
+    far (old chips that some sell off): the median of differences between pairs leaves them be.
     Source: Shamos 1976 and Rousseeuw and Croux 1993: the median of |x - y| over pairs of normal values is
     0.9539 standard deviations.
     """
@@ -202,11 +202,6 @@ def _log_sd(logs: Sequence[float]) -> float:
     return median(abs(one - other) for one, other in combinations(logs, 2)) / _PAIR_SD
 
 
-def _reach() -> float:
-    """Half the width of an interval at LEVEL, in standard deviations."""
-    return NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
-
-
 @cache
 def _offers() -> dict[str, tuple[Offer, ...]]:
     rows = sorted(table("prices.toml")["price"], key=lambda row: str(row["accelerator"]))
@@ -226,7 +221,7 @@ _MOST_PUE = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class GridCarbon:
     """Carbon intensity of a region's electricity, yearly average."""
 
     region: str
@@ -238,17 +233,17 @@ class Grid:
 class Electricity:
     """What owners pay for power.
 
-    pue: energy of the whole building over that of the machines in it. is_own_pue: whether the user gave it;
+    pue: energy of the whole building over that of the machines in it. is_user_pue: whether the user gave it;
     a bill counts the building only then, owning always.
     """
 
     usd_per_kwh: Interval
     pue: Interval
     basis: str
-    is_own_pue: bool = False
+    is_user_pue: bool = False
 
 
-def grid(region: str = DEFAULT_GRID) -> Grid:
+def grid(region: str = DEFAULT_GRID) -> GridCarbon:
     """The carbon intensity of a region.
 
     Raises SpecError when the region is not in grids.toml.
@@ -259,7 +254,7 @@ def grid(region: str = DEFAULT_GRID) -> Grid:
         raise SpecError(
             f"region {region!r} is not known; it has {', '.join(sorted(regions))}. Add it to {GRIDS}"
         )
-    return Grid(
+    return GridCarbon(
         region=region, kg_co2_per_kwh=float(regions[region]), basis=f"{found['year']}, {found['source']}"
     )
 
@@ -284,14 +279,14 @@ def electricity(
         )
     usual = table("grids.toml")["electricity"]
     place = "office_pue" if in_office else "pue"
-    told = []
+    sources = []
     if usd_per_kwh is None:
-        told.append(usual["usd_per_kwh_source"])
+        sources.append(usual["usd_per_kwh_source"])
     if pue is None:
-        told.append(usual[f"{place}_source"])
+        sources.append(usual[f"{place}_source"])
     return Electricity(
         usd_per_kwh=stated(usual["usd_per_kwh"]) if usd_per_kwh is None else exact(usd_per_kwh),
         pue=stated(usual[place]) if pue is None else exact(pue),
-        basis="; ".join(told) or "your own figures",
-        is_own_pue=pue is not None,
+        basis="; ".join(sources) or "your own figures",
+        is_user_pue=pue is not None,
     )

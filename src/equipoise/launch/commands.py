@@ -33,7 +33,7 @@ class Snippet:
 
     target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
     does, and where that is documented. language: bash or python. inexpressible: what the plan assumes and the
-    target has no word for. checked_with: the program, or the table of its rules, that accepted such text in
+    target cannot express. checked_with: the program, or the table of its rules, that accepted such text in
     the tests; empty where nothing did.
     """
 
@@ -44,9 +44,6 @@ class Snippet:
     language: str = "bash"
     inexpressible: tuple[str, ...] = ()
     checked_with: str = ""
-
-
-_WEIGHTS_SHARDED = 3
 
 
 def bench_command(
@@ -100,7 +97,7 @@ def _method(strategy: Strategy, size: int) -> tuple[str, tuple[str, ...]]:
         "topk": f"topk:{1 / max(1, strategy.compression_rank):g}",
     }
     special = None
-    if strategy.zero_stage >= _WEIGHTS_SHARDED:
+    if strategy.shards_weights:
         special = "fsdp"
     elif strategy.sync_period > 1:
         special = f"localsgd:{strategy.sync_period}"
@@ -157,14 +154,14 @@ def launch_snippets(
     cluster: Cluster,
     *,
     workload: Workload | None = None,
-    memory_bytes: float | None = None,
+    settings: tuple[Setting, ...] | None = None,
     script: str = "train.py",
 ) -> tuple[Snippet, ...]:
     """What to run and paste for a strategy: the command first, then environment and code, then the rest.
 
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
-    options that depend on its layers and experts. memory_bytes: what the fullest accelerator needs.
-    script: name of the training script.
+    options that depend on its layers and experts. settings: whose variables are exported; those of
+    `runtime_settings` for the cluster unless given. script: name of the training script.
     Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
     """
     chip = cluster.accelerator
@@ -173,11 +170,9 @@ def launch_snippets(
             f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
             "torch's own launcher starts; see its maker's guide"
         )
-    share = memory_bytes / chip.memory_bytes if chip.memory_bytes and memory_bytes is not None else None
-    settings = runtime_settings(cluster, strategy, memory_share=share)
     return (
         *_commands(strategy, ranks_per_host(cluster, strategy), quote(script), kind=chip.kind),
-        *_environment(settings),
+        *_environment(runtime_settings(cluster, strategy) if settings is None else settings),
         *_code(strategy, script),
         *_extras(strategy, workload),
         *_large(strategy, workload),
@@ -242,7 +237,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
 
 
 def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
-    """The training script, where torch says the strategy in one page."""
+    """The training script, where one page of torch can express the strategy."""
     if strategy.cp > 1 or strategy.ep > 1 or (strategy.tp > 1 and strategy.pp > 1):
         return ()
     if strategy.tp > 1:
@@ -273,7 +268,7 @@ def _code(strategy: Strategy, script: str) -> tuple[Snippet, ...]:
 
 def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
     if is_sharded(strategy):
-        moved = "weights are gathered for each pass" if strategy.zero_stage == 3 else "weights stay gathered"  # noqa: PLR2004 - a ZeRO stage
+        moved = "weights are gathered for each pass" if strategy.shards_weights else "weights stay gathered"
         what = ", with states in the host's memory" if strategy.offload != "none" else ""
         return _FSDP_PAGE, f"fully_shard, ZeRO stage {max(2, strategy.zero_stage)}: {moved}{what}"
     if strategy.dp == 1:
@@ -291,7 +286,7 @@ def _data_parallel_why(strategy: Strategy) -> tuple[str, str]:
 
 
 def _extras(strategy: Strategy, workload: Workload | None) -> tuple[Snippet, ...]:
-    """What a strategy asks of libraries beside torch."""
+    """What a strategy needs of libraries other than torch."""
     found = []
     if strategy.trained != "full":
         quantised = "# qlora: load the model in 4 bits first (BitsAndBytesConfig)\n"

@@ -7,7 +7,6 @@ from equipoise.spec.strategy import Strategy
 from equipoise.spec.transformer import Transformer
 
 _FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
-_FSDP_FIRST_STAGE = 2
 _FP8_RECIPES = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
 
 
@@ -109,7 +108,7 @@ def _stages(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
 
 
 def _states(strategy: Strategy) -> Iterator[str]:
-    if strategy.zero_stage >= _FSDP_FIRST_STAGE:
+    if strategy.shards_gradients:
         yield "--use-megatron-fsdp"
         yield f"--data-parallel-sharding-strategy {_FSDP_STRATEGIES[strategy.zero_stage]}"
         yield "--ckpt-format fsdp_dtensor"
@@ -124,7 +123,7 @@ def _states(strategy: Strategy) -> Iterator[str]:
 
 def _is_precision_aware(strategy: Strategy) -> bool:
     """Whether optimizer states are narrow or in the host's memory, and Megatron-LM can do that."""
-    if strategy.zero_stage >= _FSDP_FIRST_STAGE:
+    if strategy.shards_gradients:
         return False
     return strategy.optimizer == "adam_8bit" or (
         strategy.optimizer == "adam" and strategy.offload == "optimizer"
@@ -187,10 +186,10 @@ def _inexpressible(strategy: Strategy, model: Transformer | None) -> Iterator[st
 
 
 def _inexpressible_states(strategy: Strategy) -> Iterator[str]:
-    if strategy.zero_stage >= _FSDP_FIRST_STAGE and strategy.pp > 1:
+    if strategy.shards_gradients and strategy.pp > 1:
         yield f"ZeRO stage {strategy.zero_stage} with a pipeline: not documented for Megatron FSDP"
     if strategy.optimizer == "adam_8bit":
-        if strategy.zero_stage >= _FSDP_FIRST_STAGE:
+        if strategy.shards_gradients:
             yield "8-bit Adam with Megatron FSDP: states stay in fp32"
         else:
             yield "8-bit Adam by block: its fp8 states have one scale a tensor, and are as large"

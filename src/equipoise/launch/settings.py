@@ -37,7 +37,7 @@ _UNSAFE_PEERS = ("rtx-4090-pcie-24gb",)
 class Setting:
     """One setting: its reason on this machine, where that is documented or measured, and how to check it.
 
-    value: None where it depends on what only the machine's owner knows; the reason says when it is needed.
+    value: None where it depends on what only the machine's owner knows; the reason states when it is needed.
     is_variable: of the environment; else an argument in code, or of the container. is_for_a_look: not to stay
     set.
     """
@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Placement:
     """Where ranks run, on how many hosts. is_staged: bytes between two pass through the host's memory."""
 
     cluster: Cluster
@@ -67,7 +67,7 @@ class Place:
 
     @property
     def is_plain_network(self) -> bool:
-        """Whether hosts are joined by sockets: neither InfiniBand, RoCE nor EFA."""
+        """Whether hosts are connected by sockets: neither InfiniBand, RoCE nor EFA."""
         return not self.cluster.keeps_order and not self.cluster.name.startswith("aws-")
 
 
@@ -79,9 +79,9 @@ def runtime_settings(
     memory_share: float | None = None,
     interface: str | None = None,
 ) -> tuple[Setting, ...]:
-    """The settings that have a ground for this strategy on this machine, the most telling first; often few.
+    """The settings that have a ground for this strategy on this machine, the most important first; often few.
 
-    topology: of the machine, where it was looked over: it tells whether peers reach each other. memory_share:
+    topology: of the machine, where it was looked over: whether peers reach each other. memory_share:
     what the strategy needs over what an accelerator has. interface: of the network between hosts.
     """
     place = placed(cluster, plan, topology)
@@ -100,24 +100,24 @@ def runtime_settings(
     )
 
 
-def placed(cluster: Cluster, plan: Strategy, topology: Topology | None = None) -> Place:
+def placed(cluster: Cluster, plan: Strategy, topology: Topology | None = None) -> Placement:
     """Where the ranks of a strategy run on a cluster, and whether their bytes are staged by the host."""
     hosts = -(-plan.num_accelerators // cluster.node_size)
-    return Place(cluster=cluster, plan=plan, num_hosts=hosts, is_staged=_is_staged(cluster, topology))
+    return Placement(cluster=cluster, plan=plan, num_hosts=hosts, is_staged=_is_staged(cluster, topology))
 
 
 def _is_staged(cluster: Cluster, topology: Topology | None) -> bool:
     if topology is not None:
-        said = {link.peers for link in topology.between_devices} - {None, "U"}
-        if said:
-            return said != {"OK"}
+        reached = {link.peers for link in topology.between_devices} - {None, "U"}
+        if reached:
+            return reached != {"OK"}
     if cluster.topology != "host" or cluster.accelerator.kind != "gpu":
         return False
     return "staged" in reach("PHB", cluster.accelerator).path
 
 
-def _path(place: Place) -> Iterator[Setting]:
-    """Which path NCCL took: the one line that tells whether the machine is as assumed."""
+def _path(place: Placement) -> Iterator[Setting]:
+    """Which path NCCL took: the one line that shows whether the machine is as assumed."""
     if place.cluster.accelerator.kind != "gpu":
         return
     expected = []
@@ -130,20 +130,20 @@ def _path(place: Place) -> Iterator[Setting]:
     yield Setting(
         name="NCCL_DEBUG",
         value="INFO",
-        reason="for the first run alone: tells which path ranks took; a slower one is the usual surprise",
+        reason="for the first run alone: shows which path ranks took; a slower one is the usual surprise",
         evidence=NCCL_PAGE,
         how_to_check=f"its lines name {' and '.join(expected)}; then unset it",
         is_for_a_look=True,
     )
 
 
-def _transport(place: Place) -> str:
+def _transport(place: Placement) -> str:
     if place.cluster.name.startswith("aws-"):
         return "Selected provider is efa"
     return "NET/Socket" if place.is_plain_network else "NET/IB"
 
 
-def _peers(place: Place) -> Iterator[Setting]:
+def _peers(place: Placement) -> Iterator[Setting]:
     if place.cluster.accelerator.slug in _UNSAFE_PEERS and place.is_staged:
         yield Setting(
             name="NCCL_P2P_DISABLE",
@@ -154,7 +154,7 @@ def _peers(place: Place) -> Iterator[Setting]:
         )
 
 
-def _container(place: Place) -> Iterator[Setting]:
+def _container(place: Placement) -> Iterator[Setting]:
     """Memory that ranks of one host share where it stages their bytes."""
     if place.is_staged and place.is_nvidia:
         yield Setting(
@@ -167,7 +167,7 @@ def _container(place: Place) -> Iterator[Setting]:
         )
 
 
-def _network(place: Place, interface: str | None) -> Iterator[Setting]:
+def _network(place: Placement, interface: str | None) -> Iterator[Setting]:
     """Which interface joins hosts, and helper threads of fast plain networks."""
     if place.num_hosts == 1:
         return
@@ -177,7 +177,7 @@ def _network(place: Place, interface: str | None) -> Iterator[Setting]:
         name=f"{library}_SOCKET_IFNAME",
         value=found,
         reason=(
-            "hosts joined by several networks: names the fast one"
+            "hosts with several networks between them: names the fast one"
             if interface
             else "only where hosts have several networks and the slow one was taken: the fast one's interface"
         ),
@@ -201,7 +201,7 @@ def _network(place: Place, interface: str | None) -> Iterator[Setting]:
         )
 
 
-def _threads(place: Place, topology: Topology | None) -> Iterator[Setting]:
+def _threads(place: Placement, topology: Topology | None) -> Iterator[Setting]:
     """Processor threads of each rank, where ranks compute on processors."""
     if place.cluster.accelerator.kind != "cpu":
         return
@@ -213,16 +213,16 @@ def _threads(place: Place, topology: Topology | None) -> Iterator[Setting]:
     yield Setting(
         name="OMP_NUM_THREADS",
         value=str(cores // ranks),
-        reason=f"torchrun gives each rank one thread unless told; {cores} cores for {ranks} ranks",
+        reason=f"torchrun gives each rank one thread by default; {cores} cores for {ranks} ranks",
         evidence=_RUN_PAGE,
         how_to_check='python -c "import torch; print(torch.get_num_threads())"',
     )
 
 
-def _exchange(place: Place) -> Iterator[Setting]:
+def _exchange(place: Placement) -> Iterator[Setting]:
     """What DistributedDataParallel does by default and a slow path pays for."""
     slow = place.is_staged or (place.num_hosts > 1 and place.is_plain_network)
-    replicated = place.plan.dp > 1 and place.plan.zero_stage < 2  # noqa: PLR2004 - a ZeRO stage
+    replicated = place.plan.dp > 1 and not place.plan.shards_gradients
     if not (slow and replicated):
         return
     yield Setting(
@@ -246,9 +246,9 @@ def _exchange(place: Place) -> Iterator[Setting]:
     )
 
 
-def _connections(place: Place) -> Iterator[Setting]:
+def _connections(place: Placement) -> Iterator[Setting]:
     chip, plan = place.cluster.accelerator, place.plan
-    if not place.is_nvidia or plan.tp * plan.cp == 1 or plan.zero_stage >= 2:  # noqa: PLR2004 - a ZeRO stage
+    if not place.is_nvidia or plan.tp * plan.cp == 1 or plan.shards_gradients:
         return
     if chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR:
         yield Setting(
@@ -256,11 +256,11 @@ def _connections(place: Place) -> Iterator[Setting]:
             value="1",
             reason="with Megatron-LM, which refuses to start without: keeps its sums ahead of products",
             evidence=_MEGATRON_PAGE,
-            how_to_check="a trace shows communication beside products; with FSDP leave it unset",
+            how_to_check="a trace shows communication during products; with FSDP leave it unset",
         )
 
 
-def _allocator(place: Place, memory_share: float | None) -> Iterator[Setting]:
+def _allocator(place: Placement, memory_share: float | None) -> Iterator[Setting]:
     if not place.is_nvidia or memory_share is None or memory_share < _NEARLY_FULL:
         return
     yield Setting(
@@ -275,8 +275,8 @@ def _allocator(place: Place, memory_share: float | None) -> Iterator[Setting]:
     )
 
 
-def _hangs(place: Place) -> Iterator[Setting]:
-    """What tells which rank did not come, when many wait."""
+def _hangs(place: Placement) -> Iterator[Setting]:
+    """What shows which rank did not come, when many wait."""
     if place.num_hosts == 1 or place.cluster.accelerator.kind != "gpu":
         return
     reason = "several hosts: when one rank fails the others wait; this writes which collective each was in"

@@ -6,8 +6,6 @@ from equipoise.launch.megatron import Translation
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.transformer import Transformer
 
-_WEIGHTS_SHARDED = 3
-_GRADIENTS_SHARDED = 2
 _DEFAULT_LOOPED_STAGES = (
     2  # virtual stages a rank of an interleaved schedule, unless layers a stage are given
 )
@@ -49,8 +47,7 @@ def _options(strategy: Strategy, model: Transformer | None) -> Iterator[str]:
     yield f"--{group}.data_parallel_replicate_degree {1 if is_sharded else strategy.dp}"
     yield f"--{group}.data_parallel_shard_degree {strategy.dp if is_sharded else 1}"
     if is_sharded:
-        gathered_again = strategy.zero_stage >= _WEIGHTS_SHARDED
-        yield f"--{group}.fsdp_reshard_after_forward {'always' if gathered_again else 'never'}"
+        yield f"--{group}.fsdp_reshard_after_forward {'always' if strategy.shards_weights else 'never'}"
     if strategy.tp > 1:
         yield f"--{group}.tensor_parallel_degree {strategy.tp}"
         yield f"--{group}.{'' if strategy.sequence_parallel else 'no_'}enable_sequence_parallel"
@@ -116,8 +113,8 @@ def _inexpressible_states(strategy: Strategy) -> Iterator[str]:
     """What of the weights, gradients and states has no option."""
     if strategy.zero_stage == 1:
         yield "ZeRO stage 1: gradients are sharded too (stage 2)"
-    if strategy.cp > 1 and strategy.zero_stage < _WEIGHTS_SHARDED:
-        yield "whole weights beside context parallelism: they are sharded over its ranks"
+    if strategy.cp > 1 and not strategy.shards_weights:
+        yield "whole weights with context parallelism: they are sharded over its ranks"
     shards = (strategy.dp if strategy.zero_stage > 0 else 1) * strategy.cp * strategy.tp
     if strategy.ep > 1 and shards % strategy.ep:
         yield f"ep={strategy.ep} with replicas: experts are spread over sharded ranks only"
@@ -125,5 +122,5 @@ def _inexpressible_states(strategy: Strategy) -> Iterator[str]:
         yield f"{strategy.optimizer}: the optimizer is part of the model's configuration, AdamW there"
     if strategy.offload == "optimizer":
         yield "offloading of the optimizer alone: weights and gradients are moved too"
-    if strategy.offload != "none" and strategy.zero_stage < _GRADIENTS_SHARDED and strategy.dp > 1:
+    if strategy.offload != "none" and not strategy.shards_gradients and strategy.dp > 1:
         yield "offloading with whole states: it is part of FSDP"

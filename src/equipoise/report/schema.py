@@ -21,7 +21,7 @@ from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
-from equipoise.economics.uncertain import Bar
+from equipoise.economics.uncertainty import Bar
 from equipoise.report.document import SCHEMA_VERSIONS, schema_id
 from equipoise.report.json import WeightedSource
 from equipoise.spec.cluster import Cluster

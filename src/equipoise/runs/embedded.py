@@ -70,7 +70,7 @@ def load() -> "Tables":
 
 
 def _described(tables: "Tables", archives: "Sequence[Path]", folder: Path) -> str:
-    """The text of dataset.toml for tables that lie in `folder`, from their bytes and the archives alone."""
+    """The text of dataset.toml for the tables in `folder`, from their bytes and the archives alone."""
     names = sorted(tables.scores["campaign"].unique().drop_nulls(), key=round_key)
     contents = {name: (folder / f"{name}.parquet").read_bytes() for name in ("runs", "scores")}
     digest = sha256(b"".join(sha256(data).digest() for data in contents.values())).hexdigest()

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import Rejection, Row, Tally, UnknownName
-from equipoise.runs.readers.cells import BATCH, SIZE, TIMED, UNIT_S, amount, count
-from equipoise.runs.readers.cells import Row as Cells
+from equipoise.runs.reader import Row, RowRejection, Tally, UnknownName
+from equipoise.runs.readers.cells import BATCH, SIZE, TIMED, UNIT_S, TextRow, amount, count
 from equipoise.runs.readers.exports import exported
 from equipoise.runs.schema import RUNS, SCORES
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -67,7 +66,7 @@ def import_runs(
             for number, cells in enumerate(found.rows, 1)
         ]
         for note in found.notes:
-            rejected.add(Rejection(kind="import_note", where=path.name, detail=note))
+            rejected.add(RowRejection(kind="import_note", where=path.name, detail=note))
     report = IngestReport(
         runs=frame(runs, RUNS),
         scores=frame(_entries(runs), SCORES),
@@ -80,8 +79,8 @@ def import_runs(
     return report
 
 
-def _run(row: Cells, number: int, campaign: str, file: str) -> dict[str, Any]:
-    """One row of `runs`. Raises DataError for a cell that is not what its column says."""
+def _run(row: TextRow, number: int, campaign: str, file: str) -> dict[str, Any]:
+    """One row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(f"{row.place}: no column {SIZE}; name it with --column {SIZE}=NAME")
     facts: dict[str, Any] = dict.fromkeys(RUNS.names)
@@ -103,20 +102,20 @@ def _run(row: Cells, number: int, campaign: str, file: str) -> dict[str, Any]:
     return facts | _timed(row, facts[BATCH])
 
 
-def _timed(row: Cells, batch: int | None) -> dict[str, float]:
+def _timed(row: TextRow, batch: int | None) -> dict[str, float]:
     """Seconds to train and samples a second, from the columns that state either or seconds of a step."""
     found: dict[str, float] = {}
     for name in row.cells:
-        told = TIMED.fullmatch(name)
-        if told is None or not row.cells[name].strip():
+        unit = TIMED.fullmatch(name)
+        if unit is None or not row.cells[name].strip():
             continue
         value = amount(row, name)
-        if told[3]:
-            found["samples_per_s"] = value / UNIT_S[told[4]]
-        elif told[1] == "time_to_train":
-            found["time_to_train_s"] = value * UNIT_S[told[2]]
+        if unit[3]:
+            found["samples_per_s"] = value / UNIT_S[unit[4]]
+        elif unit[1] == "time_to_train":
+            found["time_to_train_s"] = value * UNIT_S[unit[2]]
         elif batch is not None:
-            found.setdefault("samples_per_s", batch / (value * UNIT_S[told[2]]))
+            found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
     if not found:
         raise DataError(
             f"{row.place}: no time; expected time_to_train_s, samples_per_s, or step_s and {BATCH}: name a "
@@ -125,7 +124,7 @@ def _timed(row: Cells, batch: int | None) -> dict[str, float]:
     return found
 
 
-def _names(row: Cells, constants: Mapping[str, str], catalogue: Catalogue) -> dict[str, str | None]:
+def _names(row: TextRow, constants: Mapping[str, str], catalogue: Catalogue) -> dict[str, str | None]:
     """Workload and accelerator as the catalogue spells them; a raw name where it does not have it."""
     spelt: dict[str, Callable[[str], str | None]] = {
         "workload": catalogue.workload_slug,

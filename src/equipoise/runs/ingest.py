@@ -1,4 +1,4 @@
-"""Published results to tables: sources shared out to workers, their facts assembled, refusals told."""
+"""Published results to tables: sources divided among workers, their facts assembled, rejections reported."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from equipoise.runs.reader import Reading, Rejection, Row, SourceFacts, Tally, UnknownName
+from equipoise.runs.reader import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
-from equipoise.runs.schema import RUNS, SCORES, Table
-from equipoise.runs.sources import Source, open_source
-from equipoise.runs.workers import Division, Share, ShareResult, context_of, parse_shares
+from equipoise.runs.schema import RUNS, SCORES, TableSchema
+from equipoise.runs.sources import DataSource, open_source
+from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.mlperf import round_order
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,8 +40,8 @@ class IngestReport:
 
     @property
     def rounds(self) -> tuple[str, ...]:
-        """The rounds found, sorted."""
-        return tuple(sorted(self.scores["campaign"].unique().to_list()))
+        """The rounds found, in order, and other campaigns; of rows that name none, none."""
+        return tuple(sorted(self.scores["campaign"].drop_nulls().unique(), key=round_order))
 
     @property
     def num_entries_kept(self) -> int:
@@ -62,7 +63,7 @@ class IngestReport:
 class _Work:
     """One source with what is known of it before it is read."""
 
-    source: Source
+    source: DataSource
     context: tuple[str, ...]
     size_bytes: int
     named: bool
@@ -107,7 +108,7 @@ def _num_cores() -> int:
 
 
 def _works(path: Path) -> list[_Work]:
-    """The source at a path, archives that lie in a folder, and the descriptions beside a part of a round."""
+    """The source at a path, archives in a folder, and the system descriptions of a part of a round."""
     source = open_source(path)
     found = [_measured(source)]
     if source.kind.name == "directory":
@@ -126,7 +127,7 @@ def _works(path: Path) -> list[_Work]:
     return found
 
 
-def _measured(source: Source, *, named: bool = True) -> _Work:
+def _measured(source: DataSource, *, named: bool = True) -> _Work:
     """A source with its size: of a folder what is wanted of it, of others an estimate."""
     context = context_of(source)
     if source.kind.name in {"archive", "git"}:
@@ -134,7 +135,7 @@ def _measured(source: Source, *, named: bool = True) -> _Work:
         if source.path.suffix not in {".tar", ".git"}:
             size *= _COMPRESSION
         return _Work(source=source, context=context, size_bytes=size, named=named)
-    whole = Division(source, Share(path=source.path, context=context, index=0, count=1), Tally())
+    whole = Division(source, SourceShare(path=source.path, context=context, index=0, count=1), Tally())
     total = 0
 
     def measure(path: str, size: int) -> bool:
@@ -147,7 +148,7 @@ def _measured(source: Source, *, named: bool = True) -> _Work:
     return _Work(source=source, context=context, size_bytes=total, named=named)
 
 
-def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, Share]]:
+def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceShare]]:
     """The shares of each source, by its index, largest first so that the last one to end ends soon.
 
     Large sources go whole where they are as many as the workers; fewer are divided among these.
@@ -161,7 +162,9 @@ def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, Share]]
         shares += [
             (
                 index,
-                Share(path=works[index].source.path, context=works[index].context, index=part, count=count),
+                SourceShare(
+                    path=works[index].source.path, context=works[index].context, index=part, count=count
+                ),
             )
             for part in range(count)
         ]
@@ -180,7 +183,7 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
     sizes = {work.source.path: work.size_bytes for work in works}
     seen: dict[Path, int] = {}
 
-    def parsed(share: Share, num_bytes: int) -> None:
+    def parsed(share: SourceShare, num_bytes: int) -> None:
         if progress is not None:
             seen[share.path] = seen.get(share.path, 0) + num_bytes
             done = sum(min(count, sizes[path]) for path, count in seen.items())
@@ -201,7 +204,7 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
 
 def _assembled(
     works: Sequence[_Work], results: Sequence[Sequence[ShareResult]], catalogue: Catalogue
-) -> tuple[list[Reading], Tally]:
+) -> tuple[list[ReaderResult], Tally]:
     """What each reader makes of all sources, and the tally of everything refused on the way."""
     rejected = Tally()
     for found in results:
@@ -220,7 +223,7 @@ def _assembled(
         readings.append(reading)
     if not any(reading.scores for reading in readings):
         rejected.extend(
-            Rejection(
+            RowRejection(
                 kind="no_results",
                 where=work.source.name,
                 detail="no result found; expected <org>/results/<system>/<benchmark>/result_*.txt, or a log",
@@ -246,7 +249,7 @@ def _polars() -> object:
     return polars
 
 
-def frame(rows: Sequence[Row], table: Table) -> "pl.DataFrame":
+def frame(rows: Sequence[Row], table: TableSchema) -> "pl.DataFrame":
     """Rows as a table, sorted by its key."""
     import polars as pl  # noqa: PLC0415 - Polars only where tables are made
 

@@ -10,7 +10,7 @@ Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
+class RowRejection:
     """Something not used, or used with a warning.
 
     kind: groups like cases. where: names the file. detail: what was found.
@@ -30,28 +30,28 @@ class Blob:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counted:
+class RejectionCount:
     """How often a rejection of one kind occurred, and its first example."""
 
     count: int
-    first: Rejection
+    first: RowRejection
 
 
 @dataclass(slots=True)
 class Tally:
     """Rejections counted by kind, each with its first example: bounded memory however many there are."""
 
-    kinds: dict[str, Counted] = field(default_factory=dict)
+    kinds: dict[str, RejectionCount] = field(default_factory=dict)
 
-    def add(self, rejection: Rejection, count: int = 1) -> None:
+    def add(self, rejection: RowRejection, count: int = 1) -> None:
         """Count one more of its kind; the first of a kind is kept as the example."""
         seen = self.kinds.get(rejection.kind)
         if seen is None:
-            self.kinds[rejection.kind] = Counted(count=count, first=rejection)
+            self.kinds[rejection.kind] = RejectionCount(count=count, first=rejection)
         else:
             seen.count += count
 
-    def extend(self, rejections: Iterable[Rejection]) -> None:
+    def extend(self, rejections: Iterable[RowRejection]) -> None:
         """Count each of them."""
         for rejection in rejections:
             self.add(rejection)
@@ -80,7 +80,7 @@ class UnknownName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReaderResult:
     """What a reader makes of its sources: rows of the tables, what it refused, the names it did not know.
 
     num_runs_rejected: files that look like the log of a run and are in no row.
@@ -99,7 +99,7 @@ class SourceFacts:
 
     context: names of the folders above the source's paths, outermost first; an archive's own name.
     facts: by path inside the source.
-    named: whether the user named the source; False for descriptions that were found beside one.
+    named: whether the user named the source; False for descriptions that were found next to one.
     """
 
     context: tuple[str, ...]
@@ -113,12 +113,12 @@ class Reader:
 
     wanted: whether the reader has a use for a file, from its path and size in bytes; nothing else is loaded.
     passed_over: why a file that is not wanted looks like evidence all the same; None for ordinary files.
-    parse: one file to small facts, or a Rejection; runs in workers, in any order; raises on no content.
-    assemble: the facts of all sources, in order, to rows; the catalogue says what names mean.
+    parse: one file to small facts, or a RowRejection; runs in workers, in any order; raises on no content.
+    assemble: the facts of all sources, in order, to rows; the catalogue resolves names.
     """
 
     name: str
     wanted: Callable[[str, int], bool]
-    passed_over: Callable[[str], Rejection | None]
+    passed_over: Callable[[str], RowRejection | None]
     parse: Callable[[Blob], Any]
-    assemble: Callable[[Sequence[SourceFacts], Catalogue], Reading]
+    assemble: Callable[[Sequence[SourceFacts], Catalogue], ReaderResult]

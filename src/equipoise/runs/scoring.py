@@ -13,7 +13,7 @@ FORGIVABLE = frozenset({CORRUPT_LINE, SLOW_INIT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How one run ended: official time in seconds (None without a clock), and `success` or why it failed."""
 
     time_s: float | None
@@ -65,7 +65,7 @@ class _Olympic:
     num_failed: int
 
 
-def _olympic(outcomes: Sequence[Outcome], rules: MlperfRules, *, forgiven: frozenset[str]) -> _Olympic:
+def _olympic(outcomes: Sequence[RunOutcome], rules: MlperfRules, *, forgiven: frozenset[str]) -> _Olympic:
     """The olympic mean over the runs that succeeded, or failed only for forgiven reasons."""
     good = [
         index
@@ -84,13 +84,13 @@ def _olympic(outcomes: Sequence[Outcome], rules: MlperfRules, *, forgiven: froze
     return _Olympic(counted=tuple(good[index] for index in kept), mean_s=mean_s, num_failed=num_failed)
 
 
-def _num_missing(outcomes: Sequence[Outcome], rules: MlperfRules) -> int:
+def _num_missing(outcomes: Sequence[RunOutcome], rules: MlperfRules) -> int:
     """Logs required and not found; none of a workload whose rules nobody has written down here."""
     return max(rules.num_runs_required - len(outcomes), 0) if rules.known else 0
 
 
 def _reason(
-    outcomes: Sequence[Outcome], rules: MlperfRules, olympic: _Olympic, *, gaps: bool, scaled: bool
+    outcomes: Sequence[RunOutcome], rules: MlperfRules, olympic: _Olympic, *, gaps: bool, scaled: bool
 ) -> str | None:
     """Why there is no official score, or None."""
     num_missing = _num_missing(outcomes, rules)
@@ -113,13 +113,13 @@ def _reason(
 
 
 def score(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RunOutcome],
     rules: MlperfRules,
     *,
     convergence_scaling: float | None = 1.0,
     gaps: bool = False,
 ) -> Score:
-    """The official score of an entry, the lenient one beside it, and the counts behind both.
+    """The official score of an entry, the lenient one, and the counts behind both.
 
     outcomes: of all logs found, in the order of their numbers.
     convergence_scaling: factor of the reference convergence points; None when it is there but unreadable.

@@ -14,7 +14,7 @@ import polars as pl
 
 from equipoise.errors import DataError
 from equipoise.runs import writers
-from equipoise.runs.schema import RUNS, SCORES, Kind, Table
+from equipoise.runs.schema import RUNS, SCORES, Kind, TableSchema
 from equipoise.units import MIB
 
 # The twelve rounds v0.5 to v5.0 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
@@ -43,12 +43,12 @@ class Tables:
     scores: pl.DataFrame
 
 
-def polars_schema(table: Table) -> pl.Schema:
+def polars_schema(table: TableSchema) -> pl.Schema:
     """The columns of a table, in order, with their Polars types."""
     return pl.Schema({column.name: _DTYPES[column.kind]() for column in table.columns})
 
 
-def _check_schema(found: Mapping[str, pl.DataType], table: Table, where: str) -> None:
+def _check_schema(found: Mapping[str, pl.DataType], table: TableSchema, where: str) -> None:
     expected = polars_schema(table)
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
@@ -62,7 +62,7 @@ def _check_schema(found: Mapping[str, pl.DataType], table: Table, where: str) ->
             raise DataError(f"{where}: column {name} has type {found[name]}; expected {dtype}")
 
 
-def _checked(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
+def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFrame:
     """The frame, columns in order, sorted by its key. Raises DataError where it breaks the schema."""
     _check_schema(frame.schema, table, where)
     for column in table.columns:
@@ -79,8 +79,8 @@ def _checked(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
     return frame.select(table.names).sort(table.key)
 
 
-def _written_aside(frame: pl.DataFrame, path: Path, table: Table) -> Path:
-    """A file beside `path` that holds the table, safely on disk. Nothing is left when writing fails."""
+def _written_aside(frame: pl.DataFrame, path: Path, table: TableSchema) -> Path:
+    """A file next to `path` that holds the table, safely on disk. Nothing is left when writing fails."""
     checked = _checked(frame, table, str(path))
     content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
     writers.write(checked, content)
@@ -105,7 +105,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_table(frame: pl.DataFrame, path: Path, table: Table) -> None:
+def write_table(frame: pl.DataFrame, path: Path, table: TableSchema) -> None:
     """Write one table: complete and synced, or not at all; equal rows in any order give equal bytes.
 
     Raises DataError when the frame breaks the schema or the file cannot be written.
@@ -132,7 +132,7 @@ def write_tables(tables: Tables, folder: Path) -> None:
         raise DataError(f"{folder}: tables cannot be written: {err.strerror or err}") from err
 
 
-def _path(folder: Path, table: Table) -> Path:
+def _path(folder: Path, table: TableSchema) -> Path:
     return folder / f"{table.name}.parquet"
 
 
@@ -150,7 +150,7 @@ def _content(path: Path) -> bytes:
         raise DataError(f"{path}: {reason}; `equipoise ingest PATH... --into DIR` writes it") from err
 
 
-def read_bytes(data: bytes, table: Table, where: str) -> pl.DataFrame:
+def read_bytes(data: bytes, table: TableSchema, where: str) -> pl.DataFrame:
     """A table from the bytes of its Parquet file, sorted by its key. Raises DataError for anything else.
 
     Bytes of unknown origin can end the process: `read_table` guards against that.
@@ -165,7 +165,7 @@ def read_bytes(data: bytes, table: Table, where: str) -> pl.DataFrame:
     return _checked(frame, table, where)
 
 
-def _survive(contents: Mapping[Path, tuple[Table, bytes]]) -> None:
+def _survive(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:
     """Let another process read the tables first. Raises DataError when it refuses or does not survive."""
     arguments = [
         part for path, (table, data) in contents.items() for part in (table.name, str(path), str(len(data)))
@@ -190,7 +190,7 @@ def _survive(contents: Mapping[Path, tuple[Table, bytes]]) -> None:
         raise DataError(f"{where}: a damaged Parquet file: reading it ended its reader ({outcome})")
 
 
-def read_table(path: Path, table: Table) -> pl.DataFrame:
+def read_table(path: Path, table: TableSchema) -> pl.DataFrame:
     """One table from its file, sorted by its key. Raises DataError naming the file and what is wrong."""
     data = _content(path)
     _survive({path: (table, data)})

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import Blob, Reader, Rejection, Tally
+from equipoise.runs.reader import Blob, Reader, RowRejection, Tally
 from equipoise.runs.readers import READERS
-from equipoise.runs.sources import Source, open_source
+from equipoise.runs.sources import DataSource, open_source
 
-Done: TypeAlias = Callable[[int], None]  # told the bytes of each file that is parsed
+Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file that is parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class SourceShare:
     """The work of one worker on one source: part `index` of `count`. Picklable.
 
     context: folders above the source's paths, as in SourceFacts.
@@ -40,12 +40,12 @@ class ShareResult:
     """Facts by reader and path, what the source refused, and what was passed over."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    rejections: list[Rejection] = field(default_factory=list)
+    rejections: list[RowRejection] = field(default_factory=list)
     passed_over: Tally = field(default_factory=Tally)
 
 
-def context_of(source: Source) -> tuple[str, ...]:
-    """The folders above a source's paths; of an archive its own name, for it may tell the round."""
+def context_of(source: DataSource) -> tuple[str, ...]:
+    """The folders above a source's paths; of an archive its own name, which may name the round."""
     path = source.path.resolve()
     if source.kind.name == "archive":
         name = path.name
@@ -61,11 +61,11 @@ def context_of(source: Source) -> tuple[str, ...]:
 class Division:
     """Decides file by file whose it is: the share with the fewest bytes so far.
 
-    Every worker sees the same files in the same order, so all decide alike without a word.
+    Every worker sees the same files in the same order, so all decide the same without exchanging messages.
     """
 
-    source: Source
-    share: Share
+    source: DataSource
+    share: SourceShare
     passed_over: Tally
     _bytes: list[int] = field(default_factory=list)
 
@@ -93,13 +93,13 @@ class Division:
         if self.share.index == 0:
             full = "/".join((*self.share.context, path))
             self.passed_over.extend(
-                Rejection(kind=found.kind, where=f"{self.source.name}:{path}", detail=found.detail)
+                RowRejection(kind=found.kind, where=f"{self.source.name}:{path}", detail=found.detail)
                 for reader in READERS
                 if (found := reader.passed_over(full)) is not None
             )
 
 
-def parse_share(share: Share, done: Done) -> ShareResult:
+def parse_share(share: SourceShare, done: Done) -> ShareResult:
     """Everything in one share of a source, parsed. Raises DataError when the source cannot be opened."""
     source = open_source(share.path)
     result = ShareResult()
@@ -114,7 +114,9 @@ def parse_share(share: Share, done: Done) -> ShareResult:
     return result
 
 
-Parsed: TypeAlias = Callable[[Share, int], None]  # told a share and the bytes parsed since the last call
+Parsed: TypeAlias = Callable[
+    [SourceShare, int], None
+]  # called with a share and the bytes parsed since the last call
 
 # What a worker runs: Ctrl-C is the parent's to answer, and modules are found where the parent finds them.
 _BOOT = (
@@ -122,7 +124,7 @@ _BOOT = (
     "descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
     "from equipoise.runs.workers import serve; serve(descriptor)"
 )
-# Bytes between two words on progress: often enough for a bar, seldom enough to cost nothing.
+# Bytes between two reports of progress: often enough for a bar, seldom enough to cost nothing.
 _REPORT_BYTES = 4 * 2**20
 
 
@@ -154,7 +156,7 @@ def serve(descriptor: int) -> None:
 class _Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
-    share: Share | None = None
+    share: SourceShare | None = None
     ready: bool = False
 
 
@@ -195,7 +197,7 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
 
 
 def parse_shares(
-    shares: Sequence[Share], *, num_workers: int, parsed: Parsed, meanwhile: Callable[[], object]
+    shares: Sequence[SourceShare], *, num_workers: int, parsed: Parsed, meanwhile: Callable[[], object]
 ) -> list[ShareResult]:
     """The result of each share, in their order whatever the workers' speed; the first are started first.
 
@@ -214,7 +216,7 @@ def parse_shares(
 
 def _drive(
     workers: list[_Worker],
-    shares: Sequence[Share],
+    shares: Sequence[SourceShare],
     results: dict[int, ShareResult],
     parsed: Parsed,
     meanwhile: Callable[[], object],

@@ -50,10 +50,10 @@ def _extra_p_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
     metrics = [name for name in _METRICS if name in frame.columns]
     for path, rows in paths.items():
         for metric in metrics:
-            told = [row for row in rows if row[metric] is not None and 0.0 < row[metric] < float("inf")]
-            if {row[_SIZE] for row in told} < sizes[path]:
-                continue  # energy that few metered, say: Extra-P would refuse the whole file
-            for row in told:
+            stated = [row for row in rows if row[metric] is not None and 0.0 < row[metric] < float("inf")]
+            if {row[_SIZE] for row in stated} < sizes[path]:
+                continue  # energy that few metered, for example: Extra-P would refuse the whole file
+            for row in stated:
                 line = {
                     "params": {_SIZE: row[_SIZE]},
                     "callpath": path,
@@ -122,7 +122,7 @@ def _escaped(text: str, *, quoted: bool) -> str:
 def _prometheus_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
     values = frame.select(cs.float()).columns
     labels = [name for name in frame.columns if name not in values]
-    told = [
+    label_texts = [
         ",".join(
             f'{_name(name)}="{_escaped(str(cell), quoted=True)}"'
             for name, cell in zip(labels, row, strict=True)
@@ -134,7 +134,7 @@ def _prometheus_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
         metric = _metric(column)
         samples = [
             f"{metric}{{{label}}} {value!r}\n"
-            for label, value in zip(told, frame[column].to_list(), strict=True)
+            for label, value in zip(label_texts, frame[column].to_list(), strict=True)
             if value is not None
         ]
         if samples:

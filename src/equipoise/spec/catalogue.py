@@ -29,7 +29,7 @@ class Catalogue:
     workload_table: WorkloadTable
 
     def __hash__(self) -> int:
-        """Of the slugs: catalogues that differ in single fields alone are told apart by comparing them."""
+        """Of the slugs: catalogues that differ in single fields alone are distinguished by comparing them."""
         tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
         return hash(tuple(map(tuple, tables)))
 
@@ -57,7 +57,7 @@ class Catalogue:
         return self.hardware.accelerator(name)
 
     def accelerator_alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-        """What a raw name of a log or table means, by exact aliases alone; None where nothing says."""
+        """What a raw name of a log or table means, by exact aliases alone; None where there is none."""
         return self.hardware.alias(raw, system_name)
 
     def accelerator_slug(self, raw: str, system_name: str | None = None) -> str | None:

@@ -5,7 +5,6 @@ Facts: clusters.toml, hardware.toml.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +12,15 @@ from types import MappingProxyType
 from typing import TypedDict, Unpack
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, claimed, merged, nearest_or_edit, read_blocks, shown
+from equipoise.spec.facts import (
+    FactBlock,
+    canonical,
+    claim_name,
+    close_names,
+    nearest_or_edit,
+    read_blocks,
+    shown,
+)
 from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,
@@ -27,58 +34,6 @@ from equipoise.spec.hardware import (
     shipped_hardware,
 )
 from equipoise.spec.hardware import EDIT as HARDWARE_EDIT
-
-_MIXTURE_RATES = (
-    "memory_byte_per_s",
-    *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
-    "achieved_bf16_flop_per_s",
-    "link_byte_per_s",
-    "host_byte_per_s",
-    "bridge_byte_per_s",
-    "inter_byte_per_s",
-)
-_SHARES = ("ordered_fraction",)
-_MIXTURE_COUNTS = ("memory_bytes", "node_size", "num_nics")
-_LATENCIES = ("intra_latency_s", "inter_latency_s")
-
-
-def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
-    """One accelerator that stands for equal numbers of several: the least of each rate and size, mean power.
-
-    Assumes equal shares of the work, so that the slowest sets the pace; what one does not state is unknown.
-    Source: definition of synchronous training.
-    """
-    if len({chip.slug for chip in chips}) == 1:
-        return chips[0]
-    facts: dict[str, object] = {}
-    for names, least in ((_MIXTURE_RATES + _SHARES, min), (_MIXTURE_COUNTS, min), (_LATENCIES, max)):
-        facts |= {name: _of_all(chips, name, least) for name in names}
-    hosted = any(chip.topology == "host" for chip in chips)
-    title = " + ".join(chip.title for chip in chips)
-    return Accelerator(
-        slug="+".join(chip.slug for chip in chips),
-        title=title,
-        vendor=" + ".join(dict.fromkeys(chip.vendor for chip in chips)),
-        kind=chips[0].kind,
-        source=f"the least of each figure of {title}",
-        confidence=max((chip.confidence for chip in chips), key=CONFIDENCES.index),
-        power_w=_of_all(chips, "power_w", fmean),
-        topology="host" if hosted else chips[0].topology,
-        switch_reduces=all(chip.switch_reduces for chip in chips),
-        keeps_order=all(chip.keeps_order is not False for chip in chips),
-        for_desktops=all(chip.for_desktops for chip in chips),
-        node_source=chips[0].node_source,
-        **facts,  # type: ignore[arg-type]  # numbers, by name
-    )
-
-
-def _of_all(
-    chips: tuple[Accelerator, ...], name: str, combine: Callable[[Iterable[float]], float]
-) -> float | None:
-    """One figure of several accelerators; None where one of them does not state it."""
-    stated = [getattr(chip, name) for chip in chips]
-    return None if None in stated else combine(stated)
-
 
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
 EDIT = "src/equipoise/spec/clusters.toml, or a file given with --hardware"
@@ -104,7 +59,7 @@ class Link:
 class Cluster:
     """So many accelerators of one kind, `node_size` to a node.
 
-    node_size: accelerators joined by the fast links (an NVLink domain, a TPU pod), which may span hosts.
+    node_size: accelerators connected by the fast links (an NVLink domain, a TPU pod), which may span hosts.
     intra: the link inside a node, all lanes of one accelerator together; in a mesh each peer has a part.
     inter: an accelerator's share of its node's network cards, of which there are num_nics.
     shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
@@ -142,7 +97,7 @@ class Cluster:
 
 
 class NodeFacts(TypedDict, total=False):
-    """What a caller may state about a node in place of what the tables say."""
+    """What a caller may state about a node in place of what the tables state."""
 
     node_size: int
     num_nics: int
@@ -155,6 +110,17 @@ class NodeFacts(TypedDict, total=False):
     switch_reduces: bool
     keeps_order: bool
     shared_host_byte_per_s: float
+
+
+_NODE_FACTS = tuple(NodeFacts.__annotations__)
+_NEEDED = (
+    "node_size",
+    "intra_byte_per_s",
+    "intra_latency_s",
+    "inter_byte_per_s",
+    "inter_latency_s",
+    "topology",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +183,7 @@ class Systems:
         found = self.find(name)
         chip = self.hardware.accelerators[found.accelerators[0]] if found else self._accelerator(name)
         node = found or usual_system(chip, stated.get("topology"))
-        whole = joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+        whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
             return whole
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
@@ -231,7 +197,7 @@ class Systems:
         if len(parts) > 1 and all(parts):
             return mixture(tuple(part for part in parts if part is not None))
         near = self.hardware.near(name)[:3]
-        near += [self.names[each] for each in get_close_matches(canonical(name)[:80], self.names, n=5)]
+        near += [self.names[each] for each in close_names(name, self.names)]
         hint = nearest_or_edit(list(dict.fromkeys(near))[:5], EDIT)
         raise SpecError(f"cluster {shown(name)} is no known system or accelerator; {hint}")
 
@@ -254,7 +220,7 @@ def cluster(
     return known.cluster(name, num_accelerators=num_accelerators, power_cap_w=power_cap_w, **stated)
 
 
-def joined(
+def build_cluster(
     system: System,
     *,
     accelerator: Accelerator,
@@ -269,8 +235,8 @@ def joined(
     system = replace(system, **stated)
     chip = accelerator
     usual = usual_system(chip, system.topology)
-    node = {field: getattr(system, field) for field in _NODE_FIELDS}
-    node |= {field: getattr(usual, field) for field in _NODE_FIELDS if node[field] is None}
+    node = {field: getattr(system, field) for field in _NODE_FACTS}
+    node |= {field: getattr(usual, field) for field in _NODE_FACTS if node[field] is None}
     size = node["node_size"]
     count = size if num_accelerators is None else num_accelerators
     if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
@@ -327,6 +293,58 @@ def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
     )
 
 
+_MIXTURE_RATES = (
+    "memory_byte_per_s",
+    *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
+    "achieved_bf16_flop_per_s",
+    "link_byte_per_s",
+    "host_byte_per_s",
+    "bridge_byte_per_s",
+    "inter_byte_per_s",
+)
+_SHARES = ("ordered_fraction",)
+_MIXTURE_COUNTS = ("memory_bytes", "node_size", "num_nics")
+_LATENCIES = ("intra_latency_s", "inter_latency_s")
+
+
+def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
+    """One accelerator that stands for equal numbers of several: the least of each rate and size, mean power.
+
+    Assumes equal shares of the work, so that the slowest sets the pace; what one does not state is unknown.
+    Source: definition of synchronous training.
+    """
+    if len({chip.slug for chip in chips}) == 1:
+        return chips[0]
+    facts: dict[str, object] = {}
+    for names, least in ((_MIXTURE_RATES + _SHARES, min), (_MIXTURE_COUNTS, min), (_LATENCIES, max)):
+        facts |= {name: _of_all(chips, name, least) for name in names}
+    hosted = any(chip.topology == "host" for chip in chips)
+    title = " + ".join(chip.title for chip in chips)
+    return Accelerator(
+        slug="+".join(chip.slug for chip in chips),
+        title=title,
+        vendor=" + ".join(dict.fromkeys(chip.vendor for chip in chips)),
+        kind=chips[0].kind,
+        source=f"the least of each figure of {title}",
+        confidence=max((chip.confidence for chip in chips), key=CONFIDENCES.index),
+        power_w=_of_all(chips, "power_w", fmean),
+        topology="host" if hosted else chips[0].topology,
+        switch_reduces=all(chip.switch_reduces for chip in chips),
+        keeps_order=all(chip.keeps_order is not False for chip in chips),
+        for_desktops=all(chip.for_desktops for chip in chips),
+        node_source=chips[0].node_source,
+        **facts,  # type: ignore[arg-type]  # numbers, by name
+    )
+
+
+def _of_all(
+    chips: tuple[Accelerator, ...], name: str, combine: Callable[[Iterable[float]], float]
+) -> float | None:
+    """One figure of several accelerators; None where one of them does not state it."""
+    stated = [getattr(chip, name) for chip in chips]
+    return None if None in stated else combine(stated)
+
+
 def systems() -> tuple[System, ...]:
     """Every named system of the shipped table, in the order of the file."""
     return tuple(shipped_systems().systems.values())
@@ -354,43 +372,11 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
             found = _system(block, table.get(block.slug), known)
             table[found.slug] = found
             for spelling in (found.slug, found.title, *block.texts("aliases")):
-                names[claimed(block, spelling, found.slug, owners)] = found.slug
+                names[claim_name(block, spelling, found.slug, owners)] = found.slug
     return Systems(systems=MappingProxyType(table), names=MappingProxyType(names), hardware=known)
 
 
-_TEXTS = ("title", "source")
-_FLAGS = ("switch_reduces", "keeps_order")
-_CLUSTER_COUNTS = ("node_size", "num_nics", "num_cores")
-_CLUSTER_RATES = (
-    "intra_byte_per_s",
-    "intra_latency_s",
-    "inter_byte_per_s",
-    "inter_latency_s",
-    "shared_host_byte_per_s",
-)
-_KEYS = frozenset(
-    (*_TEXTS, *_FLAGS, *_CLUSTER_COUNTS, *_CLUSTER_RATES, "accelerators", "topology", "confidence", "aliases")
-)
-_NODE_FIELDS = (*_CLUSTER_COUNTS, *_CLUSTER_RATES, *_FLAGS, "topology")
-_NEEDED = (
-    "node_size",
-    "intra_byte_per_s",
-    "intra_latency_s",
-    "inter_byte_per_s",
-    "inter_latency_s",
-    "topology",
-)
-
-
-def _system(block: Block, known: System | None, chips: Hardware) -> System:
+def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
     """The system a block describes; fields it does not state are kept from an earlier file."""
-    block.check_keys(_KEYS)
-    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
-    stated |= {key: block.count(key) for key in _CLUSTER_COUNTS}
-    stated |= {key: block.number(key) for key in _CLUSTER_RATES}
-    stated["topology"] = block.one_of("topology", TOPOLOGIES)
-    stated |= {key: block.flag(key) for key in _FLAGS}
-    stated["confidence"] = block.one_of("confidence", CONFIDENCES)
-    named = block.texts("accelerators")
-    stated["accelerators"] = tuple(chips.accelerator(name).slug for name in named) or None
-    return System(**merged(block, stated, known, "title accelerators source confidence"))
+    found = block.read(System, known, given={"slug": block.slug})
+    return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

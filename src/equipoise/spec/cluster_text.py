@@ -1,7 +1,4 @@
-"""The cluster that free text names, such as the hardware column of a table or a network's rate.
-
-By whole words.
-"""
+"""The cluster that free text names, by whole words, such as the hardware column of a table."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,15 +6,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import Cluster, NodeFacts, System, joined, usual_system
+from equipoise.spec.cluster import Cluster, NodeFacts, System, build_cluster, usual_system
 from equipoise.spec.facts import canonical
 from equipoise.spec.hardware import FORM, MEMORY, Accelerator, family_of
-from equipoise.spec.links import Reach
 from equipoise.units import SI_PREFIXES
 
 # The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.
 MAX_CHARS = 1_000
-# The shipped catalogue, and those of users' files beside it in one process.
+# The shipped catalogue, and those of users' files in the same process.
 _MOST_CATALOGUES = 8
 
 
@@ -27,9 +23,9 @@ def cluster_in_text(
     """The cluster that a text describes in words; None where it names no known system or accelerator.
 
     num_accelerators: how many there are; one node unless given. catalogue: the shipped one unless given.
-    What the text says of memory, form, size of a node and network stands above the tables. A bare network
-    rate is that of one card: from 100 Gb/s on a node has its usual number of such cards, below it has one.
-    Assumes that of a chip in several sizes the text means the usual one when it does not say.
+    What the text states of memory, form, size of a node and network stands above the tables. A network rate
+    without a count is that of one card: from 100 Gb/s on a node has its usual number of such cards, below it
+    has one. Assumes that of a chip in several sizes the text means the usual one when it does not state it.
     Raises SpecError where the tables lack what a cluster needs.
 
     >>> cluster_in_text("8x A100-SXM4-40GB, 100 Gb/s per node", num_accelerators=16).inter.byte_per_s
@@ -51,9 +47,9 @@ def cluster_in_text(
         return None
     chip = known.hardware.accelerators[_chip_slug(words, chip_at, system, named)]
     node = system or usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
-    usual = joined(node, accelerator=chip)
+    usual = build_cluster(node, accelerator=chip)
     stated = _stated_node(words, chip_at if system is None else None, usual)
-    whole = joined(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
+    whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
     return _with_network(text[:MAX_CHARS], whole)
 
 
@@ -93,10 +89,10 @@ def _spellings(catalogue: Catalogue) -> _Spellings:
         families.setdefault(family_of(chip.slug), []).append(chip.slug)
     chips: dict[tuple[str, ...], tuple[str, ...]] = {}
     for chip in known:
-        alike = tuple(families[family_of(chip.slug)])
+        same_family = tuple(families[family_of(chip.slug)])
         for spelling in _spelled(chip, family_of(chip.slug)):
-            chips.setdefault(spelling, alike)
-        own = (chip.slug, *(slug for slug in alike if slug != chip.slug))
+            chips.setdefault(spelling, same_family)
+        own = (chip.slug, *(slug for slug in same_family if slug != chip.slug))
         for name in (chip.slug, chip.title, *chip.aliases):
             for spelling in (_words(name), _without_vendor(chip, _words(name))):
                 chips[spelling] = own
@@ -151,8 +147,8 @@ def _chip_slug(words: tuple[str, ...], match: _Match | None, system: System | No
         slugs = (*own, *(slug for slug in slugs if slug not in own))
     memories = {f"{found[1]}{found[2]}b" for word in words if (found := MEMORY.fullmatch(word))}
     slugs = _those(slugs, lambda slug: slug.rpartition("-")[2] in memories)
-    told = range(match.start, match.end) if match is not None else ()
-    others = [word for at, word in enumerate(words) if at not in told]
+    matched = range(match.start, match.end) if match is not None else ()
+    others = [word for at, word in enumerate(words) if at not in matched]
     slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
     if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
         slugs = _those(slugs, lambda slug: slug in named.linked)
@@ -173,9 +169,9 @@ def _is_form(word: str, slug: str) -> bool:
 
 
 def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster) -> NodeFacts:
-    """What the text says about the size of a node.
+    """What the text states about the size of a node.
 
-    counted: the accelerator, where a number before it tells that size (not so beside a named system).
+    counted: the accelerator, where a number before it is that size (not so with a named system).
     """
     stated: NodeFacts = {}
     size = _per_node(words)
@@ -280,35 +276,3 @@ _GENERATION = re.compile(
     r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]?\s+)?\b(?P<name>FDR|EDR|HDR100|HDR|NDR|XDR)\b",
     re.IGNORECASE,
 )
-
-# Of a frame's bytes on the wire, those that are payload: 38 bytes of Ethernet and 52 of TCP/IP go with each.
-_FRAMED, _FRAMED_JUMBO = 1448 / 1538, 8948 / 9038
-# As much less is what healthy machines of one kind differ by at most (advice.collectives).
-_MARGIN = 0.15
-_NETWORK_RATE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)gbit")
-_GBIT_BYTE_PER_S = 125_000_000.0
-
-
-def network_reach(word: str) -> Reach | None:
-    """What a network of a stated rate reaches in each direction; None for a word that is no such rate.
-
-    Assumes TCP/IPv4 with timestamps over Ethernet, frames of 1500 or 9000 bytes, nothing else on the wire.
-    latency_s is 0: a rate does not tell it.
-    Source: IEEE 802.3 (preamble 8, header 14, check 4, gap 12 bytes a frame), RFC 791, 793 and 7323.
-
-    >>> round(network_reach("1gbit").byte_per_s / 1e6, 1), network_reach("PHB")
-    (117.7, None)
-    """
-    found = _NETWORK_RATE.fullmatch(word.strip().lower())
-    if found is None or not float(found[1]):
-        return None
-    stated = float(found[1]) * _GBIT_BYTE_PER_S
-    return Reach(
-        path="network",
-        stated_byte_per_s=(stated, stated),
-        byte_per_s=stated * _FRAMED,
-        low=stated * _FRAMED * (1 - _MARGIN),
-        high=stated * _FRAMED_JUMBO,
-        latency_s=0.0,
-        source="payload of Ethernet frames: IEEE 802.3, RFC 791, 793 and 7323",
-    )

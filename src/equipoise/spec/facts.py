@@ -1,20 +1,23 @@
 """TOML files of facts: read with limits, every value checked, every error with file, line and expectation.
 
-The files that ship and the files that users write go through the same door. No fact is known here.
+`FactBlock.read` makes a record of a table: the annotations of the record state what is allowed. Files that
+ship and files that users write are read the same way. No fact is known here.
 """
 
-import dataclasses
 import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from equipoise.errors import SpecError
+
+RecordT = TypeVar("RecordT")
 
 # A table of facts is a few hundred kilobytes; tomllib is pure Python and quadratic in dotted keys, so a file
 # that is none must be refused before it is parsed.
@@ -31,7 +34,13 @@ _SEPARATORS = re.compile(r"[\W_]+")
 _SLUG_PART = r"(?:[\"'](?P<quoted>[^\"']*)[\"']|(?P<slug>[\w-]+))"
 _HEADER = re.compile(rf"\[{{0,2}} ?(?P<kind>[\w-]+) ?(?:\. ?{_SLUG_PART} ?)?[\]=]")
 _HEADER_CHARS = 200
+_NEAR_CHARS = 80
 _UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
+
+
+def close_names(name: str, names: Iterable[str]) -> list[str]:
+    """Up to five of the canonical `names` that a person may have meant by another."""
+    return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5)
 
 
 def nearest_or_edit(near: Iterable[str], edit: str) -> str:
@@ -58,7 +67,7 @@ def canonical(raw: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class FactBlock:
     """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
 
     path: Path
@@ -138,40 +147,88 @@ class Block:
             raise self.refuse(key, "true or false")
         return value
 
-    def blocks(self, key: str) -> Iterator["Block"]:
+    def blocks(self, key: str) -> Iterator["FactBlock"]:
         """The tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
         value = self.fields.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"tables written as [[{self.kind}.{self.slug}.{key}]]")
         for item in value:
-            slug = f"{self.slug}.{key}"
-            yield Block(path=self.path, line=self.line, kind=self.kind, slug=slug, fields=item)
+            yield self._inner(key, item)
+
+    def block(self, key: str) -> "FactBlock | None":
+        """The table inside this one, e.g. `[workload.bert.transformer]`; None where it is absent."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"a table written as [{self.kind}.{self.slug}.{key}]")
+        return self._inner(key, value)
+
+    def _inner(self, key: str, inner: dict[str, object]) -> "FactBlock":
+        slug = f"{self.slug}.{key}"
+        return FactBlock(path=self.path, line=self.line, kind=self.kind, slug=slug, fields=inner)
+
+    def read(
+        self,
+        kind: type[RecordT],
+        known: RecordT | None = None,
+        *,
+        also: Collection[str] = (),
+        given: Mapping[str, object] | None = None,
+        zero: bool = False,
+    ) -> RecordT:
+        """The record that this table describes.
+
+        Each field is what the table states, else as in `known`, the record of an earlier file, else the
+        default of the record; aliases are those of both.
+        also: names that the table may state besides. given: fields that are not read from the table; None
+        leaves one to `known` and the default. zero: whether numbers may be 0.
+        Raises SpecError for another name, a value that its annotation does not allow, and a missing field.
+        """
+        given = {} if given is None else given
+        kinds = {each.name: each.type for each in fields(kind) if each.name not in given}  # type: ignore[arg-type]
+        self.check_keys(frozenset((*kinds, *also)))
+        found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name in self.fields:
+            if name in kinds:
+                found[name] = self._value(name, kinds[name], zero=zero)
+        for each in fields(kind):  # type: ignore[arg-type]  # any dataclass
+            is_needed = each.default is MISSING and each.default_factory is MISSING
+            if each.name in found and not (is_needed and found[each.name] == ()):
+                continue
+            if known is not None:
+                found[each.name] = getattr(known, each.name)
+            elif is_needed:
+                raise self.refuse(each.name, "this field, which has no default")
+        if known is not None and "aliases" in found:
+            found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
+        return kind(**found)
+
+    def _value(self, key: str, annotation: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the annotation
+        """A value as an annotation allows it."""
+        kind = annotation
+        if get_origin(annotation) in {Union, UnionType}:
+            (kind,) = (each for each in get_args(annotation) if each is not NoneType)
+        if kind is int:
+            return self.count(key, zero=zero)
+        if kind is float:
+            return self.number(key, zero=zero)
+        if get_origin(kind) is Literal:
+            return self.one_of(key, get_args(kind))
+        if isinstance(kind, type) and is_dataclass(kind):
+            inner = self.block(key)
+            return None if inner is None else inner.read(kind)
+        return _READERS[kind](self, key)
 
 
-class Record(Protocol):
-    """What a block becomes: a dataclass with a slug and aliases."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
-def merged(block: Block, stated: Mapping[str, object], known: Record | None, needed: str) -> dict[str, Any]:
-    """The fields of a record: as the block states them, else as an earlier file did; aliases of both.
-
-    known: the record of that earlier file. needed: names of the fields that a new record has to state.
-    Raises SpecError for a new record without one of them.
-    """
-    found = {key: value for key, value in stated.items() if value is not None}
-    aliases = block.texts("aliases")
-    if known is None:
-        for key in needed.split():
-            if key not in found:
-                raise block.refuse(key, f"this field in a new {block.kind}: every figure needs its origin")
-        return {"slug": block.slug, **found, "aliases": aliases}
-    kept = {field.name: getattr(known, field.name) for field in dataclasses.fields(known)}
-    return kept | found | {"aliases": tuple(dict.fromkeys((*kept["aliases"], *aliases)))}
+_READERS: Final[Mapping[Any, Any]] = {
+    str: FactBlock.text,
+    bool: FactBlock.flag,
+    tuple[str, ...]: FactBlock.texts,
+}
 
 
-def claimed(block: Block, spelling: str, slug: str, owners: dict[str, str]) -> str:
+def claim_name(block: FactBlock, spelling: str, slug: str, owners: dict[str, str]) -> str:
     """A spelling as it is compared, noted as a slug's; refused where another of the same file has it."""
     name = canonical(spelling)
     if not name:
@@ -184,7 +241,7 @@ def claimed(block: Block, spelling: str, slug: str, owners: dict[str, str]) -> s
     return name
 
 
-def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[Block]:
+def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[FactBlock]:
     """Every `[kind.slug]` table of a TOML file, in order.
 
     kinds: the only top-level tables allowed.
@@ -196,14 +253,14 @@ def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[Block]:
         if kind not in kinds or not isinstance(blocks, dict):
             expected = " and ".join(f"[{name}.<slug>]" for name in sorted(kinds))
             raise SpecError(f"{path}:{lines.get(kind, 1)}: {shown(kind)}; expected tables {expected}")
-        for slug, fields in blocks.items():
+        for slug, stated in blocks.items():
             line = lines.get(f"{kind}.{slug}", lines.get(kind, 1))
-            if not isinstance(fields, dict):
-                raise SpecError(f"{path}:{line}: {kind}.{slug}={shown(fields)}; expected a table")
+            if not isinstance(stated, dict):
+                raise SpecError(f"{path}:{line}: {kind}.{slug}={shown(stated)}; expected a table")
             if not SLUG.fullmatch(slug):
                 expected = "lower case letters and digits joined by - or _"
                 raise SpecError(f"{path}:{line}: slug {shown(slug)}; expected {expected}")
-            yield Block(path=path, line=line, kind=kind, slug=slug, fields=fields)
+            yield FactBlock(path=path, line=line, kind=kind, slug=slug, fields=stated)
 
 
 def shown(value: object) -> str:

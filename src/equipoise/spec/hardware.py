@@ -7,16 +7,23 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, claimed, merged, nearest_or_edit, read_blocks, shown
+from equipoise.spec.facts import (
+    FactBlock,
+    canonical,
+    claim_name,
+    close_names,
+    nearest_or_edit,
+    read_blocks,
+    shown,
+)
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 # What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
@@ -27,12 +34,12 @@ Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
-KINDS: tuple[Kind, ...] = ("gpu", "tpu", "npu", "ipu", "cpu")
-CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
-DTYPES: tuple[Dtype, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
-# neighbours only; bridge: pairs joined, others through the host; host: all through PCIe and the host bridge.
-TOPOLOGIES: tuple[Topology, ...] = ("switch", "mesh", "ring", "torus", "bridge", "host")
+# neighbours only; bridge: pairs, others through the host; host: all through PCIe and the host bridge.
+TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +50,8 @@ class Accelerator:
     peak_power_w: power at which the peaks hold, where power_w is a lower limit.
     host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
     apart, where link_byte_per_s is the slot's.
-    for_desktops: whether it is sold for desktop computers: an own one stands in an office or at home.
-    node_size to topology: the node it usually sits in, where `node_source` says so; `Cluster` explains them.
+    for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
+    node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     ordered_fraction: `achievable_fraction` among the accelerators of its table.
     """
 
@@ -89,9 +96,9 @@ class Accelerator:
 
         Measured (`achieved_bf16_flop_per_s`) where anyone did; else the median of the measured ones of the
         same vendor and kind (of those with the same peaks, where there are any), or of all where there is
-        none: `achievable_is_measured` says which. At least what gives this accelerator the rate of every
-        one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where it
-        was not measured, at most the rate of a measured one that exceeds it.
+        none: `achievable_is_measured` distinguishes them. At least what gives this accelerator the rate of
+        every one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where
+        it was not measured, at most the rate of a measured one that exceeds it.
         """
         if self.ordered_fraction is not None:
             return self.ordered_fraction
@@ -122,7 +129,7 @@ class AcceleratorAlias:
     accelerators_per_count: float = 1.0
 
 
-# Parts of a slug that tell variants of one chip apart: its form and its memory.
+# Parts of a slug that distinguish variants of one chip: its form and its memory.
 FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
 _MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
 MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
@@ -151,7 +158,7 @@ class Hardware:
     short_names: MappingProxyType[str, tuple[str, ...]]
 
     def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-        """What a raw name means, if need be with the name of its system; None when the table does not say.
+        """What a raw name means, if need be with the name of its system; None when the table lacks it.
 
         Exact aliases alone: names in logs and measured rows are never completed.
         """
@@ -172,8 +179,8 @@ class Hardware:
 
         A short name is the chip's with some of the slug's words for form and memory left away, and with or
         without spaces: `h100`, `rtx4090`, `a100 80gb`. Where several accelerators have such a name, it means
-        the one whose block says so (`short`).
-        Raises SpecError, naming the candidates, where it may mean several and no block says which.
+        the one whose block claims it (`short`).
+        Raises SpecError, naming the candidates, where it may mean several and no block claims it.
         """
         found = self.exact(name)
         if found is not None:
@@ -201,7 +208,7 @@ class Hardware:
         wanted = canonical(name)
         words = set(wanted.split())
         having = [slug for slug in self.accelerators if words and words <= set(canonical(slug).split())]
-        close = [self.names[each].slug for each in get_close_matches(wanted[:80], self.names, n=5)]
+        close = [self.names[each].slug for each in close_names(name, self.names)]
         return list(dict.fromkeys((*having, *close)))[:5]
 
 
@@ -290,7 +297,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
             alias = AcceleratorAlias(slug=chip.slug)
             names[canonical(f"{chip.vendor} {chip.slug}")] = alias
             for spelling in (chip.slug, chip.title, *block.texts("aliases")):
-                names[claimed(block, spelling, chip.slug, owners)] = alias
+                names[claim_name(block, spelling, chip.slug, owners)] = alias
             for counted in block.blocks("counted"):
                 _add_counted(counted, chip, owners, names, in_systems)
             _add_short(block, short_owners, shorts)
@@ -305,25 +312,6 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
     )
 
 
-_TEXTS = ("title", "vendor", "link", "source", "node_source")
-_FLAGS = ("switch_reduces", "keeps_order", "for_desktops")
-_COUNTS = ("year", "memory_bytes", "node_size", "num_nics")
-_RATES = (
-    "memory_byte_per_s",
-    *(f"peak_{dtype}_flop_per_s" for dtype in DTYPES),
-    "achieved_bf16_flop_per_s",
-    "link_byte_per_s",
-    "power_w",
-    "peak_power_w",
-    "host_byte_per_s",
-    "bridge_byte_per_s",
-    "inter_byte_per_s",
-    "intra_latency_s",
-    "inter_latency_s",
-)
-_KEYS = frozenset(
-    (*_TEXTS, *_FLAGS, *_COUNTS, *_RATES, "kind", "confidence", "topology", "aliases", "short", "counted")
-)
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
     ("fp32", "tf32"),
     ("tf32", "bf16"),
@@ -331,25 +319,17 @@ _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
     ("fp16", "fp8"),
     ("fp8", "fp4"),
 )
-_COUNTED_KEYS = frozenset({"raw", "accelerators_per_count", "systems"})
 
 
-def _accelerator(block: Block, known: Accelerator | None) -> Accelerator:
+def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
     """The accelerator a block describes; fields it does not state are kept from an earlier file."""
-    block.check_keys(_KEYS)
-    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
-    stated |= {key: block.number(key) for key in _RATES}
-    stated |= {key: block.count(key) for key in _COUNTS}
-    stated["kind"] = block.one_of("kind", KINDS)
-    stated["confidence"] = block.one_of("confidence", CONFIDENCES)
-    stated["topology"] = block.one_of("topology", TOPOLOGIES)
-    stated |= {key: block.flag(key) for key in _FLAGS}
-    chip = Accelerator(**merged(block, stated, known, "title vendor kind source confidence"))
+    given = {"slug": block.slug, "ordered_fraction": None}
+    chip = block.read(Accelerator, known, also=("short", "counted"), given=given)
     _check_order_of_peaks(block, chip)
     return chip
 
 
-def _check_order_of_peaks(block: Block, chip: Accelerator) -> None:
+def _check_order_of_peaks(block: FactBlock, chip: Accelerator) -> None:
     """Refuse a narrower type that is slower than a wider one: nearly always a slip of a column or a power."""
     for wide, narrow in _WIDER_THAN:
         wide_rate, narrow_rate = chip.peak_flop_per_s(wide), chip.peak_flop_per_s(narrow)
@@ -371,16 +351,16 @@ def _achieved_fraction(chip: Accelerator) -> float | None:
 
 def _estimated_fraction(chip: Accelerator, chips: Sequence[Accelerator]) -> float:
     """The share of peak that was measured on an accelerator, or is expected of it from measured ones."""
-    own = _achieved_fraction(chip)
-    if own is not None:
-        return own
+    achieved = _achieved_fraction(chip)
+    if achieved is not None:
+        return achieved
     measured = [(each, part) for each in chips if (part := _achieved_fraction(each)) is not None]
-    alike = [(each, part) for each, part in measured if _is_same_family(each, chip)]
-    same_peaks = [part for each, part in alike if _peaks(each) == _peaks(chip)]
-    expected = median(same_peaks or [part for _, part in alike or measured])
+    family = [(each, part) for each, part in measured if _is_same_family(each, chip)]
+    same_peaks = [part for each, part in family if _peaks(each) == _peaks(chip)]
+    expected = median(same_peaks or [part for _, part in family or measured])
     better = [
         part / ratio
-        for each, part in alike
+        for each, part in family
         if _dominates(each, chip) and (ratio := _largest_peak_ratio(chip, each)) > 0
     ]
     return min([expected, *better])
@@ -390,7 +370,7 @@ def _ordered_fractions(chips: Sequence[Accelerator]) -> dict[str, float]:
     """By slug, the achievable share of peak of every accelerator, none below one that it dominates.
 
     Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
-    software: where a measurement says otherwise, the better one was measured badly, or under other software.
+    software: where a measurement shows otherwise, the better one was measured badly, or under other software.
     """
     found = {chip.slug: _estimated_fraction(chip, chips) for chip in chips}
     lesser = {chip.slug: _lesser(chip, chips) for chip in chips}
@@ -452,7 +432,7 @@ def _largest_peak_ratio(lesser: Accelerator, better: Accelerator) -> float:
 
 
 def _is_variant(word: str) -> bool:
-    """Whether a word of a slug says form or memory."""
+    """Whether a word of a slug is a form or a memory size."""
     return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
 
 
@@ -461,7 +441,7 @@ def _compact(name: str) -> str:
     return canonical(name).replace(" ", "")
 
 
-def _add_short(block: Block, owners: dict[str, str], shorts: dict[str, str]) -> None:
+def _add_short(block: FactBlock, owners: dict[str, str], shorts: dict[str, str]) -> None:
     """Note the short name that a block claims for its accelerator among those of its chip."""
     short = block.text("short")
     if short is None:
@@ -470,7 +450,7 @@ def _add_short(block: Block, owners: dict[str, str], shorts: dict[str, str]) -> 
     family = family_of(block.slug)
     if tuple(words[: len(family)]) != family or not set(words) <= set(parts):
         raise block.refuse("short", f"words of the slug, beginning with {' '.join(family)!r}")
-    shorts[claimed(block, short, block.slug, owners)] = block.slug
+    shorts[claim_name(block, short, block.slug, owners)] = block.slug
 
 
 def _short_names(
@@ -512,23 +492,27 @@ def _unnumbered(word: str) -> str:
     return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CountedName:
+    """A spelling `raw`, and how many accelerators one counted unit is; in some systems alone where named."""
+
+    raw: str
+    accelerators_per_count: float = 1.0
+    systems: tuple[str, ...] = ()
+
+
 def _add_counted(
-    block: Block,
+    block: FactBlock,
     chip: Accelerator,
     owners: dict[str, str],
     names: dict[str, AcceleratorAlias],
     in_systems: dict[tuple[str, str], AcceleratorAlias],
 ) -> None:
     """Add a spelling that is counted in other units, or that needs the name of its system."""
-    block.check_keys(_COUNTED_KEYS)
-    raw = block.text("raw")
-    if raw is None:
-        raise block.refuse("raw", "the spelling as it occurs")
-    per_count = block.number("accelerators_per_count") or 1.0
-    alias = AcceleratorAlias(slug=chip.slug, accelerators_per_count=per_count)
-    systems = block.texts("systems")
-    if not systems:
-        names[claimed(block, raw, chip.slug, owners)] = alias
-    for system in systems:
-        claimed(block, f"{raw} in {system}", chip.slug, owners)
-        in_systems[canonical(raw), canonical(system)] = alias
+    counted = block.read(_CountedName)
+    alias = AcceleratorAlias(slug=chip.slug, accelerators_per_count=counted.accelerators_per_count)
+    if not counted.systems:
+        names[claim_name(block, counted.raw, chip.slug, owners)] = alias
+    for system in counted.systems:
+        claim_name(block, f"{counted.raw} in {system}", chip.slug, owners)
+        in_systems[canonical(counted.raw), canonical(system)] = alias

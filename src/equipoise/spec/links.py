@@ -3,20 +3,20 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, read_blocks
-from equipoise.spec.hardware import CONFIDENCES, Accelerator, Confidence, accelerator, accelerators
+from equipoise.spec.facts import FactBlock, read_blocks
+from equipoise.spec.hardware import Accelerator, Confidence, accelerator, accelerators
 
 LINKS_FILE = Path(__file__).with_name("links.toml")
 # Best first. What has a number after it is NVLink (links bonded) and XGMI (hops, where more than one).
 KINDS = ("NV", "XGMI", "PIX", "PXB", "PHB", "PCIE", "NODE", "SYS")
 FABRICS = frozenset({"NV", "XGMI"})
-# Peer access as `nvidia-smi topo -p2p` says it.
+# Peer access as `nvidia-smi topo -p2p` prints it.
 PEER_WORDS: Mapping[str, str] = {
     "OK": "works",
     "CNS": "the chipset does not support it",
@@ -71,17 +71,17 @@ def rank(name: str) -> tuple[int, int]:
 
 
 def meaning(name: str) -> str:
-    """What lies between two devices of a class, in a few words."""
+    """What is between two devices of a class, in a few words."""
     return str(_facts()["class"][kind(name)]["meaning"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class LinkReach:
     """What long transfers over a link reach, byte/s in each direction while both are busy.
 
     low, high: how machines differ. stated_byte_per_s: by the makers; the lowest and the highest where the
     accelerator is not known. path: fabric, near, far or staged (through the host's memory); two of them where
-    nobody said.
+    it is not known.
     """
 
     path: str
@@ -99,11 +99,11 @@ def reach(
     *,
     has_peers: bool | None = None,
     slot_byte_per_s: float | None = None,
-) -> Reach:
+) -> LinkReach:
     """What a class of link reaches between two accelerators of a kind, alone on their path.
 
     chip: None where it is not known; the range then holds all it may be. has_peers: whether each reaches the
-    other's memory itself; None where nobody said. slot_byte_per_s: where known; else the accelerator's own.
+    other's memory itself; None where not known. slot_byte_per_s: where known; else the accelerator's own.
     Raises SpecError where the accelerator has no such link.
     Source: links.toml.
     """
@@ -113,7 +113,7 @@ def reach(
     low = stated[0] * min(each["low"] for each in facts)
     high = stated[1] * max(each["high"] for each in facts)
     middle = [(stated[0] * stated[1]) ** 0.5 * each["typical"] for each in facts]
-    return Reach(
+    return LinkReach(
         path=" or ".join(paths),
         stated_byte_per_s=stated,
         byte_per_s=middle[0] if len(middle) == 1 else (middle[0] * middle[1]) ** 0.5,
@@ -121,6 +121,39 @@ def reach(
         high=high,
         latency_s=max(each["latency_s"] for each in facts),
         source=str(facts[0]["source"]),
+    )
+
+
+# Of a frame's bytes on the wire, those that are payload: 38 bytes of Ethernet and 52 of TCP/IP go with each.
+_FRAMED, _FRAMED_JUMBO = 1448 / 1538, 8948 / 9038
+# As much less is what healthy machines of one kind differ by at most (diagnose).
+_MARGIN = 0.15
+_NETWORK_RATE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)gbit")
+_GBIT_BYTE_PER_S = 125_000_000.0
+
+
+def network_reach(word: str) -> LinkReach | None:
+    """What a network of a stated rate reaches in each direction; None for a word that is no such rate.
+
+    Assumes TCP/IPv4 with timestamps over Ethernet, frames of 1500 or 9000 bytes, nothing else on the wire.
+    latency_s is 0: it does not follow from a rate.
+    Source: IEEE 802.3 (preamble 8, header 14, check 4, gap 12 bytes a frame), RFC 791, 793 and 7323.
+
+    >>> round(network_reach("1gbit").byte_per_s / 1e6, 1), network_reach("PHB")
+    (117.7, None)
+    """
+    found = _NETWORK_RATE.fullmatch(word.strip().lower())
+    if found is None or not float(found[1]):
+        return None
+    stated = float(found[1]) * _GBIT_BYTE_PER_S
+    return LinkReach(
+        path="network",
+        stated_byte_per_s=(stated, stated),
+        byte_per_s=stated * _FRAMED,
+        low=stated * _FRAMED * (1 - _MARGIN),
+        high=stated * _FRAMED_JUMBO,
+        latency_s=0.0,
+        source="payload of Ethernet frames: IEEE 802.3, RFC 791, 793 and 7323",
     )
 
 
@@ -214,36 +247,17 @@ def _facts() -> Mapping[str, Any]:
 
 COLLECTIVES_FILE = Path(__file__).with_name("collectives.toml")
 
-_KINDS = frozenset({"published"})
-_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_KEYS = frozenset(
-    {
-        *("operation", "accelerator", "link", "num_ranks", "num_nodes", "payload_bytes", "bus_byte_per_s"),
-        *("how", "source", "confidence"),
-    }
-)
-_NEEDED = (
-    "operation",
-    "accelerator",
-    "link",
-    "num_ranks",
-    "num_nodes",
-    "bus_byte_per_s",
-    "source",
-    "confidence",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCollective:
     """One published figure: the bandwidth of the bus that a collective reached.
 
     link: the class of the weakest link between the ranks of a node, as `nvidia-smi topo -m` names it.
-    payload_bytes: None where a peak was stated without its size. how: None where the source does not say.
+    payload_bytes: None where a peak was stated without its size. how: None where not stated.
     """
 
     slug: str
-    operation: str
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
     accelerator: str
     link: str
     num_ranks: int
@@ -261,24 +275,9 @@ def published_collectives() -> tuple[PublishedCollective, ...]:
 
     Raises SpecError with file and line if the file is not such a table.
     """
-    return tuple(_published(block) for block in read_blocks(COLLECTIVES_FILE, _KINDS))
+    return tuple(_published(block) for block in read_blocks(COLLECTIVES_FILE, frozenset({"published"})))
 
 
-def _published(block: Block) -> PublishedCollective:
-    block.check_keys(_KEYS)
-    for key in _NEEDED:
-        if block.fields.get(key) is None:
-            raise block.refuse(key, "a value")
-    return PublishedCollective(
-        slug=block.slug,
-        operation=cast("str", block.one_of("operation", _OPERATIONS)),
-        accelerator=accelerator(cast("str", block.text("accelerator"))).slug,
-        link=cast("str", block.text("link")),
-        num_ranks=cast("int", block.count("num_ranks")),
-        num_nodes=cast("int", block.count("num_nodes")),
-        bus_byte_per_s=cast("float", block.number("bus_byte_per_s")),
-        source=cast("str", block.text("source")),
-        confidence=cast("Confidence", block.one_of("confidence", CONFIDENCES)),
-        payload_bytes=block.count("payload_bytes"),
-        how=cast('Literal["switch", "ring"] | None', block.one_of("how", ("switch", "ring"))),
-    )
+def _published(block: FactBlock) -> PublishedCollective:
+    found = block.read(PublishedCollective, given={"slug": block.slug})
+    return replace(found, accelerator=accelerator(found.accelerator).slug)

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from equipoise.errors import DataError, SpecError
-from equipoise.spec.facts import canonical, read_blocks
+from equipoise.errors import DataError
+from equipoise.spec.facts import canonical, claim_name, read_blocks
 
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
 
@@ -69,7 +69,7 @@ _VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkName:
-    """What a raw text about frameworks says: slugs joined by +, or None; and the words nobody knows."""
+    """The frameworks of a raw text: slugs with + between them, or None; and the words that no table has."""
 
     slug: str | None
     unknown: tuple[str, ...] = ()
@@ -110,7 +110,8 @@ def division_slug(raw: str) -> str | None:
 
 
 def framework_slug(raw: str) -> str | None:
-    """The frameworks a text names, in its order, joined by +; None when it names none or a word is unknown.
+    """The frameworks a text names, in order, with + between them; None when it names none or a word is
+    unknown.
 
     >>> framework_slug("NGC Pytorch 24.09, NGC HugeCTR 24.09, NVIDIA Nemo 24.09")
     'pytorch+hugectr+nemo'
@@ -183,11 +184,7 @@ def _names() -> _Names:
             continue
         block.check_keys(_NAME_KEYS)
         for spelling in (block.slug, *block.texts("aliases")):
-            owner = tables[block.kind].setdefault(canonical(spelling), block.slug)
-            if owner != block.slug:
-                raise SpecError(
-                    f"{block.where}: the name {spelling!r} already belongs to {owner}; keep it in one place"
-                )
+            claim_name(block, spelling, block.slug, tables[block.kind])
         if block.fields.get("runtime") is True:
             runtimes.add(block.slug)
     return _Names(

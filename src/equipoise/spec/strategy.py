@@ -1,4 +1,4 @@
-"""How a run is parallelised: every axis and knob, and the one text form in which strategies are written."""
+"""How a run is parallelised: every axis and option, and the one text form in which strategies are written."""
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -41,14 +41,14 @@ class Strategy:
     """One way to spread a training step over dp x tp x pp x cp accelerators.
 
     dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
-    lies within dp x cp x tp and takes no accelerators of its own.
+    is within dp x cp x tp and takes no accelerators of its own.
     zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP).
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
-    pieces beside the matrix products (asynchronous tensor parallelism).
+    pieces during the matrix products (asynchronous tensor parallelism).
     fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
-    recompute: activations thrown away and computed again. offload: what lies in host memory between its uses.
+    recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
     fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
     trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights.
@@ -105,12 +105,22 @@ class Strategy:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def shards_gradients(self) -> bool:
+        """Whether each dp rank keeps its share of the gradients alone: ZeRO stage 2 and 3."""
+        return self.zero_stage >= 2  # noqa: PLR2004 - a ZeRO stage
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether each dp rank keeps its share of the weights alone: ZeRO stage 3."""
+        return self.zero_stage >= 3  # noqa: PLR2004 - a ZeRO stage
+
+    @property
     def num_microbatches(self) -> int:
         """Micro-batches a dp rank goes through in one step."""
         return self.global_batch_samples // (self.dp * self.microbatch_samples)
 
     def text(self) -> str:
-        """The one text form: knobs that differ from the default, `name=value`, in the order of the fields.
+        """The one text form: options that differ from the default, `name=value`, in the order of the fields.
 
         >>> Strategy(global_batch_samples=64, dp=8, zero_stage=3, recompute="full").text()
         'dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full'
@@ -119,13 +129,13 @@ class Strategy:
         parts.append(f"microbatch={self.microbatch_samples} global_batch={self.global_batch_samples}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in _TOLD and value != field.default:
+            if field.name not in _ALWAYS_WRITTEN and value != field.default:
                 parts.append(f"{field.name}={str(value).lower() if isinstance(value, bool) else value}")
         return " ".join(parts)
 
 
 _AXES = ("dp", "tp", "pp", "cp", "ep")
-_TOLD = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
+_ALWAYS_WRITTEN = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
 _SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "interleave", "sync_period")
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
 # What the options that are words may be.
@@ -142,7 +152,7 @@ FLAGS = ("sequence_parallel", "tp_overlap", "fused_attention", "fused_loss")
 
 
 def strategy(text: str) -> Strategy:
-    """The strategy a text names: `name=value`, joined by spaces or commas; what is not named has its default.
+    """The strategy a text names: `name=value`, separated by spaces or commas; others have their defaults.
 
     Raises SpecError with the name or value that is not known and what was expected.
 
@@ -151,7 +161,7 @@ def strategy(text: str) -> Strategy:
     """
     stated: dict[str, int | str | bool] = {}
     for part in text.replace(",", " ").split():
-        name, value = knob(part, where=f"strategy {text!r}")
+        name, value = read_option(part, where=f"strategy {text!r}")
         if name in stated:
             raise SpecError(f"strategy {text!r}: {name} is given twice; keep one")
         stated[name] = value
@@ -160,7 +170,7 @@ def strategy(text: str) -> Strategy:
     return Strategy(**stated)  # type: ignore[arg-type]  # each value was checked by name
 
 
-def knob(text: str, *, where: str) -> tuple[str, int | str | bool]:
+def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
     """The field of `Strategy` and its value that one `name=value` of the text form states.
 
     where: what the text is part of, for the error. Raises SpecError as `strategy` does.

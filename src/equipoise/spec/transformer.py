@@ -1,10 +1,9 @@
 """A transformer by its published sizes: what follows from them in parameters and FLOP. No durations."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block
+from equipoise.spec.facts import FactBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ class Transformer:
     """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
 
     layers: what pipeline stages share out. In a plain model each holds an attention and a feed-forward
-    block; in a hybrid the four `*_layers` counts say how many layers hold each kind of block, and one layer
+    block; in a hybrid the four `*_layers` counts state how many layers hold each kind of block, and one layer
     may hold one.
     ffn_hidden: width of a dense feed-forward block; gated ones (SwiGLU) have three matrices, others two.
     dense_layers: of a mixture of experts, the layers whose feed-forward block is dense all the same.
@@ -280,69 +279,26 @@ class Transformer:
         )
 
 
-_NEEDED = ("layers", "hidden", "heads", "vocabulary")
-
-
-def read_transformer(block: Block, known: Transformer | None) -> Transformer:
+def read_transformer(block: FactBlock, known: Transformer | None) -> Transformer:
     """The transformer that a table of sizes describes; sizes it does not state are kept from `known`.
 
     In a new one kv_heads is heads, head_size hidden / heads and ffn_hidden 4 x hidden unless stated.
     Raises SpecError with file and line.
     """
-    names = [field.name for field in fields(Transformer)]
-    block.check_keys(frozenset(names))
-    read = {name: _READ.get(name, _size)(block, name) for name in names}
-    stated = {name: value for name, value in read.items() if value is not None}
+    if known is None:
+        block = replace(block, fields=_assumed(block) | block.fields)
     try:
-        if known is not None:
-            return replace(known, **stated)  # type: ignore[arg-type]  # each value was read above, by name
-        for name in _NEEDED:
-            if not stated.get(name):
-                raise block.refuse(name, "this size in a new transformer")
-        return Transformer(**(_assumed(block, stated) | stated))  # type: ignore[arg-type]  # likewise
+        return block.read(Transformer, known, zero=True)
     except SpecError as err:
-        where = "" if str(err).startswith(block.where) else f"{block.where}: "
+        where = "" if str(err).startswith(f"{block.path}:") else f"{block.where}: "
         raise SpecError(f"{where}{err}") from err
 
 
-def _assumed(block: Block, stated: dict[str, object]) -> dict[str, object]:
-    """Sizes that a plain model leaves unsaid."""
-    hidden, heads = int(str(stated["hidden"])), int(str(stated["heads"]))
-    if hidden % heads and "head_size" not in stated:
+def _assumed(block: FactBlock) -> dict[str, object]:
+    """Sizes that a plain model leaves unsaid; none where those they follow from are missing."""
+    hidden, heads = block.count("hidden"), block.count("heads")
+    if not hidden or not heads:
+        return {}
+    if hidden % heads and "head_size" not in block.fields:
         raise block.refuse("head_size", f"this size, since hidden={hidden} is no multiple of heads={heads}")
     return {"kv_heads": heads, "head_size": hidden // heads, "ffn_hidden": 4 * hidden}
-
-
-def _size(block: Block, name: str) -> int | None:
-    """A size, which may be zero, or None where the field is absent."""
-    return block.count(name, zero=True)
-
-
-def _compressed(block: Block, name: str) -> CompressedKeys | None:
-    """The sub-table of compressed keys, or None where it is absent."""
-    value = block.fields.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise block.refuse(name, "a table of sizes")
-    inner = Block(
-        path=block.path, line=block.line, kind=block.kind, slug=f"{block.slug}.{name}", fields=value
-    )
-    keys = [field.name for field in fields(CompressedKeys)]
-    inner.check_keys(frozenset(keys))
-    sizes = {key: inner.count(key) for key in keys}
-    for key, size in sizes.items():
-        if size is None:
-            raise inner.refuse(key, "this size")
-    return CompressedKeys(**sizes)  # type: ignore[arg-type]  # none is None, checked above
-
-
-_READ: dict[str, Callable[[Block, str], object]] = {
-    "gated": Block.flag,
-    "tied_embeddings": Block.flag,
-    "causal": Block.flag,
-    "kv_shared": Block.flag,
-    "prediction_shared": Block.flag,
-    "predicted_fraction": Block.number,
-    "compressed": _compressed,
-}

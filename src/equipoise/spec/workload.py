@@ -4,23 +4,22 @@ Facts: workloads.toml.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from equipoise.errors import SpecError
-from equipoise.spec.facts import Block, canonical, nearest_or_edit, read_blocks, shown
-from equipoise.spec.strategy import TRAINED, Trained
+from equipoise.spec.facts import FactBlock, canonical, close_names, nearest_or_edit, read_blocks, shown
+from equipoise.spec.strategy import Trained
 from equipoise.spec.transformer import Transformer, read_transformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlperfRules:
-    """How MLPerf scores a workload; `known` is False where nothing says and common values stand in."""
+    """How MLPerf scores a workload; `known` is False where nothing states it and common values stand in."""
 
     num_runs_required: int
     num_dropped_each_end: int = 1
@@ -29,27 +28,18 @@ class MlperfRules:
     known: bool = True
 
 
-RULES = ("num_runs_required", "num_dropped_each_end", "max_failed", "num_counted")
 UNKNOWN_RULES = MlperfRules(num_runs_required=10, known=False)
+_RULES = tuple(each.name for each in fields(MlperfRules) if each.name != "known")
 
 
-def read_rules(block: Block, known: MlperfRules | None) -> MlperfRules | None:
+def _read_rules(block: FactBlock, known: MlperfRules) -> MlperfRules | None:
     """The scoring rules a block states, over those of an earlier file; None where it states none."""
-    stated = {
-        "num_runs_required": block.count("num_runs_required"),
-        "num_dropped_each_end": block.count("num_dropped_each_end", zero=True),
-        "max_failed": block.count("max_failed", zero=True),
-        "num_counted": block.count("num_counted"),
-    }
-    stated = {key: value for key, value in stated.items() if value is not None}
+    stated = {key: value for key, value in block.fields.items() if key in _RULES}
     if not stated:
         return None
-    if known is not None and known.known:
-        stated = {field.name: getattr(known, field.name) for field in fields(known)} | stated
-    if "num_runs_required" not in stated:
-        raise block.refuse("num_runs_required", "this field where other scoring rules are given")
-    rules = MlperfRules(**(stated | {"known": True}))  # type: ignore[arg-type]  # counts, checked above, by name
-    counted = rules.num_counted or rules.num_runs_required
+    only = replace(block, fields=stated)
+    rules = only.read(MlperfRules, known if known.known else None, given={"known": True}, zero=True)
+    counted = rules.num_runs_required if rules.num_counted is None else rules.num_counted
     if counted > rules.num_runs_required or 2 * rules.num_dropped_each_end >= counted:
         raise SpecError(
             f"{block.where}: {rules.num_runs_required} runs, {counted} counted, "
@@ -59,8 +49,6 @@ def read_rules(block: Block, known: MlperfRules | None) -> MlperfRules | None:
 
 
 Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
-PERS: tuple[Per, ...] = ("sample", "epoch", "token", "step")
-_CONVERGED_KEYS = frozenset({"key", "per", "counts_from_zero", "above", "below", "first_round", "last_round"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,25 +64,8 @@ class Converged:
     last_round: float = math.inf
 
 
-# What every benchmark since v4.0 is asked to log; the reading for a workload that the table does not have.
+# What every benchmark since v4.0 has to log; the reading for a workload that the table does not have.
 UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
-
-
-def read_converged(block: Block) -> Converged:
-    """One way of stating samples to target."""
-    block.check_keys(_CONVERGED_KEYS)
-    key, per = block.text("key"), block.text("per")
-    if key is None:
-        raise block.refuse("key", "the name of a log key")
-    for choice in PERS:
-        if per == choice:
-            stated = {name: block.number(name) for name in ("above", "below", "first_round", "last_round")}
-            bounds = {name: value for name, value in stated.items() if value is not None}
-            from_zero = block.fields.get("counts_from_zero", False)
-            if not isinstance(from_zero, bool):
-                raise block.refuse("counts_from_zero", "true or false")
-            return Converged(key=key, per=choice, counts_from_zero=from_zero, **bounds)
-    raise block.refuse("per", " or ".join(PERS))
 
 
 def samples_stated(
@@ -128,7 +99,9 @@ EDIT = "src/equipoise/spec/workloads.toml, or a file given with --workloads"
 
 # The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
 MAX_BATCH_SAMPLES = 10**15
-AREAS = ("language", "vision", "generation", "recommendation", "graph", "speech", "games", "forecasting")
+Area: TypeAlias = Literal[
+    "language", "vision", "generation", "recommendation", "graph", "speech", "games", "forecasting", "other"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +109,7 @@ class Workload:
     """One workload: facts that hold for every run of it; None is unknown.
 
     params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
-    which are spread over the ranks. What a model that is no transformer asks for is stated a sample:
+    which are spread over the ranks. What a model that is no transformer needs is stated per sample:
     forward_flop_per_sample, backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept
     for the way back, 2 bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise)
     and layers (those that launch kernels of their own: convolutions, matrix products, recurrent layers).
@@ -145,7 +118,7 @@ class Workload:
 
     slug: str
     title: str
-    area: str
+    area: Area
     source: str
     task: str | None = None
     dataset: str | None = None
@@ -196,20 +169,6 @@ class Workload:
         into, out = model.hidden + queries + keys, queries + model.hidden
         return float(self.lora_rank * model.num_attention_blocks * (into + out))
 
-    def samples_to_target(
-        self, stated: Mapping[str, object], *, round_number: float, global_batch_samples: float | None
-    ) -> float | None:
-        """Training samples consumed until the target, from what a log states; None if it does not.
-
-        stated: metadata of the last eval_accuracy before run_stop, with `train_samples` of the log beside it.
-        """
-        return samples_stated(
-            self.converged,
-            stated,
-            round_number=round_number,
-            samples_each=_samples_each(self, global_batch_samples),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Named:
@@ -228,7 +187,7 @@ class WorkloadTable:
     names: MappingProxyType[str, tuple[_Named, ...]]
 
     def slug(self, raw: str, round_number: float | None = None) -> str | None:
-        """The slug of a raw name; None when the table lacks it, or when only a round could tell."""
+        """The slug of a raw name; None when the table lacks it, or when it depends on the round."""
         candidates = self.names.get(canonical(raw), ())
         if round_number is not None:
             candidates = tuple(n for n in candidates if n.first_round <= round_number <= n.last_round)
@@ -244,9 +203,7 @@ class WorkloadTable:
         if slug is not None:
             return self.workloads[slug]
         near = dict.fromkeys(
-            named.slug
-            for match in get_close_matches(canonical(name)[:80], self.names, n=5, cutoff=0.6)
-            for named in self.names[match]
+            named.slug for match in close_names(name, self.names) for named in self.names[match]
         )
         raise SpecError(f"workload {shown(name)} is not known; {nearest_or_edit(near, EDIT)}")
 
@@ -263,22 +220,23 @@ class WorkloadTable:
         round_number: float,
         global_batch_samples: float | None,
     ) -> float | None:
-        """Training samples until the target, of a workload that need not be known.
+        """Training samples consumed until the target, from what a log states; None if it does not.
 
-        The arguments are those of `Workload.samples_to_target`.
+        slug: of a workload that need not be known. stated: metadata of the last eval_accuracy before
+        run_stop, with `train_samples` of the log.
         """
         found = self.workloads.get(slug)
-        if found is None:
-            each = _samples_each(None, global_batch_samples)
-            return samples_stated(UNKNOWN_CONVERGED, stated, round_number=round_number, samples_each=each)
-        return found.samples_to_target(
-            stated, round_number=round_number, global_batch_samples=global_batch_samples
+        return samples_stated(
+            UNKNOWN_CONVERGED if found is None else found.converged,
+            stated,
+            round_number=round_number,
+            samples_each=_samples_each(found, global_batch_samples),
         )
 
     def global_batch_samples(self, slug: str, logged: float | None) -> int | None:
         """The global batch in samples that a log states, of a workload that need not be known.
 
-        None where the log does not say, or states more than the workload's table allows: then it counts
+        None where the log does not state it, or states more than the workload's table allows: then it counts
         tokens.
         """
         found = self.workloads.get(slug)
@@ -349,51 +307,25 @@ def load_workloads(extra: Sequence[Path] = ()) -> WorkloadTable:
     return WorkloadTable(workloads=MappingProxyType(table), names=MappingProxyType(names))
 
 
-_TEXTS = ("title", "task", "dataset", "target", "sample", "source")
-_COUNTS = ("sequence_tokens", "dataset_samples", "layers", "lora_rank")
-_NUMBERS = (
-    "params",
-    "embedding_params",
-    "forward_flop_per_sample",
-    "backward_flop_per_sample",
-    "activation_bytes_per_sample",
-    "boundary_bytes_per_sample",
-    "global_batch_below",
-    "first_round",
-    "last_round",
-)
-_WORKLOAD_KEYS = frozenset(
-    (*_TEXTS, *_COUNTS, *_NUMBERS, *RULES, "area", "aliases", "named", "converged", "trained", "transformer")
-)
-_NAMED_KEYS = frozenset({"raw", "first_round", "last_round"})
-
-
-def _workload(block: Block, known: Workload | None) -> Workload:
+def _workload(block: FactBlock, known: Workload | None) -> Workload:
     """The workload a block describes; fields it does not state are kept from an earlier file."""
-    block.check_keys(_WORKLOAD_KEYS)
-    stated: dict[str, object] = {key: block.text(key) for key in _TEXTS}
-    stated |= {key: block.count(key) for key in _COUNTS}
-    stated |= {key: block.number(key) for key in _NUMBERS}
-    stated |= {"area": block.one_of("area", AREAS), "trained": block.one_of("trained", TRAINED)}
-    stated = {key: value for key, value in stated.items() if value is not None}
-    if "transformer" in block.fields:
-        stated["transformer"] = _transformer(block, None if known is None else known.transformer)
-    rules = read_rules(block, None if known is None else known.rules)
-    converged = tuple(read_converged(item) for item in block.blocks("converged"))
-    if rules is not None:
-        stated["rules"] = rules
-    if converged or (known is None and rules is not None):
-        stated["converged"] = converged
-    aliases = block.texts("aliases")
-    if known is None:
-        for key in ("title", "area", "source"):
-            if key not in stated:
-                raise block.refuse(key, "this field in a new workload")
-        merged: dict[str, object] = stated | {"aliases": aliases}
-    else:
-        kept = {field.name: getattr(known, field.name) for field in fields(known) if field.name != "slug"}
-        merged = kept | stated | {"aliases": tuple(dict.fromkeys((*known.aliases, *aliases)))}
-    found = Workload(slug=block.slug, **merged)  # type: ignore[arg-type]  # each was checked, by name
+    model = block.block("transformer")
+    rules = _read_rules(block, UNKNOWN_RULES if known is None else known.rules)
+    converged = tuple(each.read(Converged) for each in block.blocks("converged"))
+    keeps_ways = not converged and (known is not None or rules is None)
+    found = block.read(
+        Workload,
+        known,
+        also=(*_RULES, "transformer", "converged", "named"),
+        given={
+            "slug": block.slug,
+            "transformer": None
+            if model is None
+            else read_transformer(model, None if known is None else known.transformer),
+            "rules": rules,
+            "converged": None if keeps_ways else converged,
+        },
+    )
     _check_counted(block, found)
     if found.trained != "full" and (found.lora_rank is None or found.transformer is None):
         raise block.refuse(
@@ -402,17 +334,7 @@ def _workload(block: Block, known: Workload | None) -> Workload:
     return found
 
 
-def _transformer(block: Block, known: Transformer | None) -> Transformer:
-    """The transformer of a block's sub-table."""
-    sizes = block.fields["transformer"]
-    if not isinstance(sizes, dict):
-        raise block.refuse("transformer", f"sizes under [workload.{block.slug}.transformer]")
-    slug = f"{block.slug}.transformer"
-    inner = Block(path=block.path, line=block.line, kind=block.kind, slug=slug, fields=sizes)
-    return read_transformer(inner, known)
-
-
-def _check_counted(block: Block, found: Workload) -> None:
+def _check_counted(block: FactBlock, found: Workload) -> None:
     """Refuse a way of stating samples that lacks the fact it multiplies by."""
     for way in found.converged:
         needed = {"epoch": "dataset_samples", "token": "sequence_tokens"}.get(way.per)
@@ -420,21 +342,18 @@ def _check_counted(block: Block, found: Workload) -> None:
             raise block.refuse(needed, f"this field, since {way.key} counts {way.per}s")
 
 
-def _spellings(block: Block, found: Workload) -> list[tuple[str, _Named]]:
+def _spellings(block: FactBlock, found: Workload) -> Iterator[tuple[str, _Named]]:
     """Every spelling a block gives to its workload, with the rounds in which it holds."""
-    always = [(spelling, _Named(slug=found.slug)) for spelling in (found.slug, found.title, *found.aliases)]
+    for spelling in (found.slug, found.title, *found.aliases):
+        yield spelling, _Named(slug=found.slug)
     for item in block.blocks("named"):
-        item.check_keys(_NAMED_KEYS)
         raw = item.text("raw")
         if raw is None:
-            raise item.refuse("raw", "the spelling as it occurs")
-        stated = {name: item.number(name) for name in ("first_round", "last_round")}
-        rounds = {name: value for name, value in stated.items() if value is not None}
-        always.append((raw, _Named(slug=found.slug, **rounds)))
-    return always
+            raise item.refuse("raw", "this field, which has no default")
+        yield raw, item.read(_Named, also=("raw",), given={"slug": found.slug})
 
 
-def _claim(block: Block, spelling: str, named: _Named, of_file: dict[str, tuple[_Named, ...]]) -> None:
+def _claim(block: FactBlock, spelling: str, named: _Named, of_file: dict[str, tuple[_Named, ...]]) -> None:
     """Add a spelling; refuse one that means two workloads in the same round of the same file."""
     name = canonical(spelling)
     if not name:

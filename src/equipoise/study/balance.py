@@ -90,7 +90,7 @@ def balances(
     this round; accelerators seen at one size are left out. catalogue: the shipped one unless given.
     """
     known = catalogue or shipped()
-    asked: list[tuple[pl.DataFrame, CurveQuestion]] = []
+    questions: list[tuple[pl.DataFrame, CurveQuestion]] = []
     unanswered: dict[str, list[Unanswered]] = {workload: [] for workload in curves}
     for workload, accelerator, curve in _long_enough(curves):
         try:
@@ -103,12 +103,12 @@ def balances(
         question = CurveQuestion(
             workload=workload, accelerator=accelerator, sizes=sizes, round=round_, catalogue=known
         )
-        asked.append((curve, question))
+        questions.append((curve, question))
     found: dict[str, list[Balance]] = {workload: [] for workload in curves}
     # Hundreds of small matrices: threads of their own would only wait for each other.
     with threadpool_limits(limits=1, user_api="blas"):
-        times = time_curves(scores, [question for _, question in asked])
-        for (curve, question), one in zip(asked, times, strict=True):
+        times = time_curves(scores, [question for _, question in questions])
+        for (curve, question), one in zip(questions, times, strict=True):
             workload, accelerator = str(question.workload), str(question.accelerator)
             if isinstance(one, EvidenceError):
                 unanswered[workload].append(
@@ -128,7 +128,7 @@ def balances(
 def time_curves(
     scores: pl.DataFrame, questions: Sequence[CurveQuestion]
 ) -> tuple[TimeCurve | EvidenceError, ...]:
-    """The curve of each question, in order; where the evidence is too thin, the error that says so.
+    """The curve of each question, in order; where the evidence is too thin, the error.
 
     As `published_curve`, in less time: laws of the same rounds are fitted once.
     """

@@ -77,22 +77,22 @@ class Statement:
     across_workloads: bool = False
     untested: str = ""
 
-    def read(self, *views: View) -> "Reading":
+    def read(self, *views: View) -> "ClaimReading":
         """The statement tested on one view, or on one of each workload, all of the same way."""
-        asked = [each for each in self.comparisons if each.way in {None, views[0].way}]
+        comparisons = [each for each in self.comparisons if each.way in {None, views[0].way}]
         about = "" if self.across_workloads else f"{views[0].about}: "
-        if not asked:
-            return Reading(verdict="not enough evidence", figures=(), words=self.untested)
+        if not comparisons:
+            return ClaimReading(verdict="not enough evidence", figures=(), words=self.untested)
         try:
-            found = [QUANTITIES[each.quantity](*views, **each.options) for each in asked]
+            found = [QUANTITIES[each.quantity](*views, **each.options) for each in comparisons]
         except EvidenceError as err:
-            return Reading(verdict="not enough evidence", figures=(), words=f"{about}{err}.")
+            return ClaimReading(verdict="not enough evidence", figures=(), words=f"{about}{err}.")
         verdicts = {
             comparison.verdict(value)
-            for comparison, measured in zip(asked, found, strict=True)
+            for comparison, measured in zip(comparisons, found, strict=True)
             for value in measured.values
         }
-        return Reading(
+        return ClaimReading(
             verdict=verdicts.pop() if len(verdicts) == 1 else "not supported",
             figures=tuple(figure for measured in found for figure in measured.figures),
             words=f"{about}{'; '.join(measured.words for measured in found)}.",
@@ -103,7 +103,7 @@ class Statement:
 class Stated:
     """One claim as the study makes it.
 
-    workloads: slugs it is stated for; empty for all. of_others: its wording where it is asked of workloads
+    workloads: slugs it is stated for; empty for all. of_others: its wording where it is applied to workloads
     that the study does not cover; empty where it is not.
     """
 
@@ -116,8 +116,8 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """One way of testing: its verdict, the figures it rests on, and one sentence that says what was seen."""
+class ClaimReading:
+    """One way of testing: its verdict, the figures it rests on, and one sentence on what was seen."""
 
     verdict: Verdict
     figures: tuple[Figure, ...]
@@ -125,7 +125,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ClaimPart:
     """One testable statement of a claim with its printed rule, tested both ways.
 
     workload: the slug it was tested on; None where it compares workloads.
@@ -134,8 +134,8 @@ class Part:
     statement: str
     rule: str
     workload: str | None
-    their_way: Reading
-    like_for_like: Reading
+    their_way: ClaimReading
+    like_for_like: ClaimReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +154,13 @@ class Claim:
     source: str
     workloads: tuple[str, ...]
     stated_for: tuple[str, ...]
-    parts: tuple[Part, ...]
-    their_way: Reading
-    like_for_like: Reading
+    parts: tuple[ClaimPart, ...]
+    their_way: ClaimReading
+    like_for_like: ClaimReading
     verdict: Verdict
 
     @property
-    def is_own(self) -> bool:
+    def is_of_study(self) -> bool:
         """Whether the study itself states the claim for these workloads."""
         return self.stated_for in {(), self.workloads}
 
@@ -198,10 +198,10 @@ def _within(value: float, bounds: str) -> bool:
 
 
 def claims_about(entries_by_workload: Mapping[str, pl.DataFrame], *, label: str) -> tuple[Claim, ...]:
-    """The claims on these workloads; some are asked of workloads that the study does not cover, too.
+    """The claims on these workloads; some are applied to workloads that the study does not cover, too.
 
     entries_by_workload: slug -> a frame with metrics and factors, of one round and division.
-    label: how to name the data in a sentence that says what is lacking, e.g. `v4.1, closed`.
+    label: how to name the data in a sentence on what is lacking, e.g. `v4.1, closed`.
     """
     views = {
         workload: (their_view(workload, entries), like_for_like_view(workload, entries))
@@ -247,7 +247,7 @@ def _claim(
 
 def _parts(
     statement: Statement, workloads: tuple[str, ...], views: Mapping[str, tuple[View, View]]
-) -> list[Part]:
+) -> list[ClaimPart]:
     """The statement tested in each workload that is there, or once across them if all are."""
     present = tuple(workload for workload in workloads if workload in views)
     if statement.across_workloads:
@@ -255,7 +255,7 @@ def _parts(
     else:
         groups = [(workload,) for workload in present if statement.workload in {None, workload}]
     return [
-        Part(
+        ClaimPart(
             statement=statement.words,
             rule="; ".join(each.rule for each in statement.comparisons),
             workload=None if statement.across_workloads else group[0],
@@ -266,7 +266,7 @@ def _parts(
     ]
 
 
-def _together(readings: Sequence[Reading], missing: str) -> Reading:
+def _together(readings: Sequence[ClaimReading], missing: str) -> ClaimReading:
     """The readings of all parts as one, by the rule that `RULE` prints."""
     tested = [reading for reading in readings if reading.verdict != "not enough evidence"]
     verdicts = {reading.verdict for reading in tested}
@@ -277,7 +277,7 @@ def _together(readings: Sequence[Reading], missing: str) -> Reading:
         verdict = "reverses"
     elif verdicts == {"holds"}:
         verdict = "holds"
-    return Reading(
+    return ClaimReading(
         verdict=verdict,
         figures=tuple(figure for reading in readings for figure in reading.figures),
         words=" ".join(dict.fromkeys(reading.words for reading in tested or readings)) or missing,

@@ -37,8 +37,8 @@ class WorkloadFindings:
     name: what people call it. entries: every entry of the division, scored or not, with the columns of
     `scaling.metrics.ENTRY_COLUMNS`, ordered by accelerators, then score; cluster and the factors are null
     where they are unknown. spots: how many systems share each accelerator and size. curves: best entry a
-    size of each accelerator. grouping is None when there are too few systems; grouping_missing then says what
-    is lacking.
+    size of each accelerator. grouping is None when there are too few systems; grouping_missing then lists
+    what is lacking.
     pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
     energy: the rows of `entries` with measured energy; may be empty.
     losses: what each entry lost by cause (`scaling.decompose.losses`). diagnoses: of entries;
@@ -67,7 +67,7 @@ class WorkloadFindings:
 class Findings:
     """Everything a report shows about one round.
 
-    headline: one sentence that says what was found. summary: a few sentences more, most important first.
+    headline: one sentence on what was found. summary: a few sentences more, most important first.
     attributed: figures that others ascribe to the published study of this round; empty for other rounds.
     record: how wrong predictions were on results held out; None where it does not ship.
     dataset: version of the embedded data. sources: where the tables came from, in words.
@@ -135,7 +135,7 @@ def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims
     """
     kept = [row["like_for_like_efficiency"] for row in _largest(entries_by_workload).values()]
     if not kept:
-        scaling = "no accelerator was measured at two sizes, so nothing can be said like for like"
+        scaling = "no accelerator was measured at two sizes, so there is no like-for-like comparison"
     elif len(kept) == 1:
         scaling = (
             f"the largest system works at {format_percent(kept[0])} of the efficiency of its small sibling"
@@ -180,14 +180,14 @@ def _largest(entries_by_workload: Mapping[str, pl.DataFrame]) -> dict[str, dict[
 
 
 def _tally(claims: Sequence[Claim]) -> str:
-    own = [claim for claim in claims if claim.is_own]
-    count: Counter[str] = Counter(claim.verdict for claim in own)
+    stated = [claim for claim in claims if claim.is_of_study]
+    count: Counter[str] = Counter(claim.verdict for claim in stated)
     verdicts = [
         f"{count[verdict]} {singular if count[verdict] == 1 else plural}"
         for verdict, singular, plural in _VERDICT_WORDS
         if count[verdict]
     ]
-    return f"of the study's {len(own)} claims, compared like for like, {', '.join(verdicts)}"
+    return f"of the study's {len(stated)} claims, compared like for like, {', '.join(verdicts)}"
 
 
 def _generation_words(names: Mapping[str, str], largest: Mapping[str, dict[str, float]]) -> str | None:

@@ -39,7 +39,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """A symptom of an entry. rule: when it is said, for the reader. words: the sentence, or None when not so.
+    """A symptom of an entry. rule: when it is reported. words: the sentence, or None when not so.
 
     words takes the row of the entry, that of its like-for-like baseline, and the scores of other entries
     with the same accelerator and size.
@@ -137,7 +137,7 @@ def _batch_starved(row: Row, baseline: Row, _: Iterable[float]) -> str | None:
 
 
 def _evaluation_bound(row: Row, _: Row, __: Iterable[float]) -> str | None:
-    # Evaluation that runs beside training costs no time of its own, so only what lies outside counts.
+    # Evaluation that runs during training costs no time of its own, so only what is outside counts.
     outside_s = row["eval_outside_s"]
     if outside_s is None or outside_s < EVALUATION_FRACTION * row["unscaled_s"]:
         return None
@@ -146,7 +146,7 @@ def _evaluation_bound(row: Row, _: Row, __: Iterable[float]) -> str | None:
 
 
 def _set_up_bound(row: Row, _: Row, __: Iterable[float]) -> str | None:
-    if row["train_block_s"] is None or row["eval_outside_s"] is None:  # the log tells nothing apart
+    if row["train_block_s"] is None or row["eval_outside_s"] is None:  # the log does not separate them
         return None
     rest_s = row["unscaled_s"] - row["train_block_s"] - row["eval_outside_s"]
     if rest_s < SET_UP_FRACTION * row["unscaled_s"]:
@@ -189,14 +189,14 @@ SYMPTOMS = (
         name="evaluation_bound",
         title="evaluation-bound",
         rule=f"evaluation outside the training blocks takes at least {EVALUATION_FRACTION} of the clock; "
-        "not said where the log has no blocks",
+        "not reported where the log has no blocks",
         words=_evaluation_bound,
     ),
     Symptom(
         name="set_up_bound",
         title="set-up-bound",
         rule=f"at least {SET_UP_FRACTION} of the clock lies outside training and evaluation, where the log "
-        "tells them apart",
+        "separates them",
         words=_set_up_bound,
     ),
     Symptom(

@@ -29,7 +29,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What a published study prints for one workload of one round; `source` says where.
+    """What a published study prints for one workload of one round; `source` names where.
 
     num_decimals: how many digits after the point it prints minutes with.
     """
@@ -177,7 +177,7 @@ def _count_difference(
     if unscored:
         names = "; ".join(entry.words for entry in unscored)
         return (f"{counted}; {len(unscored)} of ours have no score: {names}",)
-    return (f"{counted}; all of ours have a score, and the study does not say which ones it took",)
+    return (f"{counted}; all of ours have a score, and the study does not state which ones it took",)
 
 
 def _reference_differences(found: Reference | None, published: Published) -> tuple[str, ...]:

@@ -61,9 +61,9 @@ def their_view(workload: str, entries: pl.DataFrame) -> View:
 
 def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
     """The entries of the accelerator seen at the most sizes (ties: widest range), with like-for-like E."""
-    alike = entries.filter(pl.col("like_for_like_efficiency").is_not_null())
+    comparable = entries.filter(pl.col("like_for_like_efficiency").is_not_null())
     is_baseline = pl.col("entry_id") == pl.col("like_for_like_baseline_id")
-    points = _of_most_sizes(_points(alike, "like_for_like_efficiency", is_baseline))
+    points = _of_most_sizes(_points(comparable, "like_for_like_efficiency", is_baseline))
     return View(way="like for like", workload=workload, entries=entries, points=points)
 
 
@@ -97,7 +97,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredQuantity:
     """A quantity: the values to be judged, the figures they rest on, and what was seen, in words."""
 
     values: tuple[float, ...]
@@ -105,14 +105,14 @@ class Measured:
     words: str
 
 
-def _best_over_others(view: View, *, sizes: tuple[int, int]) -> Measured:
+def _best_over_others(view: View, *, sizes: tuple[int, int]) -> MeasuredQuantity:
     """The best efficiency in a range of sizes (both ends included) over the best outside it."""
     is_inside = pl.col("num_accelerators").is_between(*sizes)
     inside, others = view.best.filter(is_inside), view.best.filter(~is_inside)
     if inside.is_empty() or others.is_empty():
         raise EvidenceError(f"needs a score at {sizes[0]} to {sizes[1]} accelerators and one at another size")
     peak, other = _top(inside), _top(others)
-    return Measured(
+    return MeasuredQuantity(
         values=(peak["efficiency"] / other["efficiency"],),
         figures=(_efficiency(view, peak), _efficiency(view, other)),
         words=f"at best {peak['efficiency']:.3g} at {sizes[0]} to {sizes[1]} accelerators (at "
@@ -121,7 +121,7 @@ def _best_over_others(view: View, *, sizes: tuple[int, int]) -> Measured:
     )
 
 
-def _median(view: View, *, sizes: tuple[int, int]) -> Measured:
+def _median(view: View, *, sizes: tuple[int, int]) -> MeasuredQuantity:
     """The median efficiency in a range of sizes, the baseline left out."""
     low, high = sizes
     own = view.points.filter(pl.col("num_accelerators").is_between(low, high) & ~pl.col("is_baseline"))
@@ -129,17 +129,17 @@ def _median(view: View, *, sizes: tuple[int, int]) -> Measured:
         raise EvidenceError(f"needs scores at {low} to {high} accelerators besides the baseline")
     median = float(np.median(own["efficiency"].to_numpy()))
     name = f"median {_symbol(view)} at {low} to {high}"
-    return Measured(
+    return MeasuredQuantity(
         values=(median,),
         figures=(_ratio(name, median, own["entry_id"].sort()),),
         words=f"median {median:.3g} at {low} to {high} accelerators",
     )
 
 
-def _largest(view: View) -> Measured:
+def _largest(view: View) -> MeasuredQuantity:
     """The efficiency at the largest size."""
     row = _largest_row(view)
-    return Measured(
+    return MeasuredQuantity(
         values=(row["efficiency"],),
         figures=(_efficiency(view, row),),
         words=f"{format_count(row['num_accelerators'])} accelerators reach {row['efficiency']:.3g} of the "
@@ -147,25 +147,25 @@ def _largest(view: View) -> Measured:
     )
 
 
-def _time_of_largest(view: View) -> Measured:
+def _time_of_largest(view: View) -> MeasuredQuantity:
     """The time at the largest size over the shortest time."""
     row = _largest_row(view)
     longer = row["score_s"] / view.points["score_s"].min()
-    return Measured(
+    return MeasuredQuantity(
         values=(longer,),
         figures=(Figure(name="its time", value=row["score_s"], unit="s", entry_ids=(row["entry_id"],)),),
         words=f"they take {format_duration(row['score_s'])}, {'not ' if longer > 1 else ''}the shortest time",
     )
 
 
-def _steps(view: View, *, starts: tuple[int, ...]) -> Measured:
+def _steps(view: View, *, starts: tuple[int, ...]) -> MeasuredQuantity:
     """The best efficiency of each range of sizes, begun at `starts`, over the best of the range before."""
     size = pl.col("num_accelerators")
     ranges = [size < starts[0], *(size.is_between(a, b - 1) for a, b in pairwise(starts)), size >= starts[-1]]
     tops = [_top(own) for each in ranges if not (own := view.best.filter(each)).is_empty()]
     if len(tops) <= 1:
         raise EvidenceError("needs scores in two of the ranges")
-    return Measured(
+    return MeasuredQuantity(
         values=tuple(after["efficiency"] / before["efficiency"] for before, after in pairwise(tops)),
         figures=tuple(_efficiency(view, top) for top in tops),
         words=", ".join(
@@ -174,20 +174,20 @@ def _steps(view: View, *, starts: tuple[int, ...]) -> Measured:
     )
 
 
-def _entries_on(view: View, *, accelerator: str) -> Measured:
+def _entries_on(view: View, *, accelerator: str) -> MeasuredQuantity:
     """How many scored entries ran on an accelerator, in whatever form."""
     slug = pl.col("accelerator")
     found = view.points.filter((slug == accelerator) | slug.str.starts_with(f"{accelerator}-"))
     title = accelerator_title(accelerator)
     name = f"entries on {title}"
-    return Measured(
+    return MeasuredQuantity(
         values=(found.height,),
         figures=(_ratio(name, found.height, found["entry_id"].sort()),),
         words=f"{found.height} scored entries ran on {title}",
     )
 
 
-def _place_of_balance(view: View) -> Measured:
+def _place_of_balance(view: View) -> MeasuredQuantity:
     """Where among the sizes efficiency times speedup is highest: 0 is the smallest, 1 the largest."""
     best = view.best.with_columns(_product=pl.col("efficiency") * pl.col("speedup"))
     if best.height < MIN_SIZES_OF_PEAK:
@@ -198,23 +198,23 @@ def _place_of_balance(view: View) -> Measured:
     where = "at its lower end" if place == 0 else "inside the range"
     if place == best.height - 1:
         where = "at its upper end: the balance may lie beyond the data"
-    return Measured(
+    return MeasuredQuantity(
         values=(place / (best.height - 1),),
         figures=(Figure(name="size with the highest E x S", value=size, unit="accelerators", entry_ids=ids),),
         words=f"highest at {format_count(size)} of {first} to {format_count(last)}, {where}",
     )
 
 
-def _loss_in_throughput(view: View, *, efficiency_below: float) -> Measured:
+def _loss_in_throughput(view: View, *, efficiency_below: float) -> MeasuredQuantity:
     """The share of throughput, the only factor with communication, in the log loss at the largest size."""
     lossy = view.best.filter(pl.col("efficiency") < efficiency_below)
     shares = log_loss_shares(lossy).sort("num_accelerators")
     if shares.is_empty():
-        raise EvidenceError("needs a lossy entry whose log tells the samples it needed")
+        raise EvidenceError("needs a lossy entry whose log states the samples it needed")
     row = shares.row(-1, named=True)
     names = {"throughput": "throughput", "statistical": "batch growth", "rules": "the rules"}
     throughput, statistical = row["throughput_fraction"], row["statistical_fraction"]
-    return Measured(
+    return MeasuredQuantity(
         values=(throughput,),
         figures=tuple(
             _ratio(f"share of the log loss in {name}", row[f"{factor}_fraction"], (row["entry_id"],))
@@ -226,14 +226,14 @@ def _loss_in_throughput(view: View, *, efficiency_below: float) -> Measured:
     )
 
 
-def _nearer_to_one(first: View, second: View) -> Measured:
+def _nearer_to_one(first: View, second: View) -> MeasuredQuantity:
     """How much nearer to 1 the first's slope of log speedup against log accelerators is than the second's.
 
     Source: Theil 1950, Sen 1968: the median of the slopes between all pairs.
     """
     slopes = [_theil_sen_slope(view) for view in (first, second)]
     titles = [workload_title(view.workload) for view in (first, second)]
-    return Measured(
+    return MeasuredQuantity(
         values=(abs(1 - slopes[1]) - abs(1 - slopes[0]),),
         figures=tuple(
             _ratio(f"slope, {title}", slope, view.points["entry_id"].sort())
@@ -253,7 +253,7 @@ def _theil_sen_slope(view: View) -> float:
     return float(np.median(rise[apart] / run[apart]))
 
 
-def _over_common_sizes(first: View, second: View) -> Measured:
+def _over_common_sizes(first: View, second: View) -> MeasuredQuantity:
     """E of the first workload over the second's, over the sizes that both have on one accelerator.
 
     The accelerator is the one with the most common sizes (ties: widest range); both curves start from the
@@ -269,15 +269,15 @@ def _over_common_sizes(first: View, second: View) -> Measured:
     start, *others = (format_count(size) for size in sizes["num_accelerators"])
     growth = f"{start} to {', '.join(others)} accelerators"
     one, two = workload_title(first.workload), workload_title(second.workload)
-    alike = families({view.workload: view.entries for view in (first, second)})
-    return Measured(
+    common = families({view.workload: view.entries for view in (first, second)})
+    return MeasuredQuantity(
         values=(ratio,),
         figures=(
             _ratio(f"E of {one} / {two}, {growth}", ratio, (*sizes["entry_id"], *sizes["entry_id_second"])),
-            *map(_family_figure, alike.iter_rows(named=True)),
+            *map(_family_figure, common.iter_rows(named=True)),
         ),
         words=f"{accelerator_title(sizes['accelerator'][0])} only, {growth}: {one} keeps {ratio:.2f} of what "
-        f"{two} keeps{_families_words(alike, (first.workload, second.workload))}",
+        f"{two} keeps{_families_words(common, (first.workload, second.workload))}",
     )
 
 
@@ -289,10 +289,10 @@ def _family_figure(row: dict[str, Any]) -> Figure:
     return _ratio(name, row["efficiency"], (row["from_id"], row["to_id"]))
 
 
-def _families_words(alike: pl.DataFrame, workloads: tuple[str, str]) -> str:
+def _families_words(common: pl.DataFrame, workloads: tuple[str, str]) -> str:
     """One machine family after the other: a check that does not mix submitters."""
     words = []
-    for family in alike.partition_by("submitter", "accelerator", maintain_order=True):
+    for family in common.partition_by("submitter", "accelerator", maintain_order=True):
         row = family.row(0, named=True)
         efficiency = dict(family.select("workload", "efficiency").iter_rows())
         values = " against ".join(f"{efficiency[workload]:.3f}" for workload in workloads)
@@ -300,7 +300,7 @@ def _families_words(alike: pl.DataFrame, workloads: tuple[str, str]) -> str:
     return f". On one submitter's machines: {'; '.join(words)}" if words else ""
 
 
-def _spread_of_balance(*views: View) -> Measured:
+def _spread_of_balance(*views: View) -> MeasuredQuantity:
     """The largest size of balance over the smallest, of workloads that have it inside their range."""
     figures: list[Figure] = []
     for view in views:
@@ -311,7 +311,7 @@ def _spread_of_balance(*views: View) -> Measured:
     if len(figures) <= 1:
         raise EvidenceError("needs two workloads whose balance lies inside their range")
     low, high = min(figure.value for figure in figures), max(figure.value for figure in figures)
-    return Measured(
+    return MeasuredQuantity(
         values=(high / low,),
         figures=tuple(figures),
         words=f"between {low:,.0f} and {high:,.0f} accelerators over {len(figures)} workloads",
@@ -342,7 +342,7 @@ def _ratio(name: str, value: float, entry_ids: Iterable[str]) -> Figure:
 
 
 # By the name that published.toml gives them; each takes a view, or one of each workload, and its options.
-QUANTITIES: Final[dict[str, Callable[..., Measured]]] = {
+QUANTITIES: Final[dict[str, Callable[..., MeasuredQuantity]]] = {
     "best_over_others": _best_over_others,
     "median": _median,
     "largest": _largest,

@@ -109,7 +109,7 @@ def study(
     also: Folders = (),
     catalogue: Catalogue | None = None,
 ) -> Findings:
-    """What the closed entries of one round say about scaling.
+    """What the closed entries of one round show about scaling.
 
     round: the published study's (v4.1) unless given; the latest one where the data lack that. workloads: the
     study's in its round, else every workload with at least three scored entries. k: number of groups; by
@@ -255,7 +255,7 @@ def _workload_findings(
 
 
 def _batches(everything: pl.DataFrame, workload: str) -> BatchGrowth | Unanswered:
-    """Samples against batch over all rounds of a workload, or why they tell nothing."""
+    """Samples against batch over all rounds of a workload, or why they show nothing."""
     entries = comparable(everything, workload=workload)
     try:
         return batch_growth(entries)

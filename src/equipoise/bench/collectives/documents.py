@@ -15,7 +15,7 @@ import orjson
 from equipoise.bench.collectives.records import OPERATIONS, WIDTH_BYTES, Reading, Run, Timing, bus_fraction
 from equipoise.bench.collectives.text import PROGRAMS, Found, Printed, Row, Side, Table
 from equipoise.errors import DataError
-from equipoise.runs.reader import Rejection, Tally
+from equipoise.runs.reader import RowRejection, Tally
 from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
@@ -70,7 +70,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
             name = f"{timing.operation} of {timing.payload_bytes} bytes"
             if timing.num_wrong:
                 detail = f"{name} came out wrong: its time says nothing"
-                rejected.add(Rejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
+                rejected.add(RowRejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
                 continue
             by_operation.setdefault(timing.operation, []).append(timing)
             if not result["is_steady"]:
@@ -78,7 +78,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
         for operation, reason in document["refused"].items():
             detail = f"{operation}: {str(reason)[:300]}"
             kind = f"refused {operation}"
-            rejected.add(Rejection(kind=kind, where=where, detail=detail))
+            rejected.add(RowRejection(kind=kind, where=where, detail=detail))
         backend, device = str(document["backend"])[:16], document["device_name"]
         link = document["link"]
     except (AttributeError, KeyError, TypeError, ValueError) as err:
@@ -159,7 +159,7 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> Reading:
         rejected = Tally()
         for each in document["rejected"][:_MOST_FITS]:
             detail = str(each["first"])[:_TEXT]
-            refused = Rejection(kind=str(each["kind"])[:40], where=where, detail=detail)
+            refused = RowRejection(kind=str(each["kind"])[:40], where=where, detail=detail)
             rejected.add(refused, count=_fitted_document_whole(each["count"], _DOCUMENT_MOST_BYTES))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
         raise DataError(

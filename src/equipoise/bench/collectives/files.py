@@ -34,7 +34,7 @@ from equipoise.bench.collectives.text import (
 )
 from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
-from equipoise.runs.reader import Rejection, Tally
+from equipoise.runs.reader import RowRejection, Tally
 from equipoise.units import MIB, MICROSECOND_S
 
 # A sweep of 30 sizes on a thousand ranks that all log is some MB.
@@ -131,7 +131,7 @@ def _named(path: Path) -> list[str]:
 def _refuse_broken(path: Path, found: Found, rejected: Tally, notes: list[str]) -> None:
     for line, reason in found.broken:
         kind = "broken_row"
-        rejected.add(Rejection(kind=kind, where=f"{path}:{line}", detail=reason))
+        rejected.add(RowRejection(kind=kind, where=f"{path}:{line}", detail=reason))
     if found.is_cut:
         notes.append(f"{path}: more rows than are read; the rest is not used")
 
@@ -142,7 +142,7 @@ def _runs(table: Table, file: str, num_before: int, rejected: Tally, notes: list
     def refuse(kind: str, rows: Sequence[Row], detail: str) -> None:
         if rows:
             where = f"{file}:{rows[0].line}"
-            rejected.add(Rejection(kind=kind, where=where, detail=detail), count=len(rows))
+            rejected.add(RowRejection(kind=kind, where=where, detail=detail), count=len(rows))
 
     moved = list(without_empty(table.rows))
     kept = {row.line for row in moved}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from equipoise.calibration.published.quantities import count, number, stated
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, echo
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.facts import canonical
 from equipoise.spec.transformer import Transformer
@@ -38,7 +38,7 @@ class Model:
     notes: tuple[str, ...] = ()
 
 
-def model_of(row: Row, catalogue: Catalogue | None = None) -> Model:
+def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     """The model of a row. catalogue: the shipped one unless given.
 
     Raises DataError where it has neither sizes nor a name that the catalogue knows.
@@ -93,7 +93,7 @@ def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | 
     return None
 
 
-def _built(row: Row, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
+def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
     """A plain transformer of the sizes a row states, with what GPT-like models have where it is silent."""
     if hidden % heads:
         raise row.refusal("heads", f"a divisor of hidden={hidden}")

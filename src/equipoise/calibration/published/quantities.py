@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, echo
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.units import DAY_S, HOUR_S, MICROSECOND_S, MILLISECOND_S, MINUTE_S, SI_PREFIXES
 
 _ABSENT = frozenset({"", "n/a", "na", "none", "null", "nan", "-", "--", "?", "unknown", "not stated"})
@@ -27,7 +27,7 @@ _MIXED_PRECISION = re.compile(r"\b(amp|mixed|fp16|bf16|half|float16|bfloat16)\b"
 _NUM_PRECISIONS = 2
 
 
-def stated(row: Row, column: str) -> str:
+def stated(row: TextRow, column: str) -> str:
     """The text of a cell without blanks around it; empty where the column is missing or states that nothing
     is known.
     """
@@ -35,7 +35,7 @@ def stated(row: Row, column: str) -> str:
     return "" if text.lower() in _ABSENT else text
 
 
-def number(row: Row, column: str, *, most: float) -> float | None:
+def number(row: TextRow, column: str, *, most: float) -> float | None:
     """A cell as a number above 0 and at most `most`; None where it is not stated.
 
     Raises DataError for anything else.
@@ -49,7 +49,7 @@ def number(row: Row, column: str, *, most: float) -> float | None:
     return value
 
 
-def count(row: Row, column: str, *, most: int) -> int | None:
+def count(row: TextRow, column: str, *, most: int) -> int | None:
     """A cell as a whole number from 1 to `most`; None where it is not stated. Raises DataError for anything
     else.
     """
@@ -62,7 +62,7 @@ def count(row: Row, column: str, *, most: int) -> int | None:
     return int(value)
 
 
-def count_at(row: Row, column: str, *, most: int) -> int | None:
+def count_at(row: TextRow, column: str, *, most: int) -> int | None:
     """A cell as a whole number, where it holds two, that of the row's precision; None where it is not stated.
 
     Two values without names are those of full and of mixed precision, as tables put them in their heads.

@@ -11,7 +11,7 @@ from equipoise.calibration.published.models import Model, collective_of, is_matr
 from equipoise.calibration.published.quantities import Quantity, count, number, quantity, stated
 from equipoise.calibration.published.strategies import MAX_ACCELERATORS, strategy_of
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, listed, rows_of
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, listed, rows_of
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.cluster_text import cluster_in_text
@@ -269,7 +269,7 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
     return [_published(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
 
 
-def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
+def _published(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
     """One row, whatever it holds."""
     as_written = PublishedRow(
         file=file,
@@ -286,7 +286,7 @@ def _published(row: Row, file: str, index: int, catalogue: Catalogue) -> Publish
         return replace(as_written, reason=str(err).removeprefix(f"{row.place}, "))
 
 
-def _meant(row: Row, as_written: PublishedRow) -> PublishedRow:
+def _meant(row: TextRow, as_written: PublishedRow) -> PublishedRow:
     """The row with all that follows from it. Raises DataError or SpecError with what it lacks."""
     measured = number(row, "measured", most=_LARGEST)
     num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
@@ -321,7 +321,7 @@ def _resolution(text: str, value: float) -> float:
     return 0.5 * 10.0**-decimals / written if written else value
 
 
-def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
+def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
     """What the figure is of."""
     unit = seen.quantity
     if unit is None:
@@ -348,7 +348,7 @@ def _of_kind(row: Row, seen: PublishedRow) -> PublishedRow:
         return _throughput(seen, unit, str(err).removeprefix(f"{row.place}, "))
 
 
-def _step(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row, seen.catalogue)
     layers = model.transformer.layers if model.transformer else None
     meaning = strategy_of(row, num_accelerators=seen.num_accelerators, layers=layers)
@@ -383,7 +383,7 @@ def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
     return replace(seen, kind="throughput", conversion=conversion, notes=(f"no step time: {why}",))
 
 
-def _collective(row: Row, seen: PublishedRow, unit: Quantity) -> PublishedRow:
+def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     notes = []
     operation = collective_of(seen.workload)
     if operation is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from equipoise.calibration.published.quantities import count, count_at, count_in, stated
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, Row, echo
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec.strategy import Implementation, Offload, Precision, Recompute, Strategy, Trained
 
 _MAX_CHUNKS = 1000
@@ -195,7 +195,7 @@ class StatedStrategy:
     notes: tuple[str, ...]
 
 
-def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> StatedStrategy:
+def strategy_of(row: TextRow, *, num_accelerators: int, layers: int | None) -> StatedStrategy:
     """The strategy of a row.
 
     layers: of the model, for the chunks of an interleaved pipeline whose number is not stated.
@@ -234,7 +234,7 @@ def strategy_of(row: Row, *, num_accelerators: int, layers: int | None) -> State
     return StatedStrategy(strategy=found, notes=tuple(notes))
 
 
-def _axis(row: Row, name: str) -> int:
+def _axis(row: TextRow, name: str) -> int:
     """The size of an axis from its column, else from words such as `TP=8` or `pp4`, else one."""
     stated_size = count(row, name, most=MAX_ACCELERATORS)
     if stated_size is not None:
@@ -245,7 +245,7 @@ def _axis(row: Row, name: str) -> int:
     return max(1, int(words[1])) if words else 1
 
 
-def _data_axis(row: Row, num_accelerators: int, others: int) -> int:
+def _data_axis(row: TextRow, num_accelerators: int, others: int) -> int:
     """The size of the data axis, as stated or as the other axes leave it."""
     given = count(row, "dp", most=MAX_ACCELERATORS)
     if given is not None and given * others != num_accelerators:
@@ -257,7 +257,7 @@ def _data_axis(row: Row, num_accelerators: int, others: int) -> int:
     return num_accelerators // others
 
 
-def _batches(row: Row, words: StrategyWords, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
+def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
     """Samples of a micro-batch and of a step; what one does not say follows from the other."""
     micro = count_at(row, "micro_batch", most=_MAX_BATCH)
     whole = count_at(row, "global_batch", most=_MAX_BATCH)
@@ -310,7 +310,7 @@ _UNFUSED = re.compile(
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_", re.IGNORECASE)
 
 
-def _fuses_attention(row: Row, words: StrategyWords) -> bool:
+def _fuses_attention(row: TextRow, words: StrategyWords) -> bool:
     """Whether scores stay on the chip: not in Megatron of 2021/22 and in fp16 training of that time, else
     yes.
     """

@@ -13,7 +13,7 @@ from typing import Any, Final
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.field import MAX_ACCELERATORS
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import Row, rows_of
+from equipoise.runs.readers.cells import TextRow, rows_of
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
 
 MAX_JOBS: Final = 50
@@ -130,7 +130,7 @@ def clock_s(text: str, *, where: str) -> float:
     return int(found[1]) * HOUR_S + int(found[2]) * MINUTE_S
 
 
-def _price(row: Row) -> float:
+def _price(row: TextRow) -> float:
     text = row.cells["usd_per_kwh"].strip()
     try:
         value = float(text)

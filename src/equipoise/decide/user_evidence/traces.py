@@ -23,7 +23,7 @@ from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, Strategy, knob
+from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
 from equipoise.spec.workload import Workload
 from equipoise.units import MILLISECOND_S, format_count
 
@@ -110,7 +110,7 @@ def traced_as(text: str | None) -> TracedAs:
                 raise UsageError(f"--traced-as {part[:40]!r}: expected a number of ranks, e.g. ranks=8")
             num_ranks = int(value)
             continue
-        name, known = knob(part, where="--traced-as")
+        name, known = read_option(part, where="--traced-as")
         if name in found:
             raise UsageError(f"--traced-as: {name} is given twice; keep one")
         found[name] = known

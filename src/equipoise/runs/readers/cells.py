@@ -45,7 +45,7 @@ _MOST_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TextRow:
     """One data row: where it stands, in words, and its cells by column."""
 
     place: str
@@ -63,7 +63,7 @@ def column_name(raw: str) -> str:
     return raw.strip().lower().replace(" ", "_")
 
 
-def rows_of(path: Path) -> tuple[list[str], Iterator[Row]]:
+def rows_of(path: Path) -> tuple[list[str], Iterator[TextRow]]:
     """The names of the columns, and the rows that are not blank.
 
     Raises DataError naming the file and row, what was found and what was expected.
@@ -71,7 +71,7 @@ def rows_of(path: Path) -> tuple[list[str], Iterator[Row]]:
     return table(text_of(path), path.name)
 
 
-def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str], Iterator[Row]]:
+def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str], Iterator[TextRow]]:
     """The names of the columns in lower case, and the rows that are not blank.
 
     may_repeat: whether two columns may have one name, as exports of other tools have; the later is `NAME#2`.
@@ -99,7 +99,7 @@ def table(text: str, where: str, *, may_repeat: bool = False) -> tuple[list[str]
     return header, _rows(lines, header, where)
 
 
-def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[Row]:
+def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[TextRow]:
     number = 0
     while True:
         try:
@@ -117,7 +117,7 @@ def _rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iter
             raise DataError(
                 f"{where}: row {number}: {len(cells)} cells; expected {len(header)} as in the header"
             )
-        yield Row(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
+        yield TextRow(place=f"{where}: row {number}", cells=dict(zip(header, cells, strict=True)))
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
@@ -192,7 +192,7 @@ MAX_COUNT = 1_000_000_000
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
-def amount(row: Row, column: str) -> float:
+def amount(row: TextRow, column: str) -> float:
     """A cell as a number above 0. Raises DataError for anything else."""
     text = row.cells[column].strip()
     value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
@@ -201,7 +201,7 @@ def amount(row: Row, column: str) -> float:
     return value
 
 
-def count(row: Row, column: str) -> int:
+def count(row: TextRow, column: str) -> int:
     """A cell as a whole number from 1 up. Raises DataError for anything else."""
     value = amount(row, column)
     if not value.is_integer() or value > MAX_COUNT:

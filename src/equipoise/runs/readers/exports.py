@@ -1,7 +1,7 @@
 """Files that other tools export, read as rows under the names used here.
 
 Weights & Biases (table of runs, CSV), MLflow (`mlflow experiments csv`, or the table of runs), Extra-P (JSON
-lines), and plain CSV or Parquet. Columns are told by exact names; any other is named by the user.
+lines), and plain CSV or Parquet. Columns are recognised by exact names; any other is named by the user.
 """
 
 import json
@@ -21,7 +21,7 @@ from equipoise.runs.readers.cells import (
     SIZE,
     STATUS,
     TIMED,
-    Row,
+    TextRow,
     column_name,
     echo,
     listed,
@@ -53,7 +53,7 @@ class Exported:
     """Rows under our names."""
 
     header: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TextRow, ...]
     notes: tuple[str, ...]
 
 
@@ -82,7 +82,7 @@ def _tool(header: set[str]) -> str | None:
 
 
 def _of_tracker(
-    tool: str, header: Sequence[str], rows: Sequence[Row], stated: Mapping[str, str], where: str
+    tool: str, header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> Exported:
     """The runs of a tracker that finished; how long each took is offered as the column `duration`."""
     status = "state" if tool == "Weights & Biases" else "status"
@@ -102,11 +102,11 @@ def _of_tracker(
     left_out = len(rows) - len(kept)
     if left_out:
         notes.append(f"Runs of {where} left out, for they did not finish or lack a value: {left_out}.")
-    plain = tuple(Row(place=row.place, cells={**row.cells, STATUS: "success"}) for row in kept)
+    plain = tuple(TextRow(place=row.place, cells={**row.cells, STATUS: "success"}) for row in kept)
     return Exported(header=found.header, rows=plain, notes=tuple(notes))
 
 
-def _with_duration(row: Row) -> Row:
+def _with_duration(row: TextRow) -> TextRow:
     """A row with the seconds from its start to its end, where it states either way."""
     cells = dict(row.cells)
     seconds = cells.get("runtime", "")
@@ -116,7 +116,7 @@ def _with_duration(row: Row) -> Row:
             seconds = repr((end - start).total_seconds())
         except ValueError:
             seconds = ""
-    return Row(place=row.place, cells={**cells, _DURATION: seconds})
+    return TextRow(place=row.place, cells={**cells, _DURATION: seconds})
 
 
 def _moment(text: str) -> datetime:
@@ -126,7 +126,7 @@ def _moment(text: str) -> datetime:
 
 
 def _renamed(
-    tool: str | None, header: Sequence[str], rows: Sequence[Row], stated: Mapping[str, str], where: str
+    tool: str | None, header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> Exported:
     """The rows with our names for the columns that the user states or that have a known alias."""
     sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
@@ -135,7 +135,7 @@ def _renamed(
     taken = set(sources.values())
     kept = [name for name in header if name not in taken and name not in sources]
     renamed = tuple(
-        Row(
+        TextRow(
             place=row.place,
             cells={name: row.cells[name] for name in kept}
             | {ours: _in_unit(ours, row.cells[theirs]) for ours, theirs in sources.items()},
@@ -223,14 +223,16 @@ def _of_json_lines(text: str, where: str, stated: Mapping[str, str]) -> Exported
     named = dict(stated)
     if SIZE not in {*stated, *header} and len(sizes) == 1:
         named[SIZE] = sizes[0]
-    rows = [Row(place=places[id(row)], cells={name: row.get(name, "") for name in header}) for row in every]
+    rows = [
+        TextRow(place=places[id(row)], cells={name: row.get(name, "") for name in header}) for row in every
+    ]
     found = _renamed("Extra-P", header, rows, named, where)
     note = () if SIZE in {*stated, *header} else tuple(f"Extra-P: read {name} as {SIZE}." for name in sizes)
     return Exported(header=found.header, rows=found.rows, notes=(*found.notes, *note))
 
 
 def _of_callpath(callpath: str) -> dict[str, str]:
-    """What a call path says: of those that `export` writes, workload, accelerator and label of the entry."""
+    """What a call path states: of those of `export`, workload, accelerator and label of the entry."""
     parts = callpath.split("->", 2) if callpath else []
     return dict(zip(("workload", "accelerator", "label"), parts, strict=False))
 

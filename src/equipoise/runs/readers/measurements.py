@@ -1,6 +1,6 @@
 """A user's own measurements: numbers of accelerators and times, in a file of his, as times at fixed work.
 
-Units are told by the column's name. Nothing is guessed: what cannot be read is refused with its place.
+Units are read from the column's name. Nothing is guessed: what cannot be read is refused with its place.
 """
 
 import math
@@ -22,7 +22,7 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     UNIT_S,
-    Row,
+    TextRow,
     amount,
     count,
     echo,
@@ -57,7 +57,7 @@ class Measurements:
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
     num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
     where the file has none. global_batch_samples: (n_runs,), NaN where unstated.
-    work_samples: the samples it is, where the file tells. notes: what was assumed or left out, in sentences.
+    work_samples: the samples it is, where the file states it. notes: what was assumed or left out.
     """
 
     where: str
@@ -122,7 +122,7 @@ def read_measurements(
 
 
 def _measurements(
-    rows: Sequence[Row], timed: _Timed, header: Sequence[str], where: str, notes: list[str]
+    rows: Sequence[TextRow], timed: _Timed, header: Sequence[str], where: str, notes: list[str]
 ) -> Measurements:
     """The columns of rows that were all kept."""
     batch = np.array([_batch(row) for row in rows])
@@ -151,11 +151,11 @@ def _measurements(
     )
 
 
-def _batch(row: Row) -> float:
+def _batch(row: TextRow) -> float:
     return amount(row, BATCH) if row.cells.get(BATCH, "").strip() else math.nan
 
 
-def _time_s(row: Row, timed: _Timed) -> float:
+def _time_s(row: TextRow, timed: _Timed) -> float:
     seconds = timed.seconds(amount(row, timed.name))
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise row.refusal(timed.name, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
@@ -163,7 +163,7 @@ def _time_s(row: Row, timed: _Timed) -> float:
 
 
 def _at_fixed_samples(
-    rows: Sequence[Row], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
+    rows: Sequence[TextRow], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
 ) -> tuple[NDArray[np.float64], str, float | None]:
     """Seconds of a step as seconds of the same number of samples, and that number in words and as it is."""
     stated = np.isfinite(batch)
@@ -199,13 +199,13 @@ def _timed_column(header: Sequence[str], where: str) -> tuple[_Timed, list[str]]
             "samples_per_s, or one of them in other units: _ms, _min, _h"
         )
     chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
-    notes = [f"Column {each.name} was not used: {chosen.name} says the same and more." for each in unused]
+    notes = [f"Column {each.name} was not used: {chosen.name} has the same and more." for each in unused]
     return chosen, notes
 
 
 def _of_series(
-    rows: Sequence[Row], column: str, wanted: str | None, where: str, catalogue: Catalogue
-) -> list[Row]:
+    rows: Sequence[TextRow], column: str, wanted: str | None, where: str, catalogue: Catalogue
+) -> list[TextRow]:
     """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
     spelt = partial(_SERIES[column], catalogue)
     names = {raw: spelt(raw) or raw for raw in dict.fromkeys(row.cells[column].strip() for row in rows)}

@@ -81,7 +81,7 @@ def _number(field: bytes) -> int:
 
 
 def has_tar_header(block: bytes) -> bool:
-    """Whether a block of 512 bytes is a tar header: its checksum (a sum of bytes, signed or not) says so."""
+    """Whether a block of 512 bytes is a tar header: its checksum (a sum of bytes, signed or not) matches."""
     if len(block) < BLOCK_BYTES or block == _ZERO_BLOCK:
         return False
     try:
@@ -135,7 +135,7 @@ def _extension_data(stream: ByteStream, size: int) -> bytes:
 
 
 def _skip_sparse_map(stream: ByteStream, block: bytes) -> None:
-    """Pass over the continuation blocks of an old GNU sparse header; each says whether another follows."""
+    """Pass over the continuation blocks of an old GNU sparse header; each flags whether another follows."""
     more = block[482]
     while more:
         block = stream.take(BLOCK_BYTES)
@@ -193,7 +193,7 @@ def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
 
 
 def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
-    """The wanted regular files of a tar stream, in archive order; everything refused is told to the gate.
+    """The wanted regular files of a tar stream, in archive order; everything refused is reported to the gate.
 
     Raises SourceEndError where the archive is cut, corrupt or absurd.
     """
@@ -220,7 +220,7 @@ _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive, by its first block; or is named like one, so that damage is told."""
+    """Whether a file is an archive, by its first block; or is named like one, so that damage is reported."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeAlias
 
 import zstandard
 
-from equipoise.runs.reader import Rejection
+from equipoise.runs.reader import RowRejection
 from equipoise.units import GIB, MIB
 
 Wanted: TypeAlias = Callable[[str, int], bool]
@@ -101,7 +101,7 @@ class Gate:
 
     source: str
     wanted: Wanted
-    rejections: list[Rejection]
+    rejections: list[RowRejection]
     num_members: int = 0
     loaded_bytes: int = 0
     _seen: set[bytes] = field(default_factory=set)
@@ -109,7 +109,7 @@ class Gate:
     def refuse(self, kind: str, path: str, detail: str) -> None:
         """Record that one member is not used. Raises SourceEndError when there are absurdly many."""
         where = f"{self.source}:{shown(path)}" if path else self.source
-        self.rejections.append(Rejection(kind=kind, where=where, detail=detail))
+        self.rejections.append(RowRejection(kind=kind, where=where, detail=detail))
         if len(self.rejections) >= MAX_REJECTIONS:
             raise SourceEndError(
                 "too_many_refusals", f"{MAX_REJECTIONS} refused members; the rest is not read"

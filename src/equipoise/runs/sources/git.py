@@ -137,7 +137,7 @@ def _lines(folder: Path, end: bytes, *arguments: str) -> Iterator[bytes]:
         while (line := pipe.line(end)) is not None:
             yield line
         if process.wait() != 0:
-            raise SourceEndError("git_failed", f"git {arguments[0]} failed; `git fsck` in it says more")
+            raise SourceEndError("git_failed", f"git {arguments[0]} failed; `git fsck` in it has details")
 
 
 def _commit(folder: Path) -> str:
@@ -164,10 +164,10 @@ def _blob(process: subprocess.Popen[bytes], pipe: _Pipe, name: bytes, size: int)
         process.stdin.write(name + b"\n")
         process.stdin.flush()
     except BrokenPipeError as err:
-        raise SourceEndError("git_failed", "git cat-file ended early; `git fsck` in it says more") from err
+        raise SourceEndError("git_failed", "git cat-file ended early; `git fsck` in it has details") from err
     header = pipe.line(b"\n")
     if header is None:
-        raise SourceEndError("git_failed", "git cat-file ended early; `git fsck` in it says more")
+        raise SourceEndError("git_failed", "git cat-file ended early; `git fsck` in it has details")
     fields = header.split(b" ")
     if fields[1:] != [b"blob", b"%d" % size]:
         if fields[-1] != b"missing":

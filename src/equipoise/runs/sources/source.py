@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from equipoise.errors import DataError
-from equipoise.runs.reader import Blob, Rejection
+from equipoise.runs.reader import Blob, RowRejection
 from equipoise.runs.sources.archive import archive_files, is_archive
 from equipoise.runs.sources.gate import MAX_DEPTH, MAX_FILE_BYTES, Gate, SourceEndError, Wanted
 from equipoise.runs.sources.git import git_files, is_git
@@ -23,7 +23,7 @@ _KINDS = {
 }
 
 
-def _joined(folder: bytes, name: bytes) -> bytes:
+def _path_in(folder: bytes, name: bytes) -> bytes:
     """A path in bytes: names on disk need not be text."""
     return folder + b"/" + name if folder else name
 
@@ -54,7 +54,7 @@ def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob |
     if path is None:
         return None
     try:
-        data = _content(_joined(root, raw), _READ_FLAGS)
+        data = _content(_path_in(root, raw), _READ_FLAGS)
     except OSError as err:
         gate.refuse("unreadable", path, f"{err.strerror or err}")
         return None
@@ -68,13 +68,13 @@ def _entries(root: bytes, folder: bytes, gate: Gate) -> list[tuple[bytes, os.sta
     """What a folder holds but `.git`, last name first: the walk is a stack."""
     found = []
     try:
-        with os.scandir(_joined(root, folder)) as entries:
+        with os.scandir(_path_in(root, folder)) as entries:
             for entry in entries:
                 if entry.name == b".git":
                     continue
                 gate.count()
                 status = entry.stat(follow_symlinks=False)
-                found.append((_joined(folder, entry.name), status, stat.S_ISDIR(status.st_mode)))
+                found.append((_path_in(folder, entry.name), status, stat.S_ISDIR(status.st_mode)))
     except OSError as err:
         gate.refuse("unreadable", os.fsdecode(folder), f"{err.strerror or err}")
     found.sort(key=lambda each: each[0], reverse=True)
@@ -125,12 +125,12 @@ SOURCE_KINDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DataSource:
     """One thing to read, picklable. `rejections` holds what the last pass over `files` refused."""
 
     path: Path
     kind: SourceKind
-    rejections: list[Rejection] = field(default_factory=list)
+    rejections: list[RowRejection] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -149,14 +149,14 @@ class Source:
         try:
             yield from self.kind.files(self.path, gate)
         except SourceEndError as err:
-            self.rejections.append(Rejection(kind=err.kind, where=self.name, detail=err.detail))
+            self.rejections.append(RowRejection(kind=err.kind, where=self.name, detail=err.detail))
         except OSError as err:
             self.rejections.append(
-                Rejection(kind="unreadable", where=self.name, detail=err.strerror or str(err))
+                RowRejection(kind="unreadable", where=self.name, detail=err.strerror or str(err))
             )
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> DataSource:
     """The source at a path, recognised by its content.
 
     A bare repository, a `.git` and a clone with nothing checked out are read through git, other folders as
@@ -175,4 +175,4 @@ def open_source(path: Path) -> Source:
         raise DataError(
             f"{path}: {reason}; expected a checkout, an archive, a git repository or a log"
         ) from err
-    return Source(path=path, kind=kind)
+    return DataSource(path=path, kind=kind)

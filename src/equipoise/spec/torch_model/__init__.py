@@ -35,7 +35,7 @@ def count(
 
     model: a module on any device, the meta device included, or a function that builds one; it is not changed.
     example: a tensor; a tuple of the model's arguments, with the target last if a loss is given; or a dict of
-    its named arguments. Its first dim is the batch, unless num_samples says how many samples it holds.
+    its named arguments. Its first dim is the batch, unless num_samples states how many samples it holds.
     loss: called with the output and, of a tuple, the target, or of a dict, the dict. Without it the `loss`
     of the output is taken, or the sum of all outputs.
     Raises SpecError where the model cannot be run without values; UsageError if torch is missing.

@@ -81,7 +81,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What one training step of a model on one example batch asks for, the optimizer not counted.
+    """What one training step of a model on one example batch needs, the optimizer not counted.
 
     value_bytes: of a number in the dtype that most weights have.
     params_by_dtype: pairs of dtype and number of weights, e.g. ("bfloat16", 8030261248).
@@ -90,7 +90,7 @@ class Counted:
     fixed_activation_bytes: the part of them made without the batch, such as masks and tables.
     peak_bytes: most bytes alive at once in both passes, gradients included; weights, buffers, batch are not.
     uncounted: operations that are not torch's own and have no FLOP formula; their FLOP are missing.
-    unused_params: trainable weights that got no gradient; data parallel training stops at them unless told.
+    unused_params: trainable weights that got no gradient; data parallel training stops at them by default.
     """
 
     num_samples: int
@@ -144,12 +144,12 @@ class Counted:
     def stage_cut(self) -> Cut | None:
         """The widest cut that stages of a pipeline need; None where no cut leaves a tenth on either side.
 
-        Wherever balance asks for a cut, the narrowest within a twentieth of the FLOP is taken.
+        Wherever balance needs a cut, the narrowest within a twentieth of the FLOP is taken.
         """
-        places = (tenth / 10 for tenth in range(1, 10))
+        fractions = (tenth / 10 for tenth in range(1, 10))
         near = (
-            [cut for cut in self._inner_cuts() if abs(cut.flop_fraction - place) <= 0.05]  # noqa: PLR2004 - as said
-            for place in places
+            [cut for cut in self._inner_cuts() if abs(cut.flop_fraction - fraction) <= 0.05]  # noqa: PLR2004 - see the docstring
+            for fraction in fractions
         )
         narrowest = (min(cuts, key=lambda cut: cut.boundary_bytes) for cuts in near if cuts)
         return max(narrowest, key=lambda cut: cut.boundary_bytes, default=None)
@@ -162,7 +162,7 @@ class Counted:
     def workload(self, slug: str, title: str) -> Workload:
         """The workload of this model: its sizes where it is a plain transformer, and its figures a sample.
 
-        A transformer that embeds a vocabulary is of the area language; of no other can a count tell the area.
+        A transformer that embeds a vocabulary is of the area language; of any other the area is `other`.
         Activations and cuts are given as for 2 bytes a value, as every workload's are.
         """
         model = transformer_sizes(self)
@@ -172,7 +172,7 @@ class Counted:
         return Workload(
             slug=slug,
             title=title,
-            area="own" if model is None or not embeds(self, model.vocabulary) else "language",
+            area="other" if model is None or not embeds(self, model.vocabulary) else "language",
             source="counted on the model itself",
             params=float(self.params),
             transformer=model,
@@ -190,7 +190,7 @@ class Counted:
 
     def _inner_cuts(self) -> tuple[Cut, ...]:
         """Cuts with a tenth of the FLOP on both sides; stages of a pipeline hold less if there are many."""
-        return tuple(cut for cut in self.cuts if 0.1 <= cut.flop_fraction <= 0.9)  # noqa: PLR2004 - as said
+        return tuple(cut for cut in self.cuts if 0.1 <= cut.flop_fraction <= 0.9)  # noqa: PLR2004 - see the docstring
 
 
 # A guess is taken only if weights and FLOP that follow from it are those counted, to this share of them.
@@ -198,10 +198,11 @@ TOLERANCE = 0.03
 
 
 def transformer_sizes(counted: "Counted") -> Transformer | None:
-    """The sizes of the transformer that a model is; None where it is none, or none that sizes say all of.
+    """The sizes of the transformer that a model is; None where it is none, or sizes do not describe it.
 
-    Every attention must be alike, among the tokens of one sequence, and one to a layer. The hidden size is
-    the one that most matrices share; the feed-forward width is what two or three matrices a layer have.
+    Every attention must have the same sizes, among the tokens of one sequence, and one to a layer. The
+    hidden size is the one that most matrices share; the feed-forward width is what two or three matrices a
+    layer have.
     """
     attention = set(counted.attention)
     matrices = [each for layer in counted.layers for each in layer.matrices]

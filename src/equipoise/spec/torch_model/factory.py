@@ -1,4 +1,4 @@
-"""A user's function, found by `module:function`: what it must return, and errors that say so. No torch."""
+"""A user's function, found by `module:function`: what it must return, and errors that state it. No torch."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ EXPECTED = "a function that returns model, batch or model, batch, loss or model,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factory:
-    """A user's function and the name it was asked for by; called without arguments."""
+    """A user's function and the name it was requested by; called without arguments."""
 
     reference: str
     make: Callable[[], object]
@@ -54,7 +54,7 @@ class Factory:
 def load_factory(reference: str) -> Factory:
     """The function that `module:function` names; modules of the current directory are found too.
 
-    Raises SpecError that says what is missing and what is expected.
+    Raises SpecError that names what is missing and what is expected.
     """
     module_name, colon, name = reference.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), name)):

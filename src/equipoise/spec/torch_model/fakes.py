@@ -109,7 +109,7 @@ def _fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 class _AcceleratorForm(TorchFunctionMode):
-    """Operations as an accelerator would run them, on tensors that lie nowhere.
+    """Operations as an accelerator would run them, on tensors without memory.
 
     Every device becomes one: tensors without memory may claim one that this machine lacks, but then torch
     ends the process at their first gradient. Dropout keeps a mask of one byte a number, attention is one
@@ -204,7 +204,7 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
 def accelerator_form(device: torch.device = CPU) -> Iterator[None]:
     """Operations as an accelerator would run them, while it lasts: see `_AcceleratorForm`.
 
-    device: where tensors go that would lie anywhere but on the CPU.
+    device: where tensors go that would be anywhere but on the CPU.
     A mode is off within the functions it passes on, so that what `F.multi_head_attention_forward` calls would
     escape it; hence the names in torch.nn.functional are exchanged as well.
     """

@@ -42,15 +42,15 @@ def explained(names: Mapping[int, str], subject: str, way_round: str) -> Iterato
 
 
 def _what(err: BaseException) -> str | None:
-    """What a model asked for that tensors without memory cannot answer; None for an ordinary error."""
+    """What a model needs that tensors without memory cannot answer; None for an ordinary error."""
     if isinstance(err, DataDependentOutputException):
         return f"control flow needs the value of a tensor ({err.func}), and the count runs without values"
     if isinstance(err, DynamicOutputShapeException):
         return f"the shape of a result depends on values ({err.func}), and the count runs without values"
     if isinstance(err, UnsupportedOperatorException):
         return (
-            f"the operation {err.func} does not say what shape it returns; "
-            "tell torch by torch.library.register_fake, and its FLOP by "
+            f"the operation {err.func} does not declare what shape it returns; "
+            "register it with torch.library.register_fake, and its FLOP by "
             "torch.utils.flop_counter.register_flop_formula"
         )
     return None
@@ -70,7 +70,7 @@ def _where(err: BaseException, names: Mapping[int, str]) -> str | None:
 
 
 def _first_line(err: BaseException) -> str:
-    """The first line of what an error says."""
+    """The first line of an error."""
     return (str(err).splitlines() or [""])[0]
 
 
@@ -356,7 +356,7 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence about what the real run would say again, kernels that need no oneDNN, and nothing compiled."""
+    """Silence about what the real run will warn of, kernels that need no oneDNN, and nothing compiled."""
     log = logging.getLogger("torch._subclasses.fake_tensor")  # prints the traceback of what is raised anyway
     level = log.level
     with warnings.catch_warnings(), ExitStack() as stack:

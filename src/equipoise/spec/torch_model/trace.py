@@ -103,7 +103,7 @@ class Modules:
 
 
 def watched(model: nn.Module, modules: Modules) -> ExitStack:
-    """Hooks on a model's modules that say when each starts and ends; removed when the stack closes."""
+    """Hooks on a model's modules that record when each starts and ends; removed when the stack closes."""
     hooks = ExitStack()
     for name, module in model.named_modules():
         before = module.register_forward_pre_hook(lambda *_, name=name: modules.entered(name), prepend=True)
@@ -314,16 +314,16 @@ def _moved_bytes(name: str, read: Sequence[torch.Tensor], written: Sequence[torc
 
     Assumes it reads each argument once, writes each result once, and finds nothing in a cache.
     """
-    written_bytes = sum(_own_bytes(tensor) for tensor in written)
+    written_bytes = sum(_unshared_bytes(tensor) for tensor in written)
     if name in _OVERWRITE:
         read = read[1:]
-    read_bytes = sum(_own_bytes(tensor) for tensor in read)
+    read_bytes = sum(_unshared_bytes(tensor) for tensor in read)
     if name in _GATHER:
-        indices_bytes = sum(_own_bytes(tensor) for tensor in read[1:])
+        indices_bytes = sum(_unshared_bytes(tensor) for tensor in read[1:])
         return min(read_bytes, written_bytes + indices_bytes) + written_bytes
     return read_bytes + written_bytes
 
 
-def _own_bytes(tensor: torch.Tensor) -> int:
+def _unshared_bytes(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's numbers; one spread over a dim is read from where it is once."""
     return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from equipoise.economics.uncertain import Bar, Tornado
+from equipoise.economics.uncertainty import Bar, Tornado
 from equipoise.report.blocks import Cell, Column, Table, number
 from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
 from equipoise.report.format import capital, duration, share
@@ -154,7 +154,7 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
 def moving(found: Tornado) -> tuple[Bar, ...]:
     """The causes that move the result at all, to where a figure reaches."""
     return tuple(
-        bar for bar in found.bars if 0.0 < bar.swing < float("inf") and abs(bar.at_high) < float("inf")
+        bar for bar in found.bars if 0.0 < bar.effect < float("inf") and abs(bar.at_high) < float("inf")
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
-from equipoise.economics.owning import Ownership
+from equipoise.economics.ownership import Ownership
 from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong

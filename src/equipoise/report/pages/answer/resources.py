@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.answer import Answer, Candidate, Renting
-from equipoise.economics.owning import Ownership
+from equipoise.economics.ownership import Ownership
 from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (

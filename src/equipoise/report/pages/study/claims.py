@@ -31,7 +31,7 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.report.pages.study.entries import entry_cell
-from equipoise.study.claims import RULE, Claim, Part, Reading, Verdict
+from equipoise.study.claims import RULE, Claim, ClaimPart, ClaimReading, Verdict
 from equipoise.study.findings import Findings
 from equipoise.study.published import Attributed, Published, TableRow
 from equipoise.study.quantities import Figure
@@ -127,8 +127,8 @@ ACROSS: Final = "across workloads"
 
 def claims_blocks(findings: Findings) -> tuple[Block, ...]:
     """Every claim with its verdicts and readings."""
-    stated = [claim for claim in findings.claims if claim.is_own]
-    others = [claim for claim in findings.claims if not claim.is_own]
+    stated = [claim for claim in findings.claims if claim.is_of_study]
+    others = [claim for claim in findings.claims if not claim.is_of_study]
     intro = prose(
         strong(plural(len(stated), "claim")),
         " of the study, each tested twice on this data: ",
@@ -198,7 +198,7 @@ def _badge(verdict: Verdict, before: str = "") -> Badge:
     return Badge(text=f"{before}{verdict}", tone=TONES[verdict])
 
 
-def _statement(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tuple[Block, ...]:
+def _statement(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -> tuple[Block, ...]:
     """One testable statement: its rule once, then the readings of each workload."""
     statement = sentence(parts[0].statement)
     rows = tuple(
@@ -218,23 +218,23 @@ def _statement(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tup
     )
 
 
-def _workload_columns(parts: tuple[Part, ...]) -> tuple[Column, ...]:
+def _workload_columns(parts: tuple[ClaimPart, ...]) -> tuple[Column, ...]:
     """A column for the workload where there is more than one."""
     return () if len(parts) == 1 else (Column(title="Workload"),)
 
 
-def _workload_cells(part: Part, names: dict[str, str], *, is_alone: bool) -> tuple[Cell, ...]:
+def _workload_cells(part: ClaimPart, names: dict[str, str], *, is_alone: bool) -> tuple[Cell, ...]:
     if is_alone:
         return ()
     name = ACROSS if part.workload is None else names.get(part.workload) or workload_name(part.workload)
     return (named(name),)
 
 
-def _reading(reading: Reading) -> Cell:
+def _reading(reading: ClaimReading) -> Cell:
     return Cell(text="", key=reading.verdict, badge=_badge(reading.verdict), detail=sentence(reading.words))
 
 
-def _figures(name: str, parts: tuple[Part, ...], names: dict[str, str]) -> tuple[Block, ...]:
+def _figures(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -> tuple[Block, ...]:
     """The numbers the verdicts rest on, with the entries they come from; none where there is no evidence."""
     rows = tuple(
         (

@@ -59,7 +59,7 @@ def finite(value: object) -> float | None:
 
 
 def event_time_s(event: Event) -> float | None:
-    """Seconds since the epoch at which an event was written; None when it does not say."""
+    """Seconds since the epoch at which an event was written; None when it is not stated."""
     time_ms = event.get("time_ms")
     if type(time_ms) is int and -_MAX_EXACT < time_ms < _MAX_EXACT:  # nearly always
         return time_ms * MILLISECOND_S

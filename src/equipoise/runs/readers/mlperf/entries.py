@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from equipoise.runs.reader import Rejection, SourceFacts, Tally
+from equipoise.runs.reader import RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.log import LogFacts
 from equipoise.runs.readers.mlperf.power import Meter
 from equipoise.runs.readers.mlperf.system import SummaryFacts, SystemFacts
@@ -42,7 +42,7 @@ _FIRST_WITHOUT_SUBMISSIONS = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class RoundLabel:
     """A round of MLPerf Training: its label as the tables write it, and the number rules are looked up by."""
 
     label: str
@@ -71,13 +71,13 @@ def file_kind(path: str) -> FileKind | None:
 
 
 def looks_like_log(path: str) -> bool:
-    """Whether a file of no known kind stands where logs do, so that leaving it out must be said."""
+    """Whether a file of no known kind stands where logs do, so that leaving it out must be reported."""
     folders = path.lower().split("/")
     name = folders.pop()
     return "results" in folders and "power" not in folders and name.endswith((".txt", ".log", ".out"))
 
 
-def round_of(folder: str) -> Round | None:
+def round_of(folder: str) -> RoundLabel | None:
     """The round that one folder or archive name states.
 
     >>> round_of("training_results_v4.1").label, round_of("v0.5.0").label, round_of("cloud_v3.8")
@@ -87,11 +87,11 @@ def round_of(folder: str) -> Round | None:
     if match is None:
         return None
     major, minor = (group for group in match.groups() if group is not None)
-    return Round(label=f"v{int(major)}.{int(minor)}", number=float(f"{int(major)}.{int(minor)}"))
+    return RoundLabel(label=f"v{int(major)}.{int(minor)}", number=float(f"{int(major)}.{int(minor)}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LogPlace:
     """Where a file of an entry stands.
 
     round: None where no folder above states one. organisation: None where no folder above can be one.
@@ -100,7 +100,7 @@ class Place:
     nested: the file lies deeper than any entry does.
     """
 
-    round: Round | None
+    round: RoundLabel | None
     organisation: str | None
     system: str | None
     benchmark: str | None
@@ -109,7 +109,7 @@ class Place:
     nested: bool
 
 
-def _round_above(above: Parts) -> tuple[Round | None, int]:
+def _round_above(above: Parts) -> tuple[RoundLabel | None, int]:
     """The innermost round that the folders above state, and the index after its folder."""
     for index in range(len(above) - 1, -1, -1):
         found = round_of(above[index])
@@ -126,7 +126,7 @@ def _inside_round(folders: Parts, after_round: int) -> Parts:
     return folders[start:]
 
 
-def place(folders: Parts, num_above: int = 0) -> Place:
+def place(folders: Parts, num_above: int = 0) -> LogPlace:
     """The place of a file from the folders it lies in, of which the first `num_above` lie above its source.
 
     Without a `results` folder, the innermost folder is the entry and nothing more is claimed.
@@ -135,7 +135,7 @@ def place(folders: Parts, num_above: int = 0) -> Place:
     if "results" not in names:
         found, after_round = _round_above(folders)
         unknown = folders[min(num_above, max(len(folders) - 1, 0)) :]
-        return Place(
+        return LogPlace(
             round=found,
             organisation=None,
             system=None,
@@ -151,7 +151,7 @@ def place(folders: Parts, num_above: int = 0) -> Place:
     early = found is not None and found.number < _FIRST_WITHOUT_SUBMISSIONS
     organisation = (inside[0] if early else inside[-1]) if inside else None
     submissions = inside[1:] if early else ()
-    return Place(
+    return LogPlace(
         round=found,
         organisation=organisation,
         system="/".join((*submissions, below[0])) if below else None,
@@ -172,10 +172,10 @@ def log_number(name: str) -> int | None:
     return None if match is None or len(match[1]) > _MAX_NUMBER_DIGITS else int(match[1])
 
 
-# Dialects that only one round used: they tell the round of logs whose folders do not.
-_ROUND_OF_DIALECT: dict[str | None, Round] = {
-    "MLPv0.5": Round(label="v0.5", number=0.5),
-    "MLL": Round(label="v0.6", number=0.6),
+# Dialects that only one round used: they show the round of logs whose folders do not.
+_ROUND_OF_DIALECT: dict[str | None, RoundLabel] = {
+    "MLPv0.5": RoundLabel(label="v0.5", number=0.5),
+    "MLL": RoundLabel(label="v0.6", number=0.6),
 }
 
 
@@ -197,7 +197,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ResultEntry:
     """One submitted entry, names still raw.
 
     round_number: infinite for logs of an unknown round, which are read by the latest rules.
@@ -205,7 +205,7 @@ class Entry:
     scaling: None where a `scaling.json` is there and cannot be read.
     """
 
-    round: Round
+    round: RoundLabel
     organisation: str | None
     system_folder: str | None
     benchmark: str | None
@@ -229,8 +229,8 @@ class Entry:
 class _Folder:
     """What was found below the folder of one entry."""
 
-    place: Place
-    label: Round
+    place: LogPlace
+    label: RoundLabel
     logs: dict[str, LogFacts] = field(default_factory=dict)
     scaling: ScalingFacts | None = None
     nodes: dict[str, list[Meter]] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class _Round:
         found = self.folders.get(parts)
         if found is None:
             where = place(parts, len(context))
-            label = where.round or Round(label=_unknown_round(where, context), number=math.inf)
+            label = where.round or RoundLabel(label=_unknown_round(where, context), number=math.inf)
             found = self.folders[parts] = _Folder(place=where, label=label)
         return found
 
@@ -263,7 +263,7 @@ class _Round:
         parts = (*context, *path.split("/"))
         above, name = parts[:-1], parts[-1]
         match fact:
-            case Rejection():
+            case RowRejection():
                 self.rejected.add(fact)
             case LogFacts():
                 self.add_log(context, parts, fact)
@@ -299,9 +299,9 @@ class _Round:
     def refuse_log(self, kind: str, where: str, detail: str) -> None:
         """Count a log that no entry gets."""
         self.num_runs_rejected += 1
-        self.rejected.add(Rejection(kind=kind, where=where, detail=detail))
+        self.rejected.add(RowRejection(kind=kind, where=where, detail=detail))
 
-    def system_of(self, folder: Parts, where: Place) -> SystemFacts | None:
+    def system_of(self, folder: Parts, where: LogPlace) -> SystemFacts | None:
         """What describes the system of an entry: its own file, else an `entry.json` near it, else a list."""
         if where.system is None:
             return self.entry_systems.get(folder)
@@ -317,7 +317,7 @@ class _Round:
         return found
 
 
-def _unknown_round(where: Place, context: Parts) -> str:
+def _unknown_round(where: LogPlace, context: Parts) -> str:
     """A label where no folder states a round: the folder around the organisations, else the source's."""
     around = where.home[:-1] or context
     return around[-1] if around else "unknown"
@@ -333,7 +333,7 @@ def _by_number(name: str) -> tuple[float, str]:
 
 
 def _benchmarks(folder: _Folder) -> dict[str | None, dict[str, LogFacts]]:
-    """Logs by benchmark: that of the folder, or where the layout has none, what each log says."""
+    """Logs by benchmark: that of the folder, or where the layout has none, what each log states."""
     if folder.place.benchmark is not None and (folder.place.system is not None or not folder.logs):
         return {folder.place.benchmark: folder.logs}
     groups: dict[str | None, dict[str, LogFacts]] = {}
@@ -342,7 +342,7 @@ def _benchmarks(folder: _Folder) -> dict[str | None, dict[str, LogFacts]]:
     return groups
 
 
-def _round_of(folder: _Folder, logs: Iterable[LogFacts]) -> Round:
+def _round_of(folder: _Folder, logs: Iterable[LogFacts]) -> RoundLabel:
     """The round of the folders above, else that of a dialect only one round used, else the source's name."""
     if folder.place.round is None:
         dialects = {log.dialect for log in logs}
@@ -351,20 +351,20 @@ def _round_of(folder: _Folder, logs: Iterable[LogFacts]) -> Round:
     return folder.label
 
 
-def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Entry], int]:
+def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[ResultEntry], int]:
     """The entries of all sources, in order, and how many logs are in none of them.
 
     The same entry in two sources is taken from the first; what was refused is counted in `rejected`.
     """
     found = _Round(rejected=rejected)
-    beside: set[Parts] = set()
+    neighbours: set[Parts] = set()
     for source in sources:
         known = set(found.systems)
         for path, fact in source.facts.items():
             found.add(source.context, path, fact)
         if not source.named:
-            beside |= found.systems.keys() - known
-    entries: dict[tuple[str, str, str | None], Entry] = {}
+            neighbours |= found.systems.keys() - known
+    entries: dict[tuple[str, str, str | None], ResultEntry] = {}
     for parts, folder in sorted(found.folders.items(), key=lambda item: item[0]):
         if not folder.logs and (folder.place.system is None or folder.place.benchmark is None):
             continue  # a stray scaling.json or power log is no entry
@@ -378,17 +378,17 @@ def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Entry
                     )
             else:
                 entries[key] = entry
-    for unused in sorted(found.systems.keys() - found.used_systems - beside):
+    for unused in sorted(found.systems.keys() - found.used_systems - neighbours):
         detail = "described, but without an entry in these results"
-        rejected.add(Rejection(kind="system_without_results", where="/".join(unused[-2:]), detail=detail))
+        rejected.add(RowRejection(kind="system_without_results", where="/".join(unused[-2:]), detail=detail))
     return list(entries.values()), found.num_runs_rejected
 
 
 def _entry(
     found: _Round, parts: Parts, folder: _Folder, benchmark: str | None, logs: dict[str, LogFacts]
-) -> Entry:
+) -> ResultEntry:
     where = folder.place
-    return Entry(
+    return ResultEntry(
         round=_round_of(folder, logs.values()),
         organisation=where.organisation,
         system_folder=where.system,

@@ -19,7 +19,7 @@ Span: TypeAlias = tuple[float, float]
 
 # Real logs hold below 10,000 spans; more than this is not kept, and then no total is stated.
 MAX_SPANS = 200_000
-# What says which start a stop belongs to: the first that an event states.
+# The fields that match a stop to its start: the first that an event states.
 _PAIR_KEYS = ("epoch_num", "first_epoch_num", "samples_count", "step_num", "step")
 
 
@@ -106,13 +106,13 @@ def clock_shares(evals: SpanTracker, blocks: SpanTracker, clock: Span) -> ClockS
     return ClockShares(eval_s=eval_s, eval_outside_s=max(both_s - block_s, 0.0), train_block_s=block_s)
 
 
-# What tells a log from its neighbours: its size and this much of either end.
+# What distinguishes a log from its neighbours: its size and this much of either end.
 _FINGERPRINT_BYTES = 8192
 # Evaluations kept of metrics that are logged apart (FID and CLIP); real logs hold below 200.
 _MAX_METRICS = 10_000
 
 
-# How far training was at an evaluation: every number beside its result, under the log's own keys.
+# How far training was at an evaluation: every number with its result, under the log's own keys.
 Progress: TypeAlias = dict[str, float]
 
 
@@ -127,9 +127,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What one log says. Times in seconds; None where the log does not say.
+    """What one log states. Times in seconds; None where it does not.
 
-    num_lines: of a log without `run_stop`; 0 in others, where nobody asks.
+    num_lines: of a log without `run_stop`; 0 in others.
     num_corrupt: marked lines that cannot be read and count against the run.
     submission: the first value of each `submission_*` key (`benchmark`, `division`, `org`, ...).
     progress: that of the last evaluation result before `run_stop`; metrics: results logged apart, in order.
@@ -259,7 +259,7 @@ class _Fold:
         return finite(value)
 
     def submission_fact(self, event: Event) -> None:
-        """What the submitter says of the run; the first text counts."""
+        """What the submitter states of the run; the first text counts."""
         value = event.get("value")
         if isinstance(value, str) and value.strip():
             self.submission.setdefault(event["key"].removeprefix("submission_"), value.strip())
@@ -372,7 +372,7 @@ class _Scan:
 
 
 def _fingerprint(data: bytes) -> bytes:
-    """What tells a log from another without reading all of it twice: its size and both ends."""
+    """What distinguishes a log from another without reading all of it twice: its size and both ends."""
     digest = blake2b(len(data).to_bytes(8, "big"), digest_size=16)
     digest.update(data[:_FINGERPRINT_BYTES])
     digest.update(data[-_FINGERPRINT_BYTES:])

@@ -1,4 +1,4 @@
-"""Energy from the power logs beside a result: watts per meter, joules per run and per entry.
+"""Energy from the power logs of a result: watts per meter, joules per run and per entry.
 
 A node logs readings, a switch one estimate. MLPerf does not integrate over the run: it takes the mean power
 between the meter's own start and stop, and multiplies by the official time.
@@ -26,7 +26,7 @@ _MAX_POWER_W = 100_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """What one power log says: mean watts after conversion, or why it says nothing."""
+    """What one power log states: mean watts after conversion, or why there are none."""
 
     power_w: float | None
     reason: str | None = None

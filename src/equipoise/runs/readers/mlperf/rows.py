@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from equipoise.runs.reader import Blob, Reader, Reading, Rejection, Row, SourceFacts, Tally
+from equipoise.runs.reader import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.entries import (
     MAX_JSON_BYTES,
-    Entry,
     Log,
+    ResultEntry,
     ScalingFacts,
     collect,
     file_kind,
@@ -37,7 +37,7 @@ from equipoise.runs.readers.mlperf.system import (
     read_summary,
     read_system,
 )
-from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, Outcome, Score, score
+from equipoise.runs.scoring import CORRUPT_LINE, SLOW_INIT, SUCCESS, RunOutcome, Score, score
 from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
 from equipoise.units import HOUR_S, MINUTE_S
@@ -93,11 +93,11 @@ _FIRST_WITH_OPEN_LIMIT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class EntryRun:
     """One log of an entry, judged: official clock, why it failed if it did, what it needed and consumed."""
 
     log: Log
-    outcome: Outcome
+    outcome: RunOutcome
     samples_to_target: float | None
     energy: Energy
 
@@ -151,33 +151,37 @@ def _first(*values: str | None) -> str | None:
 class JudgedEntry:
     """An entry with mapped names, judged runs and its score."""
 
-    entry: Entry
+    entry: ResultEntry
     columns: Row
-    runs: tuple[Run, ...]
+    runs: tuple[EntryRun, ...]
     score: Score
 
     @property
-    def counted(self) -> tuple[Run, ...]:
+    def counted(self) -> tuple[EntryRun, ...]:
         """The runs whose mean is the score."""
         return tuple(self.runs[index] for index in self.score.counted)
 
 
-def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
+def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
     """An entry with its names, runs and score."""
-    said = entry.logs[0].facts.submission if entry.logs else {}
+    logged = entry.logs[0].facts.submission if entry.logs else {}
     system = entry.system or SystemFacts()
     if entry.system is None:
         rejected.add(
-            Rejection(kind="no_system_description", where=entry.uri, detail="accelerators and nodes unknown")
+            RowRejection(
+                kind="no_system_description", where=entry.uri, detail="accelerators and nodes unknown"
+            )
         )
     elif system.num_accelerators is None:
         detail = "the system's description states no number of accelerators and nodes that can be read"
-        rejected.add(Rejection(kind="no_accelerator_count", where=entry.uri, detail=detail))
+        rejected.add(RowRejection(kind="no_accelerator_count", where=entry.uri, detail=detail))
     number = entry.round.number
-    division = names.slug("division", _first(system.division, said.get("division")), spellings.division_slug)
-    raw_workload = entry.benchmark or said.get("benchmark") or "unknown"
+    division = names.slug(
+        "division", _first(system.division, logged.get("division")), spellings.division_slug
+    )
+    raw_workload = entry.benchmark or logged.get("benchmark") or "unknown"
     slug_of = names.catalogue.workload_slug
-    workload = slug_of(raw_workload, number) or slug_of(said.get("benchmark", ""), number)
+    workload = slug_of(raw_workload, number) or slug_of(logged.get("benchmark", ""), number)
     if workload is None:
         workload = names.slug("workload", raw_workload, lambda _: None) or raw_workload
     limit_s = _OPEN_INIT_LIMIT_S if division == "open" and number >= _FIRST_WITH_OPEN_LIMIT else _INIT_LIMIT_S
@@ -186,17 +190,17 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
         if log.facts.num_corrupt:
             where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
             detail = f"{log.facts.num_corrupt} marked lines cannot be read; the rules void the run"
-            rejected.add(Rejection(kind="corrupt_line", where=where, detail=detail))
+            rejected.add(RowRejection(kind="corrupt_line", where=where, detail=detail))
     machine = names.machine(system, entry.system_folder)
     columns = {
         "origin": "mlperf",
         "campaign": entry.round.label,
         "division": division,
         "availability": names.slug(
-            "availability", _first(system.availability, said.get("status")), spellings.availability_slug
+            "availability", _first(system.availability, logged.get("status")), spellings.availability_slug
         ),
-        "submitter": _first(entry.organisation, system.submitter, said.get("org")),
-        "system": _first(entry.system_folder, said.get("platform"), system.system_name)
+        "submitter": _first(entry.organisation, system.submitter, logged.get("org")),
+        "system": _first(entry.system_folder, logged.get("platform"), system.system_name)
         or entry.uri.rpartition("/")[2],
         "workload": workload,
         "accelerator": machine.accelerator,
@@ -220,11 +224,11 @@ def judged(entry: Entry, names: Names, rejected: Tally) -> JudgedEntry:
     )
 
 
-def _run(log: Log, workload: str, round_number: float, init_limit_s: float, catalogue: Catalogue) -> Run:
+def _run(log: Log, workload: str, round_number: float, init_limit_s: float, catalogue: Catalogue) -> EntryRun:
     time_s = clock_s(log.facts, workload)
-    outcome = Outcome(time_s=time_s, status=run_status(log.facts, time_s, init_limit_s))
+    outcome = RunOutcome(time_s=time_s, status=run_status(log.facts, time_s, init_limit_s))
     reached = outcome.status in {SUCCESS, CORRUPT_LINE, SLOW_INIT}
-    return Run(
+    return EntryRun(
         log=log,
         outcome=outcome,
         samples_to_target=catalogue.workload_table.samples_to_target(
@@ -239,7 +243,7 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float, cata
     )
 
 
-def _global_batch(entry: Entry, workload: str, rejected: Tally, catalogue: Catalogue) -> int | None:
+def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue: Catalogue) -> int | None:
     """The batch of an entry; where its logs differ, that of most of them, smallest first, with a warning."""
     logged = [batch for log in entry.logs if (batch := log.facts.global_batch) is not None]
     in_samples = catalogue.workload_table.global_batch_samples
@@ -248,10 +252,10 @@ def _global_batch(entry: Entry, workload: str, rejected: Tally, catalogue: Catal
     )
     if len(seen) > 1:
         detail = f"global batches {sorted(seen)}; that of most logs is taken"
-        rejected.add(Rejection(kind="conflicting_batch", where=entry.uri, detail=detail))
+        rejected.add(RowRejection(kind="conflicting_batch", where=entry.uri, detail=detail))
     if logged and not seen:
         detail = f"global_batch_size={min(logged):g} is no number of samples of {workload}; left out"
-        rejected.add(Rejection(kind="batch_not_in_samples", where=entry.uri, detail=detail))
+        rejected.add(RowRejection(kind="batch_not_in_samples", where=entry.uri, detail=detail))
     return min(seen, key=lambda batch: (-seen[batch], batch), default=None)
 
 
@@ -285,7 +289,7 @@ def run_rows(judged_entry: JudgedEntry, names: Names) -> list[Row]:
     return rows
 
 
-def _mean(runs: Sequence[Run], value: Callable[[Run], float | None]) -> float | None:
+def _mean(runs: Sequence[EntryRun], value: Callable[[EntryRun], float | None]) -> float | None:
     """The mean over runs that all state a value, else None."""
     values = [found for run in runs if (found := value(run)) is not None]
     return math.fsum(values) / len(values) if values and len(values) == len(runs) else None
@@ -322,7 +326,7 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
     }
 
 
-Fact: TypeAlias = LogFacts | SystemFacts | SummaryFacts | ScalingFacts | Meter | Rejection
+Fact: TypeAlias = LogFacts | SystemFacts | SummaryFacts | ScalingFacts | Meter | RowRejection
 
 
 def wanted(path: str, size: int) -> bool:
@@ -330,24 +334,26 @@ def wanted(path: str, size: int) -> bool:
     return file_kind(path) is not None and (size <= MAX_JSON_BYTES or not path.lower().endswith(".json"))
 
 
-def passed_over(path: str) -> Rejection | None:
+def passed_over(path: str) -> RowRejection | None:
     """Why a text file among the results is not read as a log."""
     if file_kind(path) is not None or not looks_like_log(path):
         return None
-    return Rejection(kind="not_a_result", where=path, detail="not named result_*.txt: no log of a scored run")
+    return RowRejection(
+        kind="not_a_result", where=path, detail="not named result_*.txt: no log of a scored run"
+    )
 
 
 def parse(blob: Blob) -> Fact:
     """The facts of one file; a file that the user named himself is read as a log whatever its name."""
     match file_kind(blob.path):
         case "system" | "entry":
-            return read_system(blob.data) or Rejection(
+            return read_system(blob.data) or RowRejection(
                 kind="unreadable_system",
                 where=blob.path,
                 detail="neither JSON nor a text of key: value lines",
             )
         case "summary":
-            return read_summary(blob.data) or Rejection(
+            return read_summary(blob.data) or RowRejection(
                 kind="unreadable_summary", where=blob.path, detail="not a JSON list of results"
             )
         case "scaling":
@@ -377,7 +383,7 @@ def _entry_ids(entries: Sequence[JudgedEntry]) -> list[str]:
     return names
 
 
-def _note_identical_logs(entries: Sequence[Entry], rejected: Tally) -> None:
+def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> None:
     """Warn of logs that are the same run twice; both are kept, as the official scoring keeps them."""
     first: dict[tuple[str, bytes], str] = {}
     for entry in entries:
@@ -388,11 +394,11 @@ def _note_identical_logs(entries: Sequence[Entry], rejected: Tally) -> None:
             other = first.setdefault((entry.round.label, log.facts.fingerprint), uri)
             if other != uri:
                 rejected.add(
-                    Rejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}")
+                    RowRejection(kind="identical_log", where=uri, detail=f"kept; the same log as {other}")
                 )
 
 
-def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> Reading:
+def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> ReaderResult:
     """The rows of both tables from the facts of all sources, sorted by entry."""
     rejected = Tally()
     names = Names(catalogue=catalogue)
@@ -404,7 +410,7 @@ def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> Reading:
     for each, entry_id in zip(found, _entry_ids(found), strict=True):
         runs += run_rows(each, names)
         scores.append(score_row(each, entry_id))
-    return Reading(
+    return ReaderResult(
         runs=runs,
         scores=scores,
         num_runs_rejected=num_runs_rejected,

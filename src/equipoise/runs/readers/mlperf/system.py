@@ -29,7 +29,7 @@ _LOGGED_PAIR = re.compile(r"""^(?:submission_)?(\w+):\s*\{\s*"value"\s*:\s*"([^"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemFacts:
-    """What a description says of a system, names as they stand; None where it does not say."""
+    """What a description states of a system, names as they stand; None where it does not."""
 
     division: str | None = None
     availability: str | None = None
@@ -58,7 +58,7 @@ def tolerant_document(data: bytes) -> Any | None:  # noqa: ANN401 - whatever the
 
 
 def _text(value: object) -> str | None:
-    """A text that says something."""
+    """A text that is not empty."""
     return value.strip() or None if isinstance(value, str) else None
 
 
@@ -76,13 +76,13 @@ def _product(one: int | None, other: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class _SystemFields:
     """The fields of a description by any spelling of their keys."""
 
     held: Mapping[str, object]
 
     @classmethod
-    def of(cls, document: Mapping[object, object]) -> "_Fields":
+    def of(cls, document: Mapping[object, object]) -> "_SystemFields":
         return cls(
             {re.sub(r"[\s-]+", "_", str(key).strip().lower()): value for key, value in document.items()}
         )
@@ -104,10 +104,12 @@ def _whole_slice(accelerator: str | None, count: int | None) -> bool:
     return accelerator is not None and count is not None and accelerator.endswith(f"-{count}")
 
 
-def _of_nodes(fields: _Fields, nodes: object) -> dict[str, Any]:
+def _of_nodes(fields: _SystemFields, nodes: object) -> dict[str, Any]:
     """Counts of `entry.json`, where each kind of node has its own record."""
     records = [
-        _Fields.of(node) for node in (nodes if isinstance(nodes, list) else [nodes]) if isinstance(node, dict)
+        _SystemFields.of(node)
+        for node in (nodes if isinstance(nodes, list) else [nodes])
+        if isinstance(node, dict)
     ]
     found: dict[str, Any] = {
         "accelerator": None,
@@ -135,7 +137,7 @@ def _of_nodes(fields: _Fields, nodes: object) -> dict[str, Any]:
 
 
 def _of_document(document: Mapping[object, object]) -> SystemFacts:
-    fields = _Fields.of(document)
+    fields = _SystemFields.of(document)
     nodes = fields.held.get("nodes")
     counts: dict[str, Any]
     if isinstance(nodes, dict | list):
@@ -179,7 +181,7 @@ def read_system(data: bytes) -> SystemFacts | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryFacts:
-    """What an organisation's own list of results says, by the name of the system's description."""
+    """What an organisation's own list of results states, by the name of the system's description."""
 
     systems: dict[str, SystemFacts]
 
@@ -217,8 +219,8 @@ _EDITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What an entry ran on: accelerator as slug or raw name, its count, nodes; None where nobody says."""
+class EntryHardware:
+    """What an entry ran on: accelerator as slug or raw name, its count, nodes; None where not stated."""
 
     accelerator: str | None
     num_accelerators: int | None
@@ -242,11 +244,11 @@ class Names:
             self.unknown[kind, raw] += 1
         return found or raw
 
-    def machine(self, system: SystemFacts, folder: str | None) -> Machine:
+    def machine(self, system: SystemFacts, folder: str | None) -> EntryHardware:
         """The accelerator and its count; without accelerators, the processors of all nodes are these."""
         count = system.num_accelerators
         if count == 0:
-            return Machine(
+            return EntryHardware(
                 accelerator=self.slug("accelerator", system.host_processor, self.catalogue.accelerator_slug),
                 num_accelerators=system.num_host_processors,
                 num_nodes=system.num_nodes,
@@ -257,7 +259,7 @@ class Names:
             alias = by_name or self.catalogue.accelerator_alias(raw, folder)
         if alias is not None and count is not None:
             count = round(count * alias.accelerators_per_count)
-        return Machine(
+        return EntryHardware(
             accelerator=alias.slug if alias else self.slug("accelerator", raw, lambda _: None),
             num_accelerators=count,
             num_nodes=system.num_nodes,

@@ -23,7 +23,7 @@ Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
 _NUM_DRAWS = 8192
 _SEED = 1
 # exp(700) is the last that a float holds.
-_MOST_EXPONENT = 700.0
+MOST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Bar:
     at_high: float
 
     @property
-    def swing(self) -> float:
+    def effect(self) -> float:
         """How far the result moves; infinite where one end never comes."""
         if self.at_low == self.at_high:
             return 0.0
@@ -56,12 +56,17 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tornado:
-    """A result with its interval, and what moves it: the bars of its inputs, the largest swing first."""
+    """A result with its interval, and what moves it: the bars of its inputs, the largest effect first."""
 
     name: str
     unit: str
     result: Interval
     bars: tuple[Bar, ...]
+
+
+def num_sd(level: float = LEVEL) -> float:
+    """Half the width of a normal interval, in standard deviations."""
+    return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
 def exact(value: float, *, level: float = LEVEL) -> Interval:
@@ -105,9 +110,9 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
     """The interval of a positive result from its values as each input moves alone to either end.
 
     ends: of each input, the results at its low and its high end, in either order.
-    Assumes inputs are independent, and that each moves the logarithm of the result alike whatever the
-    others are: widths of logarithms then add up as squares, the lower ones and the upper ones apart.
-    Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
+    Assumes inputs are independent, and that each moves the logarithm of the result by the same amount
+    whatever the others are: widths of logarithms then add up as squares, the lower ones and the upper ones
+    apart. Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
 
     >>> found = moved(6.0, [(6.0 / math.exp(0.3), 6.0 * math.exp(0.3)), (6.0, 6.0 * math.exp(0.4))])
     >>> round(math.log(6.0 / found.low), 6), round(math.log(found.high / 6.0), 6)
@@ -118,7 +123,7 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
         below += _log_ratio(value, min(one, other, value)) ** 2
         above += _log_ratio(max(one, other, value), value) ** 2
     upwards = math.sqrt(above)
-    high = math.inf if upwards > _MOST_EXPONENT else value * math.exp(upwards)
+    high = math.inf if upwards > MOST_EXPONENT else value * math.exp(upwards)
     return Interval(value=value, low=value * math.exp(-math.sqrt(below)), high=high, level=level)
 
 
@@ -146,8 +151,7 @@ def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
 def drawn(evaluate: Evaluate, inputs: Sequence[Input]) -> NDArray[np.float64]:
     """Equally likely results of a calculation as its inputs vary together: (n_draws,)."""
     level = inputs[0].interval.level if inputs else LEVEL
-    reach = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    deviates = _deviates(len(inputs)) / reach
+    deviates = _deviates(len(inputs)) / num_sd(level)
     return evaluate(
         {each.name: _at(each.interval, deviates[:, column]) for column, each in enumerate(inputs)}
     )
@@ -164,7 +168,7 @@ def tornado(name: str, unit: str, evaluate: Evaluate, inputs: Sequence[Input]) -
         name=name,
         unit=unit,
         result=propagated(evaluate, inputs),
-        bars=tuple(sorted(bars, key=lambda bar: -bar.swing)),
+        bars=tuple(sorted(bars, key=lambda bar: -bar.effect)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Hardware bought or rented: when buying pays, what it returns by a horizon, what that hangs on most."""
+"""Hardware bought or rented: when buying pays, the return by a horizon, and its largest sensitivities."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from equipoise.economics.bills import SYSTEM_POWER, Rates
 from equipoise.economics.prices import Electricity, electricity, table
-from equipoise.economics.uncertain import (
+from equipoise.economics.uncertainty import (
     LEVEL,
     Input,
     Tornado,
@@ -31,7 +31,7 @@ _MONTHS_A_YEAR = 12
 _RESIDUAL_MONTHS = 36
 _MOST_USD = 1e8
 _MOST_MONTHS = 240
-# Of all hours, where the user does not say: between a lab and a queue that never empties. An assumption.
+# Of all hours, where the user does not state it: between a lab and a queue that never empties. An assumption.
 USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
 
 
@@ -57,7 +57,7 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """Owning one accelerator beside renting one for the hours it is used.
+    """Owning one accelerator against renting one for the hours it is used.
 
     months_to_break_even: infinite where renting stays cheaper. return_usd: what owning saved by the horizon,
     with what the machine is worth then. utilisation: of all hours. chance_in_lifetime: of breaking even
@@ -79,14 +79,14 @@ class Ownership:
 
 
 def purchase(
-    chip: Accelerator, *, own_usd: float | None = None, hosting_usd_per_month: float | None = None
+    chip: Accelerator, *, user_usd: float | None = None, hosting_usd_per_month: float | None = None
 ) -> Purchase | None:
     """What owning one takes: the user's own figures, else those of the table; None without a price.
 
-    own_usd: of an accelerator with its share of everything. hosting_usd_per_month: of the room that it takes.
+    user_usd: of an accelerator with its share of everything. hosting_usd_per_month: of its room.
     Raises UsageError for what is no amount, EvidenceError where its power, and so its room, is not known.
     """
-    for option, amount in (("--purchase", own_usd), ("--hosting", hosting_usd_per_month)):
+    for option, amount in (("--purchase", user_usd), ("--hosting", hosting_usd_per_month)):
         if amount is not None and not 0 <= amount < _MOST_USD:
             raise UsageError(
                 f"{option} is {amount!r}; expected US dollars an accelerator, from 0, below {_MOST_USD:g}"
@@ -94,10 +94,10 @@ def purchase(
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
     rows = [row for row in known["purchase"] if row["accelerator"] == chip.slug]
-    if own_usd is None and not rows:
+    if user_usd is None and not rows:
         return None
-    if own_usd is not None:
-        usd, basis = exact(own_usd), ["price: your own"]
+    if user_usd is not None:
+        usd, basis = exact(user_usd), ["price: your own"]
     else:
         usd = product(stated(rows[0]["usd"]), stated(usual["system_factor"]))
         basis = [
@@ -126,11 +126,11 @@ def purchase(
 
 
 def _hosting(
-    chip: Accelerator, usual: dict[str, Any], own_usd_per_month: float | None
+    chip: Accelerator, usual: dict[str, Any], user_usd_per_month: float | None
 ) -> tuple[Interval, str]:
     """A month of the room that an accelerator takes, and where that comes from."""
-    if own_usd_per_month is not None:
-        return exact(own_usd_per_month), "your own figure"
+    if user_usd_per_month is not None:
+        return exact(user_usd_per_month), "your own figure"
     if chip.for_desktops:
         return stated(usual["office_hosting_usd_per_month"]), usual["office_hosting_source"]
     if chip.power_w is None:

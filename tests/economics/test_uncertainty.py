@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.uncertain import (
+from equipoise.economics.uncertainty import (
     Input,
     exact,
     moved,
@@ -81,7 +81,7 @@ def test_a_tornado_by_hand():
         [_input("b", 3.0, 0.5, 9.0), _input("a", 2.0, 1.0, 4.0), _input("c", 1.0, 1.0, 1.0)],
     )
     assert found.result.value == pytest.approx(17.0)
-    assert [(bar.name, bar.at_low, bar.at_high, bar.swing) for bar in found.bars] == [
+    assert [(bar.name, bar.at_low, bar.at_high, bar.effect) for bar in found.bars] == [
         ("a", 7.0, 37.0, 30.0),
         ("b", 19.5, 11.0, 8.5),
     ]

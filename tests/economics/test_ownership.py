@@ -1,4 +1,4 @@
-"""Buying beside renting: a case by hand, laws, and the table's own rules."""
+"""Buying against renting: a case by hand, laws, and the table's own rules."""
 
 import math
 import tomllib
@@ -8,8 +8,8 @@ import pytest
 
 from equipoise import economics
 from equipoise.economics import SYSTEM_POWER, Electricity, Price, Rates
-from equipoise.economics.owning import MONTH_H, Purchase, ownership, purchase
-from equipoise.economics.uncertain import exact
+from equipoise.economics.ownership import MONTH_H, Purchase, ownership, purchase
+from equipoise.economics.uncertainty import exact
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.hardware import accelerator
 from equipoise.stats import Interval
@@ -107,6 +107,7 @@ def test_work_that_takes_longer_keeps_the_machine_busier():
 
 def test_every_purchase_has_a_date_a_source_and_ordered_ends():
     table = tomllib.loads((Path(economics.__file__).parent / "purchases.toml").read_text())
+    assert table["purchase"]
     for row in table["purchase"]:
         assert accelerator(row["accelerator"]).slug == row["accelerator"]
         assert row["usd"] == sorted(row["usd"])
@@ -126,7 +127,7 @@ def test_a_bought_h100_costs_more_than_its_chip():
 
 
 def test_own_figures_override_the_table():
-    found = purchase(accelerator("tpu-v4"), own_usd=5000.0, hosting_usd_per_month=20.0)
+    found = purchase(accelerator("tpu-v4"), user_usd=5000.0, hosting_usd_per_month=20.0)
     assert found is not None
     assert (found.usd, found.hosting_usd_per_month) == (exact(5000.0), exact(20.0))
     assert purchase(accelerator("tpu-v4")) is None
@@ -134,9 +135,9 @@ def test_own_figures_override_the_table():
 
 def test_a_card_for_desktops_takes_no_rented_room():
     """By hand: 0.45 kW x 1.18 x (0.5 + 0.5 x 0.25) x 730.5 h x 1.15 x 0.161 USD, and 4 % of its price a year."""
-    own = purchase(accelerator("rtx-4090-pcie-24gb"), own_usd=2400.0)
-    hosted = purchase(accelerator("rtx-4090-pcie-24gb"), own_usd=2400.0, hosting_usd_per_month=30.0)
-    rates = economics.rates(accelerator("rtx-4090-pcie-24gb"), own_price=0.5)
+    own = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0)
+    hosted = purchase(accelerator("rtx-4090-pcie-24gb"), user_usd=2400.0, hosting_usd_per_month=30.0)
+    rates = economics.rates(accelerator("rtx-4090-pcie-24gb"), user_price=0.5)
     running = ownership(own, rates, utilisation=exact(0.5)).running_usd_per_month
     by_hand = 0.45 * 1.18 * 0.625 * 730.5 * 1.15 * 0.161 + 2400 * 0.04 / 12
     assert own.hosting_usd_per_month == exact(0.0)
@@ -149,7 +150,7 @@ def test_a_card_for_desktops_takes_no_rented_room():
 
 def test_what_is_no_amount_or_unknown_is_refused():
     with pytest.raises(UsageError, match="--purchase"):
-        purchase(accelerator("h100-sxm5-80gb"), own_usd=-1.0)
+        purchase(accelerator("h100-sxm5-80gb"), user_usd=-1.0)
     with pytest.raises(UsageError, match="--hosting"):
         purchase(accelerator("h100-sxm5-80gb"), hosting_usd_per_month=-1.0)
     with pytest.raises(UsageError, match="--utilisation"):
