@@ -38,12 +38,12 @@ def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
     assert told["best"]["samples_per_s"] == max(each["samples_per_s"] for each in tried)
     assert all(each["predicted"]["samples_per_s"] > 0 for each in told["candidates"])
     # Again from what is on disk: nothing runs, and people are told the same.
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/cells/*.json")}
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/trials/*.json")}
     again = bench(*ASKED, *QUICK, "--resume", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert f"{told['best']['samples_per_s']:,.0f} samples/s" in again.stdout
     assert "changes the" in again.stdout
-    assert files == {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/cells/*.json")}
+    assert files == {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/trials/*.json")}
     # Other options are another search.
     other = bench(*ASKED, *QUICK, "--trials", "3", "--resume", cwd=tmp_path)
     assert other.returncode == 2

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
 from equipoise.bench.launchers.folder import End, Job, leave_result, outcome_of
 from equipoise.bench.launchers.hosts import Wire
 from equipoise.bench.launchers.processes import interface_towards
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
 
 HOSTS = {0: "a", 1: "b"}
@@ -50,8 +50,8 @@ def test_nodes_are_compared_as_a_set_without_their_names():
 
 
 def job(folder):
-    cell = Cell(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
-    return Job(cell=cell, folder=folder, core_sets=(), limit_s=9.0)
+    trial = Trial(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
+    return Job(trial=trial, folder=folder, core_sets=(), limit_s=9.0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 import equipoise
-from equipoise.bench.cell import Cell
 from equipoise.bench.devices import device
 from equipoise.bench.phases import (
     BACKWARD,
@@ -33,6 +32,7 @@ from equipoise.bench.phases import (
 )
 from equipoise.bench.stopwatch import Stopwatch
 from equipoise.bench.timed_steps import begun
+from equipoise.bench.trial import Trial
 from equipoise.bench.watching.loop import Loop, phases_of
 from equipoise.bench.watching.ranks import joined
 from equipoise.bench.watching.record import RankRecord, rank_record, written_step
@@ -253,8 +253,8 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
 
 def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
     on, place = device("cpu"), torch.device("cpu")
-    cell = Cell(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
-    start = begun(cell, 0, on, place)
+    trial = Trial(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
+    start = begun(trial, 0, on, place)
     subject, step = start.subject, start.step
     with equipoise.watch(subject.model) as seen:
         watched = replace(subject, batches=iter(seen.batches(subject.batches)))

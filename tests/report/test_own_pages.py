@@ -104,7 +104,7 @@ def finished(cell, step_s, reason=None):
     split = {"input": 0.0, "forward": 0.25, "backward": 0.5, "optimizer": 0.25, "rest": 0.0, "step": 1.0}
     steps = [{name: share * step_s for name, share in split.items()}] * 10
     return Finished(
-        cell=cell,
+        trial=cell,
         status="failed" if reason else "success",
         reason=reason,
         conditions={},

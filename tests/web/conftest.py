@@ -132,7 +132,7 @@ def measured(cell, number):
     split = {"input": 0.0, "forward": 0.3, "backward": 0.5, "optimizer": 0.1, "rest": 0.1, "step": 1.0}
     steps = [{name: share * step_s for name, share in split.items()}] * 20
     return Finished(
-        cell=cell,
+        trial=cell,
         status="failed" if failed else "success",
         reason=HOSTILE_REASON if failed else None,
         conditions={"launcher": HOSTILE},

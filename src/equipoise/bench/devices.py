@@ -3,7 +3,10 @@
 No torch until one is used.
 """
 
+import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -302,4 +305,38 @@ def device(name: str) -> Device:
     raise UsageError(f"device {name!r}; expected one of {', '.join(each.name for each in DEVICES)}")
 
 
-__all__ = ["DEVICES", "Clock", "Device", "device"]
+# Drivers of NVIDIA and AMD accelerators; without one of them torch need not be started.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+_COUNT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailableDevices:
+    """A kind of device, as torch names it, and how many there are."""
+
+    device: str
+    num_devices: int
+
+
+def available_devices(device: str) -> AvailableDevices:
+    """The devices that `auto`, `cpu` or `cuda` means here: accelerators where torch sees any, else cores."""
+    if device != "cpu":
+        count = _num_accelerators()
+        if count or device == "cuda":
+            return AvailableDevices(device="cuda", num_devices=count)
+    return AvailableDevices(device="cpu", num_devices=len(os.sched_getaffinity(0)))
+
+
+def _num_accelerators() -> int:
+    """How many accelerators torch sees; 0 where there is no driver, or no torch."""
+    if not any(driver.exists() for driver in _DRIVERS):
+        return 0
+    try:
+        counted = subprocess.run(
+            [sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False, timeout=_COUNT_S
+        )
+    except subprocess.TimeoutExpired:
+        return 0
+    printed = counted.stdout.strip()
+    return int(printed) if counted.returncode == 0 and printed.isdecimal() else 0

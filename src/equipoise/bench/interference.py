@@ -76,7 +76,7 @@ def _result(asked: Rivals, launch_with: Launcher, most_ranks: int) -> Mapping[st
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
         cores = cores_of(most_ranks)[: asked.num_ranks]
         job = Job(
-            cell=asked,
+            trial=asked,
             folder=Path(name),
             core_sets=cores if launch_with.binds_here else (),
             limit_s=LIMIT_S,

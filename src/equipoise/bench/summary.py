@@ -10,10 +10,10 @@ from math import erfc, fsum, inf, pi, sqrt
 from statistics import median
 from typing import Any
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
 from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
 from equipoise.stats import Interval, log_t_interval, median_interval
 
@@ -133,7 +133,7 @@ class TrainedRun:
 
 
 def timed_run(finished: Finished) -> TimedRun | None:
-    """The timed steps of a cell; None where it failed or trained.
+    """The timed steps of a trial; None where it failed or trained.
 
     Raises DataError for a result that no worker leaves.
     Source: definitions in docs/measure/bench.md.
@@ -143,8 +143,8 @@ def timed_run(finished: Finished) -> TimedRun | None:
         return None
     if not isinstance(steps, list) or not all(map(_is_split, steps)):
         raise DataError(
-            f"cells/{finished.cell.cell_id}.json: steps that are no positive seconds by phase; "
-            "delete it to measure the cell again"
+            f"{finished.file}: steps that are no positive seconds by phase; "
+            "delete it to measure the trial again"
         )
     period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
@@ -181,7 +181,7 @@ def _is_split(step: object) -> bool:
 
 
 def trained_run(finished: Finished) -> TrainedRun | None:
-    """The end of a cell's training; None where it failed or only timed steps."""
+    """The end of a trial's training; None where it failed or only timed steps."""
     curve: Sequence[Mapping[str, Any]] = finished.result.get("curve") or ()
     if finished.status != SUCCESS or not curve:
         return None
@@ -216,10 +216,10 @@ class Spread:
 class Summary:
     """All repetitions of one configuration.
 
-    cell: one of them, for what they share. timed and trained: of those that succeeded, in order.
+    trial: one of them, for what they share. timed and trained: of those that succeeded, in order.
     """
 
-    cell: Cell
+    trial: Trial
     finished: tuple[Finished, ...]
     timed: tuple[TimedRun, ...]
     trained: tuple[TrainedRun, ...]
@@ -240,7 +240,7 @@ class Summary:
         found = self.step_s
         if found is None:
             return None
-        batch = self.cell.batch_samples
+        batch = self.trial.batch_samples
         low = None if found.high is None else batch / found.high
         high = None if found.low is None else batch / found.low
         return Spread(value=batch / found.value, low=low, high=high)
@@ -287,18 +287,18 @@ def summaries(finished: Iterable[Finished]) -> tuple[Summary, ...]:
     """
     by_configuration: dict[tuple[object, ...], list[Finished]] = {}
     for one in finished:
-        by_configuration.setdefault(one.cell.configuration, []).append(one)
+        by_configuration.setdefault(one.trial.configuration, []).append(one)
     return tuple(sorted(map(_summary, by_configuration.values()), key=_place))
 
 
 def _summary(repetitions: Sequence[Finished]) -> Summary:
-    ordered = sorted(repetitions, key=lambda one: (one.cell.repetition, one.cell.arm))
-    where = ordered[0].cell.configuration_id
+    ordered = sorted(repetitions, key=lambda one: (one.trial.repetition, one.trial.arm))
+    where = ordered[0].trial.configuration_id
     succeeded = [one for one in ordered if one.status == SUCCESS]
     refuse_unlike([one.conditions for one in succeeded], where)
     refuse_unlike_nodes([one.result.get("nodes") or () for one in succeeded], where)
     return Summary(
-        cell=ordered[0].cell,
+        trial=ordered[0].trial,
         finished=tuple(ordered),
         timed=tuple(run for run in map(timed_run, ordered) if run),
         trained=tuple(run for run in map(trained_run, ordered) if run),
@@ -306,8 +306,15 @@ def _summary(repetitions: Sequence[Finished]) -> Summary:
 
 
 def _place(summary: Summary) -> tuple[object, ...]:
-    cell = summary.cell
-    return (cell.workload, cell.precision, cell.batch_samples, cell.num_ranks, cell.method, cell.cell_id)
+    trial = summary.trial
+    return (
+        trial.workload,
+        trial.precision,
+        trial.batch_samples,
+        trial.num_ranks,
+        trial.method,
+        trial.trial_id,
+    )
 
 
 def spread(values: Sequence[float]) -> Spread:

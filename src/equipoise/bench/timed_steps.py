@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.devices import Device, device
 from equipoise.bench.metering import Metering
 from equipoise.bench.methods import Step, method
@@ -19,6 +18,7 @@ from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import Lap, Profiled, Stopwatch, marked_every, profile_of
 from equipoise.bench.summary import WINDOW_STEPS, is_steady
+from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
 _NUM_STEPS = 3
@@ -145,27 +145,31 @@ class Begun:
     memory_before: int
 
 
-def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> Begun:
-    """The trainee of a cell on its device and in its precision, and the steps of its method.
+def begun(trial: Trial, rank: int, on: Device, place: "torch.device") -> Begun:
+    """The trainee of a trial on its device and in its precision, and the steps of its method.
 
     Raises UsageError where device, precision or method cannot be had.
     """
-    found, argument = method(cell.method)
-    refusal = found.why_not(cell.num_ranks, on.backend)
+    found, argument = method(trial.method)
+    refusal = found.why_not(trial.num_ranks, on.backend)
     if refusal:
-        raise UsageError(f"{cell.method} {refusal}")
-    refusal = on.refusal(cell.precision)
+        raise UsageError(f"{trial.method} {refusal}")
+    refusal = on.refusal(trial.precision)
     if refusal:
         raise UsageError(refusal)
-    on.settle(cell.precision)
+    on.settle(trial.precision)
     subject = trainee(
-        cell.workload, batch_samples=cell.batch_samples, seed=cell.seed, rank=rank, num_ranks=cell.num_ranks
+        trial.workload,
+        batch_samples=trial.batch_samples,
+        seed=trial.seed,
+        rank=rank,
+        num_ranks=trial.num_ranks,
     )
-    subject = in_precision(placed(subject, place), cell.precision, place)
+    subject = in_precision(placed(subject, place), trial.precision, place)
     weight_bytes = _weight_bytes(subject)
     memory_before = on.memory()["now"] - weight_bytes
-    settings = subject.settings_at(cell.learning_rate)
-    step = found.begin(subject, settings, rank=rank, world_size=cell.num_ranks, argument=argument)
+    settings = subject.settings_at(trial.learning_rate)
+    step = found.begin(subject, settings, rank=rank, world_size=trial.num_ranks, argument=argument)
     return Begun(subject=subject, step=step, memory_before=memory_before)
 
 
@@ -177,18 +181,18 @@ def _weight_bytes(subject: Trainee) -> int:
     return sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
 
 
-def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | None:
+def measured(trial: Trial, rank: int, place: "torch.device") -> dict[str, Any] | None:
     """What rank 0 leaves: steps of the slowest rank, warm-up, and what they used; None on other ranks."""
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
 
-    on = device(cell.device)
+    on = device(trial.device)
     on.restart_peak()
-    start = begun(cell, rank, on, place)
+    start = begun(trial, rank, on, place)
     subject, step = start.subject, start.step
-    watch = Stopwatch(step, subject, on, num_ranks=cell.num_ranks)
+    watch = Stopwatch(step, subject, on, num_ranks=trial.num_ranks)
     warm_up_s, steady = _warm_up(watch, step.period)
     watch.settle()
-    num_steps = _whole_cycles(cell.num_steps, step.period)  # parts of a cycle are unlike
+    num_steps = _whole_cycles(trial.num_steps, step.period)  # parts of a cycle are unlike
     every = marked_every(median(warm_up_s[-WINDOW_STEPS:]), num_steps, step.period)
     gc.collect()
     with Metering(on, place, memory_before=start.memory_before) as meter:
@@ -200,8 +204,8 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)
     used = meter.gathered()
-    made = gradients(step, subject, on) if cell.num_ranks == 1 else {}
-    everyone: list[Any] = [None] * cell.num_ranks
+    made = gradients(step, subject, on) if trial.num_ranks == 1 else {}
+    everyone: list[Any] = [None] * trial.num_ranks
     dist.all_gather_object(everyone, {"steps": steps, "whole_s": whole_s})
     if rank:
         return None

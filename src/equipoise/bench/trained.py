@@ -7,11 +7,11 @@ same for all.
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.devices import device
 from equipoise.bench.metering import Metering
 from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.timed_steps import begun
+from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def judged_after(num_runs: int, period: int) -> tuple[int, ...]:
     return (*range(stride, num_runs, stride), num_runs)
 
 
-def trained(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | None:
+def trained(trial: Trial, rank: int, place: "torch.device") -> dict[str, Any] | None:
     """What rank 0 leaves of a training: its curve, and what it used; None on other ranks.
 
     `seconds` of a point are those of the slowest rank, without evaluation; what was used includes it. Whole
@@ -102,14 +102,14 @@ def trained(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | No
     """
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
 
-    on = device(cell.device)
+    on = device(trial.device)
     on.restart_peak()
-    judge = Judge(_judged(cell, place), rank, cell.num_ranks)
-    start = begun(cell, rank, on, place)
+    judge = Judge(_judged(trial, place), rank, trial.num_ranks)
+    start = begun(trial, rank, on, place)
     subject, step = start.subject, start.step
     curve: list[dict[str, Any]] = []
     seconds, num_done = 0.0, 0
-    num_runs = (cell.train_samples or 0) // cell.batch_samples
+    num_runs = (trial.train_samples or 0) // trial.batch_samples
     with Metering(on, place, memory_before=start.memory_before) as meter:
         for until in (0, *judged_after(num_runs, step.period)):
             dist.barrier()
@@ -122,19 +122,19 @@ def trained(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | No
             dist.barrier()
             seconds, num_done = seconds + (perf_counter() - begun_s if until else 0.0), until
             found = judge.of(step.weights())
-            curve.append({"samples": until * cell.batch_samples, "seconds": seconds, **found})
+            curve.append({"samples": until * trial.batch_samples, "seconds": seconds, **found})
     used = meter.gathered()
     return None if rank else {"curve": curve, **used}
 
 
-def _judged(cell: Cell, place: "torch.device") -> Trainee:
+def _judged(trial: Trial, place: "torch.device") -> Trainee:
     """The workload built once more, for its held-out data. Raises UsageError where it has none."""
     from equipoise.bench.timed_steps import placed  # noqa: PLC0415 - imports torch
 
-    subject = trainee(cell.workload, batch_samples=cell.batch_samples, seed=cell.seed)
+    subject = trainee(trial.workload, batch_samples=trial.batch_samples, seed=trial.seed)
     if subject.held_out is None:
         raise UsageError(
-            f"{cell.workload} holds no data out: what it learned cannot be told from what it memorised; "
+            f"{trial.workload} holds no data out: what it learned cannot be told from what it memorised; "
             "train a workload on digits, such as mlp or small_cnn, or let your function return held-out data"
         )
     return placed(subject, place)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.cell import Cell, cell_from
 from equipoise.bench.collectives.records import Asked, asked_from
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
@@ -25,6 +24,7 @@ from equipoise.bench.launchers.folder import (
 )
 from equipoise.bench.timed_steps import measured
 from equipoise.bench.trained import trained
+from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import EquipoiseError, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _RAISED = (Exception,)
 def _run(folder: Path, rank: int) -> None:
     """Join the other ranks, measure, leave the result."""
     job = told(folder)
-    cell = _task(job, folder)
+    trial = _task(job, folder)
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     cores = job["core_sets"][int(os.environ.get(SEAT, local_rank))]
     os.sched_setaffinity(0, cores)
@@ -72,16 +72,16 @@ def _run(folder: Path, rank: int) -> None:
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(len(cores))
-    torch.manual_seed(cell.seed)
-    on = device(cell.device)
+    torch.manual_seed(trial.seed)
+    on = device(trial.device)
     refusal = on.why_not()
     if refusal:
         raise UsageError(refusal)
     place = on.bind(local_rank)
     meeting = "env://" if "MASTER_ADDR" in os.environ else (folder / "meeting").resolve().as_uri()
-    dist.init_process_group(on.backend, init_method=meeting, rank=rank, world_size=cell.num_ranks)
-    nodes = _nodes(cell, rank, local_rank, cores, on.conditions(place))
-    result = _measured(cell, rank, folder, place)
+    dist.init_process_group(on.backend, init_method=meeting, rank=rank, world_size=trial.num_ranks)
+    nodes = _nodes(trial, rank, local_rank, cores, on.conditions(place))
+    result = _measured(trial, rank, folder, place)
     if result is not None:
         leave_result(folder, {**result, "nodes": nodes})
     dist.barrier()
@@ -91,10 +91,10 @@ def _run(folder: Path, rank: int) -> None:
 def _task(job: Mapping[str, Any], folder: Path) -> Task:
     """What a job tells to do, by its kind."""
     if job["kind"] == Asked.kind:
-        return asked_from(job["cell"])
+        return asked_from(job["trial"])
     if job["kind"] == Rivals.kind:
-        return rivals_from(job["cell"])
-    return cell_from(job["cell"], str(folder))
+        return rivals_from(job["trial"])
+    return trial_from(job["trial"], str(folder))
 
 
 def _measured(task: Task, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
@@ -107,14 +107,14 @@ def _measured(task: Task, rank: int, folder: Path, place: "torch.device") -> dic
         from equipoise.bench.interfered import measured as interfered  # noqa: PLC0415 - needs torch
 
         return interfered(task, rank)
-    assert isinstance(task, Cell)
+    assert isinstance(task, Trial)
     if task.train_samples is not None:
         return trained(task, rank, place)
     return measured(task, rank, place)
 
 
 def _nodes(
-    cell: Task, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
+    trial: Task, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """The conditions of every node that takes part, each with its ranks and their cores."""
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
@@ -122,7 +122,7 @@ def _nodes(
     # The first rank of a node speaks for it: ranks of one node follow each other.
     here = {**conditions(core_sets=(), launcher="", backend=dist.get_backend()), **accelerator}
     found = None if local_rank else here
-    everyone: list[Any] = [None] * cell.num_ranks
+    everyone: list[Any] = [None] * trial.num_ranks
     dist.all_gather_object(everyone, {"rank": rank, "cores": list(cores), "node": found})
     nodes: list[dict[str, Any]] = []
     for one in everyone:
@@ -149,7 +149,7 @@ def main() -> None:
         said = f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0]}"
         leave_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {said}" if short else f"raised {said}")
         raise
-    # All of it is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 cells.
+    # All is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 trials.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from equipoise.bench.cell import at_hand
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import named_operation, read_files
 from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
 from equipoise.bench.collectives.records import Asked, Reading, sizes_of
+from equipoise.bench.devices import available_devices
 from equipoise.cli.options import (
     AsHtml,
     AsJson,
@@ -94,7 +94,7 @@ def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
 
     Two unless said; all accelerators of this machine where it has several and ranks run on it.
     """
-    here = at_hand(wanted.device or "auto")
+    here = available_devices(wanted.device or "auto")
     if not binds_here:
         return {"device": here.device, "num_ranks": wanted.ranks}
     usual = max(here.num_devices, 2) if here.device == "cuda" else 2

@@ -107,7 +107,7 @@ def one_device(cells: Iterable[Finished]) -> OneDevice:
     timed = [
         each
         for each in cells
-        if each.status == SUCCESS and each.cell.num_ranks == 1 and each.result.get("steps")
+        if each.status == SUCCESS and each.trial.num_ranks == 1 and each.result.get("steps")
     ]
     described = [each for each in timed if each.result.get("gradients")]
     if not described:
@@ -117,13 +117,13 @@ def one_device(cells: Iterable[Finished]) -> OneDevice:
         )
     by_batch: dict[int, list[Mapping[str, float]]] = {}
     for each in timed:
-        by_batch.setdefault(each.cell.batch_samples, []).extend(each.result["steps"])
+        by_batch.setdefault(each.trial.batch_samples, []).extend(each.result["steps"])
     last = described[-1].result
     buffers: dict[str, int] = {}
     for each in last.get("buffers", ()):
         buffers[each["dtype"]] = buffers.get(each["dtype"], 0) + each["bytes"]
     return OneDevice(
-        workload=described[-1].cell.workload,
+        workload=described[-1].trial.workload,
         phases={batch: _medians(steps) for batch, steps in by_batch.items()},
         steps_s={batch: tuple(step[STEP] for step in steps) for batch, steps in by_batch.items()},
         gradients=tuple(

@@ -10,11 +10,11 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.store import SUCCESS, Finished, Store, UnderWay, under_way
 from equipoise.bench.summary import LEVEL, Spread, Summary, spread, summaries, timed_run
 from equipoise.bench.sweep import ALONE, Scaling
+from equipoise.bench.trial import Trial
 from equipoise.stats import Interval, proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent
 
@@ -38,18 +38,18 @@ class Judgement:
     @property
     def efficiency(self) -> float | None:
         """Speedup by the number of ranks."""
-        return None if self.speedup is None else self.speedup.value / self.summary.cell.num_ranks
+        return None if self.speedup is None else self.speedup.value / self.summary.trial.num_ranks
 
     @property
     def subject(self) -> tuple[str, str, str]:
         """What it trained: workload, precision and device."""
-        cell = self.summary.cell
+        cell = self.summary.trial
         return (cell.workload, cell.precision, cell.device)
 
     @property
     def is_alone(self) -> bool:
         """Whether it ran on one device."""
-        return self.summary.cell.num_ranks == 1
+        return self.summary.trial.num_ranks == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,12 @@ def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement
 
 def _judgement(summary: Summary, everyone: Sequence[Summary], scaling: Scaling) -> Judgement:
     alone = _match(summary, everyone, scaling, 1, ALONE)
-    plain = _match(summary, everyone, scaling, summary.cell.num_ranks, PLAIN)
+    plain = _match(summary, everyone, scaling, summary.trial.num_ranks, PLAIN)
     return Judgement(
         summary=summary,
         speedup=None if alone is None else over(summary, alone),
         over_plain=None if plain is None else over(summary, plain),
-        lost={} if alone is None or summary.cell.num_ranks == 1 else lost_s(summary, alone),
+        lost={} if alone is None or summary.trial.num_ranks == 1 else lost_s(summary, alone),
     )
 
 
@@ -90,15 +90,15 @@ def _match(
 ) -> Summary | None:
     """The configuration of so many ranks, trained that way, that does the same work."""
 
-    def work(cell: Cell) -> tuple[object, ...]:
+    def work(cell: Trial) -> tuple[object, ...]:
         batch = cell.batch_samples if scaling == "strong" else cell.rank_batch_samples
         return (cell.workload, cell.precision, cell.device, cell.train_samples, cell.num_steps, batch)
 
     alike = (
         each
         for each in everyone
-        if (each.cell.num_ranks, each.cell.method) == (num_ranks, way)
-        and work(each.cell) == work(summary.cell)
+        if (each.trial.num_ranks, each.trial.method) == (num_ranks, way)
+        and work(each.trial) == work(summary.trial)
     )
     return next(alike, None)
 
@@ -108,7 +108,9 @@ def over(summary: Summary, other: Summary) -> Spread | None:
 
     Source: stats.ratio_interval over repetitions.
     """
-    theirs, ours = ([run.step_s / each.cell.batch_samples for run in each.timed] for each in (other, summary))
+    theirs, ours = (
+        [run.step_s / each.trial.batch_samples for run in each.timed] for each in (other, summary)
+    )
     if not theirs or not ours or summary.samples_per_s is None or other.samples_per_s is None:
         return None
     if summary is other:
@@ -129,7 +131,7 @@ def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
     ours, theirs = summary.phases, alone.phases
     if not ours or not theirs:
         return {}
-    share = summary.cell.rank_batch_samples / alone.cell.batch_samples
+    share = summary.trial.rank_batch_samples / alone.trial.batch_samples
     return {name: ours.get(name, 0.0) - share * theirs.get(name, 0.0) for name in PARTS}
 
 
@@ -166,7 +168,7 @@ def _steps_s(summary: Summary) -> list[float]:
 
 def _own_arms(summary: Summary) -> tuple[list[float], list[float]]:
     """The same of each arm."""
-    timed = [(one.cell.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
+    timed = [(one.trial.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
     return first, second
 
@@ -257,7 +259,7 @@ def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
         list(group) for _, group in groupby(sorted(timed, key=attrgetter("subject")), attrgetter("subject"))
     )
     return tuple(
-        f"{group[0].summary.cell.workload} in {group[0].summary.cell.precision}: {' '.join(sentences)}"
+        f"{group[0].summary.trial.workload} in {group[0].summary.trial.precision}: {' '.join(sentences)}"
         for group in grouped
         if (sentences := list(_about(group)))
     )
@@ -277,9 +279,9 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
     yield _best(best)
     if best.lost:
         yield _blame(best)
-    most = max(each.summary.cell.num_ranks for each in compared)
-    if best.summary.cell.num_ranks < most:
-        at_most = max((each for each in compared if each.summary.cell.num_ranks == most), key=_speedup)
+    most = max(each.summary.trial.num_ranks for each in compared)
+    if best.summary.trial.num_ranks < most:
+        at_most = max((each for each in compared if each.summary.trial.num_ranks == most), key=_speedup)
         yield f"{most} ranks are no faster: at best {ranged(at_most.speedup)} of one device."
     if _is_slower(worst) and not _is_slower(best):
         yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
@@ -317,7 +319,7 @@ def _blame(best: Judgement) -> str:
 
 
 def _way(each: Judgement) -> str:
-    cell = each.summary.cell
+    cell = each.summary.trial
     where = "one device" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
     return f"{cell.method} on {where} at batch {cell.batch_samples}"
 
@@ -368,7 +370,7 @@ class Trained:
     accuracy: None where the workload has none.
     """
 
-    cell: Cell
+    cell: Trial
     num_seeds: int
     num_samples: int
     seconds: Spread
@@ -380,7 +382,7 @@ class Trained:
 class Failure:
     """One reason why cells failed. cell: the first of them."""
 
-    cell: Cell
+    cell: Trial
     reason: str
     num_cells: int
 
@@ -415,7 +417,7 @@ def _trained(summary: Summary) -> Trained:
     runs = summary.trained
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
     return Trained(
-        cell=summary.cell,
+        cell=summary.trial,
         num_seeds=len(runs),
         num_samples=runs[0].num_samples,
         seconds=spread([run.seconds for run in runs]),
@@ -429,7 +431,12 @@ def _failures(failed: Sequence[Finished]) -> tuple[Failure, ...]:
     first: dict[tuple[str, int, int, str], Finished] = {}
     counts = Counter[tuple[str, int, int, str]]()
     for one in failed:
-        key = (one.cell.method, one.cell.num_ranks, one.cell.batch_samples, one.reason or "no reason given")
+        key = (
+            one.trial.method,
+            one.trial.num_ranks,
+            one.trial.batch_samples,
+            one.reason or "no reason given",
+        )
         first.setdefault(key, one)
         counts[key] += 1
-    return tuple(Failure(cell=one.cell, reason=key[-1], num_cells=counts[key]) for key, one in first.items())
+    return tuple(Failure(cell=one.trial, reason=key[-1], num_cells=counts[key]) for key, one in first.items())

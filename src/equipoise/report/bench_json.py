@@ -34,31 +34,31 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
         **refusal,
         "sweep": found.name,
         "folder": str(found.folder),
-        "num_cells": found.num_planned,
+        "num_trials": found.num_planned,
         "num_finished": len(found.finished),
         "num_failed": len(found.failed),
         **found.settings,
         "level": LEVEL,
-        "cells": [significant(_cell(each, found.name)) for each in found.judgements],
+        "configurations": [significant(_configuration(each, found.name)) for each in found.judgements],
         "false_differences": _false(found.false_differences),
         "meaning": list(found.meanings),
     }
 
 
-def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
+def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
     summary = judgement.summary
-    cell = summary.cell
+    trial = summary.trial
     rate, reasons = summary.samples_per_s, [one.reason for one in summary.failed]
     return {
-        "run_id": f"{sweep}/{cell.configuration_id}",
+        "run_id": f"{sweep}/{trial.configuration_id}",
         "status": status(summary),
         "reason": reasons[0] if reasons else None,
-        "workload": cell.workload,
-        "strategy": cell.method,
-        "num_accelerators": cell.num_ranks,
-        "batch": cell.batch_samples,
-        "precision": cell.precision,
-        "device": cell.device,
+        "workload": trial.workload,
+        "strategy": trial.method,
+        "num_accelerators": trial.num_ranks,
+        "batch": trial.batch_samples,
+        "precision": trial.precision,
+        "device": trial.device,
         "num_repetitions": len(summary.finished),
         "num_failed": len(summary.failed),
         "step_s": _step(summary),
@@ -138,15 +138,15 @@ def _mean(values: list[float]) -> dict[str, float | None] | None:
 
 
 def _repetition(finished: Finished, sweep: str) -> dict[str, Any]:
-    cell, run = finished.cell, timed_run(finished)
+    trial, run = finished.trial, timed_run(finished)
     return {
         "run_id": run_id(sweep, finished),
         "status": finished.status,
         "reason": finished.reason,
-        "repetition": cell.repetition,
-        "arm": cell.arm,
-        "seed": cell.seed,
-        "file": f"cells/{cell.cell_id}.json",
+        "repetition": trial.repetition,
+        "arm": trial.arm,
+        "seed": trial.seed,
+        "file": finished.file,
         **_timed(run),
     }
 

@@ -121,7 +121,7 @@ def _one_start(
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         cores = cores_of(asked.num_ranks) if launch_with.binds_here else ()
-        job = Job(cell=asked, folder=folder, core_sets=cores, limit_s=LIMIT_S)
+        job = Job(trial=asked, folder=folder, core_sets=cores, limit_s=LIMIT_S)
         if progress is not None:
             heard = progress
             job = replace(job, tell=lambda said: heard(said, 0, _PARTS))

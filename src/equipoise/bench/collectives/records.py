@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from equipoise.bench.cell import DEVICES
+from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
 from equipoise.runs.reader import Tally
 from equipoise.units import GIB, MIB

@@ -1,4 +1,4 @@
-"""Ways to start the processes of a cell: one record each, all in one tuple."""
+"""Ways to start the processes of a trial: one record each, all in one tuple."""
 
 from collections.abc import Mapping
 

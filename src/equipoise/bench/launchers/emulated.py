@@ -180,13 +180,13 @@ def _why_not() -> str | None:
 
 
 def _launch(job: Job, link_bit_per_s: float) -> Outcome:
-    """One cell on hosts of its own: making and removing them takes a few hundredths of the start of torch."""
+    """One trial on hosts of its own: making and removing them takes hundredths of the start of torch."""
     job = replace(job, core_sets=tuple(cores[:1] for cores in job.core_sets))
     prepare(job)
     kills_before = num_memory_kills()
     cores = [core for own in job.core_sets for core in own]
-    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, prompt_wakeups(cores):
-        commands = [_command(job, rank, made) for rank in range(job.cell.num_ranks)]
+    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.trial.num_ranks) as made, prompt_wakeups(cores):
+        commands = [_command(job, rank, made) for rank in range(job.trial.num_ranks)]
         with started(commands) as processes:
             codes, ran_out = exit_codes(processes, job.limit_s)
     return outcome(job, codes, ran_out=ran_out, kills_before=kills_before)

@@ -16,7 +16,7 @@ from equipoise.bench.environment import num_memory_kills
 
 
 class Task(Protocol):
-    """What the processes of a job are to do: a Cell, or something else that a worker knows the kind of."""
+    """What the processes of a job are to do: a Trial, or something else that a worker knows the kind of."""
 
     kind: ClassVar[str]
 
@@ -42,14 +42,14 @@ def _nobody(_said: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One cell, or another task, to run: where its processes leave what they say, on which cores, how long.
+    """One trial, or another task, to run: where its processes leave what they say, on which cores, how long.
 
     folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
-    limit_s: it is ended after so many seconds. most_ranks: of the largest cell of its sweep, by which cores
+    limit_s: it is ended after so many seconds. most_ranks: of the largest trial of its sweep, by which cores
     and devices are shared out; 0 for its own. tell: told what happens on the way, as "queued".
     """
 
-    cell: Task
+    trial: Task
     folder: Path
     core_sets: tuple[tuple[int, ...], ...]
     limit_s: float
@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """A way to start the processes of a cell.
+    """A way to start the processes of a trial.
 
     why_not: why it cannot be used here, with what to do; None where it can.
     launch: runs a job to its end, whatever that is; no process of it is left when it returns. Raises
@@ -101,7 +101,7 @@ def prepare(job: Job) -> None:
 def order(job: Job, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
     """What a worker is told: the task, and the cores of each rank of its node."""
     shared_out = [list(cores) for cores in core_sets]
-    return {"kind": job.cell.kind, "cell": job.cell.as_json(), "core_sets": shared_out}
+    return {"kind": job.trial.kind, "trial": job.trial.as_json(), "core_sets": shared_out}
 
 
 def leave_order(folder: Path, order: Mapping[str, Any]) -> None:
@@ -182,7 +182,7 @@ def outcome_of(job: Job, ends: Sequence[End], hosts: Mapping[int, str], *, ran_o
     ends: in the order they were heard of. hosts: of every rank. ran_out: as in `outcome`.
     """
     left = job.folder / RESULT
-    if left.exists() and len(ends) == job.cell.num_ranks and not any(end.code for end in ends):
+    if left.exists() and len(ends) == job.trial.num_ranks and not any(end.code for end in ends):
         return Outcome(result=json.loads(left.read_bytes()))
     if ran_out:
         return Outcome(reason=hung(job))

@@ -212,7 +212,7 @@ def _key(of: Member) -> str:
 _POLL_S = 0.02
 _ARRIVAL_S = 120.0
 _END_S = 20.0
-_RESUME = "finished cells are kept: start it again on every host, with --resume"
+_RESUME = "finished trials are kept: start it again on every host, with --resume"
 
 
 def served() -> bool:
@@ -309,21 +309,21 @@ class _Hosts:
         if not self._known:
             self._meet()
         num_hosts = len(self._known)
-        most_ranks = max(job.most_ranks, job.cell.num_ranks)
-        # The largest cell is spread over all hosts; smaller ones fill them in order.
+        most_ranks = max(job.most_ranks, job.trial.num_ranks)
+        # The largest trial is spread over all hosts; smaller ones fill them in order.
         most_a_host = -(-most_ranks // num_hosts)
         sets = core_sets_by_node([(one["kernel"], tuple(one["cores"])) for one in self._known], most_a_host)
         address, port = self._own.address, free_port()
         orders = [
             Order(
-                ranks=tuple(range(first, min(first + most_a_host, job.cell.num_ranks))),
-                num_ranks=job.cell.num_ranks,
+                ranks=tuple(range(first, min(first + most_a_host, job.trial.num_ranks))),
+                num_ranks=job.trial.num_ranks,
                 address=address,
                 port=port,
                 told=order(job, own_sets),
             )
             for first, own_sets in zip(range(0, num_hosts * most_a_host, most_a_host), sets, strict=True)
-            if first < job.cell.num_ranks
+            if first < job.trial.num_ranks
         ]
         return self._run(job, orders)
 
@@ -350,7 +350,7 @@ class _Hosts:
         deadline = time.monotonic() + job.limit_s
         ends: list[End] = []
         failed = False
-        while len(ends) < job.cell.num_ranks and time.monotonic() < deadline:
+        while len(ends) < job.trial.num_ranks and time.monotonic() < deadline:
             new = ranks.ends() + [
                 End(rank=said["rank"], code=said["code"], why=said["why"])
                 for said in self._heard(job, wires, _POLL_S)
@@ -360,7 +360,7 @@ class _Hosts:
             if any(end.code for end in new) and not failed:
                 failed = True
                 deadline = min(deadline, time.monotonic() + GRACE_S)
-        return ends, len(ends) < job.cell.num_ranks and not failed
+        return ends, len(ends) < job.trial.num_ranks and not failed
 
     def _until_ended(self, job: Job, wires: Sequence[Wire]) -> None:
         """Return when every other host has said that nothing of the job is left there."""
@@ -392,7 +392,7 @@ class _Hosts:
                     wire.close()
                 raise DataError(
                     f"host {known['host']} (number {known['number']} of {self._own.starter}) is gone while "
-                    f"{getattr(job.cell, 'cell_id', job.cell.kind)} ran; {_RESUME}"
+                    f"{getattr(job.trial, 'trial_id', job.trial.kind)} ran; {_RESUME}"
                 )
 
 

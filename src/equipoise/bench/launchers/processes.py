@@ -152,7 +152,7 @@ def command(job: Job, rank: int) -> Command:
     environment |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(job.cell.num_ranks),
+        "WORLD_SIZE": str(job.trial.num_ranks),
         "OMP_NUM_THREADS": str(len(job.core_sets[rank])),
         # Ranks of one host need no name of it, which may not resolve.
         "GLOO_SOCKET_IFNAME": "lo",
@@ -167,7 +167,7 @@ def command(job: Job, rank: int) -> Command:
 def _inprocess_launch(job: Job) -> Outcome:
     prepare(job)
     kills_before = num_memory_kills()
-    with started([command(job, rank) for rank in range(job.cell.num_ranks)]) as processes:
+    with started([command(job, rank) for rank in range(job.trial.num_ranks)]) as processes:
         codes, ran_out = exit_codes(processes, job.limit_s)
     return outcome(job, codes, ran_out=ran_out, kills_before=kills_before)
 
@@ -275,7 +275,7 @@ _AGENT = (
 
 def _command(job: Job) -> Command:
     """How the agent is started."""
-    arguments = (sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.cell.num_ranks}")
+    arguments = (sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.trial.num_ranks}")
     return Command(
         # Port 0: any that is free, so that sweeps do not meet.
         arguments=(

@@ -95,7 +95,7 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
     """The launcher that runs ranks on a Ray cluster.
 
     address: of the cluster; else RAY_ADDRESS, else `auto`, which finds the one of this machine.
-    cpus_per_rank: CPUs of Ray that a rank takes; else what fills the nodes with the sweep's largest cell.
+    cpus_per_rank: CPUs of Ray that a rank takes; else what fills the nodes with the sweep's largest trial.
     """
     unknown = sorted(set(options) - {"address", "cpus_per_rank"})
     cpus = options.get("cpus_per_rank", "0")
@@ -151,24 +151,24 @@ def _connect(address: str) -> bool:
 
 
 def _launch(job: Job, cpus: int) -> Outcome:
-    """What came of a cell; its actors and their place are gone when this returns."""
+    """What came of a trial; its actors and their place are gone when this returns."""
     import ray  # noqa: PLC0415 - only where it is wanted
     from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 - likewise
 
     bundle = _bundle(job, cpus)
     total = ray.cluster_resources()
     for name, each in bundle.items():
-        if each * job.cell.num_ranks > total.get(name, 0):
+        if each * job.trial.num_ranks > total.get(name, 0):
             return Outcome(
-                reason=f"refused: {job.cell.num_ranks} ranks need {each * job.cell.num_ranks:g} {name}; "
+                reason=f"refused: {job.trial.num_ranks} ranks need {each * job.trial.num_ranks:g} {name}; "
                 f"the Ray cluster has {total.get(name, 0):g}"
             )
-    group = placement_group([bundle] * job.cell.num_ranks, strategy="SPREAD")
+    group = placement_group([bundle] * job.trial.num_ranks, strategy="SPREAD")
     actors: list[Any] = []
     try:
         if not _placed(job, group):
             return Outcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
-        actors = [_actor(group, index, bundle) for index in range(job.cell.num_ranks)]
+        actors = [_actor(group, index, bundle) for index in range(job.trial.num_ranks)]
         return _run(job, actors, int(bundle["CPU"]))
     finally:
         _let_go(actors)
@@ -180,22 +180,22 @@ def _bundle(job: Job, cpus: int) -> dict[str, float]:
     import ray  # noqa: PLC0415 - only where it is wanted
 
     if not cpus:
-        most_ranks = max(job.most_ranks, job.cell.num_ranks)
+        most_ranks = max(job.most_ranks, job.trial.num_ranks)
         offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         offers = [offer for offer in offers if offer >= 1]
-        # The largest cell is spread over all nodes; smaller ones have as many cores a rank.
+        # The largest trial is spread over all nodes; smaller ones have as many cores a rank.
         a_node = -(-most_ranks // max(1, len(offers)))
         cpus = max(1, int(min(offers, default=1)) // a_node)
-    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.cell.device == "cuda" else {})
+    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.trial.device == "cuda" else {})
 
 
 def _placed(job: Job, group: Any) -> bool:  # noqa: ANN401 - Ray's own
-    """Whether there came to be a place for all ranks; waiting is not the cell's time."""
+    """Whether there came to be a place for all ranks; waiting is not the trial's time."""
     deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):
             return True
-        job.tell(f"queued: {job.cell.num_ranks} ranks wait for a place in the Ray cluster")
+        job.tell(f"queued: {job.trial.num_ranks} ranks wait for a place in the Ray cluster")
     return False
 
 

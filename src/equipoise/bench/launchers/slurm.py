@@ -1,4 +1,4 @@
-"""A cell as a job of Slurm, submitted by submitit from a folder that all nodes share. No torch."""
+"""A trial as a job of Slurm, submitted by submitit from a folder that all nodes share. No torch."""
 
 import json
 import math
@@ -22,12 +22,12 @@ NAME = "slurm"
 _POLL_S = 0.2
 # The controller is asked often at first, then seldom: queues can be long, and it serves everybody.
 _FIRST_ASK_S, _LAST_ASK_S, _ASK_GROWTH = 0.5, 10.0, 1.3
-# For Slurm to start a job and to take it down, above what the cell may take.
+# For Slurm to start a job and to take it down, above what the trial may take.
 _MARGIN_S = 120.0
 _GONE_S = 60.0
 _GOODBYE_S = 15.0
 _PENDING = "PENDING"
-# What follows from the size of a cell.
+# What follows from the size of a trial.
 _OWN = {"nodes", "ntasks", "output", "error", "array"}
 _LIVING = {
     "CONFIGURING",
@@ -83,10 +83,10 @@ class _State:
 
 
 def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
-    """What came of a cell; its job is over when this returns."""
-    tasks = min(most_tasks, job.cell.num_ranks)
-    if job.cell.num_ranks % tasks:
-        return Outcome(reason=f"refused: {job.cell.num_ranks} ranks cannot fill nodes of {tasks} each")
+    """What came of a trial; its job is over when this returns."""
+    tasks = min(most_tasks, job.trial.num_ranks)
+    if job.trial.num_ranks % tasks:
+        return Outcome(reason=f"refused: {job.trial.num_ranks} ranks cannot fill nodes of {tasks} each")
     folder = job.folder.resolve()
     try:
         job_id = _submitted(job, folder, options, tasks, most_tasks)
@@ -97,21 +97,21 @@ def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
     try:
         ends, hosts, state = _ends(job, folder, job_id)
     finally:
-        well = len(ends) == job.cell.num_ranks and not any(end.code for end in ends)
+        well = len(ends) == job.trial.num_ranks and not any(end.code for end in ends)
         last = _cancelled(job_id, patience_s=_GOODBYE_S if well else 0.0)
     first = replace(job, folder=task_folder(folder, 0))
     found = outcome_of(first, ends, hosts, ran_out=state is None)
     if found.result is not None or state is None or any(end.code < 0 for end in ends):
         return found
     # A rank whose task or node was killed left no word; others only saw that it was gone.
-    died = _who_died(folder, job_id, missing=set(range(job.cell.num_ranks)) - set(hosts))
+    died = _who_died(folder, job_id, missing=set(range(job.trial.num_ranks)) - set(hosts))
     if died or ends:
         return Outcome(reason=died) if died else found
     return Outcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
 
 
 def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
-    """The id of the job that was submitted for a cell."""
+    """The id of the job that was submitted for a trial."""
     import submitit  # noqa: PLC0415 - only where jobs are submitted
 
     (folder / BEAT).write_text("0", encoding="utf-8")
@@ -122,10 +122,10 @@ def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, m
     executor.update_parameters(
         job_name="equipoise",
         time=math.ceil((job.limit_s + _MARGIN_S) / MINUTE_S),
-        nodes=job.cell.num_ranks // tasks,
+        nodes=job.trial.num_ranks // tasks,
         ntasks_per_node=tasks,
         srun_args=srun_args,
-        # A job whose node fails is a failed cell, not one to begin again behind its back.
+        # A job whose node fails is a failed trial, not one to begin again behind its back.
         additional_parameters={"no_requeue": True} | {name: value or True for name, value in options.items()},
     )
     submitted = executor.submit(run, str(folder), order(job, ()), most_tasks)
@@ -163,10 +163,10 @@ def _ends(job: Job, folder: Path, job_id: str) -> tuple[list[End], dict[int, str
     controller = _Controller(job, job_id)
     ends: list[End] = []
     hosts: dict[int, str] = {}
-    # Time in the queue is not the cell's.
+    # Time in the queue is not the trial's.
     deadline, begun, num_beats = math.inf, False, 0
-    while len(ends) < job.cell.num_ranks and time.monotonic() < deadline:
-        for rank in sorted(set(range(job.cell.num_ranks)) - set(hosts)):
+    while len(ends) < job.trial.num_ranks and time.monotonic() < deadline:
+        for rank in sorted(set(range(job.trial.num_ranks)) - set(hosts)):
             heard = _heard(folder, rank)
             if heard:
                 ends.append(heard[0])
@@ -179,7 +179,7 @@ def _ends(job: Job, folder: Path, job_id: str) -> tuple[list[End], dict[int, str
         if controller.state.gone or any(end.code for end in ends):
             deadline = min(deadline, time.monotonic() + GRACE_S)
         time.sleep(_POLL_S)
-    over = len(ends) == job.cell.num_ranks or controller.state.gone or any(end.code for end in ends)
+    over = len(ends) == job.trial.num_ranks or controller.state.gone or any(end.code for end in ends)
     return ends, hosts, controller.state if over else None
 
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from equipoise.bench.store import UnderWay, folders_below, is_watched, under_way
+from equipoise.bench.store import UnderWay, folders_below, is_watched, trials_folder, under_way
 from equipoise.bench.watching.rows import RunFiles, latest_step, runs_files
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
@@ -65,11 +65,11 @@ def chosen(asked: AskedRuns, sources: Sources) -> Path:
 
 
 def _changed_s(folder: Path) -> float:
-    """When the last cell of a sweep ended, or it began; when a loop last wrote."""
+    """When the last trial of a sweep ended, or it began; when a loop last wrote."""
     if is_watched(folder):
         return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
-        return max((folder / name).stat().st_mtime for name in ("sweep.json", "cells"))
+        return max((folder / name).stat().st_mtime for name in ("sweep.json", trials_folder(folder).name))
     except OSError:
         return 0.0
 
