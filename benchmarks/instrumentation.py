@@ -30,7 +30,7 @@ from types import FunctionType
 
 import numpy as np
 
-from equipoise.bench.devices import Device, device
+from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.environment import prompt_wakeups
 from equipoise.bench.methods import Step
 from equipoise.bench.models import Trainee
@@ -105,7 +105,7 @@ class Rank:
     number: int
     num_ranks: int
     workload: str
-    device: Device
+    device: DeviceKind
     subject: Trainee
     step: Step
 
@@ -118,7 +118,7 @@ def joined(workload: str, meeting: str) -> Iterator[Rank]:
     import torch  # noqa: PLC0415 - after the cores are set
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.timed_steps import begun  # noqa: PLC0415 - likewise
+    from equipoise.bench.timed_steps import prepared_training  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=num_ranks)
@@ -130,7 +130,7 @@ def joined(workload: str, meeting: str) -> Iterator[Rank]:
         batch_samples=int(batch or BATCH_SAMPLES) * num_ranks,
     )
     on = device("cpu")
-    start = begun(trial, rank, on, on.bind(rank))
+    start = prepared_training(trial, rank, on, on.bind(rank))
     yield Rank(
         number=rank,
         num_ranks=num_ranks,

@@ -32,7 +32,7 @@ from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, samples_to, with_error
 
-from equipoise.bench.launchers import Job, launcher
+from equipoise.bench.launchers import LaunchJob, launcher
 from equipoise.bench.trial import Trial, trial_from
 
 HERE = Path(__file__).resolve().parent
@@ -255,7 +255,9 @@ class Trainings:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 sets = CORE_SETS[: trial.num_ranks]
-                done = where.launch(Job(trial=trial, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S))
+                done = where.launch(
+                    LaunchJob(trial=trial, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S)
+                )
             if done.result is None:
                 print(f"{rate} {trial.trial_id}: {done.reason}", flush=True)
             else:

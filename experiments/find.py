@@ -22,7 +22,7 @@ from two_hosts import timed
 
 from equipoise.bench.interference import interference
 from equipoise.bench.launchers import launcher
-from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.store import FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
 from equipoise.bench.trial import Trial
@@ -48,7 +48,7 @@ def space(model: str) -> Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """One search held against trying everything."""
 
     rate: str
@@ -93,7 +93,7 @@ def measured(out: Path, end_s: float) -> bool:
     return True
 
 
-def outcomes(out: Path) -> list[Outcome]:
+def outcomes(out: Path) -> list[JobOutcome]:
     """Every search, on what was measured."""
     found = []
     alone = {each.trial.trial_id: each for each in Store(out / "single").finished()}
@@ -114,7 +114,7 @@ def outcomes(out: Path) -> list[Outcome]:
                 num_repetitions=1,
             )
             found.append(
-                Outcome(
+                JobOutcome(
                     rate=rate,
                     found=result,
                     num_candidates=sum(trial.num_ranks > 1 for trial in trials),
@@ -125,12 +125,12 @@ def outcomes(out: Path) -> list[Outcome]:
     return found
 
 
-def _remembered(known: Mapping[str, Finished], trials: Sequence[Trial]) -> list[Finished]:
+def _remembered(known: Mapping[str, FinishedTrial], trials: Sequence[Trial]) -> list[FinishedTrial]:
     """What runs gave that were made before."""
     return [known[trial.trial_id] for trial in trials]
 
 
-def tables(found: Sequence[Outcome]) -> str:
+def tables(found: Sequence[JobOutcome]) -> str:
     """The tables of the page."""
     titles = ("link", "model", "parameters", "fastest of all", "samples/s", "found", "regret", "trials", "of")
     titles += ("over one device", "over ddp", "foretold, median error")

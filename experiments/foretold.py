@@ -20,7 +20,7 @@ from typing import Any
 
 from two_hosts import PARTS, RATES, undisturbed
 
-from equipoise.bench.store import SUCCESS, Finished, Store
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import summaries
 from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, Slowed, exchange_costs
@@ -82,11 +82,11 @@ def _pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any
     return list(joined.values())
 
 
-def _finished(folder: Path) -> list[Finished]:
+def _finished(folder: Path) -> list[FinishedTrial]:
     return [each for each in Store(folder).finished() if each.status == SUCCESS] if folder.exists() else []
 
 
-def _counted(out: Path, part: str, link: str) -> list[Finished]:
+def _counted(out: Path, part: str, link: str) -> list[FinishedTrial]:
     """What a part measured over a link in the repetitions that had the machine to themselves."""
     found = _finished(out / part / link)
     repetitions = undisturbed(out, part) if found else ()

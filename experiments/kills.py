@@ -24,7 +24,7 @@ from pathlib import Path
 
 import polars as pl
 
-from equipoise.bench.store import SUCCESS, Finished, Store
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 
 PAGE = Path(__file__).parents[1] / "docs" / "experiments" / "0015-kills.md"
 NUM_STEPS = 6
@@ -284,11 +284,11 @@ def checked(sweep: int, out: Path) -> Whole:
     )
 
 
-def _says_killed(one: Finished) -> bool:
+def _says_killed(one: FinishedTrial) -> bool:
     return bool(re.search(r"killed|SIG|Connection|closed|peer|exit code", one.reason or ""))
 
 
-def _is_sound(one: Finished) -> bool:
+def _is_sound(one: FinishedTrial) -> bool:
     """Whether a trial has all its values: every timed step, each above zero and as long as its phases."""
     if one.status != SUCCESS:
         return not one.result and bool(one.reason)
@@ -298,7 +298,7 @@ def _is_sound(one: Finished) -> bool:
     )
 
 
-def _table_faults(out: Path, finished: Sequence[Finished]) -> int:
+def _table_faults(out: Path, finished: Sequence[FinishedTrial]) -> int:
     """Rows of the tables that are missing, double or differ from the trials."""
     runs, steps = (pl.read_parquet(out / f"{name}.parquet") for name in ("runs", "steps"))
     expected = {

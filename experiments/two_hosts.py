@@ -28,12 +28,12 @@ from typing import Any
 from quiet import in_quiet
 
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.collectives.records import Asked
+from equipoise.bench.collectives.records import CollectivesTask
 from equipoise.bench.environment import conditions, prompt_wakeups
-from equipoise.bench.interference import Rivals, interference
+from equipoise.bench.interference import InterferenceTask, interference
 from equipoise.bench.launchers import launcher
 from equipoise.bench.launchers.emulated import hosts
-from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, write_whole
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
 from equipoise.bench.trial import Trial
@@ -225,7 +225,7 @@ def timed(store: Store, rate: str, left: Sequence[Trial], cores: Sequence[int], 
             found, others = in_quiet(partial(crew.timed, trial), crew.ids)
             failed = isinstance(found, str)
             store.add(
-                Finished(
+                FinishedTrial(
                     trial=trial,
                     status=FAILED if failed else SUCCESS,
                     reason=found if isinstance(found, str) else None,
@@ -290,7 +290,7 @@ def _sweeps(
 
 def _interferences(out: Path, repetition: int, cores: Sequence[int], *, end_s: float) -> None:
     """What messages and computing cost each other, in every repetition anew: they drift as steps do."""
-    asked = Rivals(methods=("ddp",), operations=("all_reduce",))
+    asked = InterferenceTask(methods=("ddp",), operations=("all_reduce",))
     for rate in RATES:
         path = out / f"interference-{rate}-{repetition}.json"
         _kept(path, cores, lambda rate=rate: interference(asked, launcher(f"emulated:{rate}")), end_s=end_s)
@@ -298,7 +298,7 @@ def _interferences(out: Path, repetition: int, cores: Sequence[int], *, end_s: f
 
 def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
     """All-reduces over each link."""
-    asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
+    asked = CollectivesTask(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
     for rate in RATES:
         by = launcher(f"emulated:{rate}")
         _kept(

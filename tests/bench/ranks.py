@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from equipoise.bench.methods import OptimizerSettings, method
 from equipoise.bench.models import Trainee, trainee
-from equipoise.bench.trained import Judge
+from equipoise.bench.trained import HeldOutEvaluator
 
 SEED = 3
 SEEDS = (3, 4, 5)
@@ -101,7 +101,7 @@ def exact(text, rank, world_size):
 def looked_at(text, rank, world_size):
     """The same training as `falling`, judged after every run; what was found in the middle of a cycle."""
     looks = []
-    judge = Judge(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
+    judge = HeldOutEvaluator(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
 
     def look(step):
         own = step.weights()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers.folder import End, Job, leave_result, outcome_of
-from equipoise.bench.launchers.hosts import Wire
+from equipoise.bench.launchers.folder import End, LaunchJob, leave_result, outcome_of
+from equipoise.bench.launchers.hosts import HostConnection
 from equipoise.bench.launchers.processes import interface_towards
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
@@ -51,7 +51,7 @@ def test_nodes_are_compared_as_a_set_without_their_names():
 
 def job(folder):
     trial = Trial(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
-    return Job(trial=trial, folder=folder, core_sets=(), limit_s=9.0)
+    return LaunchJob(trial=trial, folder=folder, core_sets=(), limit_s=9.0)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):
 
 def test_messages_arrive_whole_and_a_peer_that_ends_is_noticed():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        here = Wire(socket.create_connection(listener.getsockname()))
-        there = Wire(listener.accept()[0])
+        here = HostConnection(socket.create_connection(listener.getsockname()))
+        there = HostConnection(listener.accept()[0])
     long = {"text": "ä" * 20_000}
     here.send(long)
     here.send({"n": 1})

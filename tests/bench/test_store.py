@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.launchers.folder import Launcher, Outcome
-from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.launchers.folder import JobOutcome, Launcher
+from equipoise.bench.store import FinishedTrial, Store, write_whole
 from equipoise.bench.summary import summaries
 from equipoise.bench.sweep import in_random_order, planned, run_sweep
 from equipoise.bench.trial import Trial
@@ -23,14 +23,14 @@ NUM_KILLS = 10
 SWEEP = """
 import os, subprocess, sys
 from pathlib import Path
-from equipoise.bench.launchers.folder import Launcher, Outcome
+from equipoise.bench.launchers.folder import JobOutcome, Launcher
 from equipoise.bench.sweep import planned, run_sweep
 
 def launch(job):
     subprocess.run(["true"], check=True)
     with open(sys.argv[2], "a") as runs:
         runs.write(job.trial.trial_id + "\\n")
-    return Outcome(result={"steps": [{"step": 1.0}] * 50})
+    return JobOutcome(result={"steps": [{"step": 1.0}] * 50})
 
 def tell(what, done, total):
     print(done, flush=True)
@@ -52,7 +52,7 @@ def instant(run_ids, reason=None):
 
     def launch(job):
         run_ids.append(job.trial.trial_id)
-        return Outcome(reason=reason) if reason else Outcome(result={"steps": [{"step": 1.0}]})
+        return JobOutcome(reason=reason) if reason else JobOutcome(result={"steps": [{"step": 1.0}]})
 
     return Launcher(name="instant", why_not=lambda: None, launch=launch)
 
@@ -186,7 +186,9 @@ def test_one_rank_is_measured_once_whatever_the_methods():
 
 def test_a_stored_trial_comes_back(tmp_path):
     trial = Trial(workload="mlp", method="ddp", num_ranks=1, batch_samples=1)
-    finished = Finished(trial=trial, status="success", reason=None, conditions={"a": 1}, result={"b": [2.0]})
+    finished = FinishedTrial(
+        trial=trial, status="success", reason=None, conditions={"a": 1}, result={"b": [2.0]}
+    )
     with Store(tmp_path).opened([trial], resume=False) as store:
         store.add(finished)
     assert Store(Path(tmp_path)).finished() == (finished,)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
-from equipoise.bench.store import Finished
+from equipoise.bench.store import FinishedTrial
 from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries, timed_run
 from equipoise.bench.trial import Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
@@ -31,7 +31,7 @@ def run(step_s=0.01, *, reason=None, conditions=None, steps=None, exposed=0.0, p
     trial = Trial(**{"workload": "mlp", "method": "ddp", "num_ranks": 2, "batch_samples": 32, **changes})
     steps = steps or [split(step_s, exposed)] * 4
     result = {"steps": steps, "steady": True, "num_warm_up": 12, "memory_bytes": [5, 7], "period": period}
-    return Finished(
+    return FinishedTrial(
         trial=trial,
         status="failed" if reason else "success",
         reason=reason,

@@ -6,7 +6,7 @@ import command_line
 import polars as pl
 import pytest
 
-from equipoise.bench.launchers.folder import Launcher, Outcome
+from equipoise.bench.launchers.folder import JobOutcome, Launcher
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.bench.tables import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.errors import DataError
@@ -17,11 +17,11 @@ from equipoise.runs.store import read_table, read_tables
 def launch(job):
     """Perfect scaling but for 1 ms a step; one batch always fails."""
     if job.trial.batch_samples == 64:
-        return Outcome(reason="rank 1 was killed by SIGKILL")
+        return JobOutcome(reason="rank 1 was killed by SIGKILL")
     step_s = 0.001 + 0.008 / job.trial.num_ranks * (1 + job.trial.repetition / 1000)
     split = {"input": 0.0, "forward": step_s, "step": step_s}
     energy = {"energy_j": 3.0, "meter": "rapl", "reason": None}
-    return Outcome(result={"steps": [split] * 4, "steady": True, "energy": energy})
+    return JobOutcome(result={"steps": [split] * 4, "steady": True, "energy": energy})
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ from equipoise.bench.phases import (
     STEP,
 )
 from equipoise.bench.stopwatch import Stopwatch
-from equipoise.bench.timed_steps import begun
+from equipoise.bench.timed_steps import prepared_training
 from equipoise.bench.trial import Trial
 from equipoise.bench.watching.loop import Loop, phases_of
-from equipoise.bench.watching.ranks import joined
+from equipoise.bench.watching.ranks import combine_ranks
 from equipoise.bench.watching.record import RankRecord, rank_record, written_step
 from equipoise.errors import DataError, UsageError
 
@@ -254,7 +254,7 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
 def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
     on, place = device("cpu"), torch.device("cpu")
     trial = Trial(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
-    start = begun(trial, 0, on, place)
+    start = prepared_training(trial, 0, on, place)
     subject, step = start.subject, start.step
     with equipoise.watch(subject.model) as seen:
         watched = replace(subject, batches=iter(seen.batches(subject.batches)))
@@ -453,7 +453,7 @@ def record(rank, seconds, **about):
 def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
     one, two = [1.0] * 40, [1.0] * 38
     one[30], two[31] = 3.0, 4.0
-    found = joined([record(0, one), record(1, two)])
+    found = combine_ranks([record(0, one), record(1, two)])
     by_number = dict(zip(found.numbers, found.steps, strict=True))
     assert max(found.numbers) == 38
     assert (by_number[31][STEP], by_number[32][STEP], by_number[33][STEP]) == (3.0, 4.0, 1.0)
@@ -461,7 +461,7 @@ def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
     assert by_number[32]["communication_overlapped"] == 1.0
     assert not {9, 10} & set(found.numbers)
     assert (found.num_samples, found.missing_ranks) == (4, [])
-    assert joined([record(0, one)]).missing_ranks == [1]
+    assert combine_ranks([record(0, one)]).missing_ranks == [1]
 
 
 def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows():
@@ -472,7 +472,7 @@ def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows(
     ]
     shared = {"communication_s": 2.0, "step_s": 8.0, "exposed_s": 1.0, "passes_s": 8.0}
     about = {"rank": 0, "num_ranks": 2, "conditions": {"host": "here"}}
-    found = joined([RankRecord(about=about, steps=steps, end={"exchanged": shared})])
+    found = combine_ranks([RankRecord(about=about, steps=steps, end={"exchanged": shared})])
     assert found.steps[0] == {
         STEP: 4.0,
         FORWARD: 0.875,

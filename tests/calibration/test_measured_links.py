@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from equipoise import plan
-from equipoise.bench.collectives.records import Run, Timing
+from equipoise.bench.collectives.records import CollectiveRun, Timing
 from equipoise.calibration.measured_links import own_links
 from equipoise.calibration.profiles import prior_model, with_links
 from equipoise.calibration.timed_collectives import TimedCollectives, given_collectives, refuse_unnamed
@@ -48,7 +48,7 @@ def run(
         )
         for at, size in enumerate(sizes, 1)
     )
-    return Run(
+    return CollectiveRun(
         file=file,
         number=1,
         operation=operation,

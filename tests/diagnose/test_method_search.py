@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.bench.methods import METHODS
-from equipoise.bench.store import FAILED, SUCCESS, Finished
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
 from equipoise.bench.trial import trial_from
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, OwnWork, exchange_costs
 from equipoise.diagnose.method_search import (
@@ -63,13 +63,13 @@ class Machine:
     def _finished(self, cell):
         self.asked.append(cell)
         if cell.method in self.failing:
-            return Finished(trial=cell, status=FAILED, reason="hung", conditions={}, result={})
+            return FinishedTrial(trial=cell, status=FAILED, reason="hung", conditions={}, result={})
         step_s = 1e-3 * cell.rank_batch_samples + self.exchange_s.get(cell.method, 0.0)
         # Repetitions differ by a thousandth.
         step_s *= 1 + 1e-3 * cell.repetition
         split = {"forward": step_s / 3, "backward": step_s / 2, "optimizer": step_s / 6, "step": step_s}
         result = {"steps": [split] * 16, "gradients": GRADIENTS, "buffers": [], "steady": True, "period": 1}
-        return Finished(trial=cell, status=SUCCESS, reason=None, conditions={}, result=result)
+        return FinishedTrial(trial=cell, status=SUCCESS, reason=None, conditions={}, result=result)
 
 
 # As foretold from 4 MiB at 100 MB/s: 42 ms; half with fp16; a fourth and an eighth of it for the others.
@@ -179,7 +179,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
     path = Path(__file__).parent / "recorded" / "find-1gbit-large-mlp.json"
     recorded = json.loads(path.read_text())
     runs = [
-        Finished(
+        FinishedTrial(
             trial=trial_from(each["cell"], str(path)),
             status=each["status"],
             reason=each["reason"],

@@ -34,7 +34,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceKind:
     """A kind of device; functions are called in the process of the rank, after its cores are set.
 
     backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
@@ -124,7 +124,7 @@ def _cpu_conditions(place: "torch.device") -> Mapping[str, Any]:
     return {}  # the processor is recorded with its machine
 
 
-CPU = Device(
+CPU = DeviceKind(
     name="cpu",
     backend="gloo",
     activities=("CPU",),
@@ -272,7 +272,7 @@ def _cuda_conditions(place: "torch.device") -> Mapping[str, Any]:
     }
 
 
-CUDA = Device(
+CUDA = DeviceKind(
     name="cuda",
     backend="nccl",
     activities=("CPU", "CUDA"),
@@ -291,7 +291,7 @@ CUDA = Device(
 DEVICES = (CPU, CUDA)
 
 
-def device(name: str) -> Device:
+def device(name: str) -> DeviceKind:
     """The device of that name.
 
     Raises UsageError listing those there are.

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from equipoise.bench.collectives.records import WIDTH_BYTES
-from equipoise.bench.devices import Device, device
-from equipoise.bench.interference import Rivals
+from equipoise.bench.devices import DeviceKind, device
+from equipoise.bench.interference import InterferenceTask
 from equipoise.bench.methods import OptimizerSettings, method
 from equipoise.bench.models import Trainee
 
@@ -31,7 +31,7 @@ _NUM_SAMPLES = 32
 _MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
 
 
-def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
+def measured(asked: InterferenceTask, rank: int) -> dict[str, Any] | None:
     """What rank 0 leaves; None on other ranks."""
     on = device(asked.device)
     if asked.num_ranks == 1:
@@ -43,7 +43,7 @@ def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
     return None if rank else {"messages": rows, "slowed": slowed}
 
 
-def _models(asked: Rivals) -> list[tuple[int, int]]:
+def _models(asked: InterferenceTask) -> list[tuple[int, int]]:
     """The made-up models no larger than the largest message; the first few in any case."""
     largest_bytes = max(asked.sizes_bytes)
     return [
@@ -57,7 +57,9 @@ def _bytes_of(num_tensors: int, side: int) -> int:
     return num_tensors * side * side * WIDTH_BYTES
 
 
-def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -> dict[str, Any]:
+def _slowed(
+    num_tensors: int, side: int, asked: InterferenceTask, rank: int, on: DeviceKind
+) -> dict[str, Any]:
     """Seconds of a step without a method: while other ranks rest, while they compute, and after a message.
 
     Means over the ranks, by round. Steps follow a step of the same kind, so that caches hold what they can.
@@ -91,7 +93,7 @@ def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -
     }
 
 
-def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> dict[str, Any]:
+def _message(operation: str, payload_bytes: int, asked: InterferenceTask, on: DeviceKind) -> dict[str, Any]:
     """Seconds of one message, alone and beside computing, and what of computing it took; by round."""
     place = torch.device(on.name)
     count = max(1, payload_bytes // WIDTH_BYTES // asked.num_ranks) * asked.num_ranks
@@ -122,7 +124,7 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
 
 
 def _round(
-    start: Callable[[], Any], matrix: torch.Tensor, touched: Sequence[torch.Tensor], on: Device
+    start: Callable[[], Any], matrix: torch.Tensor, touched: Sequence[torch.Tensor], on: DeviceKind
 ) -> tuple[float, float, float]:
     """Seconds alone, seconds beside computing, share of the core that it took meanwhile.
 
@@ -151,7 +153,7 @@ def _round(
     return alone_s, beside_s, max(0.0, 1.0 - num_pieces * piece_s / beside_s)
 
 
-def _piece_s(matrix: torch.Tensor, on: Device, window_s: float) -> float:
+def _piece_s(matrix: torch.Tensor, on: DeviceKind, window_s: float) -> float:
     """Seconds of a piece of computing, over pieces that fill a window."""
     begun, num_pieces = perf_counter(), 0
     while perf_counter() - begun < window_s:
@@ -161,7 +163,7 @@ def _piece_s(matrix: torch.Tensor, on: Device, window_s: float) -> float:
     return (perf_counter() - begun) / num_pieces
 
 
-def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
+def _own_work(text: str, asked: InterferenceTask, on: DeviceKind) -> list[dict[str, Any]]:
     """What a method's step takes above one without a method, on a rank that has nobody to talk to."""
     rows: list[dict[str, Any]] = []
     for num_tensors, side in _models(asked):
@@ -183,7 +185,9 @@ def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
     return rows
 
 
-def _step(text: str, num_tensors: int, side: int, on: Device, *, num_samples: int = 1) -> Callable[[], Any]:
+def _step(
+    text: str, num_tensors: int, side: int, on: DeviceKind, *, num_samples: int = 1
+) -> Callable[[], Any]:
     """One step of a method on made-up weights."""
     torch.manual_seed(0)
     place = torch.device(on.name)
@@ -202,7 +206,7 @@ def _step(text: str, num_tensors: int, side: int, on: Device, *, num_samples: in
     return lambda: step.run(batch)
 
 
-def _seconds(run: Callable[[], Any], on: Device) -> float:
+def _seconds(run: Callable[[], Any], on: DeviceKind) -> float:
     begun = perf_counter()
     run()
     on.synchronise()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from equipoise.bench.collectives.measure import cores_of
 from equipoise.bench.environment import conditions
-from equipoise.bench.launchers.folder import Job, Launcher
+from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.errors import EvidenceError
 from equipoise.units import MIB
 
@@ -24,7 +24,7 @@ LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rivals:
+class InterferenceTask:
     """What to measure: with one rank the own work of methods, with more messages beside computing.
 
     operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
@@ -46,14 +46,14 @@ class Rivals:
         return asdict(self)
 
 
-def rivals_from(found: Mapping[str, Any]) -> Rivals:
+def interference_task_from(found: Mapping[str, Any]) -> InterferenceTask:
     """What `as_json` gave, and a file kept."""
-    return Rivals(
+    return InterferenceTask(
         **{**found, **{name: tuple(found[name]) for name in ("operations", "sizes_bytes", "methods")}}
     )
 
 
-def interference(asked: Rivals, launch_with: Launcher) -> dict[str, Any]:
+def interference(asked: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
     """One document: messages between the ranks alone and beside computing, and own work on one rank.
 
     Raises EvidenceError where it could not be measured, with the reason.
@@ -71,11 +71,11 @@ def interference(asked: Rivals, launch_with: Launcher) -> dict[str, Any]:
     }
 
 
-def _result(asked: Rivals, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
+def _result(asked: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
     """What processes left; a rank has as many cores as it would among the most."""
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
         cores = cores_of(most_ranks)[: asked.num_ranks]
-        job = Job(
+        job = LaunchJob(
             trial=asked,
             folder=Path(name),
             core_sets=cores if launch_with.binds_here else (),

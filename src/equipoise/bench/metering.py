@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.bench import counters, meters
 from equipoise.bench.counters import sent_bytes
-from equipoise.bench.devices import Device
+from equipoise.bench.devices import DeviceKind
 from equipoise.bench.meters import Sampler, Sources
 from equipoise.errors import UsageError
 
@@ -24,7 +24,7 @@ _NETWORK = Path("/proc/self/ns/net")
 class Metering:
     """A window that every rank enters and leaves; afterwards `gathered` tells what was used in it."""
 
-    def __init__(self, on: Device, place: "torch.device", *, memory_before: int | None = None) -> None:
+    def __init__(self, on: DeviceKind, place: "torch.device", *, memory_before: int | None = None) -> None:
         """memory_before: bytes in use before there was a model; growth is counted from it."""
         self._on = on
         self._memory_before = memory_before
@@ -97,7 +97,7 @@ def refuse_shared(everyone: "list[tuple[str, str, str | None]]") -> None:
             )
 
 
-def _sources(on: Device, addresses: list[str]) -> tuple[Sources, ...]:
+def _sources(on: DeviceKind, addresses: list[str]) -> tuple[Sources, ...]:
     """Processors of this machine, and its accelerators that ranks have."""
     if on.name == "cpu":
         return (counters.rapl_sources(),)

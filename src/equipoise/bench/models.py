@@ -37,7 +37,7 @@ class Trainee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Zoo:
+class ZooModel:
     """A model that can be asked for by name; `build` returns the parts of a `Trainee`, and needs torch."""
 
     name: str
@@ -72,7 +72,7 @@ _MOMENTUM = 0.9
 _IMAGES = "random images of 3 x 224 x 224"
 
 ZOO = (
-    Zoo(
+    ZooModel(
         name="mlp",
         title="MLP, 64-256-256-10",
         params=85_002,
@@ -81,7 +81,7 @@ ZOO = (
         build=_made_by("mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
-    Zoo(
+    ZooModel(
         name="wide_mlp",
         title="MLP, 64-768-768-10",
         params=648_202,
@@ -90,7 +90,7 @@ ZOO = (
         build=_made_by("wide_mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
-    Zoo(
+    ZooModel(
         name="large_mlp",
         title="MLP, 64-1920-1920-10",
         params=3_832_330,
@@ -99,7 +99,7 @@ ZOO = (
         build=_made_by("large_mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
-    Zoo(
+    ZooModel(
         name="small_resnet",
         title="ResNet of three blocks, 64, 128 and 256 wide",
         params=1_226_442,
@@ -108,7 +108,7 @@ ZOO = (
         build=_made_by("small_resnet"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
-    Zoo(
+    ZooModel(
         name="digits_mobilenet",
         title="MobileNetV2 for ten classes",
         params=2_236_682,
@@ -117,7 +117,7 @@ ZOO = (
         build=_made_by("digits_mobilenet"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
-    Zoo(
+    ZooModel(
         name="small_cnn",
         title="small CNN of torch's MNIST example",
         params=1_199_882,
@@ -126,7 +126,7 @@ ZOO = (
         build=_made_by("small_cnn"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
-    Zoo(
+    ZooModel(
         name="mobilenet_v2",
         title="MobileNetV2",
         params=3_504_872,
@@ -134,7 +134,7 @@ ZOO = (
         source="Sandler et al. 2018, arXiv 1801.04381",
         build=_made_by("mobilenet_v2"),
     ),
-    Zoo(
+    ZooModel(
         name="resnet50",
         title="ResNet-50",
         params=25_557_032,
@@ -142,7 +142,7 @@ ZOO = (
         source="He et al. 2015, arXiv 1512.03385",
         build=_made_by("resnet50"),
     ),
-    Zoo(
+    ZooModel(
         name="resnet152",
         title="ResNet-152",
         params=60_192_808,
@@ -150,7 +150,7 @@ ZOO = (
         source="He et al. 2015, arXiv 1512.03385",
         build=_made_by("resnet152"),
     ),
-    Zoo(
+    ZooModel(
         name="vit_large",
         title="ViT-L/16",
         params=304_326_632,
@@ -158,7 +158,7 @@ ZOO = (
         source="Dosovitskiy et al. 2020, arXiv 2010.11929",
         build=_made_by("vit_large"),
     ),
-    Zoo(
+    ZooModel(
         name="bert",
         title="BERT-large, masked words",
         params=335_174_458,
@@ -166,7 +166,7 @@ ZOO = (
         source="Devlin et al. 2018, arXiv 1810.04805",
         build=_made_by("bert"),
     ),
-    Zoo(
+    ZooModel(
         name="small_llama",
         title="Llama of 15 M parameters",
         params=15_191_712,
@@ -174,7 +174,7 @@ ZOO = (
         source="https://github.com/karpathy/llama2.c, stories15M",
         build=_made_by("small_llama"),
     ),
-    Zoo(
+    ZooModel(
         name="small_llama_lora",
         title="the same Llama, of which LoRA of rank 8 on queries and values is trained",
         params=15_247_008,

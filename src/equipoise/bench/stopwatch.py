@@ -7,7 +7,7 @@ from math import ceil
 from time import perf_counter
 from typing import Any
 
-from equipoise.bench.devices import Device
+from equipoise.bench.devices import DeviceKind
 from equipoise.bench.methods import Step
 from equipoise.bench.models import Trainee
 from equipoise.bench.phases import (
@@ -31,7 +31,7 @@ from equipoise.units import MICROSECOND_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ProfileEvent:
     """A span of a profile: of the host, on one of its threads, or of the device.
 
     is_annotation: it only names what runs below it.
@@ -52,7 +52,7 @@ class Profiled:
     exposed_s: float
 
 
-def profiled(events: Iterable[Event]) -> Profiled:
+def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     """Communication of a profile: by the kernels of a device, or by what a CPU backend's threads worked on.
 
     Assumes one rank's events. A device's collective counts from its launch, and so while it waits for other
@@ -74,7 +74,7 @@ def profiled(events: Iterable[Event]) -> Profiled:
     return Profiled(communication_s=union_s(talking), exposed_s=uncovered_s(talking, by=computing))
 
 
-def profile_of(on: Device, run: Callable[[], None]) -> Profiled:
+def profile_of(on: DeviceKind, run: Callable[[], None]) -> Profiled:
     """Communication while something runs to its end."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - after the cores are set
 
@@ -87,7 +87,7 @@ def profile_of(on: Device, run: Callable[[], None]) -> Profiled:
 def profiled_in(seen: Any) -> Profiled:  # noqa: ANN401 - torch's profile, which has ended
     """Communication in a profile of torch's."""
     return profiled(
-        Event(
+        ProfileEvent(
             name=event.name,
             span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
             on_device=event.device_type.name == "CUDA",
@@ -153,7 +153,7 @@ def marked_every(step_s: float, num_steps: int, period: int) -> int:
 class Stopwatch:
     """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
 
-    def __init__(self, step: Step, subject: Trainee, on: Device, *, num_ranks: int) -> None:
+    def __init__(self, step: Step, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
         """Every gradient is looked at until `settle`, to find those that are ready last."""
         self._on = on
         self._clock = on.clock()

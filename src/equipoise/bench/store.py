@@ -32,7 +32,7 @@ FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedTrial:
     """A trial that was run: its status, why it failed if it did, and what was measured.
 
     result: empty when failed. conditions: those of the machine while it ran. file: inside the sweep's folder.
@@ -200,7 +200,7 @@ class Store:
         planned = {trial.trial_id for trial in self.plan()}
         return planned == {trial.trial_id for trial in trials} and all(map(self.has, trials))
 
-    def add(self, finished: Finished) -> None:
+    def add(self, finished: FinishedTrial) -> None:
         """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
         document = {
             "schema": _TRIAL_SCHEMA,
@@ -212,11 +212,11 @@ class Store:
         }
         write_whole(self.path(finished.trial), encoded(document))
 
-    def finished(self) -> tuple[Finished, ...]:
+    def finished(self) -> tuple[FinishedTrial, ...]:
         """Every finished trial of the plan, in its order. Raises DataError for a damaged file."""
         return tuple(self._read(trial) for trial in self.plan() if self.has(trial))
 
-    def _read(self, trial: Trial) -> Finished:
+    def _read(self, trial: Trial) -> FinishedTrial:
         path = self.path(trial)
         found = _document(path, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
         stored: Any = found.get("trial", found.get("cell"))
@@ -226,7 +226,7 @@ class Store:
         held = trial_from(stored, str(path))
         if held != trial:
             raise DataError(f"{path}: holds the trial {held.trial_id}; expected {trial.trial_id}; delete it")
-        return Finished(
+        return FinishedTrial(
             trial=held,
             status=str(found.get("status")),
             reason=None if found.get("reason") is None else str(found["reason"]),
@@ -254,7 +254,7 @@ _MOST_PLANS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnderWay:
+class SweepProgress:
     """One sweep as its folder tells it now.
 
     is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest
@@ -295,7 +295,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _folders(Path(each.path), depth - 1)
 
 
-def under_way(folder: Path) -> UnderWay:
+def sweep_progress(folder: Path) -> SweepProgress:
     """How far the sweep in a folder is. Raises DataError where its plan cannot be read."""
     num_planned = _num_planned(folder)
     ended_s = _ended_s(folder)
@@ -305,7 +305,7 @@ def under_way(folder: Path) -> UnderWay:
     if is_running and len(ended_s) > 1:
         paces = [later - earlier for earlier, later in pairwise(ended_s[-_MOST_PACED:])]
         left_s = median(paces) * (num_planned - num_finished)
-    return UnderWay(
+    return SweepProgress(
         folder=folder,
         num_planned=num_planned,
         num_finished=num_finished,

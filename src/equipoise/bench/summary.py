@@ -12,7 +12,7 @@ from typing import Any
 
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
 from equipoise.stats import Interval, log_t_interval, median_interval
@@ -132,7 +132,7 @@ class TrainedRun:
     accuracy: float | None
 
 
-def timed_run(finished: Finished) -> TimedRun | None:
+def timed_run(finished: FinishedTrial) -> TimedRun | None:
     """The timed steps of a trial; None where it failed or trained.
 
     Raises DataError for a result that no worker leaves.
@@ -180,7 +180,7 @@ def _is_split(step: object) -> bool:
     return all(type(each) in {int, float} and 0 <= each < inf for each in seconds) and step[STEP] > 0
 
 
-def trained_run(finished: Finished) -> TrainedRun | None:
+def trained_run(finished: FinishedTrial) -> TrainedRun | None:
     """The end of a trial's training; None where it failed or only timed steps."""
     curve: Sequence[Mapping[str, Any]] = finished.result.get("curve") or ()
     if finished.status != SUCCESS or not curve:
@@ -213,19 +213,19 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class ConfigurationSummary:
     """All repetitions of one configuration.
 
     trial: one of them, for what they share. timed and trained: of those that succeeded, in order.
     """
 
     trial: Trial
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedTrial, ...]
     timed: tuple[TimedRun, ...]
     trained: tuple[TrainedRun, ...]
 
     @property
-    def failed(self) -> tuple[Finished, ...]:
+    def failed(self) -> tuple[FinishedTrial, ...]:
         """The repetitions that failed."""
         return tuple(one for one in self.finished if one.status != SUCCESS)
 
@@ -280,24 +280,24 @@ class Summary:
         return median(values) if values else None
 
 
-def summaries(finished: Iterable[Finished]) -> tuple[Summary, ...]:
+def summaries(finished: Iterable[FinishedTrial]) -> tuple[ConfigurationSummary, ...]:
     """One summary a configuration, ordered by workload, precision, batch, ranks and method.
 
     Raises DataError naming the field where repetitions of one configuration ran under unlike conditions.
     """
-    by_configuration: dict[tuple[object, ...], list[Finished]] = {}
+    by_configuration: dict[tuple[object, ...], list[FinishedTrial]] = {}
     for one in finished:
         by_configuration.setdefault(one.trial.configuration, []).append(one)
     return tuple(sorted(map(_summary, by_configuration.values()), key=_place))
 
 
-def _summary(repetitions: Sequence[Finished]) -> Summary:
+def _summary(repetitions: Sequence[FinishedTrial]) -> ConfigurationSummary:
     ordered = sorted(repetitions, key=lambda one: (one.trial.repetition, one.trial.arm))
     where = ordered[0].trial.configuration_id
     succeeded = [one for one in ordered if one.status == SUCCESS]
     refuse_unlike([one.conditions for one in succeeded], where)
     refuse_unlike_nodes([one.result.get("nodes") or () for one in succeeded], where)
-    return Summary(
+    return ConfigurationSummary(
         trial=ordered[0].trial,
         finished=tuple(ordered),
         timed=tuple(run for run in map(timed_run, ordered) if run),
@@ -305,7 +305,7 @@ def _summary(repetitions: Sequence[Finished]) -> Summary:
     )
 
 
-def _place(summary: Summary) -> tuple[object, ...]:
+def _place(summary: ConfigurationSummary) -> tuple[object, ...]:
     trial = summary.trial
     return (
         trial.workload,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
-from equipoise.bench.interference import Rivals, interference
-from equipoise.bench.launchers.folder import Job, Launcher, Outcome
-from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, encoded, write_whole
+from equipoise.bench.interference import InterferenceTask, interference
+from equipoise.bench.launchers.folder import JobOutcome, Launcher, LaunchJob
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, encoded, write_whole
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError, UsageError
 from equipoise.units import MIB
@@ -95,7 +95,7 @@ def run_sweep(
     progress: Progress | None = None,
     settings: Mapping[str, str] | None = None,
     most_ranks: int | None = None,
-) -> tuple[Finished, ...]:
+) -> tuple[FinishedTrial, ...]:
     """Every trial finished, failed ones with their reasons; those on disk already are not run again.
 
     limit_s: how long a trial may take. settings: kept beside the plan, for who reads the sweep later.
@@ -131,7 +131,7 @@ def _measured(
     launch_with: Launcher,
     limit_s: float,
     shared: tuple[int, Callable[[str], None]],
-) -> Finished:
+) -> FinishedTrial:
     """One trial, run. Raises DataError where the disk is full: that is no property of the trial."""
     most_ranks, tell = shared
     here = launch_with.binds_here
@@ -140,7 +140,7 @@ def _measured(
     _refuse_full(folder)
     try:
         with tempfile.TemporaryDirectory(prefix="running-", dir=folder, ignore_cleanup_errors=True) as own:
-            job = Job(
+            job = LaunchJob(
                 trial=trial,
                 folder=Path(own),
                 core_sets=sets,
@@ -158,8 +158,8 @@ def _measured(
     return _finished(trial, outcome, found)
 
 
-def _finished(trial: Trial, outcome: Outcome, found: Mapping[str, Any]) -> Finished:
-    return Finished(
+def _finished(trial: Trial, outcome: JobOutcome, found: Mapping[str, Any]) -> FinishedTrial:
+    return FinishedTrial(
         trial=trial,
         status=FAILED if outcome.result is None else SUCCESS,
         reason=outcome.reason,
@@ -225,7 +225,7 @@ class AdaptiveSweep:
                 f"{self.folder}: holds trials of other options; resume with those, or take another --out"
             )
 
-    def measured(self, trials: Sequence[Trial]) -> tuple[Finished, ...]:
+    def measured(self, trials: Sequence[Trial]) -> tuple[FinishedTrial, ...]:
         """Every trial, run or found on disk. Raises DataError as `run_sweep`."""
         return tuple(
             finished
@@ -241,7 +241,7 @@ class AdaptiveSweep:
             )
         )
 
-    def costs(self, asked: Rivals) -> dict[str, Any]:
+    def costs(self, asked: InterferenceTask) -> dict[str, Any]:
         """The document of what messages between so many ranks cost, measured or found on disk."""
         num_ranks = asked.num_ranks
         path = self.folder / f"interference-{num_ranks}.json"

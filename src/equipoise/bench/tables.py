@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from equipoise.bench.methods import method
-from equipoise.bench.store import SUCCESS, Finished, Store
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import timed_run, trained_run
 from equipoise.errors import DataError
 from equipoise.runs.schema import RUNS, SCORES, STEPS, Table
@@ -79,12 +79,12 @@ def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None
     write(folder, runs, steps)
 
 
-def run_id(campaign: str, finished: Finished) -> str:
+def run_id(campaign: str, finished: FinishedTrial) -> str:
     """The name of a trial's run in the tables."""
     return f"{campaign}/{finished.trial.trial_id}"
 
 
-def _run(finished: Finished, campaign: str, catalogue: Catalogue) -> dict[str, Any]:
+def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[str, Any]:
     trial, result = finished.trial, finished.result
     timed, trained = timed_run(finished), trained_run(finished)
     rate = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from equipoise.bench.devices import Device, device
+from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.metering import Metering
 from equipoise.bench.methods import Step, method
 from equipoise.bench.models import Trainee, trainee
@@ -24,7 +24,7 @@ from equipoise.errors import UsageError
 _NUM_STEPS = 3
 
 
-def gradients(step: Step, subject: Trainee, on: Device) -> dict[str, Any]:
+def gradients(step: Step, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
     """Gradients in the order they come to exist, and buffers, of a rank that trains alone.
 
     `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
@@ -58,7 +58,7 @@ def gradients(step: Step, subject: Trainee, on: Device) -> dict[str, Any]:
 def _one_step(
     step: Step,
     subject: Trainee,
-    on: Device,
+    on: DeviceKind,
     clock: Any,  # noqa: ANN401 - a Clock's stamps are its own
     trained: list[Any],
 ) -> list[float]:
@@ -137,7 +137,7 @@ _LARGEST_GAP = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class PreparedTraining:
     """A trainee on its device, the steps of its method, and the bytes in use without its weights."""
 
     subject: Trainee
@@ -145,7 +145,7 @@ class Begun:
     memory_before: int
 
 
-def begun(trial: Trial, rank: int, on: Device, place: "torch.device") -> Begun:
+def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: "torch.device") -> PreparedTraining:
     """The trainee of a trial on its device and in its precision, and the steps of its method.
 
     Raises UsageError where device, precision or method cannot be had.
@@ -170,7 +170,7 @@ def begun(trial: Trial, rank: int, on: Device, place: "torch.device") -> Begun:
     memory_before = on.memory()["now"] - weight_bytes
     settings = subject.settings_at(trial.learning_rate)
     step = found.begin(subject, settings, rank=rank, world_size=trial.num_ranks, argument=argument)
-    return Begun(subject=subject, step=step, memory_before=memory_before)
+    return PreparedTraining(subject=subject, step=step, memory_before=memory_before)
 
 
 def _weight_bytes(subject: Trainee) -> int:
@@ -187,7 +187,7 @@ def measured(trial: Trial, rank: int, place: "torch.device") -> dict[str, Any] |
 
     on = device(trial.device)
     on.restart_peak()
-    start = begun(trial, rank, on, place)
+    start = prepared_training(trial, rank, on, place)
     subject, step = start.subject, start.step
     watch = Stopwatch(step, subject, on, num_ranks=trial.num_ranks)
     warm_up_s, steady = _warm_up(watch, step.period)
@@ -245,7 +245,7 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
     return step_s, False
 
 
-def _profiled(watch: Stopwatch, on: Device, period: int) -> tuple[Profiled, list[Lap]]:
+def _profiled(watch: Stopwatch, on: DeviceKind, period: int) -> tuple[Profiled, list[Lap]]:
     """Communication of steps that are profiled and not counted, and those steps."""
     laps: list[Lap] = []
     num_steps = _whole_cycles(_NUM_PROFILED_STEPS, period)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.bench.devices import device
 from equipoise.bench.metering import Metering
 from equipoise.bench.models import Trainee, trainee
-from equipoise.bench.timed_steps import begun
+from equipoise.bench.timed_steps import prepared_training
 from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
@@ -24,7 +24,7 @@ NUM_POINTS = 20
 _PART_SAMPLES = 120
 
 
-class Judge:
+class HeldOutEvaluator:
     """Held-out loss and accuracy of weights, found on a model of its own: training is not disturbed."""
 
     def __init__(self, subject: Trainee, rank: int, num_ranks: int) -> None:
@@ -104,8 +104,8 @@ def trained(trial: Trial, rank: int, place: "torch.device") -> dict[str, Any] | 
 
     on = device(trial.device)
     on.restart_peak()
-    judge = Judge(_judged(trial, place), rank, trial.num_ranks)
-    start = begun(trial, rank, on, place)
+    judge = HeldOutEvaluator(_judged(trial, place), rank, trial.num_ranks)
+    start = prepared_training(trial, rank, on, place)
     subject, step = start.subject, start.step
     curve: list[dict[str, Any]] = []
     seconds, num_done = 0.0, 0

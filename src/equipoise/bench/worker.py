@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.collectives.records import Asked, asked_from
+from equipoise.bench.collectives.records import CollectivesTask, collectives_task_from
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
-from equipoise.bench.interference import Rivals, rivals_from
+from equipoise.bench.interference import InterferenceTask, interference_task_from
 from equipoise.bench.launchers.folder import (
     OUT_OF_MEMORY,
     SEAT,
-    Task,
+    WorkerTask,
     leave_reason,
     leave_result,
     leave_so_far,
@@ -88,22 +88,22 @@ def _run(folder: Path, rank: int) -> None:
     dist.destroy_process_group()
 
 
-def _task(job: Mapping[str, Any], folder: Path) -> Task:
+def _task(job: Mapping[str, Any], folder: Path) -> WorkerTask:
     """What a job tells to do, by its kind."""
-    if job["kind"] == Asked.kind:
-        return asked_from(job["trial"])
-    if job["kind"] == Rivals.kind:
-        return rivals_from(job["trial"])
+    if job["kind"] == CollectivesTask.kind:
+        return collectives_task_from(job["trial"])
+    if job["kind"] == InterferenceTask.kind:
+        return interference_task_from(job["trial"])
     return trial_from(job["trial"], str(folder))
 
 
-def _measured(task: Task, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
+def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
     """What came of a task; None on ranks that leave nothing."""
-    if isinstance(task, Asked):
+    if isinstance(task, CollectivesTask):
         from equipoise.bench.collectives.timed import measured as timed  # noqa: PLC0415 - needs torch
 
         return timed(task, rank, lambda found: leave_so_far(folder, found))
-    if isinstance(task, Rivals):
+    if isinstance(task, InterferenceTask):
         from equipoise.bench.interfered import measured as interfered  # noqa: PLC0415 - needs torch
 
         return interfered(task, rank)
@@ -114,7 +114,7 @@ def _measured(task: Task, rank: int, folder: Path, place: "torch.device") -> dic
 
 
 def _nodes(
-    trial: Task, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
+    trial: WorkerTask, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """The conditions of every node that takes part, each with its ranks and their cores."""
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.bench.collectives.records import Run
+from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -317,7 +317,7 @@ def checked_link(word: str) -> str:
 
 
 def machine_of(
-    run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
+    run: CollectiveRun, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
 ) -> Machine | str:
     """The machine of a run; where nothing tells it, one sentence that says what to give.
 
@@ -348,7 +348,7 @@ def machine_of(
     return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
 
 
-def _over_gloo(run: Run, link: str | None) -> str:
+def _over_gloo(run: CollectiveRun, link: str | None) -> str:
     """Why nothing is known of the machine of a run over gloo."""
     if run.num_nodes == 1:
         return "gloo between processes of one host is its processors and memory: no link to compare with"
@@ -357,7 +357,7 @@ def _over_gloo(run: Run, link: str | None) -> str:
     return "nothing is published of gloo to compare with"
 
 
-def reach_of(run: Run, found: Machine | str, link: str | None) -> Reach | None:
+def reach_of(run: CollectiveRun, found: Machine | str, link: str | None) -> Reach | None:
     """What the class of link that was stated reaches, where that says more than the machine does.
 
     So it is for ranks of one node that are joined through the host, or whose accelerator is not known, and
@@ -380,7 +380,7 @@ def _over_host(link: str) -> bool:
     return network_reach(link) is None and kind(link) not in FABRICS
 
 
-def _machine(run: Run, usual: Cluster, link: str | None) -> Machine:
+def _machine(run: CollectiveRun, usual: Cluster, link: str | None) -> Machine:
     found = _joined_by(usual, link)
     num_nodes = -(-run.num_ranks // found.node_size)
     if run.num_nodes is not None and found.node_size <= _LARGEST_HOST:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
+from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_fits import (
     LEVEL,
     Curve,
@@ -50,7 +50,7 @@ _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so
 class Fit:
     """One run and the curve through it."""
 
-    run: Run
+    run: CollectiveRun
     curve: Curve
 
     @property
@@ -78,7 +78,7 @@ class Verdict:
     link: what joins the ranks, with its rate where known. because: one sentence. evidence: sources.
     """
 
-    run: Run
+    run: CollectiveRun
     quantity: str
     payload_bytes: int
     measured: float
@@ -96,14 +96,14 @@ class Verdict:
 class Links:
     """What files of timed collectives say: fits, runs that allow none (with the reason), verdicts."""
 
-    reading: Reading
+    reading: CollectiveRuns
     fits: tuple[Fit, ...]
-    unfitted: tuple[tuple[Run, str], ...]
+    unfitted: tuple[tuple[CollectiveRun, str], ...]
     verdicts: tuple[Verdict, ...]
 
 
 def judged(
-    reading: Reading,
+    reading: CollectiveRuns,
     *,
     accelerator: str | None = None,
     link: str | None = None,
@@ -120,7 +120,7 @@ def judged(
         reasons = tuple(f"{each['first']} ({each['count']} rows)" for each in reading.rejected.rows())
         raise EvidenceError("no row of the files can be used", missing=reasons)
     named = None if link is None else checked_link(link)
-    fits, unfitted = list[Fit](), list[tuple[Run, str]]()
+    fits, unfitted = list[Fit](), list[tuple[CollectiveRun, str]]()
     verdicts = list[Verdict]()
     for run in reading.runs:
         joined_by = named or run.link
@@ -143,7 +143,7 @@ def _median_s(rows: Sequence[Timing]) -> float:
     return float(np.median([seconds for row in rows for seconds in row.seconds]))
 
 
-def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Verdict]:
+def _verdicts(run: CollectiveRun, machine: Machine | str, link: str | None) -> Iterator[Verdict]:
     """A verdict on the largest messages and one on the smallest, where they are large and small enough."""
     largest = max(timing.payload_bytes for timing in run.timings)
     smallest = min(timing.payload_bytes for timing in run.timings)
@@ -160,7 +160,7 @@ def _verdicts(run: Run, machine: Machine | str, link: str | None) -> Iterator[Ve
         yield _on_latency(run, smallest, _median_s(small), machine)
 
 
-def _on_link(run: Run, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
+def _on_link(run: CollectiveRun, payload_bytes: int, measured: float, stated: Reach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
     told = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
@@ -189,7 +189,7 @@ def _class_words(link: str) -> Mapping[str, str]:
     }
 
 
-def _network_words(run: Run, payload_bytes: int, link: str) -> Mapping[str, str]:
+def _network_words(run: CollectiveRun, payload_bytes: int, link: str) -> Mapping[str, str]:
     """What a verdict on hosts over a network says; a slow one, whether the processor is in the way."""
     busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
     shares = [each for each in busy if each is not None]
@@ -217,7 +217,9 @@ class _Belief:
     high_s: float
 
 
-def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: bool = True) -> _Belief | None:
+def _belief(
+    run: CollectiveRun, payload_bytes: int, machine: Machine, *, switch_reduces: bool = True
+) -> _Belief | None:
     """The model's expectation of one message; None for operations it does not know.
 
     Assumes that parameters are independent and small changes add up.
@@ -241,7 +243,7 @@ def _belief(run: Run, payload_bytes: int, machine: Machine, *, switch_reduces: b
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 
-def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machine | str) -> Verdict:
+def _on_latency(run: CollectiveRun, payload_bytes: int, measured_s: float, machine: Machine | str) -> Verdict:
     """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
     belief = None if isinstance(machine, str) else _belief(run, payload_bytes, machine)
     if isinstance(machine, str) or belief is None:
@@ -269,7 +271,7 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: Machin
     )
 
 
-def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+def _on_bandwidth(run: CollectiveRun, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
@@ -309,7 +311,9 @@ def _compared(measured: float, low: float, high: float, *, more_is_faster: bool)
     return "fast" if (measured > high) == more_is_faster else "slow"
 
 
-def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machine: Machine | str) -> Verdict:
+def _unknown(
+    run: CollectiveRun, quantity: str, payload_bytes: int, measured: float, machine: Machine | str
+) -> Verdict:
     why = machine if isinstance(machine, str) else f"nothing is known of {run.operation} to compare with"
     return Verdict(
         run=run,
@@ -322,7 +326,7 @@ def _unknown(run: Run, quantity: str, payload_bytes: int, measured: float, machi
     )
 
 
-def _published(run: Run, payload_bytes: int, machine: Machine) -> list[PublishedCollective]:
+def _published(run: CollectiveRun, payload_bytes: int, machine: Machine) -> list[PublishedCollective]:
     """Published figures of the same operation, chip and group, of about this size or a peak."""
     return [
         each
@@ -342,7 +346,7 @@ def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
     return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
 
 
-def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdict: str) -> str:
+def _why(run: CollectiveRun, payload_bytes: int, measured: float, machine: Machine, verdict: str) -> str:
     """One sentence on a verdict about bandwidth."""
     share = measured / machine.bus_byte_per_s
     if verdict == "fast":
@@ -355,7 +359,7 @@ def _why(run: Run, payload_bytes: int, measured: float, machine: Machine, verdic
     return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
 
 
-def _suspect(run: Run, payload_bytes: int, measured: float, machine: Machine) -> str | None:
+def _suspect(run: CollectiveRun, payload_bytes: int, measured: float, machine: Machine) -> str | None:
     """What a slow rate is just as much as, which tells where to look; None where it resembles nothing."""
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s

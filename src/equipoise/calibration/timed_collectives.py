@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.collectives.records import Run
+from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.calibration.collectives import LARGE_BYTES
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
@@ -33,7 +33,7 @@ class TimedCollectives:
     catalogue: what the names of devices in them mean.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[CollectiveRun, ...]
     notes: tuple[str, ...] = ()
     catalogue: Catalogue = field(default_factory=shipped, repr=False)
 
@@ -42,7 +42,7 @@ class TimedCollectives:
 class Heard:
     """A run that speaks of a cluster, and how its ranks sit on the cluster's nodes."""
 
-    run: Run
+    run: CollectiveRun
     group: Group
 
 
@@ -108,12 +108,12 @@ def spoken(given: TimedCollectives, nodes: Cluster) -> Spoken:
     )
 
 
-def names_accelerator(run: Run, catalogue: Catalogue) -> bool:
+def names_accelerator(run: CollectiveRun, catalogue: Catalogue) -> bool:
     """Whether a run says which accelerator it was timed on, by a name that is known."""
     return run.device is not None and _chip(run.device, catalogue) is not None
 
 
-def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
+def _why_not(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str | None:
     """Why a run says nothing of an accelerator; None where it does."""
     if run.operation not in OPERATIONS:
         return f"{run.operation} is no operation of the model"
@@ -145,7 +145,7 @@ def is_like(one: Accelerator, other: Accelerator) -> bool:
     return one.slug.rpartition("-")[0] == other.slug.rpartition("-")[0]
 
 
-def _told(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
+def _told(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     """What a reader must know of a run that is used, as goes on behind its file's name."""
     told = []
     title = nodes.accelerator.title
@@ -167,7 +167,7 @@ def _told(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     return told
 
 
-def _group(run: Run, nodes: Cluster) -> Group:
+def _group(run: CollectiveRun, nodes: Cluster) -> Group:
     """How the ranks of a run sit on nodes: as the file says, else filling one after another."""
     if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
         num_nodes = min(run.num_nodes, run.num_ranks)
@@ -202,7 +202,7 @@ class Timed:
     seconds: Numbers
     log_error: Numbers
     spread: float
-    runs: tuple[Run, ...]
+    runs: tuple[CollectiveRun, ...]
 
     @property
     def is_inside(self) -> bool:
@@ -226,7 +226,7 @@ class Timed:
 
 def pooled(heard: Spoken) -> tuple[Timed, ...]:
     """Runs of one operation over one group together, in order: files may come in any."""
-    together: dict[tuple[str, float, float], list[Run]] = {}
+    together: dict[tuple[str, float, float], list[CollectiveRun]] = {}
     groups: dict[tuple[str, float, float], Group] = {}
     for each in heard.used:
         key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
@@ -235,7 +235,7 @@ def pooled(heard: Spoken) -> tuple[Timed, ...]:
     return tuple(_of_group(key[0], groups[key], together[key]) for key in sorted(together))
 
 
-def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> Timed:
+def _of_group(operation: str, group: Group, runs: Sequence[CollectiveRun]) -> Timed:
     rows = [
         (float(timing.payload_bytes), seconds, timing.resolution)
         for run in runs

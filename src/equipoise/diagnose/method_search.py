@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from equipoise.bench.methods import method
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import AdaptiveSweep
 from equipoise.bench.trial import Trial
@@ -122,7 +122,7 @@ _SEEN_HALF_LOG = 0.12
 _NEAR = 0.93
 _MOST_FINALISTS = 3
 
-Measure = Callable[[Sequence[Trial]], Sequence[Finished]]
+Measure = Callable[[Sequence[Trial]], Sequence[FinishedTrial]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ def _foretold_candidate(cell: Trial, one: OneDevice, costs: Mapping[int, Exchang
     return Candidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
 
 
-def _learn(known: dict[str, Candidate], finished: Finished) -> None:
+def _learn(known: dict[str, Candidate], finished: FinishedTrial) -> None:
     """Add what a run gave to its candidate."""
     key = replace(finished.trial, repetition=1).trial_id
     if key not in known:

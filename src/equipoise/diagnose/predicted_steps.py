@@ -10,7 +10,7 @@ from statistics import median
 
 from equipoise.bench.methods import Argument, method
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.diagnose.exchange_costs import ExchangeCosts
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
@@ -102,7 +102,7 @@ class ForetoldStep:
         return self.batch_samples / self.step_s.value
 
 
-def one_device(cells: Iterable[Finished]) -> OneDevice:
+def one_device(cells: Iterable[FinishedTrial]) -> OneDevice:
     """What cells on one rank say of one workload. Raises EvidenceError where they lack steps or gradients."""
     timed = [
         each

@@ -11,8 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from equipoise.bench.phases import EXPOSED, PARTS
-from equipoise.bench.store import SUCCESS, Finished, Store, UnderWay, under_way
-from equipoise.bench.summary import LEVEL, Spread, Summary, spread, summaries, timed_run
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store, SweepProgress, sweep_progress
+from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
 from equipoise.bench.sweep import ALONE, Scaling
 from equipoise.bench.trial import Trial
 from equipoise.stats import Interval, proportion_interval, ratio_interval
@@ -30,7 +30,7 @@ class Judgement:
     those of perfect scaling, by phase; empty on one device or without a run on one.
     """
 
-    summary: Summary
+    summary: ConfigurationSummary
     speedup: Spread | None
     over_plain: Spread | None
     lost: dict[str, float]
@@ -65,7 +65,7 @@ class FalseDifferences:
     are_own: bool
 
 
-def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement, ...]:
+def judged(summaries: Sequence[ConfigurationSummary], *, scaling: Scaling) -> tuple[Judgement, ...]:
     """Each configuration with what it is compared with, in the order given.
 
     scaling: with `strong` the same batch over all ranks is the same work; with `weak` the same batch a rank.
@@ -74,7 +74,9 @@ def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement
     return tuple(_judgement(each, summaries, scaling) for each in summaries)
 
 
-def _judgement(summary: Summary, everyone: Sequence[Summary], scaling: Scaling) -> Judgement:
+def _judgement(
+    summary: ConfigurationSummary, everyone: Sequence[ConfigurationSummary], scaling: Scaling
+) -> Judgement:
     alone = _match(summary, everyone, scaling, 1, ALONE)
     plain = _match(summary, everyone, scaling, summary.trial.num_ranks, PLAIN)
     return Judgement(
@@ -86,8 +88,12 @@ def _judgement(summary: Summary, everyone: Sequence[Summary], scaling: Scaling) 
 
 
 def _match(
-    summary: Summary, everyone: Sequence[Summary], scaling: Scaling, num_ranks: int, way: str
-) -> Summary | None:
+    summary: ConfigurationSummary,
+    everyone: Sequence[ConfigurationSummary],
+    scaling: Scaling,
+    num_ranks: int,
+    way: str,
+) -> ConfigurationSummary | None:
     """The configuration of so many ranks, trained that way, that does the same work."""
 
     def work(cell: Trial) -> tuple[object, ...]:
@@ -103,7 +109,7 @@ def _match(
     return next(alike, None)
 
 
-def over(summary: Summary, other: Summary) -> Spread | None:
+def over(summary: ConfigurationSummary, other: ConfigurationSummary) -> Spread | None:
     """Samples per second of one against the other; None where one of them timed nothing.
 
     Source: stats.ratio_interval over repetitions.
@@ -122,7 +128,7 @@ def over(summary: Summary, other: Summary) -> Spread | None:
     return Spread(value=found.value, low=found.low, high=found.high)
 
 
-def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
+def lost_s(summary: ConfigurationSummary, alone: ConfigurationSummary) -> dict[str, float]:
     """Seconds of a step above those of perfect scaling, by phase; they sum to what the step lost.
 
     Assumes perfect scaling divides every phase by the number of ranks at the same work.
@@ -135,7 +141,7 @@ def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
     return {name: ours.get(name, 0.0) - share * theirs.get(name, 0.0) for name in PARTS}
 
 
-def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
+def false_differences(summaries: Sequence[ConfigurationSummary]) -> FalseDifferences | None:
     """How often equal arms were called different; None where no configuration has two with a spread.
 
     Different: the interval of the ratio, at LEVEL, excludes 1, which it should in 1 - LEVEL of the cases.
@@ -161,12 +167,12 @@ def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
     return None
 
 
-def _steps_s(summary: Summary) -> list[float]:
+def _steps_s(summary: ConfigurationSummary) -> list[float]:
     """Seconds of a step of each timed repetition, in order."""
     return [run.step_s for run in summary.timed]
 
 
-def _own_arms(summary: Summary) -> tuple[list[float], list[float]]:
+def _own_arms(summary: ConfigurationSummary) -> tuple[list[float], list[float]]:
     """The same of each arm."""
     timed = [(one.trial.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
@@ -202,7 +208,7 @@ class Swept:
     folder: Path
     num_planned: int
     settings: Mapping[str, str]
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedTrial, ...]
     judgements: tuple[Judgement, ...]
     false_differences: FalseDifferences | None
     meanings: tuple[str, ...]
@@ -213,7 +219,7 @@ class Swept:
         return self.folder.resolve().name
 
     @property
-    def failed(self) -> tuple[Finished, ...]:
+    def failed(self) -> tuple[FinishedTrial, ...]:
         """Cells that failed."""
         return tuple(one for one in self.finished if one.status != SUCCESS)
 
@@ -226,7 +232,7 @@ class Swept:
 
 
 def swept(
-    folder: Path, finished: Sequence[Finished], *, num_planned: int, settings: Mapping[str, str]
+    folder: Path, finished: Sequence[FinishedTrial], *, num_planned: int, settings: Mapping[str, str]
 ) -> Swept:
     """What the finished cells of a sweep say; settings: `scaling` says what is the same work.
 
@@ -246,7 +252,7 @@ def swept(
     )
 
 
-def _launched(finished: Sequence[Finished]) -> dict[str, str]:
+def _launched(finished: Sequence[FinishedTrial]) -> dict[str, str]:
     """The launcher that ran the cells, where `auto` was asked for."""
     name = next((one.conditions.get("launcher") for one in finished), None)
     return {"launcher": str(name)} if name else {}
@@ -391,7 +397,7 @@ class Failure:
 class SweepNow:
     """One sweep as it is now."""
 
-    under_way: UnderWay
+    sweep_progress: SweepProgress
     swept: Swept
     trained: tuple[Trained, ...]
     failures: tuple[Failure, ...]
@@ -403,17 +409,17 @@ def sweep_now(folder: Path) -> SweepNow:
     Raises DataError where a file of it is damaged, or repetitions ran under unlike conditions.
     """
     store = Store(folder)
-    now = under_way(folder)
+    now = sweep_progress(folder)
     found = swept(folder, store.finished(), num_planned=now.num_planned, settings=store.settings())
     return SweepNow(
-        under_way=now,
+        sweep_progress=now,
         swept=found,
         trained=tuple(_trained(each.summary) for each in found.judgements if each.summary.trained),
         failures=_failures(found.failed),
     )
 
 
-def _trained(summary: Summary) -> Trained:
+def _trained(summary: ConfigurationSummary) -> Trained:
     runs = summary.trained
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
     return Trained(
@@ -426,9 +432,9 @@ def _trained(summary: Summary) -> Trained:
     )
 
 
-def _failures(failed: Sequence[Finished]) -> tuple[Failure, ...]:
+def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
     """Each reason of each way to train once, in the order of the plan."""
-    first: dict[tuple[str, int, int, str], Finished] = {}
+    first: dict[tuple[str, int, int, str], FinishedTrial] = {}
     counts = Counter[tuple[str, int, int, str]]()
     for one in failed:
         key = (

@@ -7,8 +7,8 @@ from statistics import mean, stdev
 from typing import Any, Final, TypeAlias
 
 from equipoise.bench.phases import PARTS
-from equipoise.bench.store import FAILED, SUCCESS, Finished
-from equipoise.bench.summary import LEVEL, Spread, Summary, TimedRun, interval_method, timed_run
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
+from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, TimedRun, interval_method, timed_run
 from equipoise.bench.tables import run_id
 from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
 from equipoise.diagnose.method_search import Candidate, Found
@@ -90,21 +90,21 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-def status(summary: Summary) -> str:
+def status(summary: ConfigurationSummary) -> str:
     """`success`, `failed`, or that only some repetitions failed."""
     if not summary.failed:
         return SUCCESS
     return FAILED if len(summary.failed) == len(summary.finished) else PARTLY
 
 
-def energy_reason(summary: Summary) -> str | None:
+def energy_reason(summary: ConfigurationSummary) -> str | None:
     """Why no energy was measured; None where it was."""
     if not summary.timed or summary.median_of(lambda run: run.energy_j) is not None:
         return None
     return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
 
 
-def _step(summary: Summary) -> dict[str, Any] | None:
+def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
     found: Spread | None = summary.step_s
     if found is None:
         return None
@@ -112,7 +112,7 @@ def _step(summary: Summary) -> dict[str, Any] | None:
     return {"median": found.value, "low": found.low, "high": found.high, "method": method}
 
 
-def training(summary: Summary) -> dict[str, Any] | None:
+def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
     """The ends of the trainings, one a seed: means with standard errors; None where nothing was trained."""
     runs = summary.trained
     if not runs:
@@ -137,7 +137,7 @@ def _mean(values: list[float]) -> dict[str, float | None] | None:
     return {"mean": mean(values), "standard_error": error}
 
 
-def _repetition(finished: Finished, sweep: str) -> dict[str, Any]:
+def _repetition(finished: FinishedTrial, sweep: str) -> dict[str, Any]:
     trial, run = finished.trial, timed_run(finished)
     return {
         "run_id": run_id(sweep, finished),

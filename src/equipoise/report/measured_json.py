@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from equipoise.bench.collectives.records import Run
+from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.bench.topology.topology import Device, Nic, Topology
-from equipoise.bench.trace.rank import RankTrace, Step, Traces
+from equipoise.bench.trace.rank import RankTrace, Traces, TraceStep
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
 from equipoise.calibration.collectives import LEVEL as CURVE_LEVEL
 from equipoise.calibration.collectives import Fit, Links
@@ -166,7 +166,7 @@ def collectives_fields(found: Links) -> dict[str, Any]:
     }
 
 
-def _named(run: Run) -> dict[str, Any]:
+def _named(run: CollectiveRun) -> dict[str, Any]:
     """What identifies a run."""
     return {
         "operation": run.operation,
@@ -242,7 +242,7 @@ def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: TraceStep) -> dict[str, Any]:
     whole = asdict(step)
     return {"step": whole.pop("number"), **whole}
 

@@ -12,8 +12,15 @@ from typing import Any
 
 import orjson
 
-from equipoise.bench.collectives.records import OPERATIONS, WIDTH_BYTES, Reading, Run, Timing, bus_fraction
-from equipoise.bench.collectives.text import PROGRAMS, Found, Printed, Row, Side, Table
+from equipoise.bench.collectives.records import (
+    OPERATIONS,
+    WIDTH_BYTES,
+    CollectiveRun,
+    CollectiveRuns,
+    Timing,
+    bus_fraction,
+)
+from equipoise.bench.collectives.text import PROGRAMS, Printed, PrintedLog, PrintedRow, PrintedTable, Side
 from equipoise.errors import DataError
 from equipoise.runs.reader import Rejection, Tally
 from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
@@ -54,7 +61,7 @@ def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     }
 
 
-def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
+def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     """The runs of a document: one an operation.
 
     where: names it. Raises DataError for what is not as it is written.
@@ -90,7 +97,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
         named = ", ".join(list(dict.fromkeys(restless))[:_MOST_NAMED])
         notes.append(f"never took as long twice while warming up: {named}")
     runs = [
-        Run(
+        CollectiveRun(
             file=where,
             number=number,
             operation=operation,
@@ -103,7 +110,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
         )
         for number, (operation, timings) in enumerate(by_operation.items(), 1)
     ]
-    return Reading(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
+    return CollectiveRuns(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
 
 
 def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
@@ -148,7 +155,7 @@ _MOST_FITS, _MOST_REGIMES = 1000, 100
 _TEXT = 256
 
 
-def reading_of_fits(document: Mapping[str, Any], *, where: str) -> Reading:
+def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     """The runs of a document, one a fit: a time at the ends of each range of sizes, and at each octave
     between.
 
@@ -166,10 +173,10 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> Reading:
             f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"
         ) from err
     note = f"{where}: fits and not what was timed: times are of their lines"
-    return Reading(runs=runs, rejected=rejected, notes=(note,) if runs else ())
+    return CollectiveRuns(runs=runs, rejected=rejected, notes=(note,) if runs else ())
 
 
-def _run(fit: Mapping[str, Any], number: int, where: str) -> Run:
+def _run(fit: Mapping[str, Any], number: int, where: str) -> CollectiveRun:
     num_ranks, num_nodes = _fitted_document_whole(fit["num_ranks"]), fit["num_nodes"]
     operation, device, backend = str(fit["operation"])[:40], fit["device"], fit.get("backend")
     seconds: dict[int, float] = {}
@@ -182,7 +189,7 @@ def _run(fit: Mapping[str, Any], number: int, where: str) -> Run:
         )
         for size in _sizes(first, last):
             seconds[size] = _positive(start_s + size * byte_s)
-    return Run(
+    return CollectiveRun(
         file=str(fit.get("file") or where)[:_TEXT],
         number=number,
         operation=operation,
@@ -262,12 +269,12 @@ def document_in(text: str, *, where: str) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if key not in _SECRET}
 
 
-def tables_in_document(document: Mapping[str, Any]) -> Found:
+def tables_in_document(document: Mapping[str, Any]) -> PrintedLog:
     """The one table of a document; lines are counted by result, from 1."""
     config = document.get("config")
     config = config if isinstance(config, dict) else {}
-    table = Table(programs=_programs(document), devices=_devices(config))
-    found = Found(tables=[table])
+    table = PrintedTable(programs=_programs(document), devices=_devices(config))
+    found = PrintedLog(tables=[table])
     for number, result in enumerate(document["results"], 1):
         try:
             table.rows.append(_row(number, result))
@@ -306,7 +313,7 @@ def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
 _MOST_EACH = 1024
 
 
-def _row(number: int, result: Mapping[str, Any]) -> Row:
+def _row(number: int, result: Mapping[str, Any]) -> PrintedRow:
     sides = [_side(_side_of(result, key)) for key in _SIDES]
     wrongs = [_side_of(result, key).get("nwrong") for key in _SIDES]
     counted = [int(float(each)) for each in wrongs if each is not None]
@@ -315,7 +322,7 @@ def _row(number: int, result: Mapping[str, Any]) -> Row:
         raise ValueError("size or count")
     root = result.get("root")
     redop = result.get("redop")
-    return Row(
+    return PrintedRow(
         line=number,
         payload_bytes=size,
         count=count,

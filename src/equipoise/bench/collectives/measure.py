@@ -13,10 +13,10 @@ from threading import Event, Thread
 from typing import Any
 
 from equipoise.bench.collectives.documents import MEASURED_SCHEMA, reading_in, result_of
-from equipoise.bench.collectives.records import Asked, Reading
+from equipoise.bench.collectives.records import CollectiveRuns, CollectivesTask
 from equipoise.bench.environment import conditions, core_sets
 from equipoise.bench.launchers.emulated import NAME as EMULATED
-from equipoise.bench.launchers.folder import Job, Launcher, so_far
+from equipoise.bench.launchers.folder import Launcher, LaunchJob, so_far
 from equipoise.errors import EvidenceError
 
 DEFAULT_STARTS = 3
@@ -29,12 +29,12 @@ Progress = Callable[[str, int, int], None]
 
 
 def measured(
-    asked: Asked,
+    asked: CollectivesTask,
     launch_with: Launcher,
     *,
     num_starts: int = DEFAULT_STARTS,
     progress: Progress | None = None,
-) -> Reading:
+) -> CollectiveRuns:
     """The collectives between ranks that a launcher starts: a run an operation, with a time a size and start.
 
     Raises as `timed_document`.
@@ -43,7 +43,7 @@ def measured(
 
 
 def timed_document(
-    asked: Asked,
+    asked: CollectivesTask,
     launch_with: Launcher,
     *,
     num_starts: int = DEFAULT_STARTS,
@@ -113,7 +113,7 @@ def _part(progress: Progress | None, start: int, num_starts: int) -> Progress | 
 
 
 def _one_start(
-    asked: Asked, launch_with: Launcher, progress: Progress | None
+    asked: CollectivesTask, launch_with: Launcher, progress: Progress | None
 ) -> tuple[dict[str, Any], str | None]:
     """What processes left that measured all of it, or up to where they failed; and why they did."""
     # Other machines see the folder that a user works in rather than this one's own for passing things.
@@ -121,7 +121,7 @@ def _one_start(
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         cores = cores_of(asked.num_ranks) if launch_with.binds_here else ()
-        job = Job(trial=asked, folder=folder, core_sets=cores, limit_s=LIMIT_S)
+        job = LaunchJob(trial=asked, folder=folder, core_sets=cores, limit_s=LIMIT_S)
         if progress is not None:
             heard = progress
             job = replace(job, tell=lambda said: heard(said, 0, _PARTS))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.collectives.records import WIDTH_BYTES, Asked
+from equipoise.bench.collectives.records import WIDTH_BYTES, CollectivesTask
 
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05
@@ -161,7 +161,7 @@ def warmed_up(one: Exercise) -> tuple[int, bool]:
     return num_calls, False
 
 
-def measured(asked: Asked, rank: int, leave: Leave) -> dict[str, Any] | None:
+def measured(asked: CollectivesTask, rank: int, leave: Leave) -> dict[str, Any] | None:
     """What rank 0 leaves: rows of every operation, what the backend refused, and where ranks were.
 
     leave: called by rank 0 with the same as far as it goes, before each piece of work, and with what that is.
@@ -195,7 +195,7 @@ def _ran_out(err: Exception) -> bool:
 
 def _pieces(
     operation: str,
-    asked: Asked,
+    asked: CollectivesTask,
     group: dist.ProcessGroup | None,
     order: random.Random,
     found: list[dict[str, Any]],

@@ -16,7 +16,7 @@ from shutil import which
 
 from equipoise.bench.environment import num_memory_kills, prompt_wakeups
 from equipoise.bench.launchers import processes as inprocess
-from equipoise.bench.launchers.folder import SEAT, Job, Launcher, Outcome, outcome, prepare
+from equipoise.bench.launchers.folder import SEAT, JobOutcome, Launcher, LaunchJob, outcome, prepare
 from equipoise.bench.launchers.processes import Command, exit_codes, started
 from equipoise.errors import UsageError
 from equipoise.units import SI_PREFIXES
@@ -169,7 +169,7 @@ def emulated(name: str) -> Launcher:
     if not link_bit_per_s:
         raise UsageError(f"launcher {name!r}; expected the rate of the link, e.g. {NAME}:1gbit")
 
-    def launch(job: Job) -> Outcome:
+    def launch(job: LaunchJob) -> JobOutcome:
         return _launch(job, link_bit_per_s)
 
     return Launcher(name=f"{NAME}:{rate.lower()}", why_not=_why_not, launch=launch)
@@ -179,7 +179,7 @@ def _why_not() -> str | None:
     return inprocess.why_not() or why_not()
 
 
-def _launch(job: Job, link_bit_per_s: float) -> Outcome:
+def _launch(job: LaunchJob, link_bit_per_s: float) -> JobOutcome:
     """One trial on hosts of its own: making and removing them takes hundredths of the start of torch."""
     job = replace(job, core_sets=tuple(cores[:1] for cores in job.core_sets))
     prepare(job)
@@ -192,7 +192,7 @@ def _launch(job: Job, link_bit_per_s: float) -> Outcome:
     return outcome(job, codes, ran_out=ran_out, kills_before=kills_before)
 
 
-def _command(job: Job, rank: int, made: tuple[Host, ...]) -> Command:
+def _command(job: LaunchJob, rank: int, made: tuple[Host, ...]) -> Command:
     """How one rank is started on its host."""
     command = inprocess.command(job, rank)
     host = made[rank]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 from equipoise.bench.environment import num_memory_kills
 
 
-class Task(Protocol):
+class WorkerTask(Protocol):
     """What the processes of a job are to do: a Trial, or something else that a worker knows the kind of."""
 
     kind: ClassVar[str]
@@ -41,7 +41,7 @@ def _nobody(_said: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class LaunchJob:
     """One trial, or another task, to run: where its processes leave what they say, on which cores, how long.
 
     folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
@@ -49,7 +49,7 @@ class Job:
     and devices are shared out; 0 for its own. tell: told what happens on the way, as "queued".
     """
 
-    trial: Task
+    trial: WorkerTask
     folder: Path
     core_sets: tuple[tuple[int, ...], ...]
     limit_s: float
@@ -58,7 +58,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """What a job measured, or why it failed: exactly one of both."""
 
     result: Mapping[str, Any] | None = None
@@ -77,7 +77,7 @@ class Launcher:
 
     name: str
     why_not: Callable[[], str | None]
-    launch: Callable[[Job], Outcome]
+    launch: Callable[[LaunchJob], JobOutcome]
     binds_here: bool = True
 
 
@@ -93,12 +93,12 @@ _KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGBUS)
 OUT_OF_MEMORY = "out of memory"
 
 
-def prepare(job: Job) -> None:
+def prepare(job: LaunchJob) -> None:
     """Tell the worker what to run."""
     leave_order(job.folder, order(job, job.core_sets))
 
 
-def order(job: Job, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
+def order(job: LaunchJob, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
     """What a worker is told: the task, and the cores of each rank of its node."""
     shared_out = [list(cores) for cores in core_sets]
     return {"kind": job.trial.kind, "trial": job.trial.as_json(), "core_sets": shared_out}
@@ -150,7 +150,9 @@ def complaints_path(folder: Path, rank: int) -> Path:
     return folder / f"stderr.{rank}"
 
 
-def outcome(job: Job, exit_codes: Mapping[int, int], *, ran_out: bool, kills_before: int | None) -> Outcome:
+def outcome(
+    job: LaunchJob, exit_codes: Mapping[int, int], *, ran_out: bool, kills_before: int | None
+) -> JobOutcome:
     """What came of a job whose processes have ended.
 
     exit_codes: of every process that ended by itself, by rank, in the order they ended. ran_out: whether
@@ -158,13 +160,13 @@ def outcome(job: Job, exit_codes: Mapping[int, int], *, ran_out: bool, kills_bef
     """
     left = job.folder / RESULT
     if left.exists() and not any(exit_codes.values()) and not ran_out:
-        return Outcome(result=json.loads(left.read_bytes()))
+        return JobOutcome(result=json.loads(left.read_bytes()))
     if ran_out:
-        return Outcome(reason=hung(job))
+        return JobOutcome(reason=hung(job))
     for rank, code in exit_codes.items():
         if code:
-            return Outcome(reason=f"rank {rank} {cause(job.folder, rank, code, kills_before)}")
-    return Outcome(reason="ended without a result")
+            return JobOutcome(reason=f"rank {rank} {cause(job.folder, rank, code, kills_before)}")
+    return JobOutcome(reason="ended without a result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,22 +178,22 @@ class End:
     why: str | None
 
 
-def outcome_of(job: Job, ends: Sequence[End], hosts: Mapping[int, str], *, ran_out: bool) -> Outcome:
+def outcome_of(job: LaunchJob, ends: Sequence[End], hosts: Mapping[int, str], *, ran_out: bool) -> JobOutcome:
     """What came of a job on several hosts.
 
     ends: in the order they were heard of. hosts: of every rank. ran_out: as in `outcome`.
     """
     left = job.folder / RESULT
     if left.exists() and len(ends) == job.trial.num_ranks and not any(end.code for end in ends):
-        return Outcome(result=json.loads(left.read_bytes()))
+        return JobOutcome(result=json.loads(left.read_bytes()))
     if ran_out:
-        return Outcome(reason=hung(job))
+        return JobOutcome(reason=hung(job))
     failed = [end for end in ends if end.code]
     if not failed:
-        return Outcome(reason="ended without a result")
+        return JobOutcome(reason="ended without a result")
     # A rank that is killed takes others with it, and word of them may be here first.
     first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
-    return Outcome(reason=f"rank {first.rank} on {hosts[first.rank]} {first.why}")
+    return JobOutcome(reason=f"rank {first.rank} on {hosts[first.rank]} {first.why}")
 
 
 def lost_another(end: End) -> bool:
@@ -199,7 +201,7 @@ def lost_another(end: End) -> bool:
     return bool(end.why and _LOST.search(end.why))
 
 
-def hung(job: Job) -> str:
+def hung(job: LaunchJob) -> str:
     """Why a job was ended that did not end."""
     return f"hung: ended after {job.limit_s:g} s (--limit gives it longer)"
 

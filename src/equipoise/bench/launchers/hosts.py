@@ -22,7 +22,7 @@ from secrets import token_hex
 from typing import Any
 
 from equipoise.bench.environment import core_sets_by_node, kernel_id
-from equipoise.bench.launchers.folder import End, Job, Launcher, Outcome, order, outcome_of
+from equipoise.bench.launchers.folder import End, JobOutcome, Launcher, LaunchJob, order, outcome_of
 from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
 from equipoise.errors import DataError, UsageError
 
@@ -32,7 +32,7 @@ _PROBE_S = 5
 _CHUNK_BYTES = 1 << 16
 
 
-class Wire:
+class HostConnection:
     """One end of a connection; `lost` once the other end is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -170,14 +170,14 @@ def listening(of: Member) -> tuple[socket.socket, str]:
     return listener, word
 
 
-def joined(of: Member) -> tuple[Wire, str]:
+def joined(of: Member) -> tuple[HostConnection, str]:
     """The wire to member 0, and the word by which it knows the others. Raises DataError for none."""
     port, word = of.port, of.attempt
     try:
         if of.has_store:
             told = bytes(_store(of).get(_key(of))).decode().split()
             port, word = int(told[0]), told[1]
-        return Wire(_connected(of.address, port)), word
+        return HostConnection(_connected(of.address, port)), word
     except (OSError, RuntimeError) as err:  # a store raises kinds of RuntimeError
         said = (str(err).strip().splitlines() or [type(err).__name__])[0]
         raise DataError(
@@ -236,7 +236,7 @@ def _self() -> dict[str, Any]:
     return {"host": platform.node(), "kernel": kernel_id(), "cores": cores}
 
 
-def _serve(wire: Wire, folder: Path) -> None:
+def _serve(wire: HostConnection, folder: Path) -> None:
     """Run what the coordinator orders until it lets go."""
     running: Ranks | None = None
     num_jobs = 0
@@ -269,20 +269,20 @@ class _Hosts:
 
     def __init__(self, own: Member) -> None:
         self._own = own
-        self._wires: list[Wire] = []
+        self._wires: list[HostConnection] = []
         self._known: list[Mapping[str, Any]] = []
 
     def _meet(self) -> None:
         """Wait for every other host. Raises DataError that says how many came."""
         listener, word = listening(self._own)
         self._known = [_self()]
-        came: dict[int, tuple[Wire, Mapping[str, Any]]] = {}
+        came: dict[int, tuple[HostConnection, Mapping[str, Any]]] = {}
         deadline = time.monotonic() + _ARRIVAL_S
         with listener:
             while len(came) < self._own.num_members - 1:
                 listener.settimeout(max(0.1, deadline - time.monotonic()))
                 try:
-                    wire = Wire(listener.accept()[0])
+                    wire = HostConnection(listener.accept()[0])
                 except TimeoutError as err:
                     raise DataError(
                         f"{len(came) + 1} of {self._own.num_members} hosts came within {_ARRIVAL_S:g} s; "
@@ -304,7 +304,7 @@ class _Hosts:
         for wire in self._wires:
             wire.send({"finish": True})
 
-    def launch(self, job: Job) -> Outcome:
+    def launch(self, job: LaunchJob) -> JobOutcome:
         """Run a job on as many hosts as its ranks fill."""
         if not self._known:
             self._meet()
@@ -327,7 +327,7 @@ class _Hosts:
         ]
         return self._run(job, orders)
 
-    def _run(self, job: Job, orders: Sequence[Order]) -> Outcome:
+    def _run(self, job: LaunchJob, orders: Sequence[Order]) -> JobOutcome:
         """What came of a job, once no process of it is left anywhere."""
         wires = self._wires[: len(orders) - 1]
         ranks = Ranks(orders[0], job.folder)
@@ -345,7 +345,7 @@ class _Hosts:
         }
         return outcome_of(job, ends, hosts, ran_out=ran_out)
 
-    def _ends(self, job: Job, ranks: Ranks, wires: Sequence[Wire]) -> tuple[list[End], bool]:
+    def _ends(self, job: LaunchJob, ranks: Ranks, wires: Sequence[HostConnection]) -> tuple[list[End], bool]:
         """The ends of ranks in their order, and whether time ran out before; soon after the first failure."""
         deadline = time.monotonic() + job.limit_s
         ends: list[End] = []
@@ -362,7 +362,7 @@ class _Hosts:
                 deadline = min(deadline, time.monotonic() + GRACE_S)
         return ends, len(ends) < job.trial.num_ranks and not failed
 
-    def _until_ended(self, job: Job, wires: Sequence[Wire]) -> None:
+    def _until_ended(self, job: LaunchJob, wires: Sequence[HostConnection]) -> None:
         """Return when every other host has said that nothing of the job is left there."""
         deadline = time.monotonic() + _END_S
         missing = list(wires)
@@ -374,7 +374,7 @@ class _Hosts:
             wire.lost = True
         self._refuse_loss(job)
 
-    def _heard(self, job: Job, wires: Sequence[Wire], wait_s: float) -> list[dict[str, Any]]:
+    def _heard(self, job: LaunchJob, wires: Sequence[HostConnection], wait_s: float) -> list[dict[str, Any]]:
         """What other hosts have said within a while. Raises DataError when one is gone."""
         if not wires:
             time.sleep(wait_s)
@@ -384,7 +384,7 @@ class _Hosts:
         self._refuse_loss(job)
         return said
 
-    def _refuse_loss(self, job: Job) -> None:
+    def _refuse_loss(self, job: LaunchJob) -> None:
         """Raise DataError when a host is gone."""
         for wire, known in zip(self._wires, self._known[1:], strict=True):
             if wire.lost:

@@ -22,9 +22,9 @@ from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers.folder import (
     SEAT,
     End,
-    Job,
+    JobOutcome,
     Launcher,
-    Outcome,
+    LaunchJob,
     cause,
     complaints_path,
     leave_order,
@@ -146,7 +146,7 @@ def why_not() -> str | None:
     return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
 
 
-def command(job: Job, rank: int) -> Command:
+def command(job: LaunchJob, rank: int) -> Command:
     """How one rank is started."""
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     environment |= {
@@ -164,7 +164,7 @@ def command(job: Job, rank: int) -> Command:
     )
 
 
-def _inprocess_launch(job: Job) -> Outcome:
+def _inprocess_launch(job: LaunchJob) -> JobOutcome:
     prepare(job)
     kills_before = num_memory_kills()
     with started([command(job, rank) for rank in range(job.trial.num_ranks)]) as processes:
@@ -273,7 +273,7 @@ _AGENT = (
 )
 
 
-def _command(job: Job) -> Command:
+def _command(job: LaunchJob) -> Command:
     """How the agent is started."""
     arguments = (sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.trial.num_ranks}")
     return Command(
@@ -296,7 +296,7 @@ def _command(job: Job) -> Command:
     )
 
 
-def _torchrun_launch(job: Job) -> Outcome:
+def _torchrun_launch(job: LaunchJob) -> JobOutcome:
     prepare(job)
     kills_before = num_memory_kills()
     with started([_command(job)]) as processes:

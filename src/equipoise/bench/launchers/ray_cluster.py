@@ -18,9 +18,9 @@ from equipoise.bench.environment import kernel_id
 from equipoise.bench.launchers.folder import (
     RESULT,
     End,
-    Job,
+    JobOutcome,
     Launcher,
-    Outcome,
+    LaunchJob,
     leave_result,
     lost_another,
     order,
@@ -107,7 +107,7 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
     def cannot() -> str | None:
         return _why_not(address)
 
-    def launch(job: Job) -> Outcome:
+    def launch(job: LaunchJob) -> JobOutcome:
         try:
             _connect(address)
         except _NO_CLUSTER as err:
@@ -150,7 +150,7 @@ def _connect(address: str) -> bool:
     return True
 
 
-def _launch(job: Job, cpus: int) -> Outcome:
+def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
     """What came of a trial; its actors and their place are gone when this returns."""
     import ray  # noqa: PLC0415 - only where it is wanted
     from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 - likewise
@@ -159,7 +159,7 @@ def _launch(job: Job, cpus: int) -> Outcome:
     total = ray.cluster_resources()
     for name, each in bundle.items():
         if each * job.trial.num_ranks > total.get(name, 0):
-            return Outcome(
+            return JobOutcome(
                 reason=f"refused: {job.trial.num_ranks} ranks need {each * job.trial.num_ranks:g} {name}; "
                 f"the Ray cluster has {total.get(name, 0):g}"
             )
@@ -167,7 +167,7 @@ def _launch(job: Job, cpus: int) -> Outcome:
     actors: list[Any] = []
     try:
         if not _placed(job, group):
-            return Outcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
+            return JobOutcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
         actors = [_actor(group, index, bundle) for index in range(job.trial.num_ranks)]
         return _run(job, actors, int(bundle["CPU"]))
     finally:
@@ -175,7 +175,7 @@ def _launch(job: Job, cpus: int) -> Outcome:
         remove_placement_group(group)
 
 
-def _bundle(job: Job, cpus: int) -> dict[str, float]:
+def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
     """What a rank asks Ray for."""
     import ray  # noqa: PLC0415 - only where it is wanted
 
@@ -189,7 +189,7 @@ def _bundle(job: Job, cpus: int) -> dict[str, float]:
     return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.trial.device == "cuda" else {})
 
 
-def _placed(job: Job, group: Any) -> bool:  # noqa: ANN401 - Ray's own
+def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
     """Whether there came to be a place for all ranks; waiting is not the trial's time."""
     deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
@@ -214,14 +214,14 @@ def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa:
     return made.remote()
 
 
-def _run(job: Job, actors: Sequence[Any], num_cores: int) -> Outcome:
+def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
     """What came of the ranks of these actors."""
     import ray  # noqa: PLC0415 - only where it is wanted
 
     try:
         places = ray.get([actor.place.remote() for actor in actors], timeout=job.limit_s)
     except (ray.exceptions.RayError, TimeoutError) as err:
-        return Outcome(reason=f"the actors did not start: {_first(err)}")
+        return JobOutcome(reason=f"the actors did not start: {_first(err)}")
     # Ranks of a node follow each other; the order of nodes is the order in which Ray named them.
     nodes = list(dict.fromkeys(place["node"] for place in places))
     by_rank = sorted(range(len(actors)), key=lambda index: nodes.index(places[index]["node"]))
@@ -235,7 +235,7 @@ def _run(job: Job, actors: Sequence[Any], num_cores: int) -> Outcome:
     return outcome_of(job, ends, hosts, ran_out=ran_out)
 
 
-def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
+def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
     """What each actor is told: its cores are others than those of ranks with the same kernel and affinity."""
     seats: Counter[tuple[str, tuple[int, ...]]] = Counter()
     on_node = Counter(place["node"] for place in places)
@@ -262,7 +262,7 @@ def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> li
 
 
 def _ends(
-    job: Job, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
+    job: LaunchJob, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
 ) -> tuple[list[End], bool]:
     """The ends of ranks in the order they are heard of, and whether time ran out before."""
     import ray  # noqa: PLC0415 - only where it is wanted

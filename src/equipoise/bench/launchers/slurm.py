@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
-from equipoise.bench.launchers.folder import End, Job, Launcher, Outcome, order, outcome_of
+from equipoise.bench.launchers.folder import End, JobOutcome, Launcher, LaunchJob, order, outcome_of
 from equipoise.bench.launchers.hosts import hostnames
 from equipoise.bench.launchers.processes import GRACE_S, why_not
 from equipoise.bench.launchers.slurm_task import BEAT, END, run, task_folder
@@ -58,7 +58,7 @@ def slurm(options: Mapping[str, str]) -> Launcher:
     if not text.isdecimal() or not int(text):
         raise UsageError(f"--slurm tasks_per_node={text}; expected a number from 1")
 
-    def launch(job: Job) -> Outcome:
+    def launch(job: LaunchJob) -> JobOutcome:
         return _launch(job, chosen, int(text))
 
     return Launcher(name=NAME, why_not=_why_not, launch=launch, binds_here=False)
@@ -82,17 +82,17 @@ class _State:
     gone: bool
 
 
-def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
+def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobOutcome:
     """What came of a trial; its job is over when this returns."""
     tasks = min(most_tasks, job.trial.num_ranks)
     if job.trial.num_ranks % tasks:
-        return Outcome(reason=f"refused: {job.trial.num_ranks} ranks cannot fill nodes of {tasks} each")
+        return JobOutcome(reason=f"refused: {job.trial.num_ranks} ranks cannot fill nodes of {tasks} each")
     folder = job.folder.resolve()
     try:
         job_id = _submitted(job, folder, options, tasks, most_tasks)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as err:
         said = (str(err).strip().splitlines() or [type(err).__name__])[-1]
-        return Outcome(reason=f"refused: sbatch: {said}")
+        return JobOutcome(reason=f"refused: sbatch: {said}")
     ends: list[End] = []
     try:
         ends, hosts, state = _ends(job, folder, job_id)
@@ -106,11 +106,11 @@ def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
     # A rank whose task or node was killed left no word; others only saw that it was gone.
     died = _who_died(folder, job_id, missing=set(range(job.trial.num_ranks)) - set(hosts))
     if died or ends:
-        return Outcome(reason=died) if died else found
-    return Outcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
+        return JobOutcome(reason=died) if died else found
+    return JobOutcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
 
 
-def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
+def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
     """The id of the job that was submitted for a trial."""
     import submitit  # noqa: PLC0415 - only where jobs are submitted
 
@@ -135,7 +135,7 @@ def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, m
 class _Controller:
     """What Slurm says of one job, asked as seldom as will do, and told to whom it concerns."""
 
-    def __init__(self, job: Job, job_id: str) -> None:
+    def __init__(self, job: LaunchJob, job_id: str) -> None:
         self._tell = job.tell
         self._job_id = job_id
         self._wait_s = _FIRST_ASK_S
@@ -158,7 +158,7 @@ class _Controller:
         return True
 
 
-def _ends(job: Job, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], _State | None]:
+def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], _State | None]:
     """The ends of ranks as they are heard of, and their hosts; the last state, None when time ran out."""
     controller = _Controller(job, job_id)
     ends: list[End] = []

@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from equipoise.bench.methods.method import (
     Argument,
     Method,
+    MethodArgument,
     OptimizerSettings,
     Step,
-    Takes,
     alone,
     sharded,
     shared,
@@ -16,7 +16,7 @@ from equipoise.errors import UsageError
 
 __all__ = ["METHODS", "Argument", "Method", "OptimizerSettings", "Step", "method"]
 
-_BUCKET = Takes(meaning="the bucket in MiB", example="25", kind=float, least=0.001, needed=False)
+_BUCKET = MethodArgument(meaning="the bucket in MiB", example="25", kind=float, least=0.001, needed=False)
 
 METHODS = (
     Method(
@@ -54,7 +54,7 @@ METHODS = (
         meaning="gradients of several batches summed on each rank before they are averaged",
         begins="data_parallel:begin_accumulate",
         source="Ott et al. 2018, Scaling NMT, arXiv 1806.00187, section 3.1",
-        takes=Takes(meaning="the number of batches", example="4", kind=int, least=1),
+        takes=MethodArgument(meaning="the number of batches", example="4", kind=int, least=1),
         why_not=shared,
     ),
     Method(
@@ -76,7 +76,7 @@ METHODS = (
         meaning="ddp that sends a low-rank approximation of each gradient, its error fed back",
         begins="data_parallel:begin_powersgd",
         source="Vogels et al. 2019, PowerSGD, arXiv 1905.13727",
-        takes=Takes(meaning="the rank of the approximation", example="2", kind=int, least=1),
+        takes=MethodArgument(meaning="the rank of the approximation", example="2", kind=int, least=1),
         why_not=shared,
     ),
     Method(
@@ -84,7 +84,9 @@ METHODS = (
         meaning="ddp that sends only the largest values of each gradient, the rest kept for later steps",
         begins="data_parallel:begin_topk",
         source="Stich et al. 2018, Sparsified SGD with Memory, arXiv 1809.07599",
-        takes=Takes(meaning="the fraction of values", example="0.01", kind=float, least=1e-6, largest=1.0),
+        takes=MethodArgument(
+            meaning="the fraction of values", example="0.01", kind=float, least=1e-6, largest=1.0
+        ),
         why_not=shared,
     ),
     Method(
@@ -92,7 +94,7 @@ METHODS = (
         meaning="each rank trains alone; weights are averaged every so many steps",
         begins="local:begin_localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
-        takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
+        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
     ),
     Method(
@@ -100,7 +102,7 @@ METHODS = (
         meaning="local SGD that sends the changes of weights since the last average, as float16",
         begins="local:begin_localsgd",
         source="Stich 2019, arXiv 1805.09767; rounded as gradients are by fp16_compress_hook",
-        takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
+        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
     ),
     Method(
@@ -109,7 +111,7 @@ METHODS = (
         "unstable at short periods where the inner optimizer has momentum too",
         begins="local:begin_diloco",
         source="Douillard et al. 2023, DiLoCo, arXiv 2311.08105",
-        takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
+        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
     ),
     Method(
@@ -117,7 +119,7 @@ METHODS = (
         meaning="DiLoCo that sends the changes of weights as float16; unstable where diloco is",
         begins="local:begin_diloco",
         source="Douillard et al. 2025, Streaming DiLoCo, arXiv 2501.18512: rounds to 4 bits",
-        takes=Takes(meaning="the number of steps between averages", example="8", kind=int, least=1),
+        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
         why_not=shared,
     ),
 )

@@ -57,7 +57,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Takes:
+class MethodArgument:
     """The argument behind a method's colon: what it means and which values make sense."""
 
     meaning: str
@@ -96,7 +96,7 @@ class Method:
     meaning: str
     begins: str
     source: str
-    takes: Takes | None = None
+    takes: MethodArgument | None = None
     why_not: Callable[[int, str], str | None]
 
     def begin(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.bench.topology import vendors
 from equipoise.bench.topology.reading import plain_lines
-from equipoise.bench.topology.topology import Device, Link, Nic, Topology, pairs
+from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology, pairs
 
 _MOST_FILE_BYTES = 4_000_000
 # Of a bit a second: Ethernet in millions, InfiniBand in thousands of millions.
@@ -24,7 +24,9 @@ def sockets(system: Path, processes: Path) -> Topology:
     Assumes two sockets are joined as NUMA nodes are: what nvidia-smi calls SYS.
     """
     devices = tuple(_sockets(system, processes))
-    links = tuple(Link(a=a, b=b, link_class="SYS") for a, b in pairs(tuple(each.name for each in devices)))
+    links = tuple(
+        DeviceLink(a=a, b=b, link_class="SYS") for a, b in pairs(tuple(each.name for each in devices))
+    )
     return Topology(
         origin="this machine",
         devices=devices,

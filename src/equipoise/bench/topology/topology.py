@@ -37,7 +37,7 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class DeviceLink:
     """What joins two of the devices and cards; no link_class where the text is silent or contradicts itself.
 
     said: class by the row of `a`, and by the row of `b`, where the two disagree. peers: whether each reaches
@@ -72,12 +72,12 @@ class Topology:
     origin: str
     devices: tuple[Device, ...]
     nics: tuple[Nic, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
     missing_rows: tuple[MissingRow, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def between_devices(self) -> tuple[Link, ...]:
+    def between_devices(self) -> tuple[DeviceLink, ...]:
         """The links whose both ends are devices."""
         names = {device.name for device in self.devices}
         return tuple(link for link in self.links if link.a in names and link.b in names)

@@ -215,7 +215,7 @@ class Numbered:
 
 
 @dataclass(slots=True)
-class Device:
+class DeviceActivity:
     """What one device did.
 
     groups: which group of ranks and operation each communication is of. streams: kernels by where they queue.
@@ -249,8 +249,8 @@ class Activity:
     """
 
     where: str
-    devices: dict[int, Device] = field(default_factory=dict)
-    host: Device = field(default_factory=Device)
+    devices: dict[int, DeviceActivity] = field(default_factory=dict)
+    host: DeviceActivity = field(default_factory=DeviceActivity)
     launched: Numbered = field(default_factory=Numbered)
     host_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     device_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -315,7 +315,7 @@ class Activity:
         if type(arguments) is dict and moment_ns is not None:
             self.launched.add(moment_ns, moment_ns, arguments.get("correlation"))
 
-    def _device(self, number: Any) -> Device:  # noqa: ANN401 - any JSON value
+    def _device(self, number: Any) -> DeviceActivity:  # noqa: ANN401 - any JSON value
         key = number if type(number) is int else -1
         found = self.devices.get(key)
         if found is None:
@@ -323,7 +323,7 @@ class Activity:
                 raise DataError(
                     f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one a rank"
                 )
-            found = self.devices[key] = Device()
+            found = self.devices[key] = DeviceActivity()
         return found
 
     def _group(self, arguments: dict[str, Any], name: str) -> int:

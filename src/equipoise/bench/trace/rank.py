@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.trace.activity import Activity, Device, Spans, covered_ns, merged, union
+from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
 from equipoise.runs.reader import Rejection, Tally
@@ -35,7 +35,7 @@ class Steps:
     lagging: bool = False
 
 
-def steps_of(activity: Activity, device: Device) -> Steps:
+def steps_of(activity: Activity, device: DeviceActivity) -> Steps:
     """The steps of a device of a trace; the whole trace where no step is marked.
 
     Where a device lags, its busiest stream, which works in order, decides when it comes to a step; what other
@@ -74,12 +74,12 @@ def _contiguous(steps: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, ...], 
     return tuple(numbers), _spans(pairs)
 
 
-def work(device: Device) -> Spans:
+def work(device: DeviceActivity) -> Spans:
     """All moments at which a device did anything, merged."""
     return union(union(device.compute.spans, device.copy.spans), device.communication.spans)
 
 
-def _lags(device: Device, windows: Spans) -> bool:
+def _lags(device: DeviceActivity, windows: Spans) -> bool:
     """Whether much of what a device did came after the host's last step had ended."""
     done = work(device)
     total = int((done.end - done.start).sum())
@@ -89,7 +89,7 @@ def _lags(device: Device, windows: Spans) -> bool:
     return bool(covered_ns(done, after)[0] > LAGS_SHARE * total)
 
 
-def _as_launched(activity: Activity, device: Device, windows: Spans) -> Spans | None:
+def _as_launched(activity: Activity, device: DeviceActivity, windows: Spans) -> Spans | None:
     """Each window from the first kernel launched in it to that of the next; None without launches."""
     launches = np.array(activity.launched.correlation, dtype=np.int64)
     order = np.argsort(launches, kind="stable")
@@ -125,7 +125,7 @@ _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TraceStep:
     """One step: step_s = compute_s + exposed_s + idle_s.
 
     number: of ProfilerStep#; None where the whole trace is taken. communication_s: all of it, exposed_s: what
@@ -168,7 +168,7 @@ class RankTrace:
     rank: int | None
     world_size: int | None
     device: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[TraceStep, ...]
     collectives: Collectives
     notes: tuple[str, ...] = ()
     device_name: str | None = None
@@ -190,7 +190,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
         )
     notes = tuple(_notes(activity, is_cut=stream.is_cut))
     rank, world_size = _identity(stream.metadata, where)
-    devices: list[tuple[int | None, Device]] = [*sorted(activity.devices.items())]
+    devices: list[tuple[int | None, DeviceActivity]] = [*sorted(activity.devices.items())]
     found = []
     for number, device in devices or [(None, activity.host)]:
         steps = steps_of(activity, device)
@@ -258,7 +258,7 @@ def _device_name(metadata: Mapping[str, Any], number: int | None) -> str | None:
     return None
 
 
-def _steps(device: Device, steps: Steps, *, tells: bool) -> tuple[Step, ...]:
+def _steps(device: DeviceActivity, steps: Steps, *, tells: bool) -> tuple[TraceStep, ...]:
     windows = steps.windows
     kernels, copied = merged(device.compute.spans), merged(device.copy.spans)
     compute, communication = union(kernels, copied), merged(device.communication.spans)
@@ -268,7 +268,7 @@ def _steps(device: Device, steps: Steps, *, tells: bool) -> tuple[Step, ...]:
     only_copied = computed - covered_ns(kernels, windows)
     communicated = covered_ns(communication, windows)
     return tuple(
-        Step(
+        TraceStep(
             number=number,
             step_s=_seconds(length[at]),
             compute_s=_seconds(computed[at]),
@@ -285,7 +285,7 @@ def _seconds(nanoseconds: np.int64) -> float:
     return int(nanoseconds) / 1_000_000_000
 
 
-def _collectives(device: Device, windows: Spans, activity: Activity) -> Collectives:
+def _collectives(device: DeviceActivity, windows: Spans, activity: Activity) -> Collectives:
     """Communications that begin in a step."""
     spans = device.communication.spans
     order = np.argsort(spans.start, kind="stable")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equipoise.bench.devices import Device, device
+from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.environment import conditions
 from equipoise.errors import UsageError
 
@@ -35,7 +35,7 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
-def device_of(models: Sequence[nn.Module]) -> tuple[Device, torch.device]:
+def device_of(models: Sequence[nn.Module]) -> tuple[DeviceKind, torch.device]:
     """The kind of device that the models compute on, and which one."""
     places = [parameter.device for model in models for parameter in model.parameters()]
     place = next((each for each in places if each.type == "cuda"), torch.device("cpu"))
@@ -90,7 +90,7 @@ def about(
     }
 
 
-def told_by(model: nn.Module, on: Device) -> dict[str, Any]:
+def told_by(model: nn.Module, on: DeviceKind) -> dict[str, Any]:
     """Precision and strategy, from within a forward pass in training."""
     return {"precision": _precision(model, on), "strategy": _strategy(model)}
 
@@ -110,7 +110,7 @@ def _kind(model: nn.Module) -> str:
     return kinds[kinds.index("FSDPModule") + 1] if "FSDPModule" in kinds else kinds[0]
 
 
-def _precision(model: nn.Module, on: Device) -> str | None:
+def _precision(model: nn.Module, on: DeviceKind) -> str | None:
     """Of the matrix products, as autocast, the weights and torch's settings say."""
     dtype = next((each.dtype for each in model.parameters() if each.dtype.is_floating_point), None)
     if torch.is_autocast_enabled(on.name):

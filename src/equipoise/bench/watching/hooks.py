@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile
 
-from equipoise.bench.devices import Device
+from equipoise.bench.devices import DeviceKind
 from equipoise.bench.stopwatch import Profiled, profiled_in
 from equipoise.bench.watching.loop import Loop
 
@@ -19,7 +19,7 @@ from equipoise.bench.watching.loop import Loop
 class Exchange:
     """Steps profiled from `begin` to `ended`."""
 
-    def __init__(self, on: Device) -> None:
+    def __init__(self, on: DeviceKind) -> None:
         """on: the device of which activities are recorded."""
         self._activities = [getattr(ProfilerActivity, name) for name in on.activities]
         self._synchronise = on.synchronise

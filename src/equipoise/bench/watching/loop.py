@@ -15,7 +15,7 @@ MAYBE = "maybe"
 _MOST_MARKS = 1_000_000
 
 
-class SeenStep(NamedTuple):
+class WatchedStep(NamedTuple):
     """One step as it was seen: from one update of the weights to the next. A tuple: thousands wait in a loop.
 
     names and stamps: what begins when, by the clock. ready: when each gradient was. num_samples: 0 where
@@ -37,7 +37,7 @@ class Loop:
         self,
         now: Callable[[], Any],
         *,
-        on_step: Callable[[SeenStep], None],
+        on_step: Callable[[WatchedStep], None],
         on_first: Callable[[Any], None] = lambda _model: None,
     ) -> None:
         """now: gives a stamp of this moment. on_step: takes each step; its time belongs to none.
@@ -81,7 +81,9 @@ class Loop:
         names = tuple(self._names)
         names = self._kinds.setdefault(names, names)
         ready = tuple(self._ready)
-        self._on_step(SeenStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples))
+        self._on_step(
+            WatchedStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples)
+        )
         self._num_batches = self._num_samples = 0
         self._trains = self._updated = False
         self._in_optimizer = 0  # one that raised has told of its begin only
@@ -191,7 +193,7 @@ class Loop:
         self._names, self._stamps = [REST], [self._now()]
 
 
-def phases_of(step: SeenStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
+def phases_of(step: WatchedStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
     """Seconds of each phase of a step, pauses taken out; without input where no batch was seen.
 
     moments: of stamps, seconds from the first to each.

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
-from equipoise.bench.watching.loop import Loop, SeenStep, phases_of
-from equipoise.bench.watching.ranks import Watched, joined, summary
+from equipoise.bench.watching.loop import Loop, WatchedStep, phases_of
+from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
 from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
 from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
@@ -125,14 +125,14 @@ class Watch:
         profiles: bool,
     ) -> None:
         """out: None to write nothing. Nothing is hooked before it is entered."""
-        self.result: Watched | None = None
+        self.result: CombinedRun | None = None
         self._models, self._out = models, out
         self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
         self._may_profile = profiles
         self._hooks = ExitStack()
         self._loop: Loop | None = None
         self._file: RankFile | None = None
-        self._fresh: list[tuple[int, SeenStep, bool]] = []
+        self._fresh: list[tuple[int, WatchedStep, bool]] = []
         self._steps: list[dict[str, Any]] = []
         self._number = 0
 
@@ -235,7 +235,7 @@ class Watch:
         """Some lines on where the steps went, from what has been seen so far."""
         if self.result is None:
             self._flush()
-            return summary(joined([self._record({"exchanged": self._exchanged()})]))
+            return summary(combine_ranks([self._record({"exchanged": self._exchanged()})]))
         return summary(self.result)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -252,7 +252,7 @@ class Watch:
         if self._file is not None:
             self._file.close()
         own = self._record(end)
-        self.result = joined([own])
+        self.result = combine_ranks([own])
         if self._out is None or own.rank or self._file is None:
             return
         try:
@@ -264,7 +264,7 @@ class Watch:
         """The process ends within the loop, and nobody said so."""
         self.end(RuntimeError("the process ended within the loop"))
 
-    def _on_step(self, step: SeenStep) -> None:
+    def _on_step(self, step: WatchedStep) -> None:
         """Take a step that has ended."""
         self._number += 1
         self._fresh.append((self._number, step, self._profiles()))

@@ -18,7 +18,7 @@ HELD_OUT_EVERY = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ZooParts:
     """What a builder of the zoo returns; the first dim of each tensor of `pool` counts samples."""
 
     model: nn.Module
@@ -30,7 +30,7 @@ class Made:
 
 def made_trainee(
     name: str,
-    build: Callable[[], Made] | None,
+    build: Callable[[], ZooParts] | None,
     *,
     batch_samples: int,
     seed: int,
@@ -51,7 +51,7 @@ def made_trainee(
     return made
 
 
-def _of_zoo(made: Made, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
+def _of_zoo(made: ZooParts, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
     """The trainee of a builder's parts."""
     places = shuffled_places(len(made.pool[0]), batch_samples, seed=seed, share=share)
     return Trainee(

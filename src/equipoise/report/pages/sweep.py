@@ -66,7 +66,7 @@ def _about(found: SweepNow) -> str:
 
 def _headline(found: SweepNow) -> str:
     """How far it is, in one sentence."""
-    now, failed = found.under_way, len(found.swept.failed)
+    now, failed = found.sweep_progress, len(found.swept.failed)
     done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
     state = "complete" if now.is_whole else "running" if now.is_running else "stopped"
     lost = f", {failed} failed" if failed else ""
@@ -75,7 +75,7 @@ def _headline(found: SweepNow) -> str:
 
 def _summary(found: SweepNow) -> tuple[str, ...]:
     """What it shows so far, and how to go on with it."""
-    now, swept = found.under_way, found.swept
+    now, swept = found.sweep_progress, found.swept
     left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at its pace.",)
     stopped = not now.is_whole and not now.is_running
     resume = ("The same command with --resume continues it.",) if stopped else ()

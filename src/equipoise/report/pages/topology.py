@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.bench.topology.topology import Link, Topology
+from equipoise.bench.topology.topology import DeviceLink, Topology
 from equipoise.diagnose.link_findings import basis, gaps, named, sentences
 from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL
@@ -150,7 +150,7 @@ def _matrix(found: Meaning) -> Matrix:
     )
 
 
-def _badge(link: Link | None) -> Badge | None:
+def _badge(link: DeviceLink | None) -> Badge | None:
     """The word of one pair."""
     if link is None:
         return None
