@@ -256,7 +256,7 @@ class Trainings:
             with tempfile.TemporaryDirectory() as folder:
                 sets = CORE_SETS[: trial.num_ranks]
                 done = where.launch(
-                    LaunchJob(trial=trial, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S)
+                    LaunchJob(task=trial, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S)
                 )
             if done.result is None:
                 print(f"{rate} {trial.trial_id}: {done.reason}", flush=True)

@@ -12,8 +12,8 @@ import argparse
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.methods import OptimizerSettings, method
-from equipoise.bench.models import trainee
+from equipoise.bench.methods import method
+from equipoise.bench.models import OptimizerSettings, trainee
 
 BATCH_SAMPLES = 64
 MOMENTA = (0.9, 0.5, 0.0)

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.methods import OptimizerSettings, method
-from equipoise.bench.models import Trainee, trainee
-from equipoise.bench.trained import HeldOutEvaluator
+from equipoise.bench.methods import method
+from equipoise.bench.models import OptimizerSettings, Trainee, trainee
+from equipoise.bench.training import HeldOutEvaluator
 
 SEED = 3
 SEEDS = (3, 4, 5)
@@ -105,7 +105,7 @@ def looked_at(text, rank, world_size):
 
     def look(step):
         own = step.weights()
-        looks.append((own, judge.of(step.weights())))
+        looks.append((own, judge.evaluate(step.weights())))
 
     result = trained(
         text, num_runs=NUM_FALLING, rank=rank, world_size=world_size, momentum=0.9, double=False, after=look

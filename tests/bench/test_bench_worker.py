@@ -148,3 +148,8 @@ def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
 def test_an_unknown_launcher_lists_those_there_are():
     with pytest.raises(UsageError, match="expected auto, inprocess, torchrun"):
         launcher("slurmm")
+
+
+def test_torch_is_not_imported_before_the_cores_of_a_rank_are_set():
+    probe = "import sys; import equipoise.bench.worker; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], capture_output=True, check=True).stdout == b"False\n"

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.bench.methods import METHODS, OptimizerSettings, method
+from equipoise.bench.methods import METHODS, method
+from equipoise.bench.models import OptimizerSettings
 from equipoise.errors import UsageError
 
 RANKS = Path(__file__).with_name("ranks.py")

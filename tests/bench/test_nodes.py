@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers.folder import End, LaunchJob, leave_result, outcome_of
+from equipoise.bench.launchers.folder import RESULT, End, LaunchJob, leave, outcome
 from equipoise.bench.launchers.hosts import HostConnection
 from equipoise.bench.launchers.processes import interface_towards
 from equipoise.bench.trial import Trial
@@ -51,7 +51,7 @@ def test_nodes_are_compared_as_a_set_without_their_names():
 
 def job(folder):
     trial = Trial(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
-    return LaunchJob(trial=trial, folder=folder, core_sets=(), limit_s=9.0)
+    return LaunchJob(task=trial, folder=folder, core_sets=(), limit_s=9.0)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def job(folder):
 )  # fmt: skip
 def test_the_rank_that_failed_first_is_named_with_its_host(tmp_path, ends, ran_out, reason):
     found = [End(rank=rank, code=code, why=why) for rank, code, why in ends]
-    assert outcome_of(job(tmp_path), found, HOSTS, ran_out=ran_out).reason.startswith(reason)
+    assert outcome(job(tmp_path), found, hosts=HOSTS, ran_out=ran_out).reason.startswith(reason)
 
 
 def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):
-    leave_result(tmp_path, {"steps": []})
+    leave(tmp_path, RESULT, {"steps": []})
     well = [End(rank=rank, code=0, why=None) for rank in (0, 1)]
-    assert outcome_of(job(tmp_path), well, HOSTS, ran_out=False).result == {"steps": []}
-    assert outcome_of(job(tmp_path), well[:1], HOSTS, ran_out=True).result is None
+    assert outcome(job(tmp_path), well, hosts=HOSTS, ran_out=False).result == {"steps": []}
+    assert outcome(job(tmp_path), well[:1], hosts=HOSTS, ran_out=True).result is None
 
 
 def test_messages_arrive_whole_and_a_peer_that_ends_is_noticed():

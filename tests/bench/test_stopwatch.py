@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.devices import device
-from equipoise.bench.methods import OptimizerSettings
 from equipoise.bench.methods.data_parallel import TrainingStep, optimizer
-from equipoise.bench.models import Trainee
+from equipoise.bench.models import OptimizerSettings, Trainee
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
 from equipoise.bench.stopwatch import (
     APART,

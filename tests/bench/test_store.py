@@ -29,7 +29,7 @@ from equipoise.bench.sweep import planned, run_sweep
 def launch(job):
     subprocess.run(["true"], check=True)
     with open(sys.argv[2], "a") as runs:
-        runs.write(job.trial.trial_id + "\\n")
+        runs.write(job.task.trial_id + "\\n")
     return JobOutcome(result={"steps": [{"step": 1.0}] * 50})
 
 def tell(what, done, total):
@@ -51,7 +51,7 @@ def instant(run_ids, reason=None):
     """A launcher that measures nothing, in no time, and keeps a list of what it was given."""
 
     def launch(job):
-        run_ids.append(job.trial.trial_id)
+        run_ids.append(job.task.trial_id)
         return JobOutcome(reason=reason) if reason else JobOutcome(result={"steps": [{"step": 1.0}]})
 
     return Launcher(name="instant", why_not=lambda: None, launch=launch)

@@ -16,9 +16,9 @@ from equipoise.runs.store import read_table, read_tables
 
 def launch(job):
     """Perfect scaling but for 1 ms a step; one batch always fails."""
-    if job.trial.batch_samples == 64:
+    if job.task.batch_samples == 64:
         return JobOutcome(reason="rank 1 was killed by SIGKILL")
-    step_s = 0.001 + 0.008 / job.trial.num_ranks * (1 + job.trial.repetition / 1000)
+    step_s = 0.001 + 0.008 / job.task.num_ranks * (1 + job.task.repetition / 1000)
     split = {"input": 0.0, "forward": step_s, "step": step_s}
     energy = {"energy_j": 3.0, "meter": "rapl", "reason": None}
     return JobOutcome(result={"steps": [split] * 4, "steady": True, "energy": energy})

@@ -60,8 +60,8 @@ def told(*events, asked=True):
     loop = Loop(clock.now, on_step=steps.append)
     trains, evaluates = nn.Linear(1, 1), nn.Linear(1, 1).eval()
     can = {
-        "asked": loop.asked,
-        "came": lambda: loop.came(4),
+        "asked": loop.next_batch,
+        "came": lambda: loop.batch_fetched(4),
         "forward": lambda: loop.forward(trains, records=True),
         "no_grad": lambda: loop.forward(evaluates, records=False),
         "frozen": lambda: loop.forward(evaluates, records=True),
@@ -73,14 +73,14 @@ def told(*events, asked=True):
         "pause": loop.pause,
         "go on": loop.go_on,
         "left": loop.between,
-        "anew": loop.begun_anew,
+        "anew": loop.begin_anew,
         "cut": loop.cut,
     }
     for event in events:
         can[event]()
         clock.at += 1.0
     if asked:
-        loop.asked()
+        loop.next_batch()
     return [phases_of(step, clock.moments) for step in steps]
 
 
@@ -578,6 +578,6 @@ def test_a_loop_in_which_no_step_ends_keeps_bounded_marks(monkeypatch):
     monkeypatch.setattr("equipoise.bench.watching.loop._MOST_MARKS", 50)
     loop = Loop(time.perf_counter, on_step=lambda _step: None)
     for _ in range(100):
-        loop.asked()
-        loop.came(1)
+        loop.next_batch()
+        loop.batch_fetched(1)
     assert len(loop._names) < 60

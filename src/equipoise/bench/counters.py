@@ -33,7 +33,7 @@ def nvml_sources(addresses: Sequence[str], library: Any = None) -> Sources:  # n
 
 
 def _opened(library: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - pynvml has no types
-    """NVML, ready to be asked, or None and why not."""
+    """NVML, ready for queries, or None and why not."""
     if library is None:
         try:
             library = import_module("pynvml")
@@ -54,48 +54,48 @@ def _handle(nvml: Any, address: str) -> Any:  # noqa: ANN401 - pynvml has no typ
 
 
 def _nvml_source(nvml: Any, address: str, handle: Any) -> Source:  # noqa: ANN401 - pynvml has no types
-    def asked(ask: Callable[[Any], float], factor: float) -> Reading | None:
+    def available(ask: Callable[[Any], float], factor: float) -> Reading | None:
         def reading() -> float | None:
             try:
                 return ask(handle) * factor
             except nvml.NVMLError:
                 return None
 
-        return None if reading() is None else reading  # what it cannot tell now it never tells
+        return None if reading() is None else reading  # what it does not have now it never has
 
     return Source(
         part=f"accelerator {address}",
         meter="NVML",
-        counter_j=asked(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
-        power_w=asked(nvml.nvmlDeviceGetPowerUsage, MILLIWATT_W),
-        busy_fraction=asked(lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu, 0.01),
+        counter_j=available(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
+        power_w=available(nvml.nvmlDeviceGetPowerUsage, MILLIWATT_W),
+        busy_fraction=available(lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu, 0.01),
     )
 
 
 def nvml_conditions(address: str, library: Any = None) -> dict[str, Any]:  # noqa: ANN401 - pynvml has no types
-    """Driver, clocks and power limit of one accelerator; None where not told."""
+    """Driver, clocks and power limit of one accelerator; None where not known."""
     nvml, _ = _opened(library)
-    told: dict[str, Any] = dict.fromkeys(
+    found: dict[str, Any] = dict.fromkeys(
         ("driver", "accelerator_clock_hz", "accelerator_most_clock_hz", "accelerator_power_limit_w")
     )
     if nvml is None:
-        return told
+        return found
     try:
         handle = _handle(nvml, address)
-        told["driver"] = nvml.nvmlSystemGetDriverVersion()
+        found["driver"] = nvml.nvmlSystemGetDriverVersion()
         megahertz = SI_PREFIXES["M"]
-        told["accelerator_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
-        told["accelerator_most_clock_hz"] = (
+        found["accelerator_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
+        found["accelerator_most_clock_hz"] = (
             nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
         )
-        told["accelerator_power_limit_w"] = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLIWATT_W
+        found["accelerator_power_limit_w"] = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLIWATT_W
     except nvml.NVMLError:
-        return told
-    return told
+        return found
+    return found
 
 
 BUS = Path("/sys/bus/pci/devices")
-# Lines of pp_dpm_sclk: `1: 2100Mhz *`, the star beside the clock it has now.
+# Lines of pp_dpm_sclk: `1: 2100Mhz *`, a star behind the clock it has now.
 _CLOCK = re.compile(r"\d+:\s*(\d+)\s*mhz\s*\*", re.IGNORECASE)
 
 
@@ -142,7 +142,7 @@ def _scaled(path: Path, factor: float) -> Reading:
 def amdgpu_conditions(
     address: str, bus: Path = BUS, driver: Path = Path("/sys/module/amdgpu/version")
 ) -> dict[str, Any]:
-    """Driver and clock of one accelerator; None where not told."""
+    """Driver and clock of one accelerator; None where not known."""
     clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
     return {
         "driver": file_text(driver).strip() or None,
@@ -153,7 +153,7 @@ def amdgpu_conditions(
 POWERCAP = Path("/sys/class/powercap")
 # Packages, and what lies below them. The same packages are shown again as intel-rapl-mmio.
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
-# `core` and `uncore` are within their package, `psys` holds it; memory is counted beside it.
+# `core` and `uncore` are within their package, `psys` holds it; memory is counted apart.
 _ADDED = re.compile(r"package-\d+(-die-\d+)?|dram")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Tells when the work given to a device up to a point was done, without waiting for it."""
+    """Stamps of when the work given to a device up to a point was done, without waiting for it."""
 
     def now(self) -> Any:  # noqa: ANN401 - a number or an event; only `moments` reads it
         """A stamp of this point in the program."""
@@ -41,8 +41,8 @@ class DeviceKind:
     refusal: why it cannot compute in a precision; None where it can. bind: of the rank's number on its node,
     the device it has for itself from now on; raises UsageError where there is none. synchronise: returns
     when all work given to it is done. settle: sets what arithmetic of a precision means.
-    restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: what tells it
-    from all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
+    restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: unlike
+    those of all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
     """
 
     name: str
@@ -101,8 +101,8 @@ def _cpu_restart_peak() -> None:
 
 def _cpu_memory() -> Mapping[str, int]:
     """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
-    told = dict(line.split(":", 1) for line in _status().splitlines() if ":" in line)
-    counted = {name: int(told[key].split()[0]) * _KIB for name, key in _KEYS if key in told}
+    facts = dict(line.split(":", 1) for line in _status().splitlines() if ":" in line)
+    counted = {name: int(facts[key].split()[0]) * _KIB for name, key in _KEYS if key in facts}
     if "peak" not in counted:
         counted["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
     return counted
@@ -169,8 +169,8 @@ def _cuda_why_not() -> str | None:
 
     if not torch.cuda.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
-        told = "finds no accelerator" if built else "was built without CUDA and ROCm"
-        return f"torch {torch.__version__} {told}; take --device cpu or install a torch built for yours"
+        problem = "finds no accelerator" if built else "was built without CUDA and ROCm"
+        return f"torch {torch.__version__} {problem}; take --device cpu or install a torch built for yours"
     return None if dist.is_nccl_available() else "torch was built without NCCL and RCCL"
 
 
@@ -185,13 +185,13 @@ def _cuda_refusal(precision: str) -> str | None:
     return None
 
 
-def own_index(local_rank: int, num_visible: int) -> int:
-    """Which of the accelerators that a rank sees is its own.
+def accelerator_index(local_rank: int, num_visible: int) -> int:
+    """Which of the accelerators that a rank sees it takes.
 
-    A scheduler may show each rank its own alone: then it is the first whatever the rank's number.
+    A scheduler may show each rank one alone: then it is the first whatever the rank's number.
     Raises UsageError when there are too few.
 
-    >>> own_index(3, 8), own_index(3, 1)
+    >>> accelerator_index(3, 8), accelerator_index(3, 1)
     (3, 0)
     """
     if num_visible == 1:
@@ -207,13 +207,13 @@ def own_index(local_rank: int, num_visible: int) -> int:
 def _cuda_bind(local_rank: int) -> "torch.device":
     import torch  # noqa: PLC0415 - after the cores are set
 
-    place = torch.device("cuda", own_index(local_rank, torch.cuda.device_count()))
+    place = torch.device("cuda", accelerator_index(local_rank, torch.cuda.device_count()))
     torch.cuda.set_device(place)
     return place
 
 
 def _settle(precision: str) -> None:
-    """fp32 means it: torch's convolutions take tf32 unless told not to."""
+    """fp32 means it: torch's convolutions take tf32 by default."""
     import torch  # noqa: PLC0415 - loaded by now
 
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -249,22 +249,22 @@ def _address(place: "torch.device") -> str | None:
     return address_of(torch.cuda.get_device_properties(place))
 
 
-def address_of(told: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
-    """The address on the PCI bus, as the kernel writes it; where torch tells none, NVIDIA's own name."""
-    if hasattr(told, "pci_bus_id"):
-        return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}.0"
-    return f"GPU-{told.uuid}" if hasattr(told, "uuid") else None
+def address_of(properties: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
+    """The address on the PCI bus, as the kernel writes it; where torch has none, NVIDIA's own name."""
+    if hasattr(properties, "pci_bus_id"):
+        return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    return f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None
 
 
 def _cuda_conditions(place: "torch.device") -> Mapping[str, Any]:
     import torch  # noqa: PLC0415 - loaded by now
 
-    told = torch.cuda.get_device_properties(place)
+    properties = torch.cuda.get_device_properties(place)
     rocm = getattr(torch.version, "hip", None)
     address = _address(place) or ""
     return {
-        "accelerator": told.name,
-        "accelerator_memory_bytes": told.total_memory,
+        "accelerator": properties.name,
+        "accelerator_memory_bytes": properties.total_memory,
         "cuda": torch.version.cuda,
         "rocm": rocm,
         "collectives": ".".join(map(str, torch.cuda.nccl.version())),

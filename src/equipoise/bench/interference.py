@@ -25,7 +25,7 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceTask:
-    """What to measure: with one rank the own work of methods, with more messages beside computing.
+    """What to measure: with one rank the work of methods themselves, with more messages during computing.
 
     operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
     large ones less often.
@@ -53,30 +53,30 @@ def interference_task_from(found: Mapping[str, Any]) -> InterferenceTask:
     )
 
 
-def interference(asked: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
-    """One document: messages between the ranks alone and beside computing, and own work on one rank.
+def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
+    """One document: messages between the ranks alone and during computing, and methods' work on one rank.
 
     Raises EvidenceError where it could not be measured, with the reason.
     """
-    alone = replace(asked, num_ranks=1)
+    alone = replace(task, num_ranks=1)
     return {
         "schema": SCHEMA,
         "launcher": launch_with.name,
-        "num_ranks": asked.num_ranks,
+        "num_ranks": task.num_ranks,
         "conditions": conditions(
-            core_sets=cores_of(asked.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
+            core_sets=cores_of(task.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
         ),
-        **_result(asked, launch_with, asked.num_ranks),
-        "own_work": _result(alone, launch_with, asked.num_ranks)["own_work"],
+        **_result(task, launch_with, task.num_ranks),
+        "own_work": _result(alone, launch_with, task.num_ranks)["own_work"],
     }
 
 
-def _result(asked: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
+def _result(task: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
     """What processes left; a rank has as many cores as it would among the most."""
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
-        cores = cores_of(most_ranks)[: asked.num_ranks]
+        cores = cores_of(most_ranks)[: task.num_ranks]
         job = LaunchJob(
-            trial=asked,
+            task=task,
             folder=Path(name),
             core_sets=cores if launch_with.binds_here else (),
             limit_s=LIMIT_S,
@@ -84,5 +84,5 @@ def _result(asked: InterferenceTask, launch_with: Launcher, most_ranks: int) -> 
         )
         outcome = launch_with.launch(job)
     if outcome.result is None:
-        raise EvidenceError(f"exchanges beside computing could not be measured: {outcome.reason}")
+        raise EvidenceError(f"exchanges during computing could not be measured: {outcome.reason}")
     return outcome.result

@@ -6,7 +6,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.methods.method import OptimizerSettings
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +15,26 @@ if TYPE_CHECKING:
 
 NEEDS_TORCH = "training a model needs torch: pip install 'equipoise[torch]'"
 NEEDS_TRANSFORMERS = "needs the model code of transformers: pip install 'equipoise[zoo]'"
+
+
+OPTIMIZERS = ("sgd", "adamw")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """What updates the weights on each rank; momentum is SGD's, AdamW keeps its usual 0.9 and 0.999."""
+
+    name: str = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot update weights."""
+        if self.name not in OPTIMIZERS:
+            raise UsageError(f"optimizer {self.name!r} is unknown; expected one of {', '.join(OPTIMIZERS)}")
+        if self.learning_rate <= 0:
+            raise UsageError(f"learning_rate={self.learning_rate}; expected more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +57,7 @@ class Trainee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooModel:
-    """A model that can be asked for by name; `build` returns the parts of a `Trainee`, and needs torch."""
+    """A model that has a name; `build` returns the parts of a `Trainee`, and needs torch."""
 
     name: str
     title: str
@@ -77,7 +96,7 @@ ZOO = (
         title="MLP, 64-256-256-10",
         params=85_002,
         data=_DIGITS,
-        source="own",
+        source="this project",
         build=_made_by("mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
@@ -86,7 +105,7 @@ ZOO = (
         title="MLP, 64-768-768-10",
         params=648_202,
         data=_DIGITS,
-        source="own",
+        source="this project",
         build=_made_by("wide_mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),
@@ -95,7 +114,7 @@ ZOO = (
         title="MLP, 64-1920-1920-10",
         params=3_832_330,
         data=_DIGITS,
-        source="own",
+        source="this project",
         build=_made_by("large_mlp"),
         settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
     ),

@@ -49,7 +49,7 @@ class FinishedTrial:
 def write_whole(path: Path, content: bytes) -> None:
     """Put content under a name at once: aside, synced, renamed, and its folder synced.
 
-    Raises DataError that says why it cannot be written; then nothing of it is left.
+    Raises DataError with the reason where it cannot be written; then nothing of it is left.
     """
     aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
@@ -122,7 +122,7 @@ class Store:
     ) -> Iterator["Store"]:
         """The store, held by this process alone, with the plan on disk.
 
-        settings: written beside the plan of a new sweep.
+        settings: written with the plan of a new sweep.
         Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
         given, or when that sweep had another plan.
         """
@@ -175,7 +175,7 @@ class Store:
         return tuple(trial_from(each, str(self._plan)) for each in trials)
 
     def settings(self) -> dict[str, str]:
-        """What was written beside the plan. Raises DataError when there is none."""
+        """What was written with the plan. Raises DataError when there is none."""
         found = _document(self._plan, _PLAN_SCHEMA).get("settings", {})
         if not isinstance(found, dict):
             raise DataError(f"{self._plan}: settings={found!r}; expected names and values")
@@ -244,7 +244,7 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 _SWEEP = "sweep.json"
 # Between two trials none is under way for a moment.
 _PAUSE_S = 5.0
-# The pace of the latest trials tells the time left: a machine may have become slower.
+# The time left follows from the latest trials: a machine may have become slower.
 _MOST_PACED = 20
 _MOST_FOLDERS = 200
 _DEEPEST = 2
@@ -255,7 +255,7 @@ _MOST_PLANS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepProgress:
-    """One sweep as its folder tells it now.
+    """How far the sweep in a folder is.
 
     is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest
     trials; None before two have ended, or where nothing runs.
@@ -319,7 +319,7 @@ def _num_planned(folder: Path) -> int:
     try:
         found = (folder / _SWEEP).stat()
     except OSError:
-        return len(Store(folder).plan())  # says what is wrong
+        return len(Store(folder).plan())  # raises with the reason
     return _num_in_plan(folder, found.st_mtime_ns, found.st_size)
 
 

@@ -269,7 +269,7 @@ class ConfigurationSummary:
 
     @property
     def outlying(self) -> tuple[bool, ...]:
-        """Which of the timed repetitions are outliers, and kept; none of a few, whose spread says little."""
+        """Which of the timed repetitions are outliers, and kept; none of a few, whose spread is uncertain."""
         if len(self.timed) < _FEWEST_FOR_OUTLIERS:
             return (False,) * len(self.timed)
         return outliers([run.step_s for run in self.timed])

@@ -77,7 +77,7 @@ def planned(
 def in_random_order(trials: Iterable[Trial], *, seed: int) -> tuple[Trial, ...]:
     """The trials of every repetition shuffled, repetitions one after the other.
 
-    Slow drifts of the machine then fall on all configurations alike.
+    Slow drifts of the machine then fall on all configurations equally.
     """
     rng = random.Random(seed)  # noqa: S311 - an order, no secret
     shuffled = sorted(trials, key=lambda trial: trial.trial_id)
@@ -98,7 +98,7 @@ def run_sweep(
 ) -> tuple[FinishedTrial, ...]:
     """Every trial finished, failed ones with their reasons; those on disk already are not run again.
 
-    limit_s: how long a trial may take. settings: kept beside the plan, for who reads the sweep later.
+    limit_s: how long a trial may take. settings: kept with the plan, for readers of the sweep.
     most_ranks: by which cores are shared out, where sweeps with more ranks belong to this one.
     Raises DataError when a trial cannot be put on disk, or when a sweep is resumed under other conditions.
     """
@@ -111,7 +111,7 @@ def run_sweep(
         if not all(map(store.has, order)):
             _refuse_other_machine(store, launch_with)
         for number, trial in enumerate(order):
-            show = _told(progress, number, len(order))
+            show = _shown(progress, number, len(order))
             if not store.has(trial):
                 show(trial.trial_id)
                 store.add(_measured(trial, folder, launch_with, limit_s, (most_ranks, show)))
@@ -120,8 +120,8 @@ def run_sweep(
         return store.finished()
 
 
-def _told(progress: Progress | None, number: int, total: int) -> Callable[[str], None]:
-    """Who is told what a trial does."""
+def _shown(progress: Progress | None, number: int, total: int) -> Callable[[str], None]:
+    """How messages of one trial are shown."""
     return (lambda what: progress(what, number, total)) if progress else (lambda _what: None)
 
 
@@ -133,20 +133,22 @@ def _measured(
     shared: tuple[int, Callable[[str], None]],
 ) -> FinishedTrial:
     """One trial, run. Raises DataError where the disk is full: that is no property of the trial."""
-    most_ranks, tell = shared
+    most_ranks, report = shared
     here = launch_with.binds_here
     sets = core_sets(trial.num_ranks, most_ranks=most_ranks) if here else ()
     found = conditions(core_sets=sets, launcher=launch_with.name, here=here)
     _refuse_full(folder)
     try:
-        with tempfile.TemporaryDirectory(prefix="running-", dir=folder, ignore_cleanup_errors=True) as own:
+        with tempfile.TemporaryDirectory(
+            prefix="running-", dir=folder, ignore_cleanup_errors=True
+        ) as running:
             job = LaunchJob(
-                trial=trial,
-                folder=Path(own),
+                task=trial,
+                folder=Path(running),
                 core_sets=sets,
                 limit_s=limit_s,
                 most_ranks=most_ranks,
-                tell=tell,
+                report=report,
             )
             outcome = launch_with.launch(job)
             if outcome.result is None:
@@ -204,13 +206,13 @@ class AdaptiveSweep:
     most_ranks: int
     progress: Progress | None = None
 
-    def begin(self, asked: dict[str, Any], *, resume: bool) -> None:
-        """Keep what is asked for, or check that it is what was asked for before.
+    def begin(self, options: dict[str, Any], *, resume: bool) -> None:
+        """Keep the options, or check that they are those of before.
 
         Raises UsageError when the folder holds trials and `resume` is not given, or others.
         """
         path = self.folder / "trials.json"
-        document = {"schema": _PLAN_SCHEMA, **asked}
+        document = {"schema": _PLAN_SCHEMA, **options}
         if not path.exists():
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -241,14 +243,14 @@ class AdaptiveSweep:
             )
         )
 
-    def costs(self, asked: InterferenceTask) -> dict[str, Any]:
+    def costs(self, task: InterferenceTask) -> dict[str, Any]:
         """The document of what messages between so many ranks cost, measured or found on disk."""
-        num_ranks = asked.num_ranks
+        num_ranks = task.num_ranks
         path = self.folder / f"interference-{num_ranks}.json"
         if not path.exists():
             if self.progress:
                 self.progress(f"messages between {num_ranks} ranks", 0, 1)
-            write_whole(path, encoded(interference(asked, self.launch_with)))
+            write_whole(path, encoded(interference(task, self.launch_with)))
         return _read(path)
 
 

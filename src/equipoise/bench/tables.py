@@ -127,7 +127,7 @@ def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue
 
 
 def _entries(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row of `scores` for each configuration: none has a score, and the reason says so."""
+    """A row of `scores` for each configuration: none has a score, with the reason."""
 
     def configuration(row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(row[name]) for name in _CONFIGURATION)

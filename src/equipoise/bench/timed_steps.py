@@ -1,8 +1,6 @@
 """Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled. Needs torch."""
 
 import gc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -10,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.metering import Metering
@@ -97,7 +96,7 @@ def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, t
 
 
 def placed(subject: Trainee, place: torch.device) -> Trainee:
-    """The trainee with its model there, and every batch copied there when it is asked for."""
+    """The trainee with its model there, and every batch copied there when it is drawn."""
     if place.type == "cpu":
         return subject
     return replace(
@@ -108,29 +107,21 @@ def placed(subject: Trainee, place: torch.device) -> Trainee:
     )
 
 
-def arithmetic(precision: str, place: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """What a forward pass and its loss run within to compute in that precision."""
-    if precision == "bf16":
-        return lambda: torch.autocast(place.type, dtype=torch.bfloat16)
-    return nullcontext
-
-
 def in_precision(subject: Trainee, precision: str, place: torch.device) -> Trainee:
     """The trainee with its forward pass and loss in that precision."""
     if precision != "bf16":
         return subject
-    within = arithmetic(precision, place)
 
     def loss(model: Any, batch: Any) -> Any:  # noqa: ANN401 - torch is not followed
-        with within():
+        with torch.autocast(place.type, dtype=torch.bfloat16):
             return subject.loss(model, batch)
 
     return replace(subject, loss=loss)
 
 
 _MOST_WARM_UP = 120
-# How often steadiness is asked for: every rank then waits for the slowest.
-_ASKED_EVERY = 4
+# How often steadiness is checked: every rank then waits for the slowest.
+_CHECKED_EVERY = 4
 _NUM_PROFILED_STEPS = 4
 # Phases that miss their step, or steps that miss the time that all of them took, by more are marked.
 _LARGEST_GAP = 0.05
@@ -145,7 +136,7 @@ class PreparedTraining:
     memory_before: int
 
 
-def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: "torch.device") -> PreparedTraining:
+def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.device) -> PreparedTraining:
     """The trainee of a trial on its device and in its precision, and the steps of its method.
 
     Raises UsageError where device, precision or method cannot be had.
@@ -175,16 +166,12 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: "torch.dev
 
 def _weight_bytes(subject: Trainee) -> int:
     """Bytes of weights and statistics, once a first optimizer has loaded what torch loads late (75 MB)."""
-    import torch  # noqa: PLC0415 - after the cores are set
-
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
 
 
-def measured(trial: Trial, rank: int, place: "torch.device") -> dict[str, Any] | None:
+def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
     """What rank 0 leaves: steps of the slowest rank, warm-up, and what they used; None on other ranks."""
-    import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
-
     on = device(trial.device)
     on.restart_peak()
     start = prepared_training(trial, rank, on, place)
@@ -241,7 +228,7 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
         kinds += [lap.kind for lap in laps]
         if is_steady(step_s, kinds):
             return step_s, True
-        num_next = _ASKED_EVERY
+        num_next = _CHECKED_EVERY
     return step_s, False
 
 

@@ -90,8 +90,8 @@ class Trial:
         return f"{self._words}-{_digest(self._shared())}"
 
     def _shared(self) -> dict[str, Any]:
-        own = {"repetition", "arm"} | (set() if self.train_samples is None else {"seed"})
-        return {name: value for name, value in asdict(self).items() if name not in own}
+        excluded = {"repetition", "arm"} | (set() if self.train_samples is None else {"seed"})
+        return {name: value for name, value in asdict(self).items() if name not in excluded}
 
     @property
     def _words(self) -> str:

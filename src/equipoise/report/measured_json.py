@@ -39,7 +39,7 @@ def topology_fields(found: Meaning) -> dict[str, Any]:
                 "peers": link.peers,
                 "weight": link.weight,
                 "hops": link.hops,
-                "said": None if link.said is None else list(link.said),
+                "conflict": None if link.conflict is None else list(link.conflict),
             }
             for link in topology.links
         ],

@@ -27,7 +27,7 @@ from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
 _REDUCING = ("all_reduce", "reduce_scatter")
-_DOCUMENT_MOST_BYTES = 1024 * GIB
+_MOST_BYTES = 1024 * GIB
 _MOST_RANKS = 1_000_000
 _MOST_NAMED = 4
 
@@ -35,7 +35,7 @@ _MOST_NAMED = 4
 def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     """One result of the document: a size of an operation, in one start of the processes.
 
-    row: as timed.py leaves it, with `start`.
+    row: as rank.py leaves it, with `start`.
     """
     operation, size = row["operation"], row["payload_bytes"]
     seconds = median(row["seconds"])
@@ -70,13 +70,13 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     by_operation: dict[str, list[Timing]] = {}
     restless: list[str] = []
     try:
-        num_ranks = _document_whole(document["num_ranks"], _MOST_RANKS)
-        num_nodes = _document_whole(document["num_nodes"], _MOST_RANKS)
+        num_ranks = _whole(document["num_ranks"])
+        num_nodes = _whole(document["num_nodes"])
         for number, result in enumerate(document["results"], 1):
             timing = _timing(result, number, num_ranks, num_nodes)
             name = f"{timing.operation} of {timing.payload_bytes} bytes"
             if timing.num_wrong:
-                detail = f"{name} came out wrong: its time says nothing"
+                detail = f"{name} came out wrong: its time is not used"
                 rejected.add(Rejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
                 continue
             by_operation.setdefault(timing.operation, []).append(timing)
@@ -124,7 +124,7 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
         raise ValueError(f"result {number}")
     return Timing(
         operation=operation,
-        payload_bytes=_document_whole(result["size"], _DOCUMENT_MOST_BYTES),
+        payload_bytes=_whole(result["size"], _MOST_BYTES),
         num_ranks=num_ranks,
         num_nodes=num_nodes,
         out_of_place_s=seconds[0],
@@ -144,7 +144,7 @@ def _seconds(time_us: float) -> float:
     return seconds
 
 
-def _document_whole(value: object, most: int) -> int:
+def _whole(value: object, most: int = _MOST_RANKS) -> int:
     if type(value) is not int or not 0 < value <= most:
         raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
     return value
@@ -167,7 +167,7 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRun
         for each in document["rejected"][:_MOST_FITS]:
             detail = str(each["first"])[:_TEXT]
             refused = Rejection(kind=str(each["kind"])[:40], where=where, detail=detail)
-            rejected.add(refused, count=_fitted_document_whole(each["count"], _DOCUMENT_MOST_BYTES))
+            rejected.add(refused, count=_whole(each["count"], _MOST_BYTES))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
         raise DataError(
             f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"
@@ -177,16 +177,14 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRun
 
 
 def _run(fit: Mapping[str, Any], number: int, where: str) -> CollectiveRun:
-    num_ranks, num_nodes = _fitted_document_whole(fit["num_ranks"]), fit["num_nodes"]
+    num_ranks, num_nodes = _whole(fit["num_ranks"]), fit["num_nodes"]
     operation, device, backend = str(fit["operation"])[:40], fit["device"], fit.get("backend")
     seconds: dict[int, float] = {}
     for regime in fit["regimes"][:_MOST_REGIMES]:
         rate = regime["byte_per_s"]
         byte_s = 0.0 if rate is None else 1.0 / _positive(rate)
         start_s = float(regime["latency_s"])
-        first, last = (
-            _fitted_document_whole(regime[name], _DOCUMENT_MOST_BYTES) for name in ("from_bytes", "to_bytes")
-        )
+        first, last = (_whole(regime[name], _MOST_BYTES) for name in ("from_bytes", "to_bytes"))
         for size in _sizes(first, last):
             seconds[size] = _positive(start_s + size * byte_s)
     return CollectiveRun(
@@ -194,7 +192,7 @@ def _run(fit: Mapping[str, Any], number: int, where: str) -> CollectiveRun:
         number=number,
         operation=operation,
         num_ranks=num_ranks,
-        num_nodes=None if num_nodes is None else _fitted_document_whole(num_nodes),
+        num_nodes=None if num_nodes is None else _whole(num_nodes),
         device=None if device is None else str(device)[:_TEXT],
         backend=None if backend is None else str(backend)[:16],
         timings=tuple(
@@ -222,12 +220,6 @@ def _sizes(first: int, last: int) -> list[int]:
     return sorted({first, last, *(2**octave for octave in octaves if first < 2**octave < last)})
 
 
-def _fitted_document_whole(value: object, most: int = _MOST_RANKS) -> int:
-    if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
-    return value
-
-
 def _positive(value: float) -> float:
     number = float(value)
     if not 0 < number < math.inf:
@@ -239,7 +231,7 @@ def _positive(value: float) -> float:
 _HALF = 5e-7
 _SECRET = ("env",)
 _INFINITE = re.compile(r"(?<=:)-?(?:inf|nan)(?=[,}])")
-_JSON_MOST_BYTES = 2**62
+_MOST_PRINTED_BYTES = 2**62
 
 
 def looks_like_json(text: str) -> bool:
@@ -296,7 +288,7 @@ def _programs(document: Mapping[str, Any]) -> list[str]:
 
 
 def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """Host and name by rank. Of each process only the first rank is listed: the others are alike."""
+    """Host and name by rank. Of each process only the first rank is listed: the others are like it."""
     listed = config.get("devices")
     counts = [config.get(key, 1) for key in ("nthreads", "ngpus")]
     num_each = (
@@ -318,7 +310,7 @@ def _row(number: int, result: Mapping[str, Any]) -> PrintedRow:
     wrongs = [_side_of(result, key).get("nwrong") for key in _SIDES]
     counted = [int(float(each)) for each in wrongs if each is not None]
     size, count = result["size"], result["count"]
-    if not all(type(each) is int and 0 <= each < _JSON_MOST_BYTES for each in (size, count)):
+    if not all(type(each) is int and 0 <= each < _MOST_PRINTED_BYTES for each in (size, count)):
         raise ValueError("size or count")
     root = result.get("root")
     redop = result.get("redop")

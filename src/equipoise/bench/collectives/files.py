@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from equipoise.bench.collectives import documents
 from equipoise.bench.collectives.documents import (
+    FITTED_SCHEMA,
     MEASURED_SCHEMA,
     document_in,
     looks_like_json,
     reading_in,
+    reading_of_fits,
     tables_in_document,
 )
 from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing
@@ -46,7 +47,7 @@ _WORDS = re.compile(r"[a-z]+")
 def read_files(paths: Sequence[Path], *, operation: str | None = None) -> CollectiveRuns:
     """The runs in files, text and JSON mixed.
 
-    operation: of tables that do not say it and whose columns leave it open.
+    operation: of tables that do not name it and whose columns leave it open.
     Raises DataError for a file that cannot be read, or in which no row was found.
     """
     runs, rejected, notes = list[CollectiveRun](), Tally(), list[str]()
@@ -78,9 +79,8 @@ def _read_file(
         if document.get("schema") == MEASURED_SCHEMA:
             _take(reading_in(document, where=str(path)), runs, rejected, notes)
             return
-        if document.get("schema") == documents.FITTED_SCHEMA:
-            found_fits = documents.reading_of_fits(document, where=str(path))
-            _take(found_fits, runs, rejected, notes)
+        if document.get("schema") == FITTED_SCHEMA:
+            _take(reading_of_fits(document, where=str(path)), runs, rejected, notes)
             return
         found = tables_in_document(document)
         for table in found.tables:
@@ -155,7 +155,7 @@ def _runs(
         refuse("host_time", moved, "times of the host (-C), not of the collective")
         return
     wrong = [row for row in moved if row.num_wrong]
-    refuse("wrong_results", wrong, "came out wrong (#wrong above 0): its time says nothing")
+    refuse("wrong_results", wrong, "came out wrong (#wrong above 0): its time is not used")
     untimed = [row for row in moved if not row.num_wrong and not any(row.sides)]
     refuse("untimed", untimed, "no time in it")
     usable = [row for row in moved if not row.num_wrong and any(row.sides)]
@@ -192,21 +192,21 @@ def _clues(rows: Sequence[PrintedRow]) -> Clues:
 
 
 def _run(
-    table: PrintedTable, rows: Sequence[PrintedRow], alike: Sequence[PrintedRow], *, file: str, number: int
+    table: PrintedTable, rows: Sequence[PrintedRow], all_rows: Sequence[PrintedRow], *, file: str, number: int
 ) -> CollectiveRun | str:
-    """The run that rows are of, or why it cannot be told. alike: the rows of all copies of the program."""
-    clues = _clues(alike)
-    if _silent(alike):
+    """The run that rows are of, or why that is not known. all_rows: of all copies of the program."""
+    clues = _clues(all_rows)
+    if _silent(all_rows):
         return "one rank: nothing was sent; nccl-tests without MPI=1 runs apart in every process"
     operation = operation_of(clues, table.programs)
     if operation is None:
         open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
-        return f"the operation is not told: {open_to}; say it with --ops"
+        return f"the operation is not known: {open_to}; give it with --ops"
     listed = _listed_ranks(table)
     num_ranks = ranks_of(operation, listed, clues)
     if num_ranks is None:
         return (
-            "the number of ranks is not told, and its digits leave it open; keep the lines before the table"
+            "the number of ranks is not known, nor follows from the digits; keep the lines before the table"
         )
     num_nodes = _num_nodes(table, num_ranks)
     names = {name for _, name in table.devices.values()}

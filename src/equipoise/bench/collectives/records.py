@@ -88,7 +88,7 @@ class Timing:
 
     operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
     payload_bytes: as nccl-tests prints `size`: what a rank holds whole, before or after. num_nodes: None
-    where nothing tells. num_wrong: elements that came out wrong; None where that was not checked. line: of
+    where that is not known. num_wrong: elements that came out wrong; None where not checked. line: of
     the file, or which result of a JSON document, from 1. resolution: half of the last printed digit over
     the time. cpu_fraction: how many cores a rank's process was busy on meanwhile; None where not measured.
     """

@@ -133,7 +133,7 @@ def num_parts(payload_bytes: int, count: int, dtype: str) -> int | None:
 class Clues:
     """What rows of one run agree on.
 
-    possible: operations that print such columns. parts: see num_parts; None where rows do not tell or differ.
+    possible: operations that print such columns. parts: see num_parts; None where unknown or rows differ.
     bounds: of busbw / algbw; None where rows contradict each other.
     """
 
@@ -162,7 +162,7 @@ def operation_of(clues: Clues, stated: Sequence[str]) -> str | None:
 
 
 def ranks_of(operation: str, listed: int | None, clues: Clues) -> int | None:
-    """The number of ranks: as listed where the rows allow it, else what the rows alone say."""
+    """The number of ranks: as listed where the rows allow it, else what the rows alone imply."""
     parts = clues.parts if operation in _CUT else None
     allowed = None if clues.bounds is None else rank_range(operation, clues.bounds)
     if allowed is None:
@@ -203,7 +203,7 @@ _SIDE_WIDTHS = (4, 8, 5, 9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedRow:
-    """One row as printed. num_wrong: None where the column says N/A, or holds an error and not a count."""
+    """One row as printed. num_wrong: None where the column is N/A, or holds an error and not a count."""
 
     line: int
     payload_bytes: int
@@ -217,7 +217,7 @@ class PrintedRow:
 
 @dataclass(slots=True, kw_only=True)
 class PrintedTable:
-    """One run of the program as found: its rows, and what the lines before them said.
+    """One run of the program as found: its rows, and what the lines before them name.
 
     programs: operations named, the surest first. devices: by rank, (host, name); again: ranks listed twice.
     """
@@ -230,7 +230,7 @@ class PrintedTable:
 
 
 class BrokenRowError(ValueError):
-    """A line that begins as a row and does not go on as one; the message says why."""
+    """A line that begins as a row and does not go on as one; the message has the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -316,7 +316,7 @@ def _only_numbers(text: str) -> bool:
 
 
 def _remember(stream: _Stream, line: str, found: PrintedLog) -> None:
-    """Take in what a line that is no row says of the rows to come; a new head after rows is a new run."""
+    """Take in what a line that is no row states of the rows to come; a new head after rows is a new run."""
     program, sizes, rank = _PROGRAM.search(line), _SIZES.search(line), _RANK.search(line)
     operation = PROGRAMS.get(program[1]) if program else None
     concluded = "concluded" in line
@@ -327,7 +327,7 @@ def _remember(stream: _Stream, line: str, found: PrintedLog) -> None:
         stream.table = PrintedTable(programs=named)
     table = stream.table
     if operation and operation not in table.programs:
-        # What the program says of itself is surer than what a shell echoed before it.
+        # What the program prints of itself counts more than what a shell echoed before it.
         table.programs.insert(0 if "Collective test" in line else len(table.programs), operation)
     if rank:
         number = int(rank[1])
@@ -399,7 +399,7 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
         reach = [
             chain
             for chain in chains
-            if chain[-1].payload_bytes < row.payload_bytes and _alike(chain[-1], row)
+            if chain[-1].payload_bytes < row.payload_bytes and _same_kind(chain[-1], row)
         ]
         if reach:
             max(reach, key=lambda chain: chain[-1].payload_bytes).append(row)
@@ -417,7 +417,7 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
     return copied
 
 
-def _alike(one: PrintedRow, other: PrintedRow) -> bool:
+def _same_kind(one: PrintedRow, other: PrintedRow) -> bool:
     return (one.dtype, one.redop, one.root) == (other.dtype, other.redop, other.root)
 
 

@@ -1,6 +1,5 @@
 """A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do. No torch."""
 
-import json
 import os
 import platform
 import shutil
@@ -21,10 +20,12 @@ from equipoise.bench.launchers.folder import (
     JobOutcome,
     Launcher,
     LaunchJob,
-    leave_result,
+    first_line,
+    instructions,
+    leave,
+    left,
     lost_another,
-    order,
-    outcome_of,
+    outcome,
 )
 from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
 from equipoise.errors import DataError, UsageError
@@ -67,9 +68,7 @@ class RankActor:
         deadline = time.monotonic() + wait_s
         while True:
             for end in self._ranks.ends():
-                left = self._folder / RESULT
-                result = json.loads(left.read_bytes()) if left.exists() else None
-                return {"code": end.code, "why": end.why, "result": result}
+                return {"code": end.code, "why": end.why, "result": left(self._folder, RESULT)}
             if time.monotonic() > deadline:
                 return None
             time.sleep(_RAY_TASK_POLL_S)
@@ -100,8 +99,8 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
     unknown = sorted(set(options) - {"address", "cpus_per_rank"})
     cpus = options.get("cpus_per_rank", "0")
     if unknown or not cpus.isdecimal():
-        said = ", ".join(unknown) or f"cpus_per_rank={cpus}"
-        raise UsageError(f"launcher ray: {said}; expected address or cpus_per_rank, a number")
+        found = ", ".join(unknown) or f"cpus_per_rank={cpus}"
+        raise UsageError(f"launcher ray: {found}; expected address or cpus_per_rank, a number")
     address = options.get("address") or os.environ.get("RAY_ADDRESS") or "auto"
 
     def cannot() -> str | None:
@@ -111,7 +110,7 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
         try:
             _connect(address)
         except _NO_CLUSTER as err:
-            raise DataError(_said(address, err)) from err
+            raise DataError(_no_answer(address, err)) from err
         return _launch(job, int(cpus))
 
     return Launcher(name=NAME, why_not=cannot, launch=launch, binds_here=False)
@@ -124,7 +123,7 @@ def _why_not(address: str) -> str | None:
     try:
         is_new = _connect(address)
     except _NO_CLUSTER as err:
-        return _said(address, err)
+        return _no_answer(address, err)
     if is_new:
         import ray  # noqa: PLC0415 - only where it is wanted
 
@@ -132,10 +131,9 @@ def _why_not(address: str) -> str | None:
     return why_not()
 
 
-def _said(address: str, err: Exception) -> str:
-    """What is said where no cluster answers."""
-    said = (str(err).strip().splitlines() or [type(err).__name__])[0]
-    return f"no cluster at {address} ({said}); start one: ray start --head, and give --address"
+def _no_answer(address: str, err: Exception) -> str:
+    """The message where no cluster answers."""
+    return f"no cluster at {address} ({first_line(err)}); start one: ray start --head, and give --address"
 
 
 def _connect(address: str) -> bool:
@@ -158,17 +156,17 @@ def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
     bundle = _bundle(job, cpus)
     total = ray.cluster_resources()
     for name, each in bundle.items():
-        if each * job.trial.num_ranks > total.get(name, 0):
+        if each * job.task.num_ranks > total.get(name, 0):
             return JobOutcome(
-                reason=f"refused: {job.trial.num_ranks} ranks need {each * job.trial.num_ranks:g} {name}; "
+                reason=f"refused: {job.task.num_ranks} ranks need {each * job.task.num_ranks:g} {name}; "
                 f"the Ray cluster has {total.get(name, 0):g}"
             )
-    group = placement_group([bundle] * job.trial.num_ranks, strategy="SPREAD")
+    group = placement_group([bundle] * job.task.num_ranks, strategy="SPREAD")
     actors: list[Any] = []
     try:
         if not _placed(job, group):
             return JobOutcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
-        actors = [_actor(group, index, bundle) for index in range(job.trial.num_ranks)]
+        actors = [_actor(group, index, bundle) for index in range(job.task.num_ranks)]
         return _run(job, actors, int(bundle["CPU"]))
     finally:
         _let_go(actors)
@@ -180,13 +178,13 @@ def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
     import ray  # noqa: PLC0415 - only where it is wanted
 
     if not cpus:
-        most_ranks = max(job.most_ranks, job.trial.num_ranks)
+        most_ranks = max(job.most_ranks, job.task.num_ranks)
         offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         offers = [offer for offer in offers if offer >= 1]
         # The largest trial is spread over all nodes; smaller ones have as many cores a rank.
         a_node = -(-most_ranks // max(1, len(offers)))
         cpus = max(1, int(min(offers, default=1)) // a_node)
-    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.trial.device == "cuda" else {})
+    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.task.device == "cuda" else {})
 
 
 def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
@@ -195,7 +193,7 @@ def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):
             return True
-        job.tell(f"queued: {job.trial.num_ranks} ranks wait for a place in the Ray cluster")
+        job.report(f"queued: {job.task.num_ranks} ranks wait for a place in the Ray cluster")
     return False
 
 
@@ -232,11 +230,11 @@ def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
     ]
     ends, ran_out = _ends(job, actors, places, began)
     hosts = {rank: place["host"] for rank, place in enumerate(places)}
-    return outcome_of(job, ends, hosts, ran_out=ran_out)
+    return outcome(job, ends, ran_out=ran_out, hosts=hosts)
 
 
 def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
-    """What each actor is told: its cores are others than those of ranks with the same kernel and affinity."""
+    """An order for each actor; ranks with the same kernel and affinity have different cores."""
     seats: Counter[tuple[str, tuple[int, ...]]] = Counter()
     on_node = Counter(place["node"] for place in places)
     local: Counter[str] = Counter()
@@ -252,7 +250,7 @@ def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int)
                 num_ranks=len(places),
                 address=places[0]["address"],
                 port=places[0]["port"],
-                told=order(job, [cores]),
+                instructions=instructions(job, [cores]),
                 first_local_rank=local[place["node"]],
                 num_local_ranks=on_node[place["node"]],
             )
@@ -264,39 +262,39 @@ def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int)
 def _ends(
     job: LaunchJob, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
 ) -> tuple[list[End], bool]:
-    """The ends of ranks in the order they are heard of, and whether time ran out before."""
+    """The ends of ranks in the order they are known, and whether time ran out before."""
     import ray  # noqa: PLC0415 - only where it is wanted
 
     deadline = time.monotonic() + job.limit_s
-    asked = dict(zip(began, range(len(actors)), strict=True))
+    waiting = dict(zip(began, range(len(actors)), strict=True))
     ends: list[End] = []
-    while asked and time.monotonic() < deadline:
-        for ref in ray.wait(list(asked), timeout=_POLL_S)[0]:
-            rank = asked.pop(ref)
+    while waiting and time.monotonic() < deadline:
+        for ref in ray.wait(list(waiting), timeout=_POLL_S)[0]:
+            rank = waiting.pop(ref)
             try:
-                said = ray.get(ref)
+                end = ray.get(ref)
             except ray.exceptions.RayError as err:
-                said = {"code": _DEAD, "why": _fate(err, places[rank]["node"]), "result": None}
-            if said is None:
-                asked[actors[rank].ended.remote(_POLL_S)] = rank
+                end = {"code": _DEAD, "why": _fate(err, places[rank]["node"]), "result": None}
+            if end is None:
+                waiting[actors[rank].ended.remote(_POLL_S)] = rank
                 continue
-            ends.append(End(rank=rank, code=said["code"], why=said["why"]))
-            if said["result"] is not None:
-                leave_result(job.folder, said["result"])
-            if said["code"]:
-                # Ray is slower to see that a node is dead than the ranks that speak with it.
+            ends.append(End(rank=rank, code=end["code"], why=end["why"]))
+            if end["result"] is not None:
+                leave(job.folder, RESULT, end["result"])
+            if end["code"]:
+                # Ray is slower to see that a node is dead than the ranks that exchange with it.
                 grace_s = _END_S if lost_another(ends[-1]) else GRACE_S
                 deadline = min(deadline, time.monotonic() + grace_s)
-    return ends, bool(asked) and not any(end.code for end in ends)
+    return ends, bool(waiting) and not any(end.code for end in ends)
 
 
 def _let_go(actors: Sequence[Any]) -> None:
     """End every rank and its actor, as far as they are there."""
     import ray  # noqa: PLC0415 - only where it is wanted
 
-    asked = [actor.end.remote() for actor in actors]
-    if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=_END_S)
+    ending = [actor.end.remote() for actor in actors]
+    if ending:
+        ray.wait(ending, num_returns=len(ending), timeout=_END_S)
     for actor in actors:
         with suppress(ray.exceptions.RayError):
             ray.kill(actor)
@@ -318,7 +316,7 @@ def _fate(err: BaseException, node: str) -> str:
 
 
 def _first(err: BaseException) -> str:
-    """What Ray says of a failure, in a line."""
+    """Ray's reason of a failure, in a line."""
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    telling = [line for line in lines if "died because" in line or "dead because" in line]
-    return (telling or lines or [type(err).__name__])[0]
+    reasons = [line for line in lines if "died because" in line or "dead because" in line]
+    return (reasons or lines or [type(err).__name__])[0]

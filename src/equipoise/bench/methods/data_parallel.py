@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from equipoise.bench.methods.method import Argument, OptimizerSettings
-from equipoise.bench.models import Trainee
+from equipoise.bench.methods import Argument
+from equipoise.bench.models import OptimizerSettings, Trainee
 
 
 class TrainingStep:
@@ -33,7 +33,7 @@ class TrainingStep:
         exchange: Callable[[], None] | None = None,
         exchange_every: int = 1,
     ) -> None:
-        """module: what is called, wrapped or bare. exchange: called after updates."""
+        """module: what is called, wrapped or not. exchange: called after updates."""
         self.module = module
         self.optimizer = optimizer
         self.period = num_accumulated * exchange_every
@@ -79,7 +79,7 @@ class TrainingStep:
         return loss
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Every weight and buffer, whole, under its name in the bare model."""
+        """Every weight and buffer, whole, under its name in the model without wrappers."""
         state = self._trainee.model.state_dict()
         return {name: whole(tensor.detach()).clone() for name, tensor in state.items()}
 

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from equipoise.bench.methods import Argument
 from equipoise.bench.methods.data_parallel import TrainingStep, optimizer, start_equal
-from equipoise.bench.methods.method import Argument, OptimizerSettings
-from equipoise.bench.models import Trainee
+from equipoise.bench.models import OptimizerSettings, Trainee
 
 
 def drifting(model: nn.Module) -> list[torch.Tensor]:
@@ -17,13 +17,11 @@ def drifting(model: nn.Module) -> list[torch.Tensor]:
     return [*weights, *(each for each in model.buffers() if each.is_floating_point())]
 
 
-def average(tensors: Iterable[torch.Tensor], world_size: int) -> None:
-    """Replaces each tensor by its mean over the ranks, in one message."""
+def average(tensors: Iterable[torch.Tensor], world_size: int, *, dtype: torch.dtype = torch.float32) -> None:
+    """Replaces each tensor by its mean over the ranks, in one message. dtype: the least that is added in."""
     tensors = list(tensors)
     sizes = [each.numel() for each in tensors]
-    flat = torch.cat(
-        [each.reshape(-1).to(torch.promote_types(each.dtype, torch.float32)) for each in tensors]
-    )
+    flat = torch.cat([each.reshape(-1).to(torch.promote_types(each.dtype, dtype)) for each in tensors])
     dist.all_reduce(flat)
     for tensor, mean in zip(tensors, flat.div_(world_size).split(sizes), strict=True):
         tensor.copy_(mean.view_as(tensor))
@@ -45,7 +43,7 @@ def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tens
 
 
 class Averaging:
-    """Averages what differs between ranks that train alone; sends float16 where the method's name says so."""
+    """Averages what differs between ranks that train alone; methods named *_fp16 send float16."""
 
     def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
         """What the model is now, all ranks agree on."""

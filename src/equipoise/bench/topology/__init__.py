@@ -1,4 +1,4 @@
-"""How a machine's accelerators are joined: read from what tools print, or from this machine."""
+"""How a machine's accelerators are connected: read from what tools print, or from this machine."""
 
 from equipoise.bench.topology.here import here
 from equipoise.bench.topology.reading import read

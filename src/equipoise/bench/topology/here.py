@@ -19,9 +19,9 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec")
 
 
 def sockets(system: Path, processes: Path) -> Topology:
-    """Processor sockets as devices, joined by the link between them, and the cards of the network.
+    """Processor sockets as devices, with the link between them, and the cards of the network.
 
-    Assumes two sockets are joined as NUMA nodes are: what nvidia-smi calls SYS.
+    Assumes two sockets are connected as NUMA nodes are: what nvidia-smi calls SYS.
     """
     devices = tuple(_sockets(system, processes))
     links = tuple(
@@ -36,7 +36,7 @@ def sockets(system: Path, processes: Path) -> Topology:
 
 
 def _text(path: Path) -> str:
-    """What a file of the kernel says; empty where it cannot be read, as where a link is down."""
+    """The text of a file of the kernel; empty where it cannot be read, as where a link is down."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_FILE_BYTES).decode(errors="replace").strip()
@@ -58,9 +58,9 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
     threads: dict[int, list[int]] = {}
     cores: dict[int, set[str]] = {}
     for number, path in _numbered(system / "devices" / "system" / "cpu", "cpu"):
-        said = _text(path / "topology" / "physical_package_id")
-        if said.lstrip("-").isdigit():
-            place = max(0, int(said))  # -1 where the kernel does not know
+        package = _text(path / "topology" / "physical_package_id")
+        if package.lstrip("-").isdigit():
+            place = max(0, int(package))  # -1 where the kernel does not know
             threads.setdefault(place, []).append(number)
             cores.setdefault(place, set()).add(_text(path / "topology" / "core_id"))
     title = re.search(r"^model name\s*:\s*(.+)$", _text(processes / "cpuinfo"), re.MULTILINE)
@@ -138,25 +138,21 @@ Run = Callable[[Sequence[str]], str]
 def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> Topology:
     """The accelerators of this machine and their links; its processor sockets where it has none.
 
-    run: what a command prints, empty where there is no such command. system, processes: where the kernel
-    tells about itself.
+    run: what a command prints, empty where there is no such command. system, processes: folders of the
+    kernel.
     """
     run = run or printed
-    for tell in (_from_nvidia, _from_amd):
-        found = tell(run)
+    for reader in (_from_nvidia, _from_amd):
+        found = reader(run)
         if found is not None:
             rates = {nic.name: rdma_byte_per_s(system, nic.title or nic.name) for nic in found.nics}
             nics = tuple(replace(nic, byte_per_s=rates[nic.name]) for nic in found.nics)
             return replace(found, nics=nics, origin=f"this machine: {found.origin}")
     found = sockets(system, processes)
     silent = [name for name in ("nvidia-smi", "rocm-smi", "amd-smi") if shutil.which(name)]
-    why = (
-        f"{' and '.join(silent)} tell of none"
-        if silent
-        else "no nvidia-smi, rocm-smi or amd-smi is installed"
-    )
-    said = f"No accelerator was found here ({why}): processor sockets are shown in their place."
-    return replace(found, notes=(*found.notes, said))
+    why = f"{' and '.join(silent)} show none" if silent else "no nvidia-smi, rocm-smi or amd-smi is installed"
+    note = f"No accelerator was found here ({why}): processor sockets are shown in their place."
+    return replace(found, notes=(*found.notes, note))
 
 
 def _from_nvidia(run: Run) -> Topology | None:
@@ -164,8 +160,8 @@ def _from_nvidia(run: Run) -> Topology | None:
     if not listed.strip():
         return None
     texts = [listed]
-    for asked in (("-m",), ("-p2p", "r")):
-        texts += [f"$ nvidia-smi topo {' '.join(asked)}", run(("nvidia-smi", "topo", *asked))]
+    for options in (("-m",), ("-p2p", "r")):
+        texts += [f"$ nvidia-smi topo {' '.join(options)}", run(("nvidia-smi", "topo", *options))]
     found = vendors.read_nvidia(plain_lines("\n".join(texts).encode(), "nvidia-smi"))
     if found is None or not found.devices:
         return None

@@ -214,7 +214,7 @@ def matrices(lines: Sequence[str]) -> list[LinkMatrix]:
 
 
 def affinities(matrix: LinkMatrix, row: LinkRow) -> dict[str, str]:
-    """What stands behind the cells of a whole row, by head; empty where it cannot be told apart.
+    """What stands behind the cells of a whole row, by head; empty where it is ambiguous.
 
     Assumes no affinity is left blank but for a card's, of which all are.
     """
@@ -227,8 +227,8 @@ def affinities(matrix: LinkMatrix, row: LinkRow) -> dict[str, str]:
 _LISTED = re.compile(r"^\s*GPU\s+(\d{1,3}):\s*(\S.*?)\s*(?:\(UUID.*)?$")
 _SLICE = re.compile(r"^\s*MIG\s+(\S+)\s+Device\s+\d+:")
 _LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
-_PEERS_ASKED = re.compile(r"-p2p\s+(\w+)")
-# What `topo -p2p` can tell of memory; its other tables are of NVLink, atomics and PCIe.
+_PEERS_OPTION = re.compile(r"-p2p\s+(\w+)")
+# What `topo -p2p` shows of memory; its other tables are of NVLink, atomics and PCIe.
 _OF_MEMORY = frozenset({"r", "w", "rw", "p"})
 _ACCELERATOR = "GPU"
 
@@ -244,10 +244,10 @@ class _Cells:
 
 
 def read_nvidia(lines: Sequence[str]) -> Topology | None:
-    """The topology that a text of nvidia-smi tells; None where it tells none."""
+    """The topology in a text of nvidia-smi; None where there is none."""
     found = matrices(lines)
     links = [matrix for matrix in found if not matrix.is_of_peers]
-    peers = [matrix for matrix in found if matrix.is_of_peers and _asked(matrix, lines) in _OF_MEMORY]
+    peers = [matrix for matrix in found if matrix.is_of_peers and _peers_option(matrix, lines) in _OF_MEMORY]
     listed = dict(_listed(lines))
     if not (links or peers or listed):
         return None
@@ -256,7 +256,7 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     if listed and not links:
         notes.append("No matrix of links is in the text; `nvidia-smi topo -m` prints it.")
     if peers and not links:
-        notes.append("The text says who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
+        notes.append("The text has who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     strange = [name for name in listed if name not in names]
     if strange:
@@ -283,10 +283,10 @@ def _origin(*, has_links: bool, has_peers: bool, has_list: bool) -> str:
     return "nvidia-smi " + ", ".join(name for name, is_there in parts if is_there)
 
 
-def _asked(matrix: LinkMatrix, lines: Sequence[str]) -> str:
-    """Which table of peers was asked for by the last command before it; `rw` where none is echoed."""
-    asked = _PEERS_ASKED.findall("\n".join(lines[: matrix.line]))
-    return asked[-1] if asked else "rw"
+def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:
+    """Which table of peers is that of the last command before it; `rw` where none is echoed."""
+    options = _PEERS_OPTION.findall("\n".join(lines[: matrix.line]))
+    return options[-1] if options else "rw"
 
 
 def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
@@ -304,7 +304,7 @@ def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, .
 
 
 def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
-    """What is said of further matrices in one text."""
+    """Notes on further matrices in one text."""
     for other in links[1:]:
         if _cells(other).words != _cells(links[0]).words:
             yield (
@@ -318,7 +318,7 @@ def _cells(matrix: LinkMatrix) -> _Cells:
     cells = _Cells(names=list(matrix.columns))
     if not matrix.columns:
         cells.names = _columns_by_self(matrix)
-        cells.notes.append("The heads of the columns are missing; the X in each row tells which is its own.")
+        cells.notes.append("The heads of the columns are missing; the X in each row shows which is its own.")
     seen: dict[str, LinkRow] = {}
     for row in matrix.rows:
         if row.name in seen and (not row.cells or row.cells == seen[row.name].cells):
@@ -343,12 +343,12 @@ def _trouble(row: LinkRow, names: Sequence[str], seen: dict[str, LinkRow]) -> st
     if row.name in seen:
         return "it differs from an earlier row of that name"
     if row.cells.count(SELF) > 1:
-        return f"{row.cells.count(SELF)} cells say X"
+        return f"{row.cells.count(SELF)} cells are X"
     if row.name not in names:
         return None
-    own = names.index(row.name)
-    is_off = SELF in row.cells and row.cells.index(SELF) != own
-    if is_off or (len(row.cells) > own and row.cells[own] != SELF):
+    place = names.index(row.name)
+    is_off = SELF in row.cells and row.cells.index(SELF) != place
+    if is_off or (len(row.cells) > place and row.cells[place] != SELF):
         return "its cells do not line up with the heads of the columns"
     return None
 
@@ -391,14 +391,14 @@ def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
 def _device(name: str, matrix: LinkMatrix | None, listed: tuple[str, tuple[str, ...]] | None) -> Device:
     row = next((row for row in matrix.rows if row.name == name), None) if matrix else None
     found = affinities(matrix, row) if matrix and row and len(row.cells) == len(matrix.columns) else {}
-    said = {head: text for head, text in found.items() if text.upper() != "N/A"}
+    known = {head: text for head, text in found.items() if text.upper() != "N/A"}
     title, slices = listed or (None, ())
     return Device(
         name=name,
         title=title,
-        cpu_affinity=said.get("cpu"),
-        numa_affinity=said.get("numa"),
-        numa_id=said.get("numa_id"),
+        cpu_affinity=known.get("cpu"),
+        numa_affinity=known.get("numa"),
+        numa_id=known.get("numa_id"),
         slices=slices,
     )
 
@@ -418,15 +418,15 @@ def _links(cells: _Cells, peers: Sequence[LinkMatrix], *, is_of_peers: bool) -> 
     accelerators = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     cards = [name for name in cells.names if not name.startswith(_ACCELERATOR)]
     for a, b in pairs((*accelerators, *cards)):
-        said = [] if is_of_peers else [cells.words.get(pair) for pair in ((a, b), (b, a))]
-        given = [word for word in said if word is not None]
+        words = [] if is_of_peers else [cells.words.get(pair) for pair in ((a, b), (b, a))]
+        given = [word for word in words if word is not None]
         disagree = len(given) > 1 and link_class(given[0]) != link_class(given[1])
         reached = [access[pair] for pair in ((a, b), (b, a)) if pair in access]
         yield DeviceLink(
             a=a,
             b=b,
             link_class=link_class(given[0]) if given and not disagree else None,
-            said=(given[0], given[1]) if disagree else None,
+            conflict=(given[0], given[1]) if disagree else None,
             peers=next((word for word in reached if word != "OK"), reached[0] if reached else None),
         )
 
@@ -463,7 +463,7 @@ class _AmdTable:
 
 
 def read_amd(lines: Sequence[str]) -> Topology | None:
-    """The topology that a text of rocm-smi or amd-smi tells; None where it has no table of either."""
+    """The topology in a text of rocm-smi or amd-smi; None where it has no table of either."""
     tables = _tables(lines)
     if not tables:
         return None
@@ -504,15 +504,15 @@ def _add_line(table: _AmdTable, texts: Sequence[str]) -> None:
 
 
 def _link(tables: dict[str, _AmdTable], pair: tuple[str, str], shown: tuple[str, str]) -> DeviceLink:
-    said = {kind: [tables[kind].cell(*pair), tables[kind].cell(*reversed(pair))] for kind in tables}
-    weight, hops = (_whole(said.get(kind, [])) for kind in ("weight", "hops"))
-    types = [word for word in said.get("type", []) if word is not None]
+    words = {kind: [tables[kind].cell(*pair), tables[kind].cell(*reversed(pair))] for kind in tables}
+    weight, hops = (_whole(words.get(kind, [])) for kind in ("weight", "hops"))
+    types = [word for word in words.get("type", []) if word is not None]
     disagree = len(set(types)) > 1
     return DeviceLink(
         a=shown[0],
         b=shown[1],
         link_class=None if disagree or not types else _class(types[0].upper(), weight, hops),
-        said=(types[0], types[1]) if disagree else None,
+        conflict=(types[0], types[1]) if disagree else None,
         weight=weight,
         hops=hops,
     )
@@ -528,7 +528,7 @@ def _whole(words: Sequence[str | None]) -> int | None:
 def _class(link_type: str, weight: int | None, hops: int | None) -> str | None:
     """The class of a pair in the words of nvidia-smi; XGMI stays, as NVLink's counterpart.
 
-    Hops are 1 over XGMI however many there are: the weight tells. PCIe between two NUMA nodes is what SYS
+    Hops are 1 over XGMI however many there are: the weight counts. PCIe between two NUMA nodes is what SYS
     means; inside one, rocm-smi does not see switches.
     """
     if link_type == "XGMI":
@@ -566,6 +566,6 @@ def _missing(
 
 def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
     if "type" not in tables:
-        yield "The table of link types is missing; without it no class of link is told."
+        yield "The table of link types is missing; without it no class of link is known."
     elif "weight" not in tables:
         yield "The table of weights is missing; without it XGMI links may be of more than one hop."

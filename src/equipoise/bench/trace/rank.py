@@ -49,8 +49,8 @@ def steps_of(activity: Activity, device: DeviceActivity) -> Steps:
     if device is activity.host or not _lags(device, windows):
         return Steps(numbers=numbers, windows=windows)
     if activity.device_steps.keys() >= marked.keys():
-        own = _contiguous(activity.device_steps)[1]
-        return Steps(numbers=numbers, windows=own, lagging=True)
+        on_device = _contiguous(activity.device_steps)[1]
+        return Steps(numbers=numbers, windows=on_device, lagging=True)
     return Steps(numbers=numbers, windows=_as_launched(activity, device, windows) or windows, lagging=True)
 
 
@@ -129,7 +129,7 @@ class TraceStep:
     """One step: step_s = compute_s + exposed_s + idle_s.
 
     number: of ProfilerStep#; None where the whole trace is taken. communication_s: all of it, exposed_s: what
-    does not overlap with computation; both None where the trace does not tell. copy_s: the part of compute_s
+    does not overlap with computation; both None where it is not traced. copy_s: the part of compute_s
     in which nothing but copies ran.
     """
 
@@ -200,7 +200,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
                 rank=rank,
                 world_size=world_size,
                 device=number,
-                steps=_steps(device, steps, tells=_tells(activity)),
+                steps=_steps(device, steps, has_communication=_has_communication(activity)),
                 collectives=_collectives(device, steps.windows, activity),
                 notes=(*notes, _LAGGING) if steps.lagging else notes,
                 device_name=_device_name(stream.metadata, number),
@@ -215,8 +215,8 @@ _LAGGING = (
 )
 
 
-def _tells(activity: Activity) -> bool:
-    """Whether the trace tells communication: not so where the host only launched that of devices unseen."""
+def _has_communication(activity: Activity) -> bool:
+    """Whether the trace has communication: not so where the host only launched that of devices unseen."""
     return bool(activity.devices) or not (activity.num_launches and not activity.host.communication.start)
 
 
@@ -225,7 +225,7 @@ def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
         yield "the file is cut before its end; what came before was read"
     if activity.num_odd:
         yield f"{activity.num_odd} events whose times are no numbers were left out"
-    if not activity.devices and _tells(activity):
+    if not activity.devices and _has_communication(activity):
         yield (
             "only the host was traced: computation is the time in operators, communication that of the "
             "library's own threads, waiting for others included, and Python between operators counts as idle"
@@ -238,12 +238,12 @@ def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
 
 
 def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int | None]:
-    """Rank and number of ranks: as the trace says, else the rank that the file's name says."""
-    told = metadata.get("distributedInfo")
-    told = told if isinstance(told, dict) else {}
+    """Rank and number of ranks: as the trace has it, else the rank in the file's name."""
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
     rank, world_size = (
         each if type(each) is int and each >= 0 else None
-        for each in (told.get("rank"), told.get("world_size"))
+        for each in (info.get("rank"), info.get("world_size"))
     )
     named = _NAMED_RANK.search(where.rpartition("/")[2])
     return (int(named[1]) if rank is None and named else rank), world_size
@@ -251,14 +251,14 @@ def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int 
 
 def _device_name(metadata: Mapping[str, Any], number: int | None) -> str | None:
     """The name of a device by its number; None where the trace has none, or none of text."""
-    told = metadata.get("deviceProperties")
-    for each in told if isinstance(told, list) and number is not None else ():
+    listed = metadata.get("deviceProperties")
+    for each in listed if isinstance(listed, list) and number is not None else ():
         if isinstance(each, dict) and each.get("id") == number and isinstance(each.get("name"), str):
             return str(each["name"])[:_MOST_NAME]
     return None
 
 
-def _steps(device: DeviceActivity, steps: Steps, *, tells: bool) -> tuple[TraceStep, ...]:
+def _steps(device: DeviceActivity, steps: Steps, *, has_communication: bool) -> tuple[TraceStep, ...]:
     windows = steps.windows
     kernels, copied = merged(device.compute.spans), merged(device.copy.spans)
     compute, communication = union(kernels, copied), merged(device.communication.spans)
@@ -272,8 +272,8 @@ def _steps(device: DeviceActivity, steps: Steps, *, tells: bool) -> tuple[TraceS
             number=number,
             step_s=_seconds(length[at]),
             compute_s=_seconds(computed[at]),
-            communication_s=_seconds(communicated[at]) if tells else None,
-            exposed_s=_seconds(busy[at] - computed[at]) if tells else None,
+            communication_s=_seconds(communicated[at]) if has_communication else None,
+            exposed_s=_seconds(busy[at] - computed[at]) if has_communication else None,
             idle_s=_seconds(length[at] - busy[at]),
             copy_s=_seconds(only_copied[at]),
         )

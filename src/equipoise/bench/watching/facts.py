@@ -1,4 +1,4 @@
-"""What a watched run is, as far as its model, its process group and its first forward pass tell."""
+"""What a watched run is, from its model, its process group and its first forward pass."""
 
 import os
 import platform
@@ -47,24 +47,24 @@ def run_name(rank: int, num_ranks: int) -> str:
 
     Raises UsageError where rank 0 does not watch.
     """
-    own = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
     number = next(_numbers)
     if num_ranks == 1:
-        return own
+        return name
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - a collective would hang without a rank
     key = f"equipoise/watch/{number}"
     if rank == 0:
-        store.set(key, own)
-        return own
+        store.set(key, name)
+        return name
     try:
         store.wait([key], timedelta(seconds=_MEETING_S))
-        told: bytes = store.get(key)
+        found: bytes = store.get(key)
     except RuntimeError as err:
         raise UsageError(
             f"rank {rank}: rank 0 does not watch after {_MEETING_S:.0f} s; "
             "call equipoise.watch on every rank, or on rank 0 alone"
         ) from err
-    return told.decode()
+    return found.decode()
 
 
 def about(
@@ -90,7 +90,7 @@ def about(
     }
 
 
-def told_by(model: nn.Module, on: DeviceKind) -> dict[str, Any]:
+def facts_of_forward(model: nn.Module, on: DeviceKind) -> dict[str, Any]:
     """Precision and strategy, from within a forward pass in training."""
     return {"precision": _precision(model, on), "strategy": _strategy(model)}
 
@@ -111,7 +111,7 @@ def _kind(model: nn.Module) -> str:
 
 
 def _precision(model: nn.Module, on: DeviceKind) -> str | None:
-    """Of the matrix products, as autocast, the weights and torch's settings say."""
+    """Of the matrix products, by autocast, the weights and torch's settings."""
     dtype = next((each.dtype for each in model.parameters() if each.dtype.is_floating_point), None)
     if torch.is_autocast_enabled(on.name):
         dtype = torch.get_autocast_dtype(on.name)
@@ -121,7 +121,7 @@ def _precision(model: nn.Module, on: DeviceKind) -> str | None:
 
 
 def _strategy(model: nn.Module) -> str | None:
-    """How ranks share the model, by the sweep's names; None where nothing tells."""
+    """How ranks share the model, by the sweep's names; None where that is not known."""
     if isinstance(model, DistributedDataParallel) or DistributedDataParallel._active_ddp_module:  # noqa: SLF001 - the model may be inside
         return "ddp"
     kinds = {kind.__name__ for kind in type(model).__mro__}

@@ -27,8 +27,8 @@ from equipoise.bench.watching.record import RankRecord
 from equipoise.stats import median_interval
 from equipoise.units import MILLISECOND_S
 
-# As the sweep: how often steadiness is asked for; after so many steps they are taken as they are, and marked.
-_ASKED_EVERY = 4
+# As the sweep: how often steadiness is checked; after so many steps they are taken as they are, and marked.
+_CHECKED_EVERY = 4
 _MOST_WARM_UP = 120
 
 
@@ -64,7 +64,7 @@ class CombinedRun:
 def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     """The run that these ranks saw; steps that some rank did not see are left out.
 
-    Assumes updates are counted alike on all ranks, as where they train one model together.
+    Assumes updates are counted the same on all ranks, as where they train one model together.
     Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
     """
     first = records[0]
@@ -105,7 +105,7 @@ def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
 
     step_s: (n_steps,), of the rank that took longest. A run too short to become steady keeps its second half.
     """
-    for num_first in range(WINDOW_STEPS, min(_MOST_WARM_UP + 1, len(step_s)), _ASKED_EVERY):
+    for num_first in range(WINDOW_STEPS, min(_MOST_WARM_UP + 1, len(step_s)), _CHECKED_EVERY):
         if is_steady(step_s[:num_first]):
             return num_first, True
     return min(_MOST_WARM_UP, len(step_s) // 2), False

@@ -38,7 +38,7 @@ class WatchedTables:
 def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
     """The run as all its ranks saw it, once the tables of every run in the folder are written.
 
-    wait: for ranks that have not said that they ended, for a while. Raises DataError as `tables.write`.
+    wait: for ranks that have not written their end, for a while. Raises DataError as `tables.write`.
     """
     folder = run_folder(out, run)
     deadline = time.monotonic() + (_END_S if wait else 0.0)
@@ -122,7 +122,7 @@ MOST_RUNS = 20
 MOST_RANKS = 64
 _MOST_BYTES = 4 * MIB
 _LIVE_BYTES = 8192
-# A rank writes every five seconds or once a step, whichever is longer; where disks have no locks, that tells.
+# A rank writes every five seconds or once a step, whichever is longer; where disks have no locks, that shows.
 _SILENT_S = 15.0
 _MOST_ENTRIES = 4096
 

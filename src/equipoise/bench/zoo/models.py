@@ -261,7 +261,7 @@ def bert() -> ZooParts:
     tokens = _text(config.vocab_size, num_tokens=128)
     labels = tokens.clone()
     labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
-    return ZooParts(model=model, pool=(tokens, labels), loss=_foretold)
+    return ZooParts(model=model, pool=(tokens, labels), loss=_predicted)
 
 
 def small_llama() -> ZooParts:
@@ -288,7 +288,7 @@ def _llama() -> ZooParts:
         use_cache=False,
     )
     tokens = _text(config.vocab_size, num_tokens=256)
-    return ZooParts(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_foretold)
+    return ZooParts(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_predicted)
 
 
 def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
@@ -310,7 +310,7 @@ def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tens
     return loss
 
 
-def _foretold(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _predicted(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The model's own loss of words."""
     tokens, labels = batch
     loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss

@@ -132,7 +132,7 @@ def _matrix(found: Meaning) -> Matrix:
     titles |= {each.name: each.title for each in topology.nics}
     classes = sorted({link.link_class for link in topology.links if link.link_class}, key=rank)
     legend = [(Badge(text=name, tone=_tone(name)), what_lies_between(name)) for name in classes]
-    if any(link.link_class is None and not link.said and not link.peers for link in topology.links):
+    if any(link.link_class is None and not link.conflict and not link.peers for link in topology.links):
         legend.append((Badge(text="?", tone="quiet"), "unknown"))
     return Matrix(
         name="topology-matrix",
@@ -155,7 +155,7 @@ def _badge(link: DeviceLink | None) -> Badge | None:
     if link is None:
         return None
     if link.link_class is None:
-        return Badge(text=printable("!" if link.said else link.peers or "?"), tone="quiet")
+        return Badge(text=printable("!" if link.conflict else link.peers or "?"), tone="quiet")
     return Badge(text=link.link_class, tone=_tone(link.link_class))
 
 

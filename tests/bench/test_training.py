@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'equipo
 
 from equipoise.bench.launchers import launcher
 from equipoise.bench.sweep import run_sweep
-from equipoise.bench.trained import NUM_POINTS, judged_after
+from equipoise.bench.training import NUM_POINTS, evaluated_after
 from equipoise.bench.trial import Trial
 
 DIGITS = 1437  # those that are trained on
@@ -76,7 +76,7 @@ def test_what_holds_nothing_out_is_refused(tmp_path, monkeypatch):
 def test_losses_are_taken_at_ends_of_cycles_and_at_the_end():
     for num_runs in (1, 7, 64, 1000):
         for period in (1, 8, 200):
-            points = judged_after(num_runs, period)
+            points = evaluated_after(num_runs, period)
             assert points[-1] == num_runs
             assert all(each % period == 0 for each in points[:-1])
             assert len(points) <= NUM_POINTS + 1
