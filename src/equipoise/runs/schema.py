@@ -138,7 +138,7 @@ RUNS = Table(
         Column(
             name="source_uri",
             kind="str",
-            meaning="path of the log inside its round; of a measured run: the file of its cell",
+            meaning="path of the log inside its round; of a measured run: the file of its trial",
         ),
         Column(
             name="source_line",
