@@ -48,7 +48,7 @@ def trained(
     subject = trainee("mlp", batch_samples=batch_samples, seed=seed, rank=rank, num_ranks=world_size)
     subject = doubled(subject) if double else subject
     settings = OptimizerSettings(learning_rate=0.05, momentum=momentum)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     phases = []
     step.marks.append(phases.append)
     losses = []
@@ -119,7 +119,7 @@ def many_buckets(text, rank, world_size):
     found, argument = method(text)
     subject = trainee("small_cnn", batch_samples=4, seed=SEED, rank=rank, num_ranks=world_size)
     settings = OptimizerSettings(learning_rate=0.01)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     for _ in range(5):
         step.run(next(subject.batches))
     step.close()
@@ -144,10 +144,10 @@ def sums(text, rank, world_size):
     )
     found, argument = method(text)
     settings = OptimizerSettings(learning_rate=1.0)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     for batch in batches:
         step.run(batch)
-    kept = step.sparsifier.kept if text.startswith("topk") else step.state.error_dict
+    kept = step.hook_state.kept if text.startswith("topk") else step.hook_state.error_dict
     (residual,) = kept.values()
     return {
         "applied": before - model.weight.detach(),

@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.devices import device
-from equipoise.bench.methods.data_parallel import TrainingStep, optimizer
+from equipoise.bench.methods import MethodSetup
+from equipoise.bench.methods.data_parallel import TrainingStep
 from equipoise.bench.models import OptimizerSettings, Trainee
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
 from equipoise.bench.stopwatch import (
@@ -66,9 +67,10 @@ def stepping(model, *, num_accumulated=1, wrapped=True):
         num_samples=lambda batch: len(batch[0]),
     )
     module = DistributedDataParallel(model) if wrapped else model
-    step = TrainingStep(
-        subject, module, optimizer(OptimizerSettings(), model.parameters()), num_accumulated=num_accumulated
+    setup = MethodSetup(
+        name="ddp", trainee=subject, settings=OptimizerSettings(), world_size=2, argument=None
     )
+    step = TrainingStep(setup, module, num_accumulated=num_accumulated)
     return Stopwatch(step, subject, device("cpu"), num_ranks=2), step
 
 

@@ -185,9 +185,9 @@ def rapl_sources(root: Path = POWERCAP) -> Sources:
 def _zones(root: Path) -> Iterator[tuple[Path, str]]:
     """Zones to add up, with a name for each."""
     for zone in sorted(root.iterdir()):
-        name = _line(zone / "name")
+        name = file_text(zone / "name").strip()
         if _ZONE.fullmatch(zone.name) and _ADDED.fullmatch(name):
-            above = _line(root / zone.name.rpartition(":")[0] / "name")
+            above = file_text(root / zone.name.rpartition(":")[0] / "name").strip()
             yield zone, f"{above} {name}" if name == "dram" else name
 
 
@@ -203,13 +203,6 @@ def _rapl_source(zone: Path, part: str, largest: float) -> Source:
 
 def _number(path: Path) -> float:
     return float(path.read_text(encoding="ascii"))
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 _LOOPBACK = "lo"

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from equipoise.bench import counters
+from equipoise.bench.environment import file_text
 from equipoise.errors import UsageError
 from equipoise.units import MILLISECOND_S
 
@@ -62,6 +63,8 @@ class DeviceKind:
 
 _KIB = 1024
 _STATUS = Path("/proc/self/status")
+# Names of the kernel: resident set now, and its high-water mark.
+_KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
 
 
 class HostClock:
@@ -88,9 +91,7 @@ def _cpu_refusal(precision: str) -> str | None:
 
 def _cpu_bind(local_rank: int) -> "torch.device":
     del local_rank  # its cores were set before torch was loaded
-    import torch  # noqa: PLC0415 - after the cores are set
-
-    return torch.device("cpu")
+    return _torch().device("cpu")
 
 
 def _cpu_restart_peak() -> None:
@@ -101,27 +102,11 @@ def _cpu_restart_peak() -> None:
 
 def _cpu_memory() -> Mapping[str, int]:
     """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
-    facts = dict(line.split(":", 1) for line in _status().splitlines() if ":" in line)
+    facts = dict(line.split(":", 1) for line in file_text(_STATUS).splitlines() if ":" in line)
     counted = {name: int(facts[key].split()[0]) * _KIB for name, key in _KEYS if key in facts}
     if "peak" not in counted:
         counted["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
     return counted
-
-
-# Names of the kernel: resident set now, and its high-water mark.
-_KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
-
-
-def _status() -> str:
-    try:
-        return _STATUS.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-
-
-def _cpu_conditions(place: "torch.device") -> Mapping[str, Any]:
-    del place
-    return {}  # the processor is recorded with its machine
 
 
 CPU = DeviceKind(
@@ -137,8 +122,15 @@ CPU = DeviceKind(
     restart_peak=_cpu_restart_peak,
     memory=_cpu_memory,
     address=lambda _place: None,
-    conditions=_cpu_conditions,
+    conditions=lambda _place: {},  # the processor is recorded with its machine
 )
+
+
+def _torch() -> Any:  # noqa: ANN401 - torch is not followed
+    """Torch, imported when it is used: after the cores of a rank are set."""
+    import torch  # noqa: PLC0415 - see above
+
+    return torch
 
 
 class EventClock:
@@ -146,8 +138,7 @@ class EventClock:
 
     def now(self) -> tuple[float, Any]:
         """When the host came to this point, and the event that the device will reach."""
-        import torch  # noqa: PLC0415 - loaded by now
-
+        torch = _torch()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return perf_counter(), event
@@ -164,19 +155,16 @@ class EventClock:
 def _cuda_why_not() -> str | None:
     if not find_spec("torch"):
         return "torch is not installed: pip install 'equipoise[torch]'"
-    import torch  # noqa: PLC0415 - torch takes seconds
-    import torch.distributed as dist  # noqa: PLC0415 - likewise
-
+    torch = _torch()
     if not torch.cuda.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
         problem = "finds no accelerator" if built else "was built without CUDA and ROCm"
         return f"torch {torch.__version__} {problem}; take --device cpu or install a torch built for yours"
-    return None if dist.is_nccl_available() else "torch was built without NCCL and RCCL"
+    return None if torch.distributed.is_nccl_available() else "torch was built without NCCL and RCCL"
 
 
 def _cuda_refusal(precision: str) -> str | None:
-    import torch  # noqa: PLC0415 - torch takes seconds
-
+    torch = _torch()
     name = torch.cuda.get_device_name()
     if precision == "tf32" and not torch.cuda.is_tf32_supported():
         return f"{name} has no tf32; take fp32 or bf16"
@@ -205,8 +193,7 @@ def accelerator_index(local_rank: int, num_visible: int) -> int:
 
 
 def _cuda_bind(local_rank: int) -> "torch.device":
-    import torch  # noqa: PLC0415 - after the cores are set
-
+    torch = _torch()
     place = torch.device("cuda", accelerator_index(local_rank, torch.cuda.device_count()))
     torch.cuda.set_device(place)
     return place
@@ -214,28 +201,22 @@ def _cuda_bind(local_rank: int) -> "torch.device":
 
 def _settle(precision: str) -> None:
     """fp32 means it: torch's convolutions take tf32 by default."""
-    import torch  # noqa: PLC0415 - loaded by now
-
+    torch = _torch()
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def _synchronise() -> None:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    torch.cuda.synchronize()
+    _torch().cuda.synchronize()
 
 
 def _cuda_restart_peak() -> None:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    torch.cuda.reset_peak_memory_stats()
+    _torch().cuda.reset_peak_memory_stats()
 
 
 def _cuda_memory() -> Mapping[str, int]:
     """What tensors take now and took at most, and what torch's allocator held at most."""
-    import torch  # noqa: PLC0415 - loaded by now
-
+    torch = _torch()
     return {
         "now": torch.cuda.memory_allocated(),
         "peak": torch.cuda.max_memory_allocated(),
@@ -244,9 +225,7 @@ def _cuda_memory() -> Mapping[str, int]:
 
 
 def _address(place: "torch.device") -> str | None:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    return address_of(torch.cuda.get_device_properties(place))
+    return address_of(_torch().cuda.get_device_properties(place))
 
 
 def address_of(properties: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
@@ -257,8 +236,7 @@ def address_of(properties: Any) -> str | None:  # noqa: ANN401 - torch's propert
 
 
 def _cuda_conditions(place: "torch.device") -> Mapping[str, Any]:
-    import torch  # noqa: PLC0415 - loaded by now
-
+    torch = _torch()
     properties = torch.cuda.get_device_properties(place)
     rocm = getattr(torch.version, "hip", None)
     address = _address(place) or ""

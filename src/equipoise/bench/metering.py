@@ -14,10 +14,10 @@ import torch.distributed as dist
 from equipoise.bench import counters, meters
 from equipoise.bench.counters import sent_bytes
 from equipoise.bench.devices import DeviceKind
+from equipoise.bench.environment import kernel_id
 from equipoise.bench.meters import Sampler, Sources
 from equipoise.errors import UsageError
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 
 
@@ -28,9 +28,9 @@ class Metering:
         """memory_before: bytes in use before there was a model; growth is counted from it."""
         self._on = on
         self._memory_before = memory_before
-        everyone = _everyone((_machine(), _network(), on.address(place)))
+        everyone = _everyone((kernel_id(), _network(), on.address(place)))
         refuse_shared(everyone)
-        rank = _rank()
+        rank = dist.get_rank()
         machine, network, _ = everyone[rank]
         self._meters = rank == min(other for other, each in enumerate(everyone) if each[0] == machine)
         self._counts = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
@@ -73,7 +73,7 @@ class Metering:
             "drawn": self._sampler.drawn(),
         }
         shares = _everyone(share)
-        if _rank():
+        if dist.get_rank():
             return {}
         accelerated = self._on.name != "cpu"
         return {
@@ -117,22 +117,9 @@ def _everyone(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
     return values
 
 
-def _rank() -> int:
-    rank: int = dist.get_rank()
-    return rank
-
-
-def _machine() -> str:
-    """An identity of this machine, however many names and networks it shows."""
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return platform.node()
-
-
 def _network() -> str:
     """An identity of the network that this process sees, among those of all machines."""
     try:
-        return f"{_machine()} {_NETWORK.stat().st_ino}"
+        return f"{kernel_id()} {_NETWORK.stat().st_ino}"
     except OSError:
-        return _machine()
+        return kernel_id()

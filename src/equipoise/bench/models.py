@@ -1,6 +1,5 @@
 """What is trained: a model of the zoo or a user's function, with batches and loss. Torch loads on use."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -9,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from equipoise.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import torch
 
     Batch = tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
@@ -57,36 +58,30 @@ class Trainee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooModel:
-    """A model that has a name; `build` returns the parts of a `Trainee`, and needs torch."""
+    """A model that has a name, which is that of its builder in zoo.models too."""
 
     name: str
     title: str
     params: int
     data: str
     source: str
-    build: Callable[[], Any]
     settings: OptimizerSettings = field(default_factory=OptimizerSettings)
 
-
-def _made_by(function: str) -> Callable[[], Any]:
-    """A builder in the zoo, which is loaded when it is called: it imports torch."""
-
-    def build() -> Any:  # noqa: ANN401 - equipoise.bench.zoo.data.Made, whose module imports torch
+    def build(self) -> Any:  # noqa: ANN401 - ZooParts of zoo.data, which imports torch
+        """The parts of a `Trainee`. Raises UsageError where a package is missing."""
         try:
-            return getattr(import_module("equipoise.bench.zoo.models"), function)()
+            return getattr(import_module("equipoise.bench.zoo.models"), self.name)()
         except ModuleNotFoundError as err:
             if err.name == "torch":
                 raise UsageError(NEEDS_TORCH) from err
             if err.name == "transformers":
-                raise UsageError(f"{function} {NEEDS_TRANSFORMERS}") from err
+                raise UsageError(f"{self.name} {NEEDS_TRANSFORMERS}") from err
             raise
-
-    return build
 
 
 _DIGITS = "scikit-learn's handwritten digits: 1,797 images of 8 x 8, every fifth held out"
-# Of scikit-learn's digits; the rate is each model's own, docs/experiments/0013-convergence.md.
-_MOMENTUM = 0.9
+# On digits: docs/experiments/0013-convergence.md.
+_ON_DIGITS = OptimizerSettings(learning_rate=0.05, momentum=0.9)
 
 _IMAGES = "random images of 3 x 224 x 224"
 
@@ -97,8 +92,7 @@ ZOO = (
         params=85_002,
         data=_DIGITS,
         source="this project",
-        build=_made_by("mlp"),
-        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+        settings=_ON_DIGITS,
     ),
     ZooModel(
         name="wide_mlp",
@@ -106,8 +100,7 @@ ZOO = (
         params=648_202,
         data=_DIGITS,
         source="this project",
-        build=_made_by("wide_mlp"),
-        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+        settings=_ON_DIGITS,
     ),
     ZooModel(
         name="large_mlp",
@@ -115,8 +108,7 @@ ZOO = (
         params=3_832_330,
         data=_DIGITS,
         source="this project",
-        build=_made_by("large_mlp"),
-        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+        settings=_ON_DIGITS,
     ),
     ZooModel(
         name="small_resnet",
@@ -124,8 +116,7 @@ ZOO = (
         params=1_226_442,
         data=_DIGITS,
         source="He et al. 2015, arXiv 1512.03385, figure 2 and section 4.2",
-        build=_made_by("small_resnet"),
-        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+        settings=_ON_DIGITS,
     ),
     ZooModel(
         name="digits_mobilenet",
@@ -133,8 +124,7 @@ ZOO = (
         params=2_236_682,
         data=f"{_DIGITS}; enlarged to 32 x 32, in three equal channels",
         source="Sandler et al. 2018, arXiv 1801.04381",
-        build=_made_by("digits_mobilenet"),
-        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+        settings=_ON_DIGITS,
     ),
     ZooModel(
         name="small_cnn",
@@ -142,8 +132,7 @@ ZOO = (
         params=1_199_882,
         data=f"{_DIGITS}; enlarged to 28 x 28",
         source="https://github.com/pytorch/examples/blob/main/mnist/main.py",
-        build=_made_by("small_cnn"),
-        settings=OptimizerSettings(learning_rate=0.05, momentum=_MOMENTUM),
+        settings=_ON_DIGITS,
     ),
     ZooModel(
         name="mobilenet_v2",
@@ -151,7 +140,6 @@ ZOO = (
         params=3_504_872,
         data=_IMAGES,
         source="Sandler et al. 2018, arXiv 1801.04381",
-        build=_made_by("mobilenet_v2"),
     ),
     ZooModel(
         name="resnet50",
@@ -159,7 +147,6 @@ ZOO = (
         params=25_557_032,
         data=_IMAGES,
         source="He et al. 2015, arXiv 1512.03385",
-        build=_made_by("resnet50"),
     ),
     ZooModel(
         name="resnet152",
@@ -167,7 +154,6 @@ ZOO = (
         params=60_192_808,
         data=_IMAGES,
         source="He et al. 2015, arXiv 1512.03385",
-        build=_made_by("resnet152"),
     ),
     ZooModel(
         name="vit_large",
@@ -175,7 +161,6 @@ ZOO = (
         params=304_326_632,
         data=_IMAGES,
         source="Dosovitskiy et al. 2020, arXiv 2010.11929",
-        build=_made_by("vit_large"),
     ),
     ZooModel(
         name="bert",
@@ -183,7 +168,6 @@ ZOO = (
         params=335_174_458,
         data="random text of 128 tokens, 15 % of them masked",
         source="Devlin et al. 2018, arXiv 1810.04805",
-        build=_made_by("bert"),
     ),
     ZooModel(
         name="small_llama",
@@ -191,7 +175,6 @@ ZOO = (
         params=15_191_712,
         data="random text of 256 tokens",
         source="https://github.com/karpathy/llama2.c, stories15M",
-        build=_made_by("small_llama"),
     ),
     ZooModel(
         name="small_llama_lora",
@@ -199,7 +182,6 @@ ZOO = (
         params=15_247_008,
         data="random text of 256 tokens",
         source="Hu et al. 2021, arXiv 2106.09685",
-        build=_made_by("small_llama_lora"),
     ),
 )
 
@@ -227,8 +209,7 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
             f"a batch of {batch_samples} samples cannot be shared equally by {num_ranks} ranks; "
             f"expected a multiple of {num_ranks}"
         )
-    known = {each.name: each for each in ZOO}
-    known_name(name)
+    model = next((each for each in ZOO if each.name == name), None) if known_name(name) else None
     try:
         data = import_module("equipoise.bench.zoo.data")
     except ModuleNotFoundError as err:
@@ -237,9 +218,9 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
         raise UsageError(NEEDS_TORCH) from err
     found: Trainee = data.made_trainee(
         name,
-        known[name].build if name in known else None,
+        model and model.build,
         batch_samples=batch_samples,
         seed=seed,
         share=(rank, num_ranks),
     )
-    return replace(found, settings=known[name].settings) if name in known else found
+    return replace(found, settings=model.settings) if model else found

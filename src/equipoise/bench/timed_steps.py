@@ -160,7 +160,7 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
     weight_bytes = _weight_bytes(subject)
     memory_before = on.memory()["now"] - weight_bytes
     settings = subject.settings_at(trial.learning_rate)
-    step = found.begin(subject, settings, rank=rank, world_size=trial.num_ranks, argument=argument)
+    step = found.begin(subject, settings, world_size=trial.num_ranks, argument=argument)
     return PreparedTraining(subject=subject, step=step, memory_before=memory_before)
 
 

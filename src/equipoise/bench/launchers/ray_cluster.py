@@ -33,6 +33,13 @@ from equipoise.errors import DataError, UsageError
 _RAY_TASK_POLL_S = 0.05
 
 
+def _ray() -> Any:  # noqa: ANN401 - Ray is not followed
+    """Ray, imported where it is used."""
+    import ray  # noqa: PLC0415 - see above
+
+    return ray
+
+
 class RankActor:
     """One rank of a job, on the node that Ray chose; its folder is on that node alone."""
 
@@ -42,8 +49,7 @@ class RankActor:
 
     def place(self) -> dict[str, Any]:
         """Where this is: host, kernel and cores, Ray's node and address, and a port that is free there."""
-        import ray  # noqa: PLC0415 - only where Ray runs
-
+        ray = _ray()
         return {
             "host": platform.node(),
             "kernel": kernel_id(),
@@ -57,8 +63,7 @@ class RankActor:
         """Start the rank. folder: where the sweep was started; the user's own module may be there."""
         if Path(folder).is_dir():
             os.chdir(folder)
-        import ray  # noqa: PLC0415 - only where Ray runs
-
+        ray = _ray()
         os.environ["EQUIPOISE_RAY_NODE"] = ray.get_runtime_context().get_node_id()
         self._ranks = Ranks(order_from(order), self._folder)
 
@@ -125,8 +130,7 @@ def _why_not(address: str) -> str | None:
     except _NO_CLUSTER as err:
         return _no_answer(address, err)
     if is_new:
-        import ray  # noqa: PLC0415 - only where it is wanted
-
+        ray = _ray()
         ray.shutdown()  # Ray ends a connected process a minute after its cluster, whatever else it does
     return why_not()
 
@@ -140,8 +144,7 @@ def _connect(address: str) -> bool:
     """Be connected to the cluster; whether this process was not."""
     # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     if ray.is_initialized():
         return False
     ray.init(address=address, log_to_driver=False, logging_level="error")
@@ -175,8 +178,7 @@ def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
 
 def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
     """What a rank asks Ray for."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     if not cpus:
         most_ranks = max(job.most_ranks, job.task.num_ranks)
         offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
@@ -214,8 +216,7 @@ def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa:
 
 def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
     """What came of the ranks of these actors."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     try:
         places = ray.get([actor.place.remote() for actor in actors], timeout=job.limit_s)
     except (ray.exceptions.RayError, TimeoutError) as err:
@@ -263,8 +264,7 @@ def _ends(
     job: LaunchJob, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
 ) -> tuple[list[End], bool]:
     """The ends of ranks in the order they are known, and whether time ran out before."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     deadline = time.monotonic() + job.limit_s
     waiting = dict(zip(began, range(len(actors)), strict=True))
     ends: list[End] = []
@@ -290,8 +290,7 @@ def _ends(
 
 def _let_go(actors: Sequence[Any]) -> None:
     """End every rank and its actor, as far as they are there."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     ending = [actor.end.remote() for actor in actors]
     if ending:
         ray.wait(ending, num_returns=len(ending), timeout=_END_S)
@@ -302,8 +301,7 @@ def _let_go(actors: Sequence[Any]) -> None:
 
 def _fate(err: BaseException, node: str) -> str:
     """What became of a rank whose actor does not answer, once Ray knows whether its node is gone."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline:
         alive = {one["NodeID"]: one["Alive"] for one in ray.nodes()}

@@ -67,6 +67,17 @@ class MethodArgument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSetup:
+    """What the steps of a rank are made of; the method's name, as one function may serve several."""
+
+    name: str
+    trainee: Trainee
+    settings: OptimizerSettings
+    world_size: int
+    argument: Argument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A way to train. begins: `module:function` of this package; the module imports torch and loads late.
 
@@ -81,13 +92,7 @@ class Method:
     why_not: Callable[[int, str], str | None]
 
     def begin(
-        self,
-        trainee: Trainee,
-        settings: OptimizerSettings,
-        *,
-        rank: int,
-        world_size: int,
-        argument: Argument = None,
+        self, trainee: Trainee, settings: OptimizerSettings, *, world_size: int, argument: Argument = None
     ) -> Step:
         """The steps of one rank, ready to run; the process group must exist where ranks share.
 
@@ -99,15 +104,24 @@ class Method:
         reason = self.why_not(world_size, backend)
         if reason is not None:
             raise UsageError(f"{self.name}: {reason}")
-        begin = self.begin_function()
-        step: Step = begin(self.name, trainee, settings, rank=rank, world_size=world_size, argument=argument)
-        return step
+        return self.begin_unchecked(trainee, settings, world_size=world_size, argument=argument)
 
-    def begin_function(self) -> Callable[..., Step]:
-        """What makes a rank's steps, without asking whether the method can run here. Loads torch."""
+    def begin_unchecked(
+        self, trainee: Trainee, settings: OptimizerSettings, *, world_size: int, argument: Argument = None
+    ) -> Step:
+        """The same without the question whether the method can run here."""
         module, _, function = self.begins.partition(":")
-        found: Callable[..., Step] = getattr(import_module(f"equipoise.bench.methods.{module}"), function)
-        return found
+        begin = getattr(import_module(f"equipoise.bench.methods.{module}"), function)
+        step: Step = begin(
+            MethodSetup(
+                name=self.name,
+                trainee=trainee,
+                settings=settings,
+                world_size=world_size,
+                argument=argument,
+            )
+        )
+        return step
 
 
 def alone(world_size: int, backend: str) -> str | None:

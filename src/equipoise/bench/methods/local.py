@@ -6,9 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from equipoise.bench.methods import Argument
-from equipoise.bench.methods.data_parallel import TrainingStep, optimizer, start_equal
-from equipoise.bench.models import OptimizerSettings, Trainee
+from equipoise.bench.methods import MethodSetup
+from equipoise.bench.methods.data_parallel import TrainingStep, start_equal
 
 
 def drifting(model: nn.Module) -> list[torch.Tensor]:
@@ -64,24 +63,13 @@ class Averaging:
             old.copy_(now)
 
 
-def begin_localsgd(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_localsgd(setup: MethodSetup) -> TrainingStep:
     """Steps of which every `argument`-th ends with an average of weights; momentum stays with its rank."""
-    del rank
-    start_equal(trainee.model)
+    start_equal(setup.trainee.model)
     return TrainingStep(
-        trainee,
-        trainee.model,
-        optimizer(settings, trainee.model.parameters()),
-        exchange=Averaging(name, trainee.model, world_size).run,
-        exchange_every=int(argument or 1),
+        setup,
+        exchange=Averaging(setup.name, setup.trainee.model, setup.world_size).run,
+        exchange_every=int(setup.argument or 1),
     )
 
 
@@ -113,23 +101,12 @@ class OuterStep:
         self._averaging.restart()
 
 
-def begin_diloco(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_diloco(setup: MethodSetup) -> TrainingStep:
     """Steps of which every `argument`-th ends with an outer step; the optimizer given is the inner one."""
-    del rank
-    start_equal(trainee.model)
-    outer = OuterStep(name, trainee.model, world_size)
+    start_equal(setup.trainee.model)
+    outer = OuterStep(setup.name, setup.trainee.model, setup.world_size)
     return TrainingStep(
-        trainee,
-        trainee.model,
-        optimizer(settings, trainee.model.parameters()),
+        setup,
         exchange=outer.run,
-        exchange_every=int(argument or 1),
+        exchange_every=int(setup.argument or 1),
     )

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from equipoise.bench.environment import file_text
 from equipoise.bench.topology import vendors
 from equipoise.bench.topology.reading import plain_lines
 from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology, pairs
 
-_MOST_FILE_BYTES = 4_000_000
 # Of a bit a second: Ethernet in millions, InfiniBand in thousands of millions.
 _ETHERNET_BYTE_PER_S = 1e6 / 8
 _RDMA_BYTE_PER_S = 1e3 * _ETHERNET_BYTE_PER_S
@@ -36,12 +36,7 @@ def sockets(system: Path, processes: Path) -> Topology:
 
 
 def _text(path: Path) -> str:
-    """The text of a file of the kernel; empty where it cannot be read, as where a link is down."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_FILE_BYTES).decode(errors="replace").strip()
-    except OSError:
-        return ""
+    return file_text(path).strip()
 
 
 def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
