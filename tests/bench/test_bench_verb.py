@@ -101,6 +101,7 @@ def test_the_document_holds_what_scripts_rely_on(here):
         *("samples_per_s", "utilisation", "energy_j"),
     }
     assert [each["strategy"] for each in found["configurations"]] == ["single", "ddp"]
+    assert found["configurations"]
     for trial in found["configurations"]:
         assert promised <= trial.keys()
         assert trial["status"] == "success"
@@ -134,7 +135,7 @@ def test_the_document_holds_what_scripts_rely_on(here):
 
 
 @pytest.mark.usefixtures("one_core")
-def test_training_is_told_by_seed(here):
+def test_training_is_summarised_over_seeds(here):
     asked = ("mlp", *QUICK, "--sizes", "1", "--train", "256", "--repeat", "2", "--out", "s", "--json")
     (trial,) = document(bench(*asked, cwd=here))["configurations"]
     assert [each["seed"] for each in trial["repetitions"]] == [1, 2]

@@ -38,6 +38,7 @@ def test_every_operation_comes_out_right_and_is_timed(measured):
     assert {(row["operation"], row["size"]) for row in document["results"]} == {
         (operation, size) for operation in OPERATIONS for size in SIZES
     }
+    assert document["results"]
     for row in document["results"]:
         side = row.get("in_place") or row["out_of_place"]
         assert side["nwrong"] == 0
@@ -51,6 +52,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(measured):
     document, _ = measured
     # doc/PERFORMANCE.md of nccl-tests: over 2 ranks 2(n-1)/n is 1 and (n-1)/n a half.
     factors = {"all_reduce": 1, "broadcast": 1, "send": 1}
+    assert document["results"]
     for row in document["results"]:
         side = row.get("in_place") or row["out_of_place"]
         assert side["alg_bw"] == pytest.approx(row["size"] / side["time"] / 1e3)

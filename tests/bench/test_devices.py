@@ -56,7 +56,7 @@ def test_ranks_beyond_the_accelerators_of_a_node_are_refused():
         accelerator_index(4, 4)
 
 
-def test_an_accelerator_is_told_by_its_address_or_by_its_name():
+def test_an_accelerator_has_its_address_or_its_name():
     told = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
     assert address_of(told) == "0000:3b:00.0"
     assert address_of(SimpleNamespace(uuid="5f6c-01")) == "GPU-5f6c-01"

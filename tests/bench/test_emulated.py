@@ -149,6 +149,7 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_
         one = by_kind["models:model", num_ranks]
         assert one.status == "success", one.reason
         assert one.conditions["launcher"] == "emulated:1gbit"
+        assert one.result["steps"]
         for split in one.result["steps"]:
             assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
             assert (split[EXPOSED] > 0) == (num_ranks == 2)

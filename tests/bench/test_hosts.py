@@ -116,6 +116,7 @@ def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_
     assert "was killed by SIGKILL" in after["models:killed"].reason
     trained = after["models:stuck"]
     assert trained.status == "success"
+    assert trained.result["steps"]
     for split in trained.result["steps"]:
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
     assert [node["ranks"] for node in trained.result["nodes"]] == [[0], [1]]

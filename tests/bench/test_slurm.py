@@ -220,6 +220,7 @@ def test_trials_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fai
     assert any(what.startswith("queued as job") for what in told)
     trained = by_name["mlp"]
     assert (trained.status, trained.reason) == ("success", None)
+    assert trained.result["steps"]
     for split in trained.result["steps"]:
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
     assert [node["ranks"] for node in trained.result["nodes"]] == [[0], [1]]

@@ -166,7 +166,7 @@ def test_speedup_is_against_one_device_at_the_same_work():
     assert both[0].speedup.low is None
 
 
-def test_what_a_step_loses_is_told_by_phase_and_sums():
+def test_what_a_step_loses_is_split_by_phase_and_sums():
     alone, two = summaries([single(0.010), run(0.008, exposed=0.002)])
     assert alone.trial.num_ranks == 1
     found = lost_s(two, alone)

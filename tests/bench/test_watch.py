@@ -54,8 +54,8 @@ class Clock:
         return [stamp - stamps[0] for stamp in stamps]
 
 
-def told(*events, asked=True):
-    """The phases of the steps of a loop that is told these events, one a second."""
+def phases_after(*events, asked=True):
+    """The phases of the steps of a loop with these events, one a second."""
     clock, steps = Clock(), []
     loop = Loop(clock.now, on_step=steps.append)
     trains, evaluates = nn.Linear(1, 1), nn.Linear(1, 1).eval()
@@ -88,7 +88,7 @@ ONE = ("asked", "came", "forward", "backward", "ready", "passed", "optimizer", "
 
 
 def test_a_plain_step_has_a_second_of_every_phase():
-    (split,) = told(*ONE)
+    (split,) = phases_after(*ONE)
     assert split == {
         INPUT: 1.0,
         FORWARD: 1.0,
@@ -102,56 +102,58 @@ def test_a_plain_step_has_a_second_of_every_phase():
 
 def test_accumulated_passes_are_one_step():
     micro = ("asked", "came", "forward", "backward", "passed")
-    (split,) = told(*micro, *micro, "optimizer", "updated")
+    (split,) = phases_after(*micro, *micro, "optimizer", "updated")
     assert (split[INPUT], split[FORWARD], split[OPTIMIZER], split[STEP]) == (2.0, 2.0, 1.0, 12.0)
 
 
 def test_evaluation_belongs_to_no_step():
-    first, second = told(*ONE, "no_grad", "no_grad", *ONE)
+    first, second = phases_after(*ONE, "no_grad", "no_grad", *ONE)
     assert first == second
 
 
 def test_evaluation_after_the_batch_has_come_is_taken_out():
-    (split,) = told("asked", "came", "no_grad", "no_grad", *ONE[2:])
-    assert split == told(*ONE)[0]
+    (split,) = phases_after("asked", "came", "no_grad", "no_grad", *ONE[2:])
+    assert split == phases_after(*ONE)[0]
 
 
 def test_metrics_without_gradients_stay_within_their_step():
-    (split,) = told("asked", "came", "forward", "no_grad", "backward", "passed", "optimizer", "updated")
+    (split,) = phases_after(
+        "asked", "came", "forward", "no_grad", "backward", "passed", "optimizer", "updated"
+    )
     assert split[FORWARD] == 2.0
 
 
 def test_training_in_evaluation_mode_counts_and_evaluating_with_gradients_does_not():
-    (frozen,) = told("asked", "came", "frozen", *ONE[3:])
-    assert frozen == told(*ONE)[0]
-    (split,) = told(*ONE, "frozen")
+    (frozen,) = phases_after("asked", "came", "frozen", *ONE[3:])
+    assert frozen == phases_after(*ONE)[0]
+    (split,) = phases_after(*ONE, "frozen")
     assert split[STEP] == 8.0
 
 
 def test_a_closure_runs_its_passes_within_the_update():
-    (split,) = told("asked", "came", "optimizer", "forward", "backward", "passed", "updated")
+    (split,) = phases_after("asked", "came", "optimizer", "forward", "backward", "passed", "updated")
     assert (split[FORWARD], split[BACKWARD], split[OPTIMIZER]) == (1.0, 1.0, 2.0)
 
 
 def test_updates_within_the_backward_pass_stay_within_it():
-    (split,) = told("asked", "came", "forward", "backward", "optimizer", "updated", "passed")
+    (split,) = phases_after("asked", "came", "forward", "backward", "optimizer", "updated", "passed")
     assert (split[BACKWARD], split[OPTIMIZER]) == (3.0, 0.0)
 
 
 def test_passes_within_a_backward_pass_belong_to_it():
-    (split,) = told(
+    (split,) = phases_after(
         "asked", "came", "forward", "backward", "forward", "backward", "passed", "passed", *ONE[6:]
     )
     assert (split[FORWARD], split[BACKWARD]) == (1.0, 4.0)
 
 
 def test_a_pause_takes_what_happens_within_it():
-    (split,) = told(*ONE, "pause", *ONE, "go on")
-    assert split == told(*ONE, "left")[0] | {REST: 4.0, STEP: 9.0}
+    (split,) = phases_after(*ONE, "pause", *ONE, "go on")
+    assert split == phases_after(*ONE, "left")[0] | {REST: 4.0, STEP: 9.0}
 
 
 def test_what_is_begun_anew_forgets_what_came_between():
-    assert told(*ONE, "cut", "left", "anew", *ONE)[1][STEP] == 9.0
+    assert phases_after(*ONE, "cut", "left", "anew", *ONE)[1][STEP] == 9.0
 
 
 # Real loops.
