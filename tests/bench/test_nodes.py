@@ -33,7 +33,7 @@ def test_every_rank_of_all_nodes_has_as_many_cores(nodes, most_ranks, expected):
 
 
 def test_more_ranks_than_cores_are_refused():
-    with pytest.raises(DataError, match=r"3 ranks on a node of 2 cores"):
+    with pytest.raises(DataError, match=r"3 ranks on 2 cores"):
         core_sets_by_node([("a", (0, 1, 2)), ("b", (0, 1))], 3)
 
 

@@ -212,18 +212,20 @@ def _kind(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def core_sets(num_ranks: int, *, most_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of every rank: as many a rank as the largest run of the sweep can give each of its ranks.
+    """The cores of every rank here: as many as the largest trial of the sweep can give each of its ranks.
 
     Raises DataError when there are more ranks than cores.
     """
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    return core_sets_by_node([(kernel_id(), cores)], most_ranks)[0][:num_ranks]
+
+
+def shared_core_sets(num_ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The same where ranks share cores if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // most_ranks
-    if not each:
-        raise DataError(
-            f"{most_ranks} ranks on {len(cores)} cores: every rank needs a core of its own; "
-            "take smaller --sizes"
-        )
-    return tuple(tuple(cores[rank * each : (rank + 1) * each]) for rank in range(num_ranks))
+    if num_ranks > len(cores):
+        return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
+    return core_sets(num_ranks, most_ranks=num_ranks)
 
 
 def core_sets_by_node(
@@ -239,8 +241,7 @@ def core_sets_by_node(
     if not each:
         fewest = min(len(cores) for _, cores in nodes)
         raise DataError(
-            f"{most_ranks} ranks on a node of {fewest} cores: every rank needs a core of its own; "
-            "take smaller --sizes"
+            f"{most_ranks} ranks on {fewest} cores: every rank needs a core of its own; take smaller --sizes"
         )
     before: Counter[tuple[str, tuple[int, ...]]] = Counter()
     shared_out = []

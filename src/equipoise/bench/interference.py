@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from equipoise.bench.collectives.measure import cores_of
-from equipoise.bench.environment import conditions
+from equipoise.bench.environment import conditions, shared_core_sets
 from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.errors import EvidenceError
 from equipoise.units import MIB
@@ -64,7 +63,7 @@ def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any
         "launcher": launch_with.name,
         "num_ranks": task.num_ranks,
         "conditions": conditions(
-            core_sets=cores_of(task.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
+            core_sets=shared_core_sets(task.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
         ),
         **_result(task, launch_with, task.num_ranks),
         "own_work": _result(alone, launch_with, task.num_ranks)["own_work"],
@@ -74,7 +73,7 @@ def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any
 def _result(task: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
     """What processes left; a rank has as many cores as it would among the most."""
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
-        cores = cores_of(most_ranks)[: task.num_ranks]
+        cores = shared_core_sets(most_ranks)[: task.num_ranks]
         job = LaunchJob(
             task=task,
             folder=Path(name),

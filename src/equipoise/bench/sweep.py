@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.interference import InterferenceTask, interference
-from equipoise.bench.launchers.folder import JobOutcome, Launcher, LaunchJob
+from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, encoded, write_whole
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError, UsageError
@@ -22,6 +22,7 @@ from equipoise.units import MIB
 
 # What is run, how many trials are finished, how many there are.
 Progress = Callable[[str, int, int], None]
+Report = Callable[[str], None]
 Scaling = Literal["strong", "weak"]
 
 # The files of a trial are far smaller; what fails below this may have failed for want of room.
@@ -111,29 +112,24 @@ def run_sweep(
         if not all(map(store.has, order)):
             _refuse_other_machine(store, launch_with)
         for number, trial in enumerate(order):
-            show = _shown(progress, number, len(order))
-            if not store.has(trial):
-                show(trial.trial_id)
-                store.add(_measured(trial, folder, launch_with, limit_s, (most_ranks, show)))
+            if store.has(trial):
+                continue
+
+            def report(what: str, number: int = number) -> None:
+                if progress:
+                    progress(what, number, len(order))
+
+            report(trial.trial_id)
+            store.add(_run(trial, folder, launch_with, limit_s=limit_s, most_ranks=most_ranks, report=report))
         if progress:
             progress("", len(order), len(order))
         return store.finished()
 
 
-def _shown(progress: Progress | None, number: int, total: int) -> Callable[[str], None]:
-    """How messages of one trial are shown."""
-    return (lambda what: progress(what, number, total)) if progress else (lambda _what: None)
-
-
-def _measured(
-    trial: Trial,
-    folder: Path,
-    launch_with: Launcher,
-    limit_s: float,
-    shared: tuple[int, Callable[[str], None]],
+def _run(
+    trial: Trial, folder: Path, launch_with: Launcher, *, limit_s: float, most_ranks: int, report: Report
 ) -> FinishedTrial:
     """One trial, run. Raises DataError where the disk is full: that is no property of the trial."""
-    most_ranks, report = shared
     here = launch_with.binds_here
     sets = core_sets(trial.num_ranks, most_ranks=most_ranks) if here else ()
     found = conditions(core_sets=sets, launcher=launch_with.name, here=here)
@@ -157,10 +153,6 @@ def _measured(
         if err.errno in _NO_ROOM:
             raise _full(folder) from err
         raise
-    return _finished(trial, outcome, found)
-
-
-def _finished(trial: Trial, outcome: JobOutcome, found: Mapping[str, Any]) -> FinishedTrial:
     return FinishedTrial(
         trial=trial,
         status=FAILED if outcome.result is None else SUCCESS,

@@ -118,7 +118,7 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
     if operation not in OPERATIONS:
         raise ValueError(f"operation {str(operation)[:40]!r}")
     sides = [result.get("out_of_place"), result.get("in_place")]
-    seconds = [None if side is None else _seconds(side["time"]) for side in sides]
+    seconds = [None if side is None else _positive(float(side["time"]) * MICROSECOND_S) for side in sides]
     share = float(result["cpu_fraction"])
     if seconds == [None, None] or not 0 <= share < _MOST_RANKS:
         raise ValueError(f"result {number}")
@@ -135,13 +135,6 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
         line=number,
         cpu_fraction=share,
     )
-
-
-def _seconds(time_us: float) -> float:
-    seconds = float(time_us) * MICROSECOND_S
-    if not 0 < seconds < _MOST_RANKS:
-        raise ValueError(f"time {time_us!r}")
-    return seconds
 
 
 def _whole(value: object, most: int = _MOST_RANKS) -> int:

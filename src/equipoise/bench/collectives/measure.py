@@ -3,7 +3,6 @@
 Imports no torch: rank.py does, in the processes.
 """
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 
 from equipoise.bench.collectives.documents import MEASURED_SCHEMA, result_of
 from equipoise.bench.collectives.records import CollectivesTask
-from equipoise.bench.environment import conditions, core_sets
+from equipoise.bench.environment import conditions, shared_core_sets
 from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, left
 from equipoise.errors import EvidenceError
@@ -72,7 +71,7 @@ def timed_document(
         "link": link_of(launch_with.name),
         **setting,
         "conditions": conditions(
-            core_sets=cores_of(task.num_ranks) if launch_with.binds_here else (),
+            core_sets=shared_core_sets(task.num_ranks) if launch_with.binds_here else (),
             launcher=launch_with.name,
             here=launch_with.binds_here,
         ),
@@ -106,7 +105,7 @@ def _one_start(
     place = None if launch_with.binds_here else Path.cwd()
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        cores = cores_of(task.num_ranks) if launch_with.binds_here else ()
+        cores = shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
         job = LaunchJob(task=task, folder=folder, core_sets=cores, limit_s=LIMIT_S)
         if progress is not None:
             show = progress
@@ -143,11 +142,3 @@ def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def cores_of(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of each rank: a share of its own where there are enough; else ranks share them."""
-    cores = sorted(os.sched_getaffinity(0))
-    if num_ranks > len(cores):
-        return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
-    return core_sets(num_ranks, most_ranks=num_ranks)

@@ -1,8 +1,8 @@
 """Hooks on models, optimizers, data loaders and the profiler that mark a training loop; all removable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -156,37 +156,25 @@ def _backward_marked(loop: Loop) -> Iterator[None]:
 
 
 @contextmanager
-def calls_marked(loop: Loop, owner: Any, name: str) -> Iterator[None]:  # noqa: ANN401 - a module of Lightning
-    """Marks calls of a method that computes a forward pass."""
-
-    def around(plain: Callable[[], Any]) -> Any:  # noqa: ANN401 - the method's own
-        loop.forward(owner, records=torch.is_grad_enabled())
-        return plain()
-
-    with _wrapped(owner, name, around):
-        yield
+def forward(loop: Loop, model: Any) -> Iterator[None]:  # noqa: ANN401 - a module of Lightning
+    """What runs within is a forward pass of that model."""
+    loop.forward(model, records=torch.is_grad_enabled())
+    yield
 
 
 @contextmanager
-def pauses_marked(loop: Loop, owner: Any, name: str) -> Iterator[None]:  # noqa: ANN401 - whatever has the method
-    """Marks calls of a method as pauses: what it takes belongs to no step."""
-
-    def around(plain: Callable[[], Any]) -> Any:  # noqa: ANN401 - the method's own
-        with loop.paused():
-            return plain()
-
-    with _wrapped(owner, name, around):
-        yield
-
-
-@contextmanager
-def _wrapped(owner: Any, name: str, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:  # noqa: ANN401 - whatever has the method
-    """A method of this one object is called by way of `around`."""
+def runs_within(
+    owner: Any,  # noqa: ANN401 - whatever has the method
+    name: str,
+    within: Callable[[], AbstractContextManager[None]],
+) -> Iterator[None]:
+    """Each call of a method of this one object runs within a context."""
     plain = getattr(owner, name)
 
     @wraps(plain)
     def marked(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the method's own
-        return around(partial(plain, *arguments, **named))
+        with within():
+            return plain(*arguments, **named)
 
     setattr(owner, name, marked)
     try:

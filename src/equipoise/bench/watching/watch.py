@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, perf_counter, process_time
@@ -193,14 +194,15 @@ class Watch:
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:
-            self._hooks.enter_context(hooks.calls_marked(self._loop, owner, name))
+            within = partial(hooks.forward, self._loop, owner)
+            self._hooks.enter_context(hooks.runs_within(owner, name, within))
 
     def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count what a method takes to no step."""
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:
-            self._hooks.enter_context(hooks.pauses_marked(self._loop, owner, name))
+            self._hooks.enter_context(hooks.runs_within(owner, name, self._loop.paused))
 
     def end_step(self) -> None:
         """End a step here, in a loop without `batches`; nothing where no update was made."""
