@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.bench.environment import file_text
-from equipoise.bench.meters import Reading, Source, Sources
+from equipoise.bench.meters import PowerMeter, PowerMeters, Reading
 from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
 
 _MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[bench]'"
 
 
-def nvml_sources(addresses: Sequence[str], library: Any = None) -> Sources:  # noqa: ANN401 - pynvml has no types
+def nvml_sources(addresses: Sequence[str], library: Any = None) -> PowerMeters:  # noqa: ANN401 - pynvml has no types
     """The accelerators at these addresses on the PCI bus, or of these names, which begin with `GPU-`.
 
     library: what answers as pynvml does; None for pynvml itself.
     """
     nvml, reason = _opened(library)
     if nvml is None:
-        return Sources(reason=reason)
+        return PowerMeters(reason=reason)
     try:
         handles = [_handle(nvml, address) for address in addresses]
     except nvml.NVMLError as err:
-        return Sources(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
+        return PowerMeters(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
     named = zip(addresses, handles, strict=True)
-    return Sources(found=tuple(_nvml_source(nvml, address, handle) for address, handle in named))
+    return PowerMeters(found=tuple(_nvml_source(nvml, address, handle) for address, handle in named))
 
 
 def _opened(library: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - pynvml has no types
@@ -53,7 +53,7 @@ def _handle(nvml: Any, address: str) -> Any:  # noqa: ANN401 - pynvml has no typ
     return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
 
 
-def _nvml_source(nvml: Any, address: str, handle: Any) -> Source:  # noqa: ANN401 - pynvml has no types
+def _nvml_source(nvml: Any, address: str, handle: Any) -> PowerMeter:  # noqa: ANN401 - pynvml has no types
     def available(ask: Callable[[Any], float], factor: float) -> Reading | None:
         def reading() -> float | None:
             try:
@@ -63,7 +63,7 @@ def _nvml_source(nvml: Any, address: str, handle: Any) -> Source:  # noqa: ANN40
 
         return None if reading() is None else reading  # what it does not have now it never has
 
-    return Source(
+    return PowerMeter(
         part=f"accelerator {address}",
         meter="NVML",
         counter_j=available(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
@@ -99,7 +99,7 @@ BUS = Path("/sys/bus/pci/devices")
 _CLOCK = re.compile(r"\d+:\s*(\d+)\s*mhz\s*\*", re.IGNORECASE)
 
 
-def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> Sources:
+def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
     """The accelerators at these addresses on the PCI bus.
 
     bus: a folder that looks like /sys/bus/pci/devices.
@@ -108,19 +108,19 @@ def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> Sources:
     for address in addresses:
         sensors = sorted((bus / address / "hwmon").glob("hwmon*"))
         if not sensors:
-            return Sources(reason=f"accelerators: amdgpu shows no sensor of {address}")
+            return PowerMeters(reason=f"accelerators: amdgpu shows no sensor of {address}")
         found.append(_amdgpu_source(bus / address, sensors[0]))
-    return Sources(found=tuple(found))
+    return PowerMeters(found=tuple(found))
 
 
-def _amdgpu_source(card: Path, sensor: Path) -> Source:
+def _amdgpu_source(card: Path, sensor: Path) -> PowerMeter:
     # Newer drivers name the reading of the moment `input`, older ones an average over some milliseconds.
     power = next(
         (sensor / name for name in ("power1_input", "power1_average") if (sensor / name).exists()), None
     )
     energy = sensor / "energy1_input"
     busy = card / "gpu_busy_percent"
-    return Source(
+    return PowerMeter(
         part=f"accelerator {card.name}",
         meter="amdgpu",
         counter_j=_scaled(energy, MICROJOULE_J) if energy.exists() else None,
@@ -157,13 +157,15 @@ _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
 _ADDED = re.compile(r"package-\d+(-die-\d+)?|dram")
 
 
-def rapl_sources(root: Path = POWERCAP) -> Sources:
+def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
     """Every package and its memory.
 
     root: a folder that looks like /sys/class/powercap.
     """
     if not root.is_dir():
-        return Sources(reason="processors: this kernel or virtual machine shows no energy counter (powercap)")
+        return PowerMeters(
+            reason="processors: this kernel or virtual machine shows no energy counter (powercap)"
+        )
     found, forbidden = [], 0
     for zone, part in _zones(root):
         try:
@@ -174,12 +176,14 @@ def rapl_sources(root: Path = POWERCAP) -> Sources:
         except (OSError, ValueError):
             continue
         else:
-            found.append(_rapl_source(zone, part, largest))
+            counter_j = _scaled(zone / "energy_uj", MICROJOULE_J)
+            range_j = largest * MICROJOULE_J
+            found.append(PowerMeter(part=part, meter="RAPL", counter_j=counter_j, range_j=range_j))
     if forbidden:
-        return Sources(reason="processors: only root may read their energy counters (powercap energy_uj)")
+        return PowerMeters(reason="processors: only root may read their energy counters (powercap energy_uj)")
     if not found:
-        return Sources(reason="processors: powercap shows no package that counts energy")
-    return Sources(found=tuple(found))
+        return PowerMeters(reason="processors: powercap shows no package that counts energy")
+    return PowerMeters(found=tuple(found))
 
 
 def _zones(root: Path) -> Iterator[tuple[Path, str]]:
@@ -189,16 +193,6 @@ def _zones(root: Path) -> Iterator[tuple[Path, str]]:
         if _ZONE.fullmatch(zone.name) and _ADDED.fullmatch(name):
             above = file_text(root / zone.name.rpartition(":")[0] / "name").strip()
             yield zone, f"{above} {name}" if name == "dram" else name
-
-
-def _rapl_source(zone: Path, part: str, largest: float) -> Source:
-    def counter_j() -> float | None:
-        try:
-            return _number(zone / "energy_uj") * MICROJOULE_J
-        except (OSError, ValueError):
-            return None
-
-    return Source(part=part, meter="RAPL", counter_j=counter_j, range_j=largest * MICROJOULE_J)
 
 
 def _number(path: Path) -> float:

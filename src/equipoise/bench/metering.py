@@ -15,7 +15,7 @@ from equipoise.bench import counters, meters
 from equipoise.bench.counters import sent_bytes
 from equipoise.bench.devices import DeviceKind
 from equipoise.bench.environment import kernel_id
-from equipoise.bench.meters import Sampler, Sources
+from equipoise.bench.meters import PowerMeters, Sampler
 from equipoise.errors import UsageError
 
 _NETWORK = Path("/proc/self/ns/net")
@@ -97,14 +97,14 @@ def refuse_shared(everyone: list[tuple[str, str, str | None]]) -> None:
             )
 
 
-def _sources(on: DeviceKind, addresses: list[str]) -> tuple[Sources, ...]:
+def _sources(on: DeviceKind, addresses: list[str]) -> tuple[PowerMeters, ...]:
     """Processors of this machine, and its accelerators that ranks have."""
     if on.name == "cpu":
         return (counters.rapl_sources(),)
     if not addresses:
         return (
             counters.rapl_sources(),
-            Sources(reason="accelerators: this torch does not report which they are"),
+            PowerMeters(reason="accelerators: this torch does not report which they are"),
         )
     read = counters.amdgpu_sources if getattr(torch.version, "hip", None) else counters.nvml_sources
     return (counters.rapl_sources(), read(addresses))

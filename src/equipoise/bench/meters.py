@@ -19,7 +19,7 @@ Reading = Callable[[], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PowerMeter:
     """A part of a machine that draws power; readings are None where it does not answer.
 
     part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
@@ -35,10 +35,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class PowerMeters:
     """The sources found, and why there is none, or not all, where that is so."""
 
-    found: tuple[Source, ...] = ()
+    found: tuple[PowerMeter, ...] = ()
     reason: str | None = None
 
 
@@ -106,7 +106,7 @@ class Readings:
 class Sampler:
     """Reads sources at the beginning, every period, and at the end, on a thread of its own."""
 
-    def __init__(self, sources: Sequence[Source], period_s: float = PERIOD_S) -> None:
+    def __init__(self, sources: Sequence[PowerMeter], period_s: float = PERIOD_S) -> None:
         """period_s: between readings."""
         self._sources = sources
         self._readings = [Readings() for _ in sources]
@@ -152,7 +152,7 @@ def _noted(ask: Reading | None, series: Series) -> None:
         series[1].append(value)
 
 
-def drawn(source: Source, readings: Readings) -> dict[str, Any]:
+def drawn(source: PowerMeter, readings: Readings) -> dict[str, Any]:
     """Energy of one source: by its counter where it has one, else by its power; and what does not agree.
 
     Assumes readings often enough that a counter begins again at most once between two.

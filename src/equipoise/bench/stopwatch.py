@@ -62,7 +62,7 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
 
     Assumes one rank's events. A device's collective counts from its launch, and so while it waits for other
     ranks; a CPU backend's from when its thread takes it up.
-    Source: names of kernels, trace/kernels.py.
+    Source: names of kernels, trace/activity.py.
     """
     every = list(events)
     on_device = any(event.on_device for event in every)

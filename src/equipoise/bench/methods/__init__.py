@@ -77,6 +77,21 @@ class MethodSetup:
     argument: Argument
 
 
+def alone(world_size: int, backend: str) -> str | None:
+    """Why a method for one rank cannot run."""
+    del backend
+    return None if world_size == 1 else f"trains on one rank; got {world_size} ranks; use ddp or another"
+
+
+def shared(world_size: int, backend: str) -> str | None:
+    """Why a method whose ranks exchange something cannot run."""
+    if world_size < 2:  # noqa: PLR2004 - one has nobody to exchange with
+        return f"needs at least 2 ranks; got {world_size}; use single"
+    if backend not in OFFERED_BACKENDS:
+        return f"was never tried over {backend}; offered over {' and '.join(OFFERED_BACKENDS)}"
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A way to train. begins: `module:function` of this package; the module imports torch and loads late.
@@ -89,7 +104,7 @@ class Method:
     begins: str
     source: str
     takes: MethodArgument | None = None
-    why_not: Callable[[int, str], str | None]
+    why_not: Callable[[int, str], str | None] = shared
 
     def begin(
         self, trainee: Trainee, settings: OptimizerSettings, *, world_size: int, argument: Argument = None
@@ -124,21 +139,6 @@ class Method:
         return step
 
 
-def alone(world_size: int, backend: str) -> str | None:
-    """Why a method for one rank cannot run."""
-    del backend
-    return None if world_size == 1 else f"trains on one rank; got {world_size} ranks; use ddp or another"
-
-
-def shared(world_size: int, backend: str) -> str | None:
-    """Why a method whose ranks exchange something cannot run."""
-    if world_size < 2:  # noqa: PLR2004 - one has nobody to exchange with
-        return f"needs at least 2 ranks; got {world_size}; use single"
-    if backend not in OFFERED_BACKENDS:
-        return f"was never tried over {backend}; offered over {' and '.join(OFFERED_BACKENDS)}"
-    return None
-
-
 # The first torch whose `fully_shard` is public: torch.distributed.fsdp.fully_shard.
 _FIRST = (2, 6)
 
@@ -160,6 +160,8 @@ def sharded(world_size: int, backend: str) -> str | None:
 
 _BUCKET = MethodArgument(meaning="the bucket in MiB", example="25", kind=float, least=0.001, needed=False)
 
+_PERIOD = MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1)
+
 METHODS = (
     Method(
         name="single",
@@ -174,7 +176,6 @@ METHODS = (
         begins="data_parallel:begin_ddp",
         source="Li et al. 2020, PyTorch Distributed, arXiv 2006.15704",
         takes=_BUCKET,
-        why_not=shared,
     ),
     Method(
         name="static_graph",
@@ -182,7 +183,6 @@ METHODS = (
         begins="data_parallel:begin_ddp",
         source="torch.nn.parallel.DistributedDataParallel, static_graph",
         takes=_BUCKET,
-        why_not=shared,
     ),
     Method(
         name="fsdp",
@@ -197,21 +197,18 @@ METHODS = (
         begins="data_parallel:begin_accumulate",
         source="Ott et al. 2018, Scaling NMT, arXiv 1806.00187, section 3.1",
         takes=MethodArgument(meaning="the number of batches", example="4", kind=int, least=1),
-        why_not=shared,
     ),
     Method(
         name="fp16",
         meaning="ddp that sends gradients as float16",
         begins="data_parallel:begin_rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook",
-        why_not=shared,
     ),
     Method(
         name="bf16",
         meaning="ddp that sends gradients as bfloat16",
         begins="data_parallel:begin_rounded",
         source="torch.distributed.algorithms.ddp_comm_hooks.default_hooks, bf16_compress_hook",
-        why_not=shared,
     ),
     Method(
         name="powersgd",
@@ -219,7 +216,6 @@ METHODS = (
         begins="data_parallel:begin_powersgd",
         source="Vogels et al. 2019, PowerSGD, arXiv 1905.13727",
         takes=MethodArgument(meaning="the rank of the approximation", example="2", kind=int, least=1),
-        why_not=shared,
     ),
     Method(
         name="topk",
@@ -229,23 +225,20 @@ METHODS = (
         takes=MethodArgument(
             meaning="the fraction of values", example="0.01", kind=float, least=1e-6, largest=1.0
         ),
-        why_not=shared,
     ),
     Method(
         name="localsgd",
         meaning="each rank trains alone; weights are averaged every so many steps",
         begins="local:begin_localsgd",
         source="Stich 2019, Local SGD, arXiv 1805.09767",
-        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        why_not=shared,
+        takes=_PERIOD,
     ),
     Method(
         name="localsgd_fp16",
         meaning="local SGD that sends the changes of weights since the last average, as float16",
         begins="local:begin_localsgd",
         source="Stich 2019, arXiv 1805.09767; rounded as gradients are by fp16_compress_hook",
-        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        why_not=shared,
+        takes=_PERIOD,
     ),
     Method(
         name="diloco",
@@ -253,16 +246,14 @@ METHODS = (
         "unstable at short periods where the inner optimizer has momentum too",
         begins="local:begin_diloco",
         source="Douillard et al. 2023, DiLoCo, arXiv 2311.08105",
-        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        why_not=shared,
+        takes=_PERIOD,
     ),
     Method(
         name="diloco_fp16",
         meaning="DiLoCo that sends the changes of weights as float16; unstable where diloco is",
         begins="local:begin_diloco",
         source="Douillard et al. 2025, Streaming DiLoCo, arXiv 2501.18512: rounds to 4 bits",
-        takes=MethodArgument(meaning="the number of steps between averages", example="8", kind=int, least=1),
-        why_not=shared,
+        takes=_PERIOD,
     ),
 )
 
