@@ -30,11 +30,11 @@ from types import FunctionType
 
 import numpy as np
 
-from equipoise.bench.cell import Cell
-from equipoise.bench.devices import Device, device
+from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.environment import prompt_wakeups
 from equipoise.bench.methods import Step
 from equipoise.bench.models import Trainee
+from equipoise.bench.trial import Trial
 from equipoise.units import MICROSECOND_S
 
 BATCH_SAMPLES = 64
@@ -105,7 +105,7 @@ class Rank:
     number: int
     num_ranks: int
     workload: str
-    device: Device
+    device: DeviceKind
     subject: Trainee
     step: Step
 
@@ -118,19 +118,19 @@ def joined(workload: str, meeting: str) -> Iterator[Rank]:
     import torch  # noqa: PLC0415 - after the cores are set
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.timed_steps import begun  # noqa: PLC0415 - likewise
+    from equipoise.bench.timed_steps import prepared_training  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=num_ranks)
     name, _, batch = workload.partition("@")
-    cell = Cell(
+    trial = Trial(
         workload=name,
         method="single" if num_ranks == 1 else "ddp",
         num_ranks=num_ranks,
         batch_samples=int(batch or BATCH_SAMPLES) * num_ranks,
     )
     on = device("cpu")
-    start = begun(cell, rank, on, on.bind(rank))
+    start = prepared_training(trial, rank, on, on.bind(rank))
     yield Rank(
         number=rank,
         num_ranks=num_ranks,

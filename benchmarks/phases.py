@@ -20,7 +20,7 @@ LIMIT_S = 120.0
 
 
 def main() -> None:
-    """Run every method; leave with exit code 1 if a cell does not sum."""
+    """Run every method; leave with exit code 1 if a trial does not sum."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--workloads", default="mlp,small_cnn")
     parser.add_argument("--ranks", default="1,2")
@@ -32,7 +32,7 @@ def main() -> None:
         for each in METHODS
         if each.name != "single"
     ]
-    cells = planned(
+    trials = planned(
         workloads=given.workloads.split(","),
         methods=methods,
         sizes=[int(size) for size in given.ranks.split(",")],
@@ -41,11 +41,11 @@ def main() -> None:
         device=given.device,
     )
     with tempfile.TemporaryDirectory() as folder:
-        finished = run_sweep(cells, given.out or Path(folder), launcher("inprocess"), limit_s=LIMIT_S)
+        finished = run_sweep(trials, given.out or Path(folder), launcher("inprocess"), limit_s=LIMIT_S)
     print(f"{'workload':14}{'method':18}{'ranks':>6}{'warm-up':>9}  {'parts miss':>11}{'steps miss':>11}")
     failed = 0
-    for one in sorted(finished, key=lambda one: (one.cell.workload, one.cell.num_ranks, one.cell.method)):
-        named = f"{one.cell.workload:14}{one.cell.method:18}{one.cell.num_ranks:6}"
+    for one in sorted(finished, key=lambda one: (one.trial.workload, one.trial.num_ranks, one.trial.method)):
+        named = f"{one.trial.workload:14}{one.trial.method:18}{one.trial.num_ranks:6}"
         if one.reason:
             failed += 1
             print(f"{named}  {one.reason}")

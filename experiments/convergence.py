@@ -32,8 +32,8 @@ from typing import Any
 
 from curves import figure, last_loss, mean_curve, reached_s, sample_rate, samples_to, with_error
 
-from equipoise.bench.cell import Cell, cell_from
-from equipoise.bench.launchers import Job, launcher
+from equipoise.bench.launchers import LaunchJob, launcher
+from equipoise.bench.trial import Trial, trial_from
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "experiments"
@@ -94,16 +94,16 @@ class Family:
         """Seeds that configurations are chosen on, and that no result is of."""
         return TUNING_SEEDS[: self.num_tuning_seeds]
 
-    def alone(self, batch: int, rate: float, seed: int) -> Cell:
+    def alone(self, batch: int, rate: float, seed: int) -> Trial:
         """One device."""
-        return self._cell("single", 1, batch, rate, seed)
+        return self._trial("single", 1, batch, rate, seed)
 
-    def shared(self, method: str, rank_batch: int, rate: float, seed: int) -> Cell:
+    def shared(self, method: str, rank_batch: int, rate: float, seed: int) -> Trial:
         """Two devices, `rank_batch` samples of a step on each."""
-        return self._cell(method, 2, 2 * rank_batch, rate, seed)
+        return self._trial(method, 2, 2 * rank_batch, rate, seed)
 
-    def _cell(self, method: str, num_ranks: int, batch: int, rate: float, seed: int) -> Cell:
-        return Cell(
+    def _trial(self, method: str, num_ranks: int, batch: int, rate: float, seed: int) -> Trial:
+        return Trial(
             workload=self.name,
             method=method,
             num_ranks=num_ranks,
@@ -113,14 +113,14 @@ class Family:
             train_samples=self.train_samples,
         )
 
-    def grid_alone(self) -> list[tuple[Cell, ...]]:
-        """Configurations of one device, a cell a tuning seed."""
+    def grid_alone(self) -> list[tuple[Trial, ...]]:
+        """Configurations of one device, a trial a tuning seed."""
         return [
             tuple(self.alone(batch, rate, seed) for seed in self.tuning_seeds)
             for batch, rate in product(self.batches, self.rates)
         ]
 
-    def grid_shared(self, batch_alone: int) -> list[tuple[Cell, ...]]:
+    def grid_shared(self, batch_alone: int) -> list[tuple[Trial, ...]]:
         """Configurations of two; batch_alone: what one device chose."""
         return [
             tuple(self.shared(f"localsgd_fp16:{cycle}", batch, rate, seed) for seed in self.tuning_seeds)
@@ -196,41 +196,41 @@ FAMILIES = (
 
 
 class Trainings:
-    """Finished trainings, a file each: curves by cell and by where they ran."""
+    """Finished trainings, a file each: curves by trial and by where they ran."""
 
     def __init__(self, folder: Path, deadline: float) -> None:
         self.folder = folder
         self._deadline = deadline
 
-    def _path(self, where: str, cell: Cell) -> Path:
-        return self.folder / where / f"{cell.cell_id}.json"
+    def _path(self, where: str, trial: Trial) -> Path:
+        return self.folder / where / f"{trial.trial_id}.json"
 
-    def has(self, where: str, cell: Cell) -> bool:
+    def has(self, where: str, trial: Trial) -> bool:
         """Whether a training is finished; where: `anywhere` or a rate of the rig."""
-        return self._path(where, cell).exists()
+        return self._path(where, trial).exists()
 
-    def curve(self, where: str, cell: Cell) -> list[dict[str, float]]:
+    def curve(self, where: str, trial: Trial) -> list[dict[str, float]]:
         """Its curve."""
-        found: list[dict[str, float]] = json.loads(self._path(where, cell).read_text())["curve"]
+        found: list[dict[str, float]] = json.loads(self._path(where, trial).read_text())["curve"]
         return found
 
-    def learned(self, cell: Cell) -> list[dict[str, float]]:
+    def learned(self, trial: Trial) -> list[dict[str, float]]:
         """Its losses: equal seeds give equal ones, wherever they are trained."""
-        where = next((each for each in ("anywhere", *RATES) if self.has(each, cell)), "anywhere")
-        return self.curve(where, cell)
+        where = next((each for each in ("anywhere", *RATES) if self.has(each, trial)), "anywhere")
+        return self.curve(where, trial)
 
-    def keep(self, where: str, cell: Cell, result: dict[str, Any]) -> None:
+    def keep(self, where: str, trial: Trial, result: dict[str, Any]) -> None:
         """Puts a finished training on disk, and says so."""
-        path = self._path(where, cell)
+        path = self._path(where, trial)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".part")
-        kept = {"cell": cell.as_json(), "curve": result["curve"], "utilisation": result.get("utilisation")}
+        kept = {"trial": trial.as_json(), "curve": result["curve"], "utilisation": result.get("utilisation")}
         aside.write_text(json.dumps(kept))
         aside.replace(path)
         last = result["curve"][-1]
         print(
-            f"{where} {cell.workload} {cell.method} {cell.num_ranks}x{cell.rank_batch_samples} "
-            f"rate {cell.learning_rate} seed {cell.seed}: loss {last['loss']:.4f}, {last['seconds']:.1f} s",
+            f"{where} {trial.workload} {trial.method} {trial.num_ranks}x{trial.rank_batch_samples} "
+            f"rate {trial.learning_rate} seed {trial.seed}: loss {last['loss']:.4f}, {last['seconds']:.1f} s",
             flush=True,
         )
 
@@ -238,33 +238,35 @@ class Trainings:
         """Whether another training may begin."""
         return time.monotonic() < self._deadline
 
-    def run_anywhere(self, cells: Iterable[Cell]) -> None:
+    def run_anywhere(self, trials: Iterable[Trial]) -> None:
         """Trains for loss against samples: one crew of processes for all, whatever else the machine does."""
-        wanted = [cell for cell in cells if not self.has("anywhere", cell)]
-        for num_ranks in sorted({cell.num_ranks for cell in wanted}):
+        wanted = [trial for trial in trials if not self.has("anywhere", trial)]
+        for num_ranks in sorted({trial.num_ranks for trial in wanted}):
             with crew(num_ranks) as trained:
-                for cell in wanted:
-                    if cell.num_ranks == num_ranks and self.in_time():
-                        self.keep("anywhere", cell, trained(cell))
+                for trial in wanted:
+                    if trial.num_ranks == num_ranks and self.in_time():
+                        self.keep("anywhere", trial, trained(trial))
 
-    def run_on_rig(self, rate: str, cells: Iterable[Cell]) -> None:
-        """Trains on emulated hosts, each cell in fresh processes; nothing else may run."""
+    def run_on_rig(self, rate: str, trials: Iterable[Trial]) -> None:
+        """Trains on emulated hosts, each trial in fresh processes; nothing else may run."""
         where = launcher(f"emulated:{rate}")
-        for cell in cells:
-            if self.has(rate, cell) or not self.in_time():
+        for trial in trials:
+            if self.has(rate, trial) or not self.in_time():
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                sets = CORE_SETS[: cell.num_ranks]
-                done = where.launch(Job(cell=cell, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S))
+                sets = CORE_SETS[: trial.num_ranks]
+                done = where.launch(
+                    LaunchJob(task=trial, folder=Path(folder), core_sets=sets, limit_s=LIMIT_S)
+                )
             if done.result is None:
-                print(f"{rate} {cell.cell_id}: {done.reason}", flush=True)
+                print(f"{rate} {trial.trial_id}: {done.reason}", flush=True)
             else:
-                self.keep(rate, cell, dict(done.result))
+                self.keep(rate, trial, dict(done.result))
 
 
 @contextmanager
 def crew(num_ranks: int) -> Iterator[Any]:
-    """A function that trains a cell in processes that stay for the next."""
+    """A function that trains a trial in processes that stay for the next."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "crew.py")]
@@ -279,13 +281,13 @@ def crew(num_ranks: int) -> Iterator[Any]:
             for rank in range(num_ranks)
         ]
 
-        def trained(cell: Cell) -> dict[str, Any]:
+        def trained(trial: Trial) -> dict[str, Any]:
             for rank in ranks:
-                rank.stdin.write(json.dumps(cell.as_json()) + "\n")
+                rank.stdin.write(json.dumps(trial.as_json()) + "\n")
                 rank.stdin.flush()
             answer = ranks[0].stdout.readline()
             if not answer:
-                sys.exit(f"{cell.cell_id}: a process of the crew ended")
+                sys.exit(f"{trial.trial_id}: a process of the crew ended")
             result: dict[str, Any] = json.loads(answer)
             return result
 
@@ -298,17 +300,17 @@ def crew(num_ranks: int) -> Iterator[Any]:
                 rank.wait()
 
 
-def mean_loss(done: Trainings, cells: Sequence[Cell]) -> float:
+def mean_loss(done: Trainings, trials: Sequence[Trial]) -> float:
     """Mean held-out loss after the budget."""
-    return mean(last_loss(done.curve("anywhere", cell)) for cell in cells)
+    return mean(last_loss(done.curve("anywhere", trial)) for trial in trials)
 
 
-def paced(family: Family, batch: int, num_ranks: int) -> Cell:
+def paced(family: Family, batch: int, num_ranks: int) -> Trial:
     """A short run for its speed: one device, or that batch shared by two under plain data parallel."""
-    cell = family.alone(batch, 0.01, 0)
-    method = "ddp" if num_ranks > 1 else cell.method
+    trial = family.alone(batch, 0.01, 0)
+    method = "ddp" if num_ranks > 1 else trial.method
     num_samples = family.num_speed_steps * batch
-    return replace(cell, method=method, num_ranks=num_ranks, train_samples=num_samples)
+    return replace(trial, method=method, num_ranks=num_ranks, train_samples=num_samples)
 
 
 def step_seconds(done: Trainings, family: Family) -> dict[int, float]:
@@ -328,38 +330,38 @@ def time_steps(done: Trainings, family: Family) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What was chosen on tuning seeds: its first cell, its mean loss there, and the standard error of one."""
+    """What was chosen on tuning seeds: its first trial, its mean loss there and the standard error of one."""
 
-    cell: Cell
+    trial: Trial
     loss: float
     error: float = 0.0
 
-    def on(self, seed: int) -> Cell:
+    def on(self, seed: int) -> Trial:
         """The same with another seed."""
-        return replace(self.cell, seed=seed)
+        return replace(self.trial, seed=seed)
 
 
 def chosen_alone(done: Trainings, family: Family) -> Choice:
     """The fastest configuration of one device whose loss is within one standard error of the lowest."""
     step_s = step_seconds(done, family)
-    tried = [(mean_loss(done, cells), cells) for cells in family.grid_alone()]
+    tried = [(mean_loss(done, trials), trials) for trials in family.grid_alone()]
     lowest = min(loss for loss, _ in tried)
     # Few seeds give no spread of their own: it is pooled over configurations that learned about as well.
-    near = [cells for loss, cells in tried if loss < 1.3 * lowest]
-    spreads = [stdev(last_loss(done.curve("anywhere", cell)) for cell in cells) ** 2 for cells in near]
+    near = [trials for loss, trials in tried if loss < 1.3 * lowest]
+    spreads = [stdev(last_loss(done.curve("anywhere", trial)) for trial in trials) ** 2 for trials in near]
     error = (mean(spreads) / family.num_tuning_seeds) ** 0.5
-    within = [(loss, cells[0]) for loss, cells in tried if loss <= lowest + error]
-    loss, cell = max(
+    within = [(loss, trials[0]) for loss, trials in tried if loss <= lowest + error]
+    loss, trial = max(
         within, key=lambda each: (each[1].batch_samples / step_s[each[1].batch_samples], -each[0])
     )
-    return Choice(cell=cell, loss=loss, error=error)
+    return Choice(trial=trial, loss=loss, error=error)
 
 
-def foretold_rate(family: Family, cell: Cell, step_s: dict[int, float], link_byte_per_s: float) -> float:
+def foretold_rate(family: Family, trial: Trial, step_s: dict[int, float], link_byte_per_s: float) -> float:
     """Samples a second of two devices, for choosing only: steps, and an average a cycle."""
-    cycle = int(cell.method.partition(":")[2])
+    cycle = int(trial.method.partition(":")[2])
     average_s = 2 * family.params / link_byte_per_s + 0.001
-    return cell.batch_samples / (step_s[cell.rank_batch_samples] + average_s / cycle)
+    return trial.batch_samples / (step_s[trial.rank_batch_samples] + average_s / cycle)
 
 
 def chosen_shared(done: Trainings, family: Family, rate: str) -> Choice:
@@ -369,37 +371,39 @@ def chosen_shared(done: Trainings, family: Family, rate: str) -> Choice:
     Where none is: the fastest at that loss; where none learns as well, the one of the lowest loss.
     """
     step_s, alone = step_seconds(done, family), chosen_alone(done, family)
-    grid = family.grid_shared(alone.cell.batch_samples)
-    speeds = {cells: foretold_rate(family, cells[0], step_s, RATES[rate]) for cells in grid}
-    losses = {cells: mean_loss(done, cells) for cells in grid}
-    equal = [cells for cells in grid if losses[cells] <= alone.loss] or [min(grid, key=losses.__getitem__)]
-    enough = FORETOLD_FASTER * alone.cell.batch_samples / step_s[alone.cell.batch_samples]
+    grid = family.grid_shared(alone.trial.batch_samples)
+    speeds = {trials: foretold_rate(family, trials[0], step_s, RATES[rate]) for trials in grid}
+    losses = {trials: mean_loss(done, trials) for trials in grid}
+    equal = [trials for trials in grid if losses[trials] <= alone.loss] or [min(grid, key=losses.__getitem__)]
+    enough = FORETOLD_FASTER * alone.trial.batch_samples / step_s[alone.trial.batch_samples]
 
-    def order(cells: tuple[Cell, ...]) -> tuple[float, float]:
-        samples = mean(samples_to(done.curve("anywhere", cell), alone.loss + alone.error) for cell in cells)
-        return (samples / speeds[cells] if speeds[cells] >= enough else inf, -speeds[cells])
+    def order(trials: tuple[Trial, ...]) -> tuple[float, float]:
+        samples = mean(
+            samples_to(done.curve("anywhere", trial), alone.loss + alone.error) for trial in trials
+        )
+        return (samples / speeds[trials] if speeds[trials] >= enough else inf, -speeds[trials])
 
-    cells = min(equal, key=order)
-    return Choice(cell=cells[0], loss=losses[cells])
+    trials = min(equal, key=order)
+    return Choice(trial=trials[0], loss=losses[trials])
 
 
 def tune(done: Trainings, family: Family) -> None:
     """Both grids on the tuning seeds."""
-    alone = [cell for cells in family.grid_alone() for cell in cells]
+    alone = [trial for trials in family.grid_alone() for trial in trials]
     done.run_anywhere(alone)
-    if all(done.has("anywhere", cell) for cell in alone):
-        batch = chosen_alone(done, family).cell.batch_samples
-        done.run_anywhere(cell for cells in family.grid_shared(batch) for cell in cells)
+    if all(done.has("anywhere", trial) for trial in alone):
+        batch = chosen_alone(done, family).trial.batch_samples
+        done.run_anywhere(trial for trials in family.grid_shared(batch) for trial in trials)
 
 
 def final(done: Trainings, family: Family) -> None:
     """What was chosen, on fresh seeds."""
-    choices = {chosen_alone(done, family).cell}
-    choices |= {chosen_shared(done, family, rate).cell for rate in RATES}
+    choices = {chosen_alone(done, family).trial}
+    choices |= {chosen_shared(done, family, rate).trial for rate in RATES}
     done.run_anywhere(
-        replace(cell, seed=seed)
+        replace(trial, seed=seed)
         for seed in range(1, family.num_seeds + 1)
-        for cell in sorted(choices, key=lambda each: each.cell_id)
+        for trial in sorted(choices, key=lambda each: each.trial_id)
     )
 
 
@@ -417,7 +421,7 @@ def rig_once(done: Trainings, family: Family) -> None:
     rig(done, replace(family, num_rig_seeds=1))
 
 
-def kind_cell(method: str, seed: int) -> Cell:
+def kind_trial(method: str, seed: int) -> Trial:
     """A training of the comparison of methods."""
     (family,) = (each for each in FAMILIES if each.name == KINDS_MODEL)
     if method == "single":
@@ -427,21 +431,21 @@ def kind_cell(method: str, seed: int) -> Cell:
 
 def kinds(done: Trainings) -> None:
     """Every method: all seeds anywhere."""
-    done.run_anywhere(kind_cell(method, seed) for seed in KINDS_SEEDS for method in KINDS)
+    done.run_anywhere(kind_trial(method, seed) for seed in KINDS_SEEDS for method in KINDS)
 
 
 def kinds_rig(done: Trainings) -> None:
     """Every method: one seed on the rig."""
     for rate in RATES:
-        done.run_on_rig(rate, [kind_cell(method, 1) for method in KINDS])
+        done.run_on_rig(rate, [kind_trial(method, 1) for method in KINDS])
 
 
 def kinds_rows(done: Trainings) -> list[dict[str, Any]]:
     """What each method's trainings came to."""
     rows = []
     for method in KINDS:
-        cells = [kind_cell(method, seed) for seed in KINDS_SEEDS]
-        curves = [done.curve("anywhere", cell) for cell in cells if done.has("anywhere", cell)]
+        trials = [kind_trial(method, seed) for seed in KINDS_SEEDS]
+        curves = [done.curve("anywhere", trial) for trial in trials if done.has("anywhere", trial)]
         if not curves:
             continue
         loss, error = with_error([last_loss(curve) for curve in curves])
@@ -455,8 +459,8 @@ def kinds_rows(done: Trainings) -> list[dict[str, Any]]:
         }
         row["accuracy"] = row["curve"][-1]["accuracy"]
         for rate in RATES:
-            if done.has(rate, kind_cell(method, 1)):
-                row[f"samples_per_s_{rate}"] = sample_rate(done.curve(rate, kind_cell(method, 1)))
+            if done.has(rate, kind_trial(method, 1)):
+                row[f"samples_per_s_{rate}"] = sample_rate(done.curve(rate, kind_trial(method, 1)))
         rows.append(row)
     return rows
 
@@ -486,15 +490,15 @@ def target_row(done: Trainings, family: Family, rate: str) -> dict[str, Any]:
     }
     speed = {name: median(sample_rate(curve) for curve in curves) for name, curves in runs.items()}
     reached = {name: [reached_s(curve, goal) for curve in curves] for name, curves in runs.items()}
-    plain = paced(family, alone.cell.batch_samples, 2)
+    plain = paced(family, alone.trial.batch_samples, 2)
     return {
         "model": family.name,
         "params": family.params,
         "link": rate,
         "train_samples": family.train_samples,
         "num_seeds": family.num_seeds,
-        "alone": _said(alone.cell),
-        "found": _said(found.cell),
+        "alone": _said(alone.trial),
+        "found": _said(found.trial),
         "alone_loss": losses["alone"],
         "found_loss": losses["found"],
         "alone_samples_per_s": speed["alone"],
@@ -508,9 +512,11 @@ def target_row(done: Trainings, family: Family, rate: str) -> dict[str, Any]:
     }
 
 
-def _said(cell: Cell) -> str:
-    ranks = f"{cell.method}, 2 x {cell.rank_batch_samples}" if cell.num_ranks > 1 else f"{cell.batch_samples}"
-    return f"{ranks}, rate {cell.learning_rate:g}"
+def _said(trial: Trial) -> str:
+    ranks = (
+        f"{trial.method}, 2 x {trial.rank_batch_samples}" if trial.num_ranks > 1 else f"{trial.batch_samples}"
+    )
+    return f"{ranks}, rate {trial.learning_rate:g}"
 
 
 def _loss(pair: Sequence[float]) -> str:
@@ -592,10 +598,10 @@ def write_trainings(done: Trainings, path: Path) -> None:
     rows = []
     for file in done.folder.glob("*/*.json"):
         kept = json.loads(file.read_text())
-        cell, curve = cell_from(kept["cell"], str(file)), kept["curve"]
-        told = (cell.workload, cell.method, cell.num_ranks, cell.rank_batch_samples, cell.learning_rate)
+        trial, curve = trial_from(kept.get("trial") or kept["cell"], str(file)), kept["curve"]
+        told = (trial.workload, trial.method, trial.num_ranks, trial.rank_batch_samples, trial.learning_rate)
         ends = [f"{value:.5g}" for value in (curve[-1]["loss"], curve[-1]["seconds"], sample_rate(curve))]
-        rows.append((*told, cell.seed, file.parent.name, cell.train_samples, *ends))
+        rows.append((*told, trial.seed, file.parent.name, trial.train_samples, *ends))
     titles = ("model", "method", "ranks", "rank_batch_samples", "learning_rate", "seed", "where")
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""One process of a crew: trains the cells it is told, a line of JSON each; rank 0 answers with results.
+"""One process of a crew: trains the trials it is given, a line of JSON each; rank 0 answers with results.
 
 Usage: crew.py RANK NUM_RANKS STORE. Loss against samples needs no fresh processes.
 """
@@ -10,8 +10,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.cell import cell_from
-from equipoise.bench.trained import trained
+from equipoise.bench.training import train
+from equipoise.bench.trial import trial_from
 
 
 def main(rank: int, num_ranks: int, store: str) -> None:
@@ -21,7 +21,7 @@ def main(rank: int, num_ranks: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
     for line in sys.stdin:
-        result = trained(cell_from(json.loads(line), "what the crew was told"), rank, torch.device("cpu"))
+        result = train(trial_from(json.loads(line), "a trial for the crew"), rank, torch.device("cpu"))
         if result is not None:
             print(json.dumps(result), file=answers, flush=True)
 

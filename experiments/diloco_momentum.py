@@ -12,8 +12,8 @@ import argparse
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.methods import OptimizerSettings, method
-from equipoise.bench.models import trainee
+from equipoise.bench.methods import method
+from equipoise.bench.models import OptimizerSettings, trainee
 
 BATCH_SAMPLES = 64
 MOMENTA = (0.9, 0.5, 0.0)
@@ -24,7 +24,7 @@ def held_out_loss(text: str, settings: OptimizerSettings, *, seed: int, num_step
     rank, world_size = dist.get_rank(), dist.get_world_size()
     found, argument = method(text)
     subject = trainee("mlp", batch_samples=BATCH_SAMPLES, seed=seed, rank=rank, num_ranks=world_size)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     for _ in range(num_steps):
         step.run(next(subject.batches))
     step.close()

@@ -20,12 +20,12 @@ from statistics import median
 
 from two_hosts import timed
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.interference import interference
 from equipoise.bench.launchers import launcher
-from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.store import FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
+from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import exchange_costs, needed
 from equipoise.diagnose.method_search import FoundMethod, MethodSpace, alone_cells, candidates, search_methods
 from equipoise.errors import UsageError
@@ -50,13 +50,13 @@ def space(model: str) -> MethodSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """One search held against trying everything."""
 
     rate: str
     found: FoundMethod
     num_candidates: int
-    fastest: Cell
+    fastest: Trial
     fastest_per_s: float
 
     @property
@@ -65,14 +65,14 @@ class Outcome:
         return self.fastest_per_s / (self.found.best.samples_per_s or 0.0) - 1.0
 
 
-def planned(num_ranks: int) -> tuple[Cell, ...]:
+def planned(num_ranks: int) -> tuple[Trial, ...]:
     """Every run of all models on so many hosts."""
     wanted = {}
     for model in MODELS:
         asked = space(model)
-        for cell in (*alone_cells(asked), *candidates(asked)[0]):
-            if cell.num_ranks == num_ranks:
-                wanted[cell.cell_id] = cell
+        for trial in (*alone_cells(asked), *candidates(asked)[0]):
+            if trial.num_ranks == num_ranks:
+                wanted[trial.trial_id] = trial
     return tuple(wanted.values())
 
 
@@ -95,18 +95,18 @@ def measured(out: Path, end_s: float) -> bool:
     return True
 
 
-def outcomes(out: Path) -> list[Outcome]:
+def outcomes(out: Path) -> list[JobOutcome]:
     """Every search, on what was measured."""
     found = []
-    alone = {each.cell.cell_id: each for each in Store(out / "single").finished()}
+    alone = {each.trial.trial_id: each for each in Store(out / "single").finished()}
     for rate in RATES:
-        known = alone | {each.cell.cell_id: each for each in Store(out / rate).finished()}
+        known = alone | {each.trial.trial_id: each for each in Store(out / rate).finished()}
         path = out / f"interference-{rate}.json"
         costs = {2: exchange_costs(json.loads(path.read_text()), str(path))}
         for model in MODELS:
-            cells = candidates(space(model))[0]
-            runs = {cell: timed_run(known[cell.cell_id]) for cell in cells}
-            speeds = {cell: cell.batch_samples / run.step_s for cell, run in runs.items() if run}
+            trials = candidates(space(model))[0]
+            runs = {trial: timed_run(known[trial.trial_id]) for trial in trials}
+            speeds = {trial: trial.batch_samples / run.step_s for trial, run in runs.items() if run}
             fastest = max(speeds, key=speeds.__getitem__)
             result = search_methods(
                 space(model),
@@ -116,10 +116,10 @@ def outcomes(out: Path) -> list[Outcome]:
                 num_repetitions=1,
             )
             found.append(
-                Outcome(
+                JobOutcome(
                     rate=rate,
                     found=result,
-                    num_candidates=sum(cell.num_ranks > 1 for cell in cells),
+                    num_candidates=sum(trial.num_ranks > 1 for trial in trials),
                     fastest=fastest,
                     fastest_per_s=speeds[fastest],
                 )
@@ -127,12 +127,12 @@ def outcomes(out: Path) -> list[Outcome]:
     return found
 
 
-def _remembered(known: Mapping[str, Finished], cells: Sequence[Cell]) -> list[Finished]:
+def _remembered(known: Mapping[str, FinishedTrial], trials: Sequence[Trial]) -> list[FinishedTrial]:
     """What runs gave that were made before."""
-    return [known[cell.cell_id] for cell in cells]
+    return [known[trial.trial_id] for trial in trials]
 
 
-def tables(found: Sequence[Outcome]) -> str:
+def tables(found: Sequence[JobOutcome]) -> str:
     """The tables of the page."""
     titles = ("link", "model", "parameters", "fastest of all", "samples/s", "found", "regret", "trials", "of")
     titles += ("over one device", "over ddp", "foretold, median error")
@@ -150,7 +150,7 @@ def tables(found: Sequence[Outcome]) -> str:
                     f"{MODELS[model][0]:,}",
                     _way(each.fastest),
                     f"{each.fastest_per_s:,.0f}",
-                    _way(best.cell),
+                    _way(best.trial),
                     f"{each.regret:.1%}",
                     str(each.found.num_trials),
                     str(each.num_candidates),
@@ -171,8 +171,8 @@ def _row(values: Sequence[str]) -> str:
     return f"| {' | '.join(values)} |"
 
 
-def _way(cell: Cell) -> str:
-    return f"{'one device' if cell.num_ranks == 1 else cell.method}, batch {cell.batch_samples}"
+def _way(trial: Trial) -> str:
+    return f"{'one device' if trial.num_ranks == 1 else trial.method}, batch {trial.batch_samples}"
 
 
 def _between(page: str, table: str) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 
 from two_hosts import PARTS, RATES, undisturbed
 
-from equipoise.bench.cell import Cell
-from equipoise.bench.store import SUCCESS, Finished, Store
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import summaries
+from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 
@@ -82,24 +82,24 @@ def _pooled(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any
     return list(joined.values())
 
 
-def _finished(folder: Path) -> list[Finished]:
+def _finished(folder: Path) -> list[FinishedTrial]:
     return [each for each in Store(folder).finished() if each.status == SUCCESS] if folder.exists() else []
 
 
-def _counted(out: Path, part: str, link: str) -> list[Finished]:
+def _counted(out: Path, part: str, link: str) -> list[FinishedTrial]:
     """What a part measured over a link in the repetitions that had the machine to themselves."""
     found = _finished(out / part / link)
     repetitions = undisturbed(out, part) if found else ()
-    return [each for each in found if each.cell.repetition in repetitions]
+    return [each for each in found if each.trial.repetition in repetitions]
 
 
 def devices_alone(out: Path) -> dict[str, OneDevice]:
     """What was measured on one device, by workload, over all parts."""
-    cells = defaultdict(list)
+    trials = defaultdict(list)
     for part in PARTS:
         for each in _counted(out, part, "single"):
-            cells[each.cell.workload].append(each)
-    return {name: one_device(found) for name, found in cells.items()}
+            trials[each.trial.workload].append(each)
+    return {name: one_device(found) for name, found in trials.items()}
 
 
 def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedStep, dict[str, float]]]:
@@ -110,21 +110,21 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedSt
             found = _counted(out, part, rate)
             if not found:
                 continue
-            costs = costs_at(out, rate, {each.cell.repetition for each in found})
+            costs = costs_at(out, rate, {each.trial.repetition for each in found})
             for each in summaries(found):
-                cell, one = each.cell, alone.get(each.cell.workload)
-                if one is None or each.step_s is None or cell.rank_batch_samples not in one.phases:
+                trial, one = each.trial, alone.get(each.trial.workload)
+                if one is None or each.step_s is None or trial.rank_batch_samples not in one.phases:
                     continue
-                others = {name: _step(cell, one, change(costs)) for name, change in VARIANTS.items()}
-                step = _step(cell, one, costs)
+                others = {name: _step(trial, one, change(costs)) for name, change in VARIANTS.items()}
+                step = _step(trial, one, costs)
                 row = Row(
                     rate=rate,
                     part=part,
-                    workload=cell.workload,
-                    method=cell.method,
+                    workload=trial.workload,
+                    method=trial.method,
                     params=one.gradient_bytes // 4,
-                    batch_samples=cell.batch_samples,
-                    alone_s=one.phase_s("step", min(cell.batch_samples, max(one.phases))),
+                    batch_samples=trial.batch_samples,
+                    alone_s=one.phase_s("step", min(trial.batch_samples, max(one.phases))),
                     measured_s=each.step_s.value,
                     foretold_s=step.step_s.value,
                     **{name: other.step_s.value for name, other in others.items()},
@@ -132,7 +132,7 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedSt
                 yield row, step, each.phases
 
 
-def _step(cell: Cell, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
+def _step(cell: Trial, one: OneDevice, costs: ExchangeCosts) -> PredictedStep:
     return predict_step(cell.method, num_ranks=2, batch_samples=cell.batch_samples, one=one, costs=costs)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import polars as pl
 
-from equipoise.bench.store import SUCCESS, Finished, Store
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 
 PAGE = Path(__file__).parents[1] / "docs" / "experiments" / "0015-kills.md"
 NUM_STEPS = 6
@@ -37,9 +37,9 @@ DRIVER, WORKER, AGENT = "driver", "worker", "agent"
 # Whom a kill meets, and how likely; an agent is there with torchrun only.
 WHOM = ((DRIVER, 0.7), (WORKER, 0.2), (AGENT, 0.1))
 # From when an instant is drawn, how likely that is, and how much later at most: the start of the driver;
-# the next cell that begins to run, or now where one runs; the next file that the sweep begins to write.
-START, CELL, WRITE = "start", "cell", "write"
-INSTANTS = ((START, 0.15, 3.0), (CELL, 0.5, 6.0), (WRITE, 0.35, 0.004))
+# the next trial that begins to run, or now where one runs; the next file that the sweep begins to write.
+START, TRIAL, WRITE = "start", "trial", "write"
+INSTANTS = ((START, 0.15, 3.0), (TRIAL, 0.5, 6.0), (WRITE, 0.35, 0.004))
 PATIENCE_S = 60.0
 ORPHAN_S = 10.0
 _LOOK_S = 0.0005
@@ -63,10 +63,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """One sweep at its end: what is wrong with it. num_failed: cells that say a rank was killed."""
+    """One sweep at its end: what is wrong with it. num_failed: trials that say a rank was killed."""
 
     sweep: int
-    num_cells: int
+    num_trials: int
     num_missing: int
     num_strange: int
     num_failed: int
@@ -112,11 +112,11 @@ class Rig:
         return subprocess.Popen((*command, *resume), stdout=complaints, stderr=complaints)
 
     def finished(self) -> dict[str, bytes]:
-        """The files of finished cells, by name."""
-        return {path.name: path.read_bytes() for path in sorted((self.out / "cells").glob("[!.]*.json"))}
+        """The files of finished trials, by name."""
+        return {path.name: path.read_bytes() for path in sorted((self.out / "trials").glob("[!.]*.json"))}
 
     def changes(self) -> tuple[int, int, int]:
-        """Cells seen finished before that are gone, or are not what they were; and those that are no JSON."""
+        """Finished trials seen before that are gone, or not what they were; and those that are no JSON."""
         now = self.finished()
         prefix = f"{self.sweep}/"
         before = {
@@ -177,7 +177,7 @@ def waited(rig: Rig, driver: subprocess.Popen[bytes], instant: str) -> float | N
     """Waits for the instant of a kill: seconds since now, or None when the sweep ended before it."""
     begun = time.monotonic()
     after_s = rig.random.uniform(0.0, next(most_s for name, _, most_s in INSTANTS if name == instant))
-    before = _names(rig.out / "cells")
+    before = _names(rig.out / "trials")
     due = begun + after_s if instant == START else None
     while due is None or time.monotonic() < due:
         if driver.poll() is not None:
@@ -190,10 +190,10 @@ def waited(rig: Rig, driver: subprocess.Popen[bytes], instant: str) -> float | N
 
 
 def _has_come(rig: Rig, instant: str, before: set[str]) -> bool:
-    """Whether that is there from which an instant is drawn. before: names in the folder of cells."""
-    if instant == CELL:
+    """Whether that is there from which an instant is drawn. before: names in the folder of trials."""
+    if instant == TRIAL:
         return any(name.startswith("running-") for name in _names(rig.out) - rig.leftovers)
-    return bool(_names(rig.out / "cells") - before)
+    return bool(_names(rig.out / "trials") - before)
 
 
 def killed(rig: Rig, driver: subprocess.Popen[bytes]) -> bool:
@@ -267,13 +267,13 @@ def run(rig: Rig, *, num_kills: int, minutes: float) -> bool:
 def checked(sweep: int, out: Path) -> Whole:
     """What is wrong with a sweep that says it is at its end."""
     store = Store(out)
-    planned = {f"{cell.cell_id}.json" for cell in store.plan()}
-    there = {path.name for path in (out / "cells").iterdir()}
+    planned = {f"{trial.trial_id}.json" for trial in store.plan()}
+    there = {path.name for path in (out / "trials").iterdir()}
     finished = store.finished()
     failed = [one for one in finished if one.status != SUCCESS]
     return Whole(
         sweep=sweep,
-        num_cells=len(planned),
+        num_trials=len(planned),
         num_missing=len(planned - there),
         num_strange=len(there - planned),
         num_failed=len(failed),
@@ -284,12 +284,12 @@ def checked(sweep: int, out: Path) -> Whole:
     )
 
 
-def _says_killed(one: Finished) -> bool:
+def _says_killed(one: FinishedTrial) -> bool:
     return bool(re.search(r"killed|SIG|Connection|closed|peer|exit code", one.reason or ""))
 
 
-def _is_sound(one: Finished) -> bool:
-    """Whether a cell has all its values: every timed step, each above zero and as long as its phases."""
+def _is_sound(one: FinishedTrial) -> bool:
+    """Whether a trial has all its values: every timed step, each above zero and as long as its phases."""
     if one.status != SUCCESS:
         return not one.result and bool(one.reason)
     steps = one.result["steps"]
@@ -298,11 +298,11 @@ def _is_sound(one: Finished) -> bool:
     )
 
 
-def _table_faults(out: Path, finished: Sequence[Finished]) -> int:
-    """Rows of the tables that are missing, double or differ from the cells."""
+def _table_faults(out: Path, finished: Sequence[FinishedTrial]) -> int:
+    """Rows of the tables that are missing, double or differ from the trials."""
     runs, steps = (pl.read_parquet(out / f"{name}.parquet") for name in ("runs", "steps"))
     expected = {
-        (f"{out.name}/{one.cell.cell_id}", number, phase): seconds
+        (f"{out.name}/{one.trial.trial_id}", number, phase): seconds
         for one in finished
         for number, step in enumerate(one.result.get("steps") or (), 1)
         for phase, seconds in step.items()
@@ -314,7 +314,7 @@ def _table_faults(out: Path, finished: Sequence[Finished]) -> int:
     names = Counter(runs["run_id"].to_list())
     return (
         faults
-        + sum((names - Counter(f"{out.name}/{one.cell.cell_id}" for one in finished)).values())
+        + sum((names - Counter(f"{out.name}/{one.trial.trial_id}" for one in finished)).values())
         + (len(finished) - len(names))
     )
 
@@ -330,28 +330,28 @@ def table(rig: Rig) -> str:
             " / ".join(str(by_whom[name]) for name, _ in WHOM),
         ),
         (
-            "after the start / while a cell ran / at a file being written",
+            "after the start / while a trial ran / at a file being written",
             " / ".join(str(by_instant[name]) for name, _, _ in INSTANTS),
         ),
         ("of these, with ranks there", sum(kill.was_training for kill in kills)),
         (
-            "sweeps brought to their end, cells in all",
-            f"{len(wholes)}, {sum(each.num_cells for each in wholes)}",
+            "sweeps brought to their end, trials in all",
+            f"{len(wholes)}, {sum(each.num_trials for each in wholes)}",
         ),
         (
-            "finished cells lost",
+            "finished trials lost",
             sum(kill.num_lost for kill in kills) + sum(each.num_missing for each in wholes),
         ),
-        ("finished cells run again or changed", sum(kill.num_changed for kill in kills)),
-        ("cells beyond the plan, or twice", sum(each.num_strange for each in wholes)),
+        ("finished trials run again or changed", sum(kill.num_changed for kill in kills)),
+        ("trials beyond the plan, or twice", sum(each.num_strange for each in wholes)),
         (
-            "cells that are no JSON, or lack values",
+            "trials that are no JSON, or lack values",
             sum(kill.num_unreadable for kill in kills) + sum(each.num_corrupt for each in wholes),
         ),
-        ("rows of the tables that differ from the cells", sum(each.num_table_faults for each in wholes)),
+        ("rows of the tables that differ from the trials", sum(each.num_table_faults for each in wholes)),
         ("processes left 10 s after their driver", sum(kill.num_orphans for kill in kills)),
-        ("cells that failed and say that a rank was killed", sum(each.num_failed for each in wholes)),
-        ("cells that failed for no kill", sum(each.num_unexplained for each in wholes)),
+        ("trials that failed and say that a rank was killed", sum(each.num_failed for each in wholes)),
+        ("trials that failed for no kill", sum(each.num_unexplained for each in wholes)),
         ("folders or parts of files left over at the end", sum(each.num_leftovers for each in wholes)),
     ]
     lines = [f"| of {len(kills)} kills |  |", "|---|---|"]

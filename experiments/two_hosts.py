@@ -3,7 +3,7 @@
     python experiments/two_hosts.py [--out DIR] [--quick] [--minutes M] [--parts links,...]
 
 Needs root, ip, tc and two idle cores. All of it takes about half an hour, --quick five minutes;
---minutes stops earlier, between two cells, and the same command goes on from there.
+--minutes stops earlier, between two trials, and the same command goes on from there.
 docs/experiments/0011-two-hosts.md tells what was learnt; two_hosts_page.py writes its tables.
 """
 
@@ -27,16 +27,16 @@ from typing import Any
 
 from quiet import in_quiet
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.collectives.records import Asked
+from equipoise.bench.collectives.records import CollectivesTask
 from equipoise.bench.environment import conditions, prompt_wakeups
-from equipoise.bench.interference import Rivals, interference
+from equipoise.bench.interference import InterferenceTask, interference
 from equipoise.bench.launchers import launcher
 from equipoise.bench.launchers.emulated import hosts
-from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, write_whole
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, write_whole
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order
+from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
 LINK_BIT_PER_S = {"1gbit": 1e9, "10gbit": 1e10}
@@ -44,7 +44,7 @@ RATES = tuple(LINK_BIT_PER_S)
 PARTS = ("family", "held_out", "fresh", "images", "zoo")
 NUM_REPETITIONS = 5
 LIMIT_S = 300.0
-# What other programs took of one core meanwhile, in the result of a cell.
+# What other programs took of one core meanwhile, in the result of a trial.
 OTHERS = "others_core_fraction"
 _RANK = str(Path(__file__).with_name("two_hosts_rank.py"))
 
@@ -87,12 +87,12 @@ class Asking:
 
 
 def num_steps(width: int) -> int:
-    """Timed steps of one cell of the family."""
+    """Timed steps of one trial of the family."""
     return max(FEWEST_STEPS, min(MOST_STEPS, STEPS_BY_WIDTH // width))
 
 
 def num_repetitions(width: int) -> int:
-    """Of one cell of the family: fewer where a step takes long."""
+    """Of one trial of the family: fewer where a step takes long."""
     return next((count for widest, count in REPETITIONS_UP_TO if width <= widest), 1)
 
 
@@ -129,14 +129,14 @@ def askings(part: str, *, is_quick: bool) -> tuple[Asking, ...]:
     )
 
 
-def cells(asked: tuple[Asking, ...], *, num_ranks: int, is_quick: bool) -> tuple[Cell, ...]:
-    """The cells on one device, at the batch and at half of it, or those on two."""
+def trials(asked: tuple[Asking, ...], *, num_ranks: int, is_quick: bool) -> tuple[Trial, ...]:
+    """The trials on one device, at the batch and at half of it, or those on two."""
     found = {}
     for one in asked:
         batches = (one.batch_samples, one.batch_samples // 2) if num_ranks == 1 else (one.batch_samples,)
         for batch in batches:
             for repetition in range(1, min(one.num_repetitions, 2 if is_quick else NUM_REPETITIONS) + 1):
-                cell = Cell(
+                trial = Trial(
                     workload=one.workload,
                     method="single" if num_ranks == 1 else "ddp",
                     num_ranks=num_ranks,
@@ -144,12 +144,12 @@ def cells(asked: tuple[Asking, ...], *, num_ranks: int, is_quick: bool) -> tuple
                     repetition=repetition,
                     num_steps=one.num_steps,
                 )
-                found[cell.cell_id] = cell
+                found[trial.trial_id] = trial
     return tuple(found.values())
 
 
 class Crew:
-    """Processes on emulated hosts, one core each, that time one cell after another."""
+    """Processes on emulated hosts, one core each, that time one trial after another."""
 
     def __init__(self, rate: str, num_ranks: int, cores: Sequence[int]) -> None:
         """rate: of the link. cores: one a rank; the first `num_ranks` are taken."""
@@ -181,11 +181,11 @@ class Crew:
         """Of its processes."""
         return tuple(each.pid for each in self._processes)
 
-    def timed(self, cell: Cell) -> dict[str, Any] | str:
-        """What was measured of a cell, or why it was not; then the crew is of no more use."""
+    def timed(self, trial: Trial) -> dict[str, Any] | str:
+        """What was measured of a trial, or why it was not; then the crew is of no more use."""
         try:
             for process in self._processes:
-                print(json.dumps(cell.as_json()), file=process.stdin, flush=True)
+                print(json.dumps(trial.as_json()), file=process.stdin, flush=True)
         except BrokenPipeError:
             return self._said()
         answers = self._processes[0].stdout
@@ -212,21 +212,21 @@ class Crew:
         self._stack.close()
 
 
-def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *, end_s: float) -> bool:
-    """Some cells of a store timed by one crew, and by another where one failed; False when time was over."""
+def timed(store: Store, rate: str, left: Sequence[Trial], cores: Sequence[int], *, end_s: float) -> bool:
+    """Some trials of a store timed by one crew, and by another where one failed; False when time was over."""
     crew: Crew | None = None
     num_ranks = left[0].num_ranks
     try:
-        for number, cell in enumerate(left, 1):
+        for number, trial in enumerate(left, 1):
             if time.monotonic() > end_s:
                 return False
             began_s = time.monotonic()
             crew = crew or Crew(rate, num_ranks, cores)
-            found, others = in_quiet(partial(crew.timed, cell), crew.ids)
+            found, others = in_quiet(partial(crew.timed, trial), crew.ids)
             failed = isinstance(found, str)
             store.add(
-                Finished(
-                    cell=cell,
+                FinishedTrial(
+                    trial=trial,
                     status=FAILED if failed else SUCCESS,
                     reason=found if isinstance(found, str) else None,
                     conditions=conditions(
@@ -236,7 +236,7 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
                 )
             )
             took = f"{time.monotonic() - began_s:.1f} s, others {others:.1%} of a core"
-            print(f"{rate} {number}/{len(left)} {cell.cell_id}: {found if failed else took}", flush=True)
+            print(f"{rate} {number}/{len(left)} {trial.trial_id}: {found if failed else took}", flush=True)
             if failed:
                 crew.end()
                 crew = None
@@ -249,14 +249,14 @@ def timed(store: Store, rate: str, left: Sequence[Cell], cores: Sequence[int], *
 def undisturbed(out: Path, part: str) -> frozenset[int]:
     """The repetitions of a part that had the machine to themselves, as its steps of one device tell.
 
-    Those whose steps took, in the median over cells, at most 1.2 times that of the fastest repetition. Steps
+    Those whose steps took, in the median over trials, at most 1.2 times that of the fastest repetition. Steps
     of two devices are not looked at.
     """
     taken: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     for each in Store(out / part / "single").finished():
         run = timed_run(each)
         if run is not None:
-            taken[each.cell.workload, each.cell.batch_samples][each.cell.repetition] = run.step_s
+            taken[each.trial.workload, each.trial.batch_samples][each.trial.repetition] = run.step_s
     slowed: dict[int, list[float]] = defaultdict(list)
     for steps in taken.values():
         for repetition, step_s in steps.items():
@@ -280,7 +280,7 @@ def _sweeps(
         asked = askings(part, is_quick=is_quick)
         for name, rate, num_ranks in (("single", RATES[0], 1), *((rate, rate, 2) for rate in RATES)):
             store = Store(out / part / name)
-            plan = in_random_order(cells(asked, num_ranks=num_ranks, is_quick=is_quick), seed=0)
+            plan = in_random_order(trials(asked, num_ranks=num_ranks, is_quick=is_quick), seed=0)
             with store.opened(plan, resume=True):
                 left = [each for each in plan if each.repetition == repetition and not store.has(each)]
                 if left and not timed(store, rate, left, cores, end_s=end_s):
@@ -290,7 +290,7 @@ def _sweeps(
 
 def _interferences(out: Path, repetition: int, cores: Sequence[int], *, end_s: float) -> None:
     """What messages and computing cost each other, in every repetition anew: they drift as steps do."""
-    asked = Rivals(methods=("ddp",), operations=("all_reduce",))
+    asked = InterferenceTask(methods=("ddp",), operations=("all_reduce",))
     for rate in RATES:
         path = out / f"interference-{rate}-{repetition}.json"
         _kept(path, cores, lambda rate=rate: interference(asked, launcher(f"emulated:{rate}")), end_s=end_s)
@@ -298,7 +298,7 @@ def _interferences(out: Path, repetition: int, cores: Sequence[int], *, end_s: f
 
 def _links(out: Path, cores: Sequence[int], *, end_s: float) -> None:
     """All-reduces over each link."""
-    asked = Asked(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
+    asked = CollectivesTask(operations=("all_reduce",), sizes_bytes=PAYLOADS_BYTES, num_rounds=NUM_ROUNDS)
     for rate in RATES:
         by = launcher(f"emulated:{rate}")
         _kept(

@@ -33,8 +33,8 @@ from equipoise.stats import ratio_interval
 
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"
 PAGE = DOCS / "0011-two-hosts.md"
-CELLS, FORETOLD = DOCS / "data" / "0011-cells.csv", DOCS / "data" / "0011-foretold.csv"
-HELD_OUT_CELLS = DOCS / "data" / "0012-cells.csv"
+TRIALS, FORETOLD = DOCS / "data" / "0011-cells.csv", DOCS / "data" / "0011-foretold.csv"
+HELD_OUT_TRIALS = DOCS / "data" / "0012-cells.csv"
 FIGURE = DOCS / "data" / "0011-two-hosts.svg"
 LEVEL = 0.9
 NUM_DRAWS = 2000
@@ -103,7 +103,7 @@ def measured(out: Path) -> list[Timed]:
             for one in Store(folder).finished() if folder.exists() else ():
                 run = timed_run(one)
                 if run is None:
-                    print(f"not timed: {part} {link} {one.cell.cell_id}: {one.reason}")
+                    print(f"not timed: {part} {link} {one.trial.trial_id}: {one.reason}")
                     continue
                 phases = {
                     f"{name}_s": run.shares.get(name, 0.0) * run.step_s for name in (*PHASES, OVERLAPPED)
@@ -112,13 +112,13 @@ def measured(out: Path) -> list[Timed]:
                     Timed(
                         part=part,
                         link=link,
-                        workload=one.cell.workload,
-                        params=params_of(one.cell.workload),
-                        batch_samples=one.cell.batch_samples,
-                        repetition=one.cell.repetition,
+                        workload=one.trial.workload,
+                        params=params_of(one.trial.workload),
+                        batch_samples=one.trial.batch_samples,
+                        repetition=one.trial.repetition,
                         num_warm_up=run.num_warm_up or 0,
                         steady=int(run.is_steady),
-                        counted=int(one.cell.repetition in counted),
+                        counted=int(one.trial.repetition in counted),
                         step_s=run.step_s,
                         **phases,
                     )
@@ -196,15 +196,15 @@ def speedups(table: Table, asked: Iterable[tuple[str, int]], *, with_batch: bool
         "|---" * (3 + with_batch + 2 * len(RATES)) + "|",
     ]
     for workload, batch in asked:
-        cells = [workload.removeprefix("growing:"), f"{params_of(workload) / 1e6:.3g} M"]
-        cells += [str(batch)] * with_batch
-        cells.append(milliseconds(step_s(table[ALONE, workload, batch])))
+        trials = [workload.removeprefix("growing:"), f"{params_of(workload) / 1e6:.3g} M"]
+        trials += [str(batch)] * with_batch
+        trials.append(milliseconds(step_s(table[ALONE, workload, batch])))
         for rate in RATES:
-            cells += [
+            trials += [
                 milliseconds(step_s(table[rate, workload, batch])),
                 ratio(table, rate, workload, batch),
             ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(trials)} |")
     return "\n".join(lines)
 
 
@@ -218,11 +218,11 @@ def batches(table: Table, workloads: Sequence[str], swept: Sequence[int]) -> str
     for workload in workloads:
         for batch in swept:
             alone = batch / step_s(table[ALONE, workload, batch])
-            cells = [f"{params_of(workload) / 1e6:.3g} M", str(batch), f"{alone:,.0f}"]
+            trials = [f"{params_of(workload) / 1e6:.3g} M", str(batch), f"{alone:,.0f}"]
             for rate in RATES:
                 both = batch / step_s(table[rate, workload, batch])
-                cells += [f"{both:,.0f}", f"{both / alone / 2:.0%}"]
-            lines.append(f"| {' | '.join(cells)} |")
+                trials += [f"{both:,.0f}", f"{both / alone / 2:.0%}"]
+            lines.append(f"| {' | '.join(trials)} |")
     return "\n".join(lines)
 
 
@@ -242,10 +242,10 @@ def phases(table: Table, asked: Iterable[tuple[str, int]]) -> str:
             shares = [median(getattr(row, f"{name}_s") / row.step_s for row in rows) for name in PHASES]
             parts = {name: share / sum(shares) * whole for name, share in zip(PHASES, shares, strict=True)}
             overlapped = median(row.communication_overlapped_s for row in rows)
-            cells = [workload.removeprefix("growing:"), str(batch), "one device" if link == ALONE else link]
-            cells += [f"{parts[name] * MS:.2f}" for name in PHASES]
-            cells += [f"{whole * MS:.2f}", f"{parts[EXPOSED] / whole:.0%}", f"{overlapped * MS:.2f}"]
-            lines.append(f"| {' | '.join(cells)} |")
+            trials = [workload.removeprefix("growing:"), str(batch), "one device" if link == ALONE else link]
+            trials += [f"{parts[name] * MS:.2f}" for name in PHASES]
+            trials += [f"{whole * MS:.2f}", f"{parts[EXPOSED] / whole:.0%}", f"{overlapped * MS:.2f}"]
+            lines.append(f"| {' | '.join(trials)} |")
     return "\n".join(lines)
 
 
@@ -363,9 +363,9 @@ def main() -> None:
     parser.add_argument("--held-out", type=Path, help="a folder of two_hosts.py for 0012-cells.csv alone")
     chosen = parser.parse_args()
     if chosen.held_out:
-        kept(HELD_OUT_CELLS, Timed, measured(chosen.held_out))
+        kept(HELD_OUT_TRIALS, Timed, measured(chosen.held_out))
         return
-    rows = kept(CELLS, Timed, measured(chosen.out))
+    rows = kept(TRIALS, Timed, measured(chosen.out))
     said = kept(FORETOLD, Foretold, foretold_rows(chosen.out))
     table = by_key(rows)
     family = by_key(row for row in rows if row.part in {"family", "images"})

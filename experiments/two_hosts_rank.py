@@ -1,7 +1,7 @@
-"""One process of two_hosts.py: times the cells it is told, a line of JSON each; rank 0 answers with results.
+"""One process of two_hosts.py: times the trials it is given, one JSON a line; rank 0 answers with results.
 
-Usage: two_hosts_rank.py RANK NUM_RANKS CORE. A repetition's cells share a process: starting one takes longer
-than timing most cells.
+Usage: two_hosts_rank.py RANK NUM_RANKS CORE. A repetition's trials share a process: starting one takes longer
+than timing most trials.
 """
 
 import gc
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from equipoise.bench.cell import cell_from
+from equipoise.bench.trial import trial_from
 from equipoise.bench.worker import end_with_parent
 
 
@@ -22,13 +22,13 @@ def main(rank: int, num_ranks: int, core: int) -> None:
     import torch  # noqa: PLC0415 - its threads take the cores they find
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
-    from equipoise.bench.timed_steps import measured  # noqa: PLC0415 - likewise
+    from equipoise.bench.timed_steps import time_steps  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=num_ranks)
     for line in sys.stdin:
         torch.manual_seed(0)
-        result = measured(cell_from(json.loads(line), "what the rank was told"), rank, torch.device("cpu"))
+        result = time_steps(trial_from(json.loads(line), "a trial for the rank"), rank, torch.device("cpu"))
         gc.collect()
         if result is not None:
             print(json.dumps(result, allow_nan=False), file=answers, flush=True)

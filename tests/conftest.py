@@ -30,7 +30,7 @@ SLOW = (
     "spec/test_torch_model.py",
     "bench/test_methods.py",
     "web/test_dashboard_browser.py",
-    "bench/test_trained.py",
+    "bench/test_training.py",
     "bench/test_find.py",
     "test_understanding.py",
     "runs/test_mlperf_rounds.py",

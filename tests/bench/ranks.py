@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.methods import OptimizerSettings, method
-from equipoise.bench.models import Trainee, trainee
-from equipoise.bench.trained import Judge
+from equipoise.bench.methods import method
+from equipoise.bench.models import OptimizerSettings, Trainee, trainee
+from equipoise.bench.training import HeldOutEvaluator
 
 SEED = 3
 SEEDS = (3, 4, 5)
@@ -48,7 +48,7 @@ def trained(
     subject = trainee("mlp", batch_samples=batch_samples, seed=seed, rank=rank, num_ranks=world_size)
     subject = doubled(subject) if double else subject
     settings = OptimizerSettings(learning_rate=0.05, momentum=momentum)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     phases = []
     step.marks.append(phases.append)
     losses = []
@@ -101,11 +101,11 @@ def exact(text, rank, world_size):
 def looked_at(text, rank, world_size):
     """The same training as `falling`, judged after every run; what was found in the middle of a cycle."""
     looks = []
-    judge = Judge(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
+    judge = HeldOutEvaluator(trainee("mlp", batch_samples=GLOBAL_BATCH, seed=SEED), rank, world_size)
 
     def look(step):
         own = step.weights()
-        looks.append((own, judge.of(step.weights())))
+        looks.append((own, judge.evaluate(step.weights())))
 
     result = trained(
         text, num_runs=NUM_FALLING, rank=rank, world_size=world_size, momentum=0.9, double=False, after=look
@@ -119,7 +119,7 @@ def many_buckets(text, rank, world_size):
     found, argument = method(text)
     subject = trainee("small_cnn", batch_samples=4, seed=SEED, rank=rank, num_ranks=world_size)
     settings = OptimizerSettings(learning_rate=0.01)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     for _ in range(5):
         step.run(next(subject.batches))
     step.close()
@@ -144,10 +144,10 @@ def sums(text, rank, world_size):
     )
     found, argument = method(text)
     settings = OptimizerSettings(learning_rate=1.0)
-    step = found.begin(subject, settings, rank=rank, world_size=world_size, argument=argument)
+    step = found.begin(subject, settings, world_size=world_size, argument=argument)
     for batch in batches:
         step.run(batch)
-    kept = step.sparsifier.kept if text.startswith("topk") else step.state.error_dict
+    kept = step.hook_state.kept if text.startswith("topk") else step.hook_state.error_dict
     (residual,) = kept.values()
     return {
         "applied": before - model.weight.detach(),

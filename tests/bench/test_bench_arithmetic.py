@@ -1,21 +1,21 @@
-"""Arithmetic of the harness: cells, steadiness, outliers, phases, conditions."""
+"""Arithmetic of the harness: trials, steadiness, outliers, phases, conditions."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.bench.cell import Cell, cell_from
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
 from equipoise.bench.phases import EXPOSED, PARTS, STEP, TOTAL, parts, union_s, with_total
 from equipoise.bench.summary import is_steady, outliers
+from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
 
 
-def cell(**changes):
-    return Cell(**{"workload": "mlp", "method": "ddp", "num_ranks": 2, "batch_samples": 8, **changes})
+def trial(**changes):
+    return Trial(**{"workload": "mlp", "method": "ddp", "num_ranks": 2, "batch_samples": 8, **changes})
 
 
-def test_cells_that_differ_in_any_field_have_names_that_differ():
+def test_trials_that_differ_in_any_field_have_names_that_differ():
     others = [
         {"seed": 1},
         {"num_steps": 3},
@@ -23,13 +23,13 @@ def test_cells_that_differ_in_any_field_have_names_that_differ():
         {"repetition": 2},
         {"workload": "a:b"},
     ]
-    names = {cell().cell_id, *(cell(**change).cell_id for change in others)}
+    names = {trial().trial_id, *(trial(**change).trial_id for change in others)}
     assert len(names) == 1 + len(others)
     assert all(name.replace("-", "").isalnum() for name in names)
 
 
-def test_a_cell_comes_back_from_its_file():
-    assert cell_from(cell(seed=3).as_json(), "file") == cell(seed=3)
+def test_a_trial_comes_back_from_its_file():
+    assert trial_from(trial(seed=3).as_json(), "file") == trial(seed=3)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_a_cell_comes_back_from_its_file():
         ({"precision": "fp7"}, "fp32, tf32, bf16"),
     ],
 )
-def test_a_cell_that_cannot_run_says_why(changes, words):
+def test_a_trial_that_cannot_run_says_why(changes, words):
     with pytest.raises(UsageError, match=words):
-        cell(**changes)
+        trial(**changes)
 
 
-def test_a_damaged_cell_names_its_field():
+def test_a_damaged_trial_names_its_field():
     with pytest.raises(DataError, match=r"file: seed='x'"):
-        cell_from({**cell().as_json(), "seed": "x"}, "file")
+        trial_from({**trial().as_json(), "seed": "x"}, "file")
 
 
 def test_a_falling_series_is_not_steady_and_a_level_one_is():

@@ -72,8 +72,8 @@ def within(seconds, holds):
     return holds()
 
 
-def cells_of(folder):
-    return {path.name: path.read_bytes() for path in (folder / "cells").glob("*.json")}
+def trials_of(folder):
+    return {path.name: path.read_bytes() for path in (folder / "trials").glob("*.json")}
 
 
 def fill(path):
@@ -94,24 +94,25 @@ def test_the_document_holds_what_scripts_rely_on(here):
     found = document(bench(*asked, "--json", "--json-out", "a.json", cwd=here))
     assert json.loads((here / "a.json").read_bytes()) == found
     assert (found["schema"], found["sweep"]) == ("equipoise.bench/2", "s")
-    reasons = [each["reason"] for cell in found["cells"] for each in cell["repetitions"]]
-    assert (found["num_cells"], found["num_finished"], found["num_failed"]) == (4, 4, 0), reasons
+    reasons = [each["reason"] for trial in found["configurations"] for each in trial["repetitions"]]
+    assert (found["num_trials"], found["num_finished"], found["num_failed"]) == (4, 4, 0), reasons
     promised = {
         *("run_id", "status", "reason", "strategy", "num_accelerators", "batch", "step_s", "phases"),
         *("samples_per_s", "utilisation", "energy_j"),
     }
-    assert [each["strategy"] for each in found["cells"]] == ["single", "ddp"]
-    for cell in found["cells"]:
-        assert promised <= cell.keys()
-        assert cell["status"] == "success"
-        assert cell["step_s"]["low"] <= cell["step_s"]["median"] <= cell["step_s"]["high"]
+    assert [each["strategy"] for each in found["configurations"]] == ["single", "ddp"]
+    assert found["configurations"]
+    for trial in found["configurations"]:
+        assert promised <= trial.keys()
+        assert trial["status"] == "success"
+        assert trial["step_s"]["low"] <= trial["step_s"]["median"] <= trial["step_s"]["high"]
         parts = ("input", "forward", "backward", "communication_exposed", "optimizer", "rest")
-        assert sum(cell["phases"][name] for name in parts) == pytest.approx(
-            cell["step_s"]["median"], rel=1e-3
+        assert sum(trial["phases"][name] for name in parts) == pytest.approx(
+            trial["step_s"]["median"], rel=1e-3
         )
-        assert cell["samples_per_s"] == pytest.approx(16 / cell["step_s"]["median"], rel=1e-3)
-        assert [each["status"] for each in cell["repetitions"]] == ["success"] * 2
-        assert all((here / "s" / each["file"]).exists() for each in cell["repetitions"])
+        assert trial["samples_per_s"] == pytest.approx(16 / trial["step_s"]["median"], rel=1e-3)
+        assert [each["status"] for each in trial["repetitions"]] == ["success"] * 2
+        assert all((here / "s" / each["file"]).exists() for each in trial["repetitions"])
     assert {path.name for path in (here / "s").glob("*.parquet")} == {
         *("runs.parquet", "scores.parquet", "steps.parquet")
     }
@@ -134,21 +135,21 @@ def test_the_document_holds_what_scripts_rely_on(here):
 
 
 @pytest.mark.usefixtures("one_core")
-def test_training_is_told_by_seed(here):
+def test_training_is_summarised_over_seeds(here):
     asked = ("mlp", *QUICK, "--sizes", "1", "--train", "256", "--repeat", "2", "--out", "s", "--json")
-    (cell,) = document(bench(*asked, cwd=here))["cells"]
-    assert [each["seed"] for each in cell["repetitions"]] == [1, 2]
-    assert cell["training"]["num_seeds"] == 2
-    assert cell["training"]["num_samples"] >= 256
-    assert 0 < cell["training"]["loss"]["mean"] < 10
-    assert cell["training"]["loss"]["standard_error"] > 0
-    assert cell["step_s"] is None
+    (trial,) = document(bench(*asked, cwd=here))["configurations"]
+    assert [each["seed"] for each in trial["repetitions"]] == [1, 2]
+    assert trial["training"]["num_seeds"] == 2
+    assert trial["training"]["num_samples"] >= 256
+    assert 0 < trial["training"]["loss"]["mean"] < 10
+    assert trial["training"]["loss"]["standard_error"] > 0
+    assert trial["step_s"] is None
     text = bench("--out", "s", "--resume", cwd=here).stdout
     (loss,) = re.findall(r"^mlp +single +1 +16 +([\d.]+)", text, re.MULTILINE)
-    assert float(loss) == pytest.approx(cell["training"]["loss"]["mean"], rel=0.05)
+    assert float(loss) == pytest.approx(trial["training"]["loss"]["mean"], rel=0.05)
 
 
-def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):
+def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_trial(here):
     out = here / "killed"
     asked = ("mlp", *QUICK, "--sizes", "1,2", "--repeat", "2", "--out", out)
     kept = {}
@@ -157,12 +158,12 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):
         return len(processes_of(out)) > 1
 
     def has_kept_one_more():
-        return len(cells_of(out)) > len(kept)
+        return len(trials_of(out)) > len(kept)
 
     def begun():
         return True
 
-    # While it begins, while a rank begins and works, and when a cell was just kept and what follows is written.
+    # While it begins, while a rank begins and works, and when a trial was just kept and what follows is written.
     for moment, later_s in (
         *((begun, later_s) for later_s in (0.1, 0.3, 0.6, 1.0)),
         *((is_at_work, later_s) for later_s in (0.0, 0.7, 2.0)),
@@ -175,15 +176,15 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_cell(here):
             time.sleep(later_s)
             sweep.send_signal(signal.SIGKILL)
         assert within(30, lambda: not processes_of(out)), "an orphan is left"
-        now = cells_of(out)
-        assert kept.items() <= now.items(), "a finished cell is lost or changed"
+        now = trials_of(out)
+        assert kept.items() <= now.items(), "a finished trial is lost or changed"
         assert all(json.loads(content)["status"] == "success" for content in now.values())
         kept = now
     assert len(kept) >= 3
     found = document(bench(*asked, "--resume", "--json", cwd=here))
-    finished = cells_of(out)
+    finished = trials_of(out)
     assert kept.items() <= finished.items()
-    run_ids = [each["run_id"] for cell in found["cells"] for each in cell["repetitions"]]
+    run_ids = [each["run_id"] for trial in found["configurations"] for each in trial["repetitions"]]
     assert len(run_ids) == len(set(run_ids)) == len(finished) == 4
     assert found["num_failed"] == 0
     assert not list(out.glob("running-*"))
@@ -195,7 +196,7 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(here):
     out = here / "interrupted"
     asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "50", "--out", out)
     with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
-        assert within(120, lambda: cells_of(out))
+        assert within(120, lambda: trials_of(out))
         sweep.send_signal(signal.SIGINT)
         said = sweep.stderr.read()
     assert sweep.returncode == 130
@@ -217,17 +218,17 @@ def test_a_full_disk_is_a_clear_error_and_the_sweep_goes_on_when_there_is_room(h
     try:
         asked = ("mlp", *QUICK, "--sizes", "1", "--repeat", "2", "--out", disk / "s")
         with subprocess.Popen(command(*asked), cwd=here, stderr=subprocess.PIPE, text=True) as sweep:
-            assert within(120, lambda: cells_of(disk / "s"))
+            assert within(120, lambda: trials_of(disk / "s"))
             fill(disk / "plug")
             said = sweep.stderr.read()
         assert sweep.returncode == 2
-        assert "No space left on device; finished cells are kept: make room and go on with --resume" in said
-        kept = cells_of(disk / "s")
+        assert "No space left on device; finished trials are kept: make room and go on with --resume" in said
+        kept = trials_of(disk / "s")
         assert kept
         assert not list(disk.glob("**/.*.part"))
         (disk / "plug").unlink()
         assert document(bench(*asked, "--resume", "--json", cwd=here))["num_finished"] == 2
-        assert kept.items() <= cells_of(disk / "s").items()
+        assert kept.items() <= trials_of(disk / "s").items()
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -254,4 +255,4 @@ def test_a_sweep_of_which_every_run_fails_is_too_little_evidence(here):
     assert "every run failed, the first: rank 0 raised ValueError" in ended.stderr
     found = json.loads(ended.stdout)
     assert (found["status"], found["missing"]) == ("not_enough_evidence", ["a run that succeeds"])
-    assert [each["status"] for each in found["cells"]] == ["failed"]
+    assert [each["status"] for each in found["configurations"]] == ["failed"]

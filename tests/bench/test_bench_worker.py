@@ -57,7 +57,7 @@ def here(tmp_path, monkeypatch):
 
 
 def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
-    cells = planned(
+    trials = planned(
         workloads=[workload],
         methods=["ddp"],
         sizes=sizes,
@@ -65,7 +65,7 @@ def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
         num_repetitions=1,
         num_steps=num_steps,
     )
-    return run_sweep(cells, Path("out"), launcher(by), limit_s=limit_s)
+    return run_sweep(trials, Path("out"), launcher(by), limit_s=limit_s)
 
 
 def grown(finished):
@@ -107,13 +107,13 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_a_failing_rank_marks_its_cell_with_the_reason(workload, words):
+def test_a_failing_rank_marks_its_trial_with_the_reason(workload, words):
     (one,) = swept(workload)
     assert one.status == "failed"
     assert re.search(words, one.reason), one.reason
 
 
-def test_a_hung_cell_is_ended_and_leaves_no_process(here):
+def test_a_hung_trial_is_ended_and_leaves_no_process(here):
     for limit_s in (6, 60):  # a busy machine takes longer to have both ranks there
         (one,) = swept("models:hanging", limit_s=float(limit_s))
         assert one.reason.startswith(f"hung: ended after {limit_s} s")
@@ -148,3 +148,8 @@ def test_no_rank_outlives_a_sweep_that_is_killed(here, by):
 def test_an_unknown_launcher_lists_those_there_are():
     with pytest.raises(UsageError, match="expected auto, inprocess, torchrun"):
         launcher("slurmm")
+
+
+def test_torch_is_not_imported_before_the_cores_of_a_rank_are_set():
+    probe = "import sys; import equipoise.bench.worker; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], capture_output=True, check=True).stdout == b"False\n"

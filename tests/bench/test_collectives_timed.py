@@ -14,7 +14,7 @@ from command_line import equipoise
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.collectives.measure import timed_document
-from equipoise.bench.collectives.records import OPERATIONS, Asked, asked_from, sizes_of
+from equipoise.bench.collectives.records import OPERATIONS, CollectivesTask, collectives_task_from, sizes_of
 from equipoise.bench.launchers.processes import INPROCESS
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.errors import DataError, EvidenceError, UsageError
@@ -27,7 +27,7 @@ def measured():
     """Every operation over gloo between two processes, and what was told on the way."""
     pytest.importorskip("torch", reason="torch is not installed")
     told = []
-    asked = Asked(sizes_bytes=SIZES, num_rounds=2)
+    asked = CollectivesTask(sizes_bytes=SIZES, num_rounds=2)
     document = timed_document(asked, INPROCESS, num_starts=1, progress=lambda *each: told.append(each))
     return document, told
 
@@ -38,6 +38,7 @@ def test_every_operation_comes_out_right_and_is_timed(measured):
     assert {(row["operation"], row["size"]) for row in document["results"]} == {
         (operation, size) for operation in OPERATIONS for size in SIZES
     }
+    assert document["results"]
     for row in document["results"]:
         side = row.get("in_place") or row["out_of_place"]
         assert side["nwrong"] == 0
@@ -51,6 +52,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(measured):
     document, _ = measured
     # doc/PERFORMANCE.md of nccl-tests: over 2 ranks 2(n-1)/n is 1 and (n-1)/n a half.
     factors = {"all_reduce": 1, "broadcast": 1, "send": 1}
+    assert document["results"]
     for row in document["results"]:
         side = row.get("in_place") or row["out_of_place"]
         assert side["alg_bw"] == pytest.approx(row["size"] / side["time"] / 1e3)
@@ -137,7 +139,7 @@ def test_a_collective_that_hangs_is_ended_and_said_and_the_others_are_measured()
             stopped.append(worker_of(1))
             os.kill(stopped[0], signal.SIGSTOP)
 
-    asked = Asked(
+    asked = CollectivesTask(
         operations=("broadcast", "all_reduce"), sizes_bytes=(2**20, 2**21, 2**22), num_rounds=12, limit_s=5.0
     )
     document = timed_document(asked, INPROCESS, num_starts=1, progress=stop_one)
@@ -151,12 +153,12 @@ def test_ranks_that_cannot_be_started_are_told_of():
     pytest.importorskip("torch", reason="torch is not installed")
     broken = replace(INPROCESS, launch=lambda job: INPROCESS.launch(replace(job, limit_s=0.1)))
     with pytest.raises(EvidenceError, match="could not be measured: hung"):
-        timed_document(Asked(), broken, num_starts=1)
+        timed_document(CollectivesTask(), broken, num_starts=1)
 
 
 def test_what_is_asked_for_reaches_the_processes_unchanged():
-    asked = Asked(num_ranks=3, operations=("send",), sizes_bytes=(2**20,), seed=4)
-    assert asked_from(json.loads(json.dumps(asked.as_json()))) == asked
+    asked = CollectivesTask(num_ranks=3, operations=("send",), sizes_bytes=(2**20,), seed=4)
+    assert collectives_task_from(json.loads(json.dumps(asked.as_json()))) == asked
 
 
 def test_sizes_are_read_as_nccl_tests_reads_them():
@@ -181,7 +183,7 @@ def test_sizes_that_are_none_are_refused(text):
 )
 def test_what_no_ranks_can_do_is_refused(asked, words):
     with pytest.raises(UsageError, match=words):
-        Asked(**asked)
+        CollectivesTask(**asked)
 
 
 def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from equipoise.bench.devices import EventClock, address_of, device, own_index
+from equipoise.bench.devices import EventClock, accelerator_index, address_of, device
 from equipoise.bench.models import trainee
 from equipoise.bench.timed_steps import in_precision, moved
 from equipoise.errors import UsageError
@@ -50,13 +50,13 @@ def test_where_torch_finds_no_accelerator_the_reason_says_what_to_do():
 
 
 def test_ranks_beyond_the_accelerators_of_a_node_are_refused():
-    assert [own_index(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
-    assert own_index(5, 1) == 0  # shown its own alone
+    assert [accelerator_index(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
+    assert accelerator_index(5, 1) == 0  # shown one alone
     with pytest.raises(UsageError, match="rank 4 of this node sees 4 accelerators"):
-        own_index(4, 4)
+        accelerator_index(4, 4)
 
 
-def test_an_accelerator_is_told_by_its_address_or_by_its_name():
+def test_an_accelerator_has_its_address_or_its_name():
     told = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
     assert address_of(told) == "0000:3b:00.0"
     assert address_of(SimpleNamespace(uuid="5f6c-01")) == "GPU-5f6c-01"

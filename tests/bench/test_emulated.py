@@ -118,13 +118,13 @@ def test_hosts_of_a_dead_process_are_removed_and_those_of_a_living_one_are_not()
 
 
 @on_hosts
-def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_cell(tmp_path, monkeypatch):
+def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_trial(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two ranks need two cores of their own")
     (tmp_path / "models.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
-    cells = [
+    trials = [
         *planned(
             workloads=["models:model", "models:killed"],
             methods=["ddp"],
@@ -142,13 +142,14 @@ def test_ranks_train_on_emulated_hosts_and_one_killed_there_fails_its_cell(tmp_p
             num_steps=4,
         ),
     ]
-    found = run_sweep(cells, Path("out"), launcher("emulated:1gbit"), limit_s=90.0)
-    by_kind = {(one.cell.workload, one.cell.num_ranks): one for one in found}
+    found = run_sweep(trials, Path("out"), launcher("emulated:1gbit"), limit_s=90.0)
+    by_kind = {(one.trial.workload, one.trial.num_ranks): one for one in found}
     assert by_kind["models:killed", 2].reason == "rank 1 was killed by SIGKILL"
     for num_ranks in (1, 2):
         one = by_kind["models:model", num_ranks]
         assert one.status == "success", one.reason
         assert one.conditions["launcher"] == "emulated:1gbit"
+        assert one.result["steps"]
         for split in one.result["steps"]:
             assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
             assert (split[EXPOSED] > 0) == (num_ranks == 2)

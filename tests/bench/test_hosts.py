@@ -104,18 +104,19 @@ def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_
                 time.sleep(0.1)
             assert not any(alive(pid) for pids in workers for pid in pids)
         before = Store(tmp_path / "out").finished()
-        assert "models:stuck" not in {one.cell.workload for one in before}
+        assert "models:stuck" not in {one.trial.workload for one in before}
         (tmp_path / "hang").unlink()
         with torchruns(made, tmp_path, "--resume") as processes:
             codes = [process.wait(timeout=300) for process in processes]
     assert codes == [0, 0], (tmp_path / "out-0").read_text() + (tmp_path / "out-1").read_text()
-    after = {one.cell.workload: one for one in Store(tmp_path / "out").finished()}
-    assert all(one == after[one.cell.workload] for one in before)
+    after = {one.trial.workload: one for one in Store(tmp_path / "out").finished()}
+    assert all(one == after[one.trial.workload] for one in before)
     assert after["models:killed"].status == "failed"
     assert after["models:killed"].reason.startswith("rank 1 on ")
     assert "was killed by SIGKILL" in after["models:killed"].reason
     trained = after["models:stuck"]
     assert trained.status == "success"
+    assert trained.result["steps"]
     for split in trained.result["steps"]:
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
     assert [node["ranks"] for node in trained.result["nodes"]] == [[0], [1]]

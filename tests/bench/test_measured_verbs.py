@@ -31,6 +31,7 @@ def test_the_document_of_trace_holds_what_scripts_rely_on(tmp_path):
     found = document(equipoise("trace", TRACES, "--json", cwd=tmp_path))
     assert found["schema"] == "equipoise.trace/1"
     promised = {"rank", "steps", "compute_s", "communication_s", "exposed_s", "idle_s"}
+    assert found["ranks"]
     for rank in found["ranks"]:
         assert promised <= rank.keys()
         for whole, parts in ((rank["total_s"], rank), *((step["step_s"], step) for step in rank["steps"])):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from equipoise.bench import counters, meters
 from equipoise.bench.counters import sent_bytes
-from equipoise.bench.meters import Readings, Sampler, Source, counted_j, disagreement, drawn, integrated_j
+from equipoise.bench.meters import PowerMeter, Readings, Sampler, counted_j, disagreement, drawn, integrated_j
 
 
 def zone(root, name, label, energy_uj, largest_uj=262_143_328_850):
@@ -92,7 +92,7 @@ def test_power_is_integrated_over_uneven_moments():
 
 
 def test_polled_power_that_disagrees_with_the_counter_is_told():
-    source = Source(part="accelerator 0000:3b:00.0", meter="NVML")
+    source = PowerMeter(part="accelerator 0000:3b:00.0", meter="NVML")
     moments = [0.1 * number for number in range(21)]
     told = Readings(counter=(moments, [100 * each for each in moments]), power=(moments, [130.0] * 21))
     found = drawn(source, told)
@@ -105,14 +105,14 @@ def test_polled_power_that_disagrees_with_the_counter_is_told():
 
 
 def test_a_source_without_counter_is_polled():
-    found = drawn(Source(part="a", meter="amdgpu"), Readings(power=([0.0, 2.0], [50.0, 50.0])))
+    found = drawn(PowerMeter(part="a", meter="amdgpu"), Readings(power=([0.0, 2.0], [50.0, 50.0])))
     assert (found["energy_j"], found["meter"]) == (100.0, "amdgpu power")
-    assert drawn(Source(part="a", meter="amdgpu"), Readings())["energy_j"] is None
+    assert drawn(PowerMeter(part="a", meter="amdgpu"), Readings())["energy_j"] is None
 
 
 def test_a_sampler_reads_at_both_ends_and_between():
     count = iter(range(1000))
-    with Sampler([Source(part="a", meter="m", counter_j=lambda: float(next(count)))], 0.005) as sampler:
+    with Sampler([PowerMeter(part="a", meter="m", counter_j=lambda: float(next(count)))], 0.005) as sampler:
         deadline = time.monotonic() + 60
         while sampler._readings[0].counter[1][-1] < 3 and time.monotonic() < deadline:
             time.sleep(0.005)

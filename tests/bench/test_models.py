@@ -9,7 +9,7 @@ from equipoise.bench.models import ZOO, trainee
 from equipoise.errors import SpecError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
-from equipoise.bench.trained import Judge  # noqa: E402 - likewise
+from equipoise.bench.training import HeldOutEvaluator  # noqa: E402 - likewise
 from equipoise.bench.zoo.models import add_lora  # noqa: E402 - after the skip
 
 OWN = {"mlp", "wide_mlp", "large_mlp", "small_cnn", "small_resnet"}
@@ -158,7 +158,9 @@ def test_a_user_may_hold_data_out_and_the_rest_is_drawn_from():
     batches = [next(subject.batches)[0].flatten().tolist() for _ in range(3)]
     assert sorted(each for batch in batches for each in batch) == list(range(9))
     assert batches[0] != [0, 1, 2]
-    found = Judge(subject, 0, 1).of({"weight": torch.tensor([[1.0]]), "bias": torch.tensor([2.0])})
+    found = HeldOutEvaluator(subject, 0, 1).evaluate(
+        {"weight": torch.tensor([[1.0]]), "bias": torch.tensor([2.0])}
+    )
     assert found == {"loss": 4.0, "accuracy": None}  # off by 2 everywhere
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers.folder import End, Job, leave_result, outcome_of
-from equipoise.bench.launchers.hosts import Wire
+from equipoise.bench.launchers.folder import RESULT, End, LaunchJob, leave, outcome
+from equipoise.bench.launchers.hosts import HostConnection
 from equipoise.bench.launchers.processes import interface_towards
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
 
 HOSTS = {0: "a", 1: "b"}
@@ -33,7 +33,7 @@ def test_every_rank_of_all_nodes_has_as_many_cores(nodes, most_ranks, expected):
 
 
 def test_more_ranks_than_cores_are_refused():
-    with pytest.raises(DataError, match=r"3 ranks on a node of 2 cores"):
+    with pytest.raises(DataError, match=r"3 ranks on 2 cores"):
         core_sets_by_node([("a", (0, 1, 2)), ("b", (0, 1))], 3)
 
 
@@ -50,8 +50,8 @@ def test_nodes_are_compared_as_a_set_without_their_names():
 
 
 def job(folder):
-    cell = Cell(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
-    return Job(cell=cell, folder=folder, core_sets=(), limit_s=9.0)
+    trial = Trial(workload="mlp", method="ddp", num_ranks=2, batch_samples=16)
+    return LaunchJob(task=trial, folder=folder, core_sets=(), limit_s=9.0)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def job(folder):
 )  # fmt: skip
 def test_the_rank_that_failed_first_is_named_with_its_host(tmp_path, ends, ran_out, reason):
     found = [End(rank=rank, code=code, why=why) for rank, code, why in ends]
-    assert outcome_of(job(tmp_path), found, HOSTS, ran_out=ran_out).reason.startswith(reason)
+    assert outcome(job(tmp_path), found, hosts=HOSTS, ran_out=ran_out).reason.startswith(reason)
 
 
 def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):
-    leave_result(tmp_path, {"steps": []})
+    leave(tmp_path, RESULT, {"steps": []})
     well = [End(rank=rank, code=0, why=None) for rank in (0, 1)]
-    assert outcome_of(job(tmp_path), well, HOSTS, ran_out=False).result == {"steps": []}
-    assert outcome_of(job(tmp_path), well[:1], HOSTS, ran_out=True).result is None
+    assert outcome(job(tmp_path), well, hosts=HOSTS, ran_out=False).result == {"steps": []}
+    assert outcome(job(tmp_path), well[:1], hosts=HOSTS, ran_out=True).result is None
 
 
 def test_messages_arrive_whole_and_a_peer_that_ends_is_noticed():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        here = Wire(socket.create_connection(listener.getsockname()))
-        there = Wire(listener.accept()[0])
+        here = HostConnection(socket.create_connection(listener.getsockname()))
+        there = HostConnection(listener.accept()[0])
     long = {"text": "ä" * 20_000}
     here.send(long)
     here.send({"n": 1})

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine: cells are trained there, and nodes are killed."""
+"""A real Ray cluster of several nodes on this machine: trials are trained there, and nodes are killed."""
 
 import json
 import os
@@ -51,15 +51,15 @@ def kill_a_node():
 for target in (kill_a_rank, kill_a_node):
     threading.Thread(target=target, daemon=True).start()
 
-def cells(*workloads):
+def trials(*workloads):
     return planned(workloads=workloads, methods=["ddp"], sizes=[2], batches=[16], num_repetitions=1, num_steps=4)
 
 on = launcher("ray", {"address": cluster.address})
 was_left_connected = ray.is_initialized()
-finished = run_sweep(cells(*sys.argv[1:]), Path("out"), on, limit_s=120)
+finished = run_sweep(trials(*sys.argv[1:]), Path("out"), on, limit_s=120)
 groups = [one["state"] for one in ray.util.placement_group_table().values()]
-found = {one.cell.workload: [one.status, one.reason, dict(one.result)] for one in finished}
-Path("found.json").write_text(json.dumps({"cells": found, "groups": groups, "left": was_left_connected}))
+found = {one.trial.workload: [one.status, one.reason, dict(one.result)] for one in finished}
+Path("found.json").write_text(json.dumps({"trials": found, "groups": groups, "left": was_left_connected}))
 ray.shutdown()
 cluster.shutdown()
 """
@@ -112,15 +112,15 @@ def swept(tmp_path_factory):
 
 def test_two_nodes_of_ray_train_though_a_rank_and_a_node_are_killed(swept):
     folder, found = swept
-    status, reason, result = found["cells"]["mlp"]
+    status, reason, result = found["trials"]["mlp"]
     assert (status, reason) == ("success", None)
     assert [node["ranks"] for node in result["nodes"]] == [[0], [1]]
     assert len(result["steps"]) == 4
-    status, reason, _ = found["cells"]["models:rank_killed"]
+    status, reason, _ = found["trials"]["models:rank_killed"]
     assert status == "failed"
     assert reason.startswith("rank 1 on "), reason
     assert "was killed by SIGKILL" in reason, reason
-    status, reason, _ = found["cells"]["models:node_killed"]
+    status, reason, _ = found["trials"]["models:node_killed"]
     assert status == "failed"
     assert reason.startswith("rank 1 on "), reason
     assert reason.endswith(" is gone: its node failed"), reason

@@ -206,20 +206,21 @@ def kill(nodes):
         time.sleep(0.1)
 
 
-def test_cells_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fail(nodes):
+def test_trials_are_jobs_on_two_nodes_and_those_whose_task_or_node_is_killed_fail(nodes):
     workloads = ["models:task_killed", "models:node_killed", "mlp"]
-    cells = planned(
+    trials = planned(
         workloads=workloads, methods=["ddp"], sizes=[2], batches=[16], num_repetitions=1, num_steps=4
     )
     told = []
     threading.Thread(target=kill, args=(nodes,), daemon=True).start()
     finished = run_sweep(
-        cells, Path("out"), launcher("slurm"), limit_s=120, progress=lambda what, *_: told.append(what)
+        trials, Path("out"), launcher("slurm"), limit_s=120, progress=lambda what, *_: told.append(what)
     )
-    by_name = {one.cell.workload: one for one in finished}
+    by_name = {one.trial.workload: one for one in finished}
     assert any(what.startswith("queued as job") for what in told)
     trained = by_name["mlp"]
     assert (trained.status, trained.reason) == ("success", None)
+    assert trained.result["steps"]
     for split in trained.result["steps"]:
         assert sum(split[name] for name in PARTS) == pytest.approx(split[STEP], rel=1e-6)
     assert [node["ranks"] for node in trained.result["nodes"]] == [[0], [1]]

@@ -14,15 +14,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise.bench.devices import device
-from equipoise.bench.methods import OptimizerSettings
-from equipoise.bench.methods.data_parallel import TrainingStep, optimizer
-from equipoise.bench.models import Trainee
+from equipoise.bench.methods import MethodSetup
+from equipoise.bench.methods.data_parallel import TrainingStep
+from equipoise.bench.models import OptimizerSettings, Trainee
 from equipoise.bench.phases import BACKWARD, EXPOSED, PARTS, STEP, TOTAL, largest_gap, with_share_exposed
 from equipoise.bench.stopwatch import (
     APART,
     BACKWARDS,
-    Event,
     Profiled,
+    ProfileEvent,
     Stopwatch,
     exchanges,
     profile_of,
@@ -67,9 +67,10 @@ def stepping(model, *, num_accumulated=1, wrapped=True):
         num_samples=lambda batch: len(batch[0]),
     )
     module = DistributedDataParallel(model) if wrapped else model
-    step = TrainingStep(
-        subject, module, optimizer(OptimizerSettings(), model.parameters()), num_accumulated=num_accumulated
+    setup = MethodSetup(
+        name="ddp", trainee=subject, settings=OptimizerSettings(), world_size=2, argument=None
     )
+    step = TrainingStep(setup, module, num_accumulated=num_accumulated)
     return Stopwatch(step, subject, device("cpu"), num_ranks=2), step
 
 
@@ -157,17 +158,17 @@ def test_kernels_of_a_device_tell_communication_and_what_hid_it():
     # As Kineto records them: two kernels of NCCL, one of them old, computing beside one of them.
     found = profiled(
         [
-            Event(
+            ProfileEvent(
                 name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", span=(1.0, 3.0), on_device=True
             ),
-            Event(
+            ProfileEvent(
                 name="ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", span=(5.0, 6.0), on_device=True
             ),
-            Event(name="ampere_sgemm_128x64_nn", span=(0.0, 2.5), on_device=True),
-            Event(name="Memcpy HtoD (Pageable -> Device)", span=(5.5, 5.75), on_device=True),
-            Event(name="FSDP::all_gather", span=(0.0, 9.0), on_device=True, is_annotation=True),
-            Event(name="nccl:all_reduce", span=(0.5, 7.0), on_device=True, is_annotation=True),
-            Event(name="aten::mm", span=(0.0, 9.0)),
+            ProfileEvent(name="ampere_sgemm_128x64_nn", span=(0.0, 2.5), on_device=True),
+            ProfileEvent(name="Memcpy HtoD (Pageable -> Device)", span=(5.5, 5.75), on_device=True),
+            ProfileEvent(name="FSDP::all_gather", span=(0.0, 9.0), on_device=True, is_annotation=True),
+            ProfileEvent(name="nccl:all_reduce", span=(0.5, 7.0), on_device=True, is_annotation=True),
+            ProfileEvent(name="aten::mm", span=(0.0, 9.0)),
         ]
     )
     assert (found.communication_s, found.exposed_s) == (3.0, 1.25)
@@ -176,10 +177,10 @@ def test_kernels_of_a_device_tell_communication_and_what_hid_it():
 def test_threads_of_gloo_do_not_compute():
     found = profiled(
         [
-            Event(name="gloo:all_reduce", span=(1.0, 4.0), thread=7),
-            Event(name="aten::copy_", span=(1.0, 2.0), thread=7),
-            Event(name="aten::mm", span=(0.0, 3.0), thread=1),
-            Event(name="FSDP::post_backward_reduce", span=(3.0, 4.0), thread=1),
+            ProfileEvent(name="gloo:all_reduce", span=(1.0, 4.0), thread=7),
+            ProfileEvent(name="aten::copy_", span=(1.0, 2.0), thread=7),
+            ProfileEvent(name="aten::mm", span=(0.0, 3.0), thread=1),
+            ProfileEvent(name="FSDP::post_backward_reduce", span=(3.0, 4.0), thread=1),
         ]
     )
     assert (found.communication_s, found.exposed_s) == (3.0, 1.0)

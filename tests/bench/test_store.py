@@ -1,4 +1,4 @@
-"""Finished cells stay on disk through anything: kills, full disks, resumed sweeps, damaged files."""
+"""Finished trials stay on disk through anything: kills, full disks, resumed sweeps, damaged files."""
 
 import json
 import os
@@ -10,38 +10,38 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.cell import Cell
-from equipoise.bench.launchers.folder import Launcher, Outcome
-from equipoise.bench.store import Finished, Store, write_whole
+from equipoise.bench.launchers.folder import JobOutcome, Launcher
+from equipoise.bench.store import FinishedTrial, Store, write_whole
 from equipoise.bench.summary import summaries
 from equipoise.bench.sweep import in_random_order, planned, run_sweep
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError, UsageError
 
 NUM_KILLS = 10
 
-# A sweep whose launcher starts a process that ends at once; each run of a cell leaves a line.
+# A sweep whose launcher starts a process that ends at once; each run of a trial leaves a line.
 SWEEP = """
 import os, subprocess, sys
 from pathlib import Path
-from equipoise.bench.launchers.folder import Launcher, Outcome
+from equipoise.bench.launchers.folder import JobOutcome, Launcher
 from equipoise.bench.sweep import planned, run_sweep
 
 def launch(job):
     subprocess.run(["true"], check=True)
     with open(sys.argv[2], "a") as runs:
-        runs.write(job.cell.cell_id + "\\n")
-    return Outcome(result={"steps": [{"step": 1.0}] * 50})
+        runs.write(job.task.trial_id + "\\n")
+    return JobOutcome(result={"steps": [{"step": 1.0}] * 50})
 
 def tell(what, done, total):
     print(done, flush=True)
 
-cells = planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=range(1, 41), num_repetitions=1)
+trials = planned(workloads=["mlp"], methods=["ddp"], sizes=[1], batches=range(1, 41), num_repetitions=1)
 instant = Launcher(name="instant", why_not=lambda: None, launch=launch)
-run_sweep(cells, Path(sys.argv[1]), instant, limit_s=9.0, resume=True, progress=tell)
+run_sweep(trials, Path(sys.argv[1]), instant, limit_s=9.0, resume=True, progress=tell)
 """
 
 
-def cells(num=3):
+def trials(num=3):
     return planned(
         workloads=["mlp"], methods=["ddp"], sizes=[1], batches=range(1, num + 1), num_repetitions=1
     )
@@ -51,13 +51,13 @@ def instant(run_ids, reason=None):
     """A launcher that measures nothing, in no time, and keeps a list of what it was given."""
 
     def launch(job):
-        run_ids.append(job.cell.cell_id)
-        return Outcome(reason=reason) if reason else Outcome(result={"steps": [{"step": 1.0}]})
+        run_ids.append(job.task.trial_id)
+        return JobOutcome(reason=reason) if reason else JobOutcome(result={"steps": [{"step": 1.0}]})
 
     return Launcher(name="instant", why_not=lambda: None, launch=launch)
 
 
-def test_kills_lose_and_repeat_at_most_the_running_cell(tmp_path):
+def test_kills_lose_and_repeat_at_most_the_running_trial(tmp_path):
     out, runs = tmp_path / "out", tmp_path / "runs.txt"
     command = [sys.executable, "-c", SWEEP, str(out), str(runs)]
     kept = set()
@@ -65,76 +65,79 @@ def test_kills_lose_and_repeat_at_most_the_running_cell(tmp_path):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sweep:
             begun = [sweep.stdout.readline() for _ in range(3)]
             sweep.send_signal(signal.SIGKILL)
-        now = {path.name for path in out.glob("cells/*.json")}
-        assert kept <= now, "a finished cell is lost"
-        assert all(json.loads(path.read_bytes())["status"] == "success" for path in out.glob("cells/*.json"))
+        now = {path.name for path in out.glob("trials/*.json")}
+        assert kept <= now, "a finished trial is lost"
+        assert all(json.loads(path.read_bytes())["status"] == "success" for path in out.glob("trials/*.json"))
         assert begun[0] == f"{len(kept)}\n", "the first that is run is the first not finished"
         kept = now
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert len(list(out.glob("cells/*.json"))) == 40
-    assert not list(out.glob("cells/.*.part"))
+    assert len(list(out.glob("trials/*.json"))) == 40
+    assert not list(out.glob("trials/.*.part"))
     assert not list(out.glob("running-*"))
-    # Run again were only cells that a kill interrupted: at most one a kill.
+    # Run again were only trials that a kill interrupted: at most one a kill.
     assert 40 <= len(runs.read_text().splitlines()) <= 40 + NUM_KILLS
-    assert {path.stem for path in out.glob("cells/*.json")} == set(runs.read_text().split())
+    assert {path.stem for path in out.glob("trials/*.json")} == set(runs.read_text().split())
 
 
 def test_a_resumed_sweep_runs_nothing_twice(tmp_path):
     first, second = [], []
-    run_sweep(cells(), tmp_path, instant(first), limit_s=1.0)
-    found = run_sweep(cells(), tmp_path, instant(second), limit_s=1.0, resume=True)
+    run_sweep(trials(), tmp_path, instant(first), limit_s=1.0)
+    found = run_sweep(trials(), tmp_path, instant(second), limit_s=1.0, resume=True)
     assert len(first) == len(set(first)) == len(found) == 3
     assert second == []
 
 
-def test_a_failed_cell_keeps_its_reason_and_the_sweep_goes_on(tmp_path):
-    found = run_sweep(cells(), tmp_path, instant([], reason="rank 1 was killed"), limit_s=1.0)
+def test_a_failed_trial_keeps_its_reason_and_the_sweep_goes_on(tmp_path):
+    found = run_sweep(trials(), tmp_path, instant([], reason="rank 1 was killed"), limit_s=1.0)
     assert [(one.status, one.reason) for one in found] == [("failed", "rank 1 was killed")] * 3
 
 
 def test_another_plan_or_none_asked_to_resume_is_refused(tmp_path):
-    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
     with pytest.raises(UsageError, match="holds a sweep; take another --out or go on with --resume"):
-        run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+        run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
     with pytest.raises(UsageError, match="1 of them or of these 4 differ"):
-        run_sweep(cells(4), tmp_path, instant([]), limit_s=1.0, resume=True)
+        run_sweep(trials(4), tmp_path, instant([]), limit_s=1.0, resume=True)
 
 
 def test_a_folder_of_watched_runs_is_refused(tmp_path):
     (tmp_path / "watched").mkdir()
-    with pytest.raises(UsageError, match="holds watched runs"), Store(tmp_path).opened(cells(), resume=False):
+    with (
+        pytest.raises(UsageError, match="holds watched runs"),
+        Store(tmp_path).opened(trials(), resume=False),
+    ):
         pass
 
 
 def test_two_sweeps_never_share_a_folder(tmp_path):
     with (
-        Store(tmp_path).opened(cells(), resume=False),
+        Store(tmp_path).opened(trials(), resume=False),
         pytest.raises(UsageError, match="another sweep is writing there"),
-        Store(tmp_path).opened(cells(), resume=True),
+        Store(tmp_path).opened(trials(), resume=True),
     ):
         pass
 
 
-def test_cells_of_another_machine_are_not_added_to(tmp_path):
-    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
-    for path in tmp_path.glob("cells/*.json"):
+def test_trials_of_another_machine_are_not_added_to(tmp_path):
+    run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
+    for path in tmp_path.glob("trials/*.json"):
         path.write_text(path.read_text().replace(f'"host": "{os.uname().nodename}"', '"host": "elsewhere"'))
-    next(tmp_path.glob("cells/*.json")).unlink()
+    next(tmp_path.glob("trials/*.json")).unlink()
     with pytest.raises(DataError, match="host='elsewhere'"):
-        run_sweep(cells(), tmp_path, instant([]), limit_s=1.0, resume=True)
+        run_sweep(trials(), tmp_path, instant([]), limit_s=1.0, resume=True)
 
 
-def test_a_damaged_cell_is_named(tmp_path):
-    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
-    damaged = next(tmp_path.glob("cells/*.json"))
+def test_a_damaged_trial_is_named(tmp_path):
+    run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
+    damaged = next(tmp_path.glob("trials/*.json"))
     damaged.write_text("{")
     with pytest.raises(DataError, match=rf"{damaged.name}: no JSON"):
         Store(tmp_path).finished()
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"cells": 5}', '{"cells": [5]}', '{"cells": [{}]}'])
+@pytest.mark.parametrize("content", ["[]", "{}", '{"trials": 5}', '{"trials": [5]}', '{"trials": [{}]}'])
 def test_a_damaged_plan_is_named(tmp_path, content):
-    run_sweep(cells(), tmp_path, instant([]), limit_s=1.0)
+    run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
     held = json.loads(content)
     if held:
         held["schema"] = "equipoise.sweep/1"
@@ -145,25 +148,25 @@ def test_a_damaged_plan_is_named(tmp_path, content):
 
 @pytest.mark.parametrize("result", [None, {"steps": "x"}, {"steps": [{"step": -1.0}]}, {"steps": [{}]}])
 def test_a_result_that_no_worker_leaves_is_named(tmp_path, result):
-    run_sweep(cells(1), tmp_path, instant([]), limit_s=1.0)
-    (path,) = tmp_path.glob("cells/*.json")
+    run_sweep(trials(1), tmp_path, instant([]), limit_s=1.0)
+    (path,) = tmp_path.glob("trials/*.json")
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "result": result}))
-    with pytest.raises(DataError, match=rf"{path.name}.*delete it to measure the cell again"):
+    with pytest.raises(DataError, match=rf"{path.name}.*delete it to measure the trial again"):
         summaries(Store(tmp_path).finished())
 
 
 def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(tmp_path):
-    path = tmp_path / "cell.json"
+    path = tmp_path / "trial.json"
     write_whole(path, b"before")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"cell\.json: cannot be written: .*go on with --resume"):
+        with pytest.raises(DataError, match=r"trial\.json: cannot be written: .*go on with --resume"):
             write_whole(path, b"x" * 8192)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == b"before"
-    assert [each.name for each in tmp_path.iterdir()] == ["cell.json"]
+    assert [each.name for each in tmp_path.iterdir()] == ["trial.json"]
 
 
 def test_order_is_random_within_a_repetition_and_the_same_for_the_same_seed():
@@ -181,9 +184,31 @@ def test_one_rank_is_measured_once_whatever_the_methods():
     assert sorted(one.method for one in plan) == ["ddp", "fp16", "single"]
 
 
-def test_a_stored_cell_comes_back(tmp_path):
-    cell = Cell(workload="mlp", method="ddp", num_ranks=1, batch_samples=1)
-    finished = Finished(cell=cell, status="success", reason=None, conditions={"a": 1}, result={"b": [2.0]})
-    with Store(tmp_path).opened([cell], resume=False) as store:
+def test_a_stored_trial_comes_back(tmp_path):
+    trial = Trial(workload="mlp", method="ddp", num_ranks=1, batch_samples=1)
+    finished = FinishedTrial(
+        trial=trial, status="success", reason=None, conditions={"a": 1}, result={"b": [2.0]}
+    )
+    with Store(tmp_path).opened([trial], resume=False) as store:
         store.add(finished)
     assert Store(Path(tmp_path)).finished() == (finished,)
+
+
+def test_a_sweep_of_an_earlier_version_is_read_and_resumed(tmp_path):
+    """Before, a trial was called a cell: in the folder, the schema and the keys."""
+    plan, run_ids = trials(3), []
+    before = run_sweep(plan, tmp_path, instant(run_ids), limit_s=1.0)
+    (tmp_path / "trials").rename(tmp_path / "cells")
+    files = [tmp_path / "sweep.json", *(tmp_path / "cells").iterdir()]
+    for path in files:
+        found = json.loads(path.read_bytes())
+        renamed = {{"trial": "cell", "trials": "cells"}.get(key, key): value for key, value in found.items()}
+        renamed["schema"] = found["schema"].replace("trial", "cell")
+        path.write_text(json.dumps(renamed))
+    files[-1].unlink()
+    assert run_sweep(plan, tmp_path, instant(run_ids), limit_s=1.0, resume=True) == before
+    assert len(run_ids) == 4
+    assert not (tmp_path / "trials").exists()
+    assert {one.file for one in Store(tmp_path).finished()} == {
+        f"cells/{each.trial_id}.json" for each in plan
+    }

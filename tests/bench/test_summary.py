@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.phases import EXPOSED, PARTS, STEP
-from equipoise.bench.store import Finished
+from equipoise.bench.store import FinishedTrial
 from equipoise.bench.summary import ORDER_STATISTICS, STUDENT, interval_method, spread, summaries, timed_run
+from equipoise.bench.trial import Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
 from equipoise.report.bench_json import training
@@ -28,11 +28,11 @@ def split(step_s, exposed=0.0):
 
 
 def run(step_s=0.01, *, reason=None, conditions=None, steps=None, exposed=0.0, period=1, **changes):
-    cell = Cell(**{"workload": "mlp", "method": "ddp", "num_ranks": 2, "batch_samples": 32, **changes})
+    trial = Trial(**{"workload": "mlp", "method": "ddp", "num_ranks": 2, "batch_samples": 32, **changes})
     steps = steps or [split(step_s, exposed)] * 4
     result = {"steps": steps, "steady": True, "num_warm_up": 12, "memory_bytes": [5, 7], "period": period}
-    return Finished(
-        cell=cell,
+    return FinishedTrial(
+        trial=trial,
         status="failed" if reason else "success",
         reason=reason,
         conditions=conditions or {"host": "h", "launcher": "inprocess"},
@@ -94,9 +94,9 @@ def test_an_a_a_sweep_tells_its_own_rate():
     assert found.rate.low <= 0.05 <= found.rate.high
     assert found.are_arms
     # Without arms of their own, halves of four repetitions are compared; three have no two such halves.
-    halves = false_differences(summaries([one for one in finished if one.cell.arm == 1]))
+    halves = false_differences(summaries([one for one in finished if one.trial.arm == 1]))
     assert (halves.num_compared, halves.are_arms) == (40, False)
-    few = [one for one in finished if one.cell.arm == 1 and one.cell.repetition < 4]
+    few = [one for one in finished if one.trial.arm == 1 and one.trial.repetition < 4]
     assert false_differences(summaries(few)) is None
 
 
@@ -166,9 +166,9 @@ def test_speedup_is_against_one_device_at_the_same_work():
     assert both[0].speedup.low is None
 
 
-def test_what_a_step_loses_is_told_by_phase_and_sums():
+def test_what_a_step_loses_is_split_by_phase_and_sums():
     alone, two = summaries([single(0.010), run(0.008, exposed=0.002)])
-    assert alone.cell.num_ranks == 1
+    assert alone.trial.num_ranks == 1
     found = lost_s(two, alone)
     assert sum(found.values()) == pytest.approx(0.008 - 0.010 / 2)
     assert found[EXPOSED] == pytest.approx(0.002)

@@ -1,4 +1,4 @@
-"""The tables of a sweep: made from its cells, accepted by the verbs that read tables, honest about scores."""
+"""The tables of a sweep: made from its trials, accepted by the verbs that read tables, honest about scores."""
 
 import json
 
@@ -6,7 +6,7 @@ import command_line
 import polars as pl
 import pytest
 
-from equipoise.bench.launchers.folder import Launcher, Outcome
+from equipoise.bench.launchers.folder import JobOutcome, Launcher
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.bench.tables import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.errors import DataError
@@ -16,22 +16,22 @@ from equipoise.runs.store import read_table, read_tables
 
 def launch(job):
     """Perfect scaling but for 1 ms a step; one batch always fails."""
-    if job.cell.batch_samples == 64:
-        return Outcome(reason="rank 1 was killed by SIGKILL")
-    step_s = 0.001 + 0.008 / job.cell.num_ranks * (1 + job.cell.repetition / 1000)
+    if job.task.batch_samples == 64:
+        return JobOutcome(reason="rank 1 was killed by SIGKILL")
+    step_s = 0.001 + 0.008 / job.task.num_ranks * (1 + job.task.repetition / 1000)
     split = {"input": 0.0, "forward": step_s, "step": step_s}
     energy = {"energy_j": 3.0, "meter": "rapl", "reason": None}
-    return Outcome(result={"steps": [split] * 4, "steady": True, "energy": energy})
+    return JobOutcome(result={"steps": [split] * 4, "steady": True, "energy": energy})
 
 
 @pytest.fixture
 def sweep(tmp_path):
     folder = tmp_path / "my-sweep"
-    cells = planned(
+    trials = planned(
         workloads=["mlp"], methods=["ddp", "fp16"], sizes=[1, 2, 4], batches=[32, 64], num_repetitions=2
     )
     instant = Launcher(name="instant", why_not=lambda: None, launch=launch, binds_here=False)
-    run_sweep(cells, folder, instant, limit_s=1.0)
+    run_sweep(trials, folder, instant, limit_s=1.0)
     write_sweep_tables(folder)
     return folder
 

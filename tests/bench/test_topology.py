@@ -59,7 +59,7 @@ def test_samples_parse_to_what_they_show(name, sample):
     assert Counter(link.link_class for link in found.between_devices) == classes
     assert [nic.name for nic in found.nics] == [f"NIC{i}" for i in range(num_nics)]
     assert [row.name for row in found.missing_rows] == missing
-    assert not [link for link in found.links if link.said]
+    assert not [link for link in found.links if link.conflict]
 
 
 def test_affinities_are_read_as_lists_and_numbers(sample):
@@ -169,7 +169,7 @@ def test_tables_of_markdown_and_tags_of_launchers_are_read():
 
 def test_rows_that_contradict_each_other_are_reported_and_not_decided():
     (link,) = topology("\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tPHB\t X \n").links
-    assert (link.link_class, link.said) == (None, ("NV2", "PHB"))
+    assert (link.link_class, link.conflict) == (None, ("NV2", "PHB"))
 
 
 def test_a_row_that_lost_a_cell_is_left_out_and_named():
@@ -249,9 +249,7 @@ def test_what_is_no_topology_is_refused_in_one_sentence(content, words):
 
 
 def test_heads_without_rows_are_too_little_evidence():
-    with pytest.raises(
-        EvidenceError, match="2 accelerators are named and no link between them is told"
-    ) as refused:
+    with pytest.raises(EvidenceError, match="pasted: 2 accelerators") as refused:
         topology("\tGPU0\tGPU1\tCPU Affinity\n")
     assert refused.value.missing == ("the rows GPU0, GPU1",)
 

@@ -116,6 +116,7 @@ def test_without_marks_the_whole_is_one_step(read):
 def test_samples_have_their_steps(name, rank, numbers, data_dir):
     (trace,) = read_traces([data_dir / "kineto" / name]).ranks
     assert (trace.rank, [step.number for step in trace.steps]) == (rank, numbers)
+    assert trace.steps
     for step in trace.steps:
         assert step.compute_s + step.exposed_s + step.idle_s == pytest.approx(step.step_s, abs=1e-12)
         assert 0 <= step.exposed_s <= step.communication_s
@@ -458,10 +459,12 @@ def test_traces_of_a_real_profiler_over_gloo_are_read(tmp_path):
     assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
     ranks = read_traces([tmp_path]).ranks
     assert [(trace.rank, trace.world_size) for trace in ranks] == [(0, 2), (1, 2)]
+    assert ranks
     for trace in ranks:
         assert [step.number for step in trace.steps] == [1, 2, 3]
         assert "all_reduce" in {group.partition(" ")[0] for group in trace.collectives.group}
         assert any("only the host was traced" in note for note in trace.notes)
+        assert trace.steps
         for step in trace.steps:
             assert step.compute_s > 0
             assert math.fsum((step.compute_s, step.exposed_s, step.idle_s)) == pytest.approx(

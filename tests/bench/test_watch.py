@@ -19,7 +19,6 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 import equipoise
-from equipoise.bench.cell import Cell
 from equipoise.bench.devices import device
 from equipoise.bench.phases import (
     BACKWARD,
@@ -32,9 +31,10 @@ from equipoise.bench.phases import (
     STEP,
 )
 from equipoise.bench.stopwatch import Stopwatch
-from equipoise.bench.timed_steps import begun
+from equipoise.bench.timed_steps import prepared_training
+from equipoise.bench.trial import Trial
 from equipoise.bench.watching.loop import Loop, phases_of
-from equipoise.bench.watching.ranks import joined
+from equipoise.bench.watching.ranks import combine_ranks
 from equipoise.bench.watching.record import RankRecord, rank_record, written_step
 from equipoise.errors import DataError, UsageError
 
@@ -54,14 +54,14 @@ class Clock:
         return [stamp - stamps[0] for stamp in stamps]
 
 
-def told(*events, asked=True):
-    """The phases of the steps of a loop that is told these events, one a second."""
+def phases_after(*events, asked=True):
+    """The phases of the steps of a loop with these events, one a second."""
     clock, steps = Clock(), []
     loop = Loop(clock.now, on_step=steps.append)
     trains, evaluates = nn.Linear(1, 1), nn.Linear(1, 1).eval()
     can = {
-        "asked": loop.asked,
-        "came": lambda: loop.came(4),
+        "asked": loop.next_batch,
+        "came": lambda: loop.batch_fetched(4),
         "forward": lambda: loop.forward(trains, records=True),
         "no_grad": lambda: loop.forward(evaluates, records=False),
         "frozen": lambda: loop.forward(evaluates, records=True),
@@ -73,14 +73,14 @@ def told(*events, asked=True):
         "pause": loop.pause,
         "go on": loop.go_on,
         "left": loop.between,
-        "anew": loop.begun_anew,
+        "anew": loop.begin_anew,
         "cut": loop.cut,
     }
     for event in events:
         can[event]()
         clock.at += 1.0
     if asked:
-        loop.asked()
+        loop.next_batch()
     return [phases_of(step, clock.moments) for step in steps]
 
 
@@ -88,7 +88,7 @@ ONE = ("asked", "came", "forward", "backward", "ready", "passed", "optimizer", "
 
 
 def test_a_plain_step_has_a_second_of_every_phase():
-    (split,) = told(*ONE)
+    (split,) = phases_after(*ONE)
     assert split == {
         INPUT: 1.0,
         FORWARD: 1.0,
@@ -102,56 +102,58 @@ def test_a_plain_step_has_a_second_of_every_phase():
 
 def test_accumulated_passes_are_one_step():
     micro = ("asked", "came", "forward", "backward", "passed")
-    (split,) = told(*micro, *micro, "optimizer", "updated")
+    (split,) = phases_after(*micro, *micro, "optimizer", "updated")
     assert (split[INPUT], split[FORWARD], split[OPTIMIZER], split[STEP]) == (2.0, 2.0, 1.0, 12.0)
 
 
 def test_evaluation_belongs_to_no_step():
-    first, second = told(*ONE, "no_grad", "no_grad", *ONE)
+    first, second = phases_after(*ONE, "no_grad", "no_grad", *ONE)
     assert first == second
 
 
 def test_evaluation_after_the_batch_has_come_is_taken_out():
-    (split,) = told("asked", "came", "no_grad", "no_grad", *ONE[2:])
-    assert split == told(*ONE)[0]
+    (split,) = phases_after("asked", "came", "no_grad", "no_grad", *ONE[2:])
+    assert split == phases_after(*ONE)[0]
 
 
 def test_metrics_without_gradients_stay_within_their_step():
-    (split,) = told("asked", "came", "forward", "no_grad", "backward", "passed", "optimizer", "updated")
+    (split,) = phases_after(
+        "asked", "came", "forward", "no_grad", "backward", "passed", "optimizer", "updated"
+    )
     assert split[FORWARD] == 2.0
 
 
 def test_training_in_evaluation_mode_counts_and_evaluating_with_gradients_does_not():
-    (frozen,) = told("asked", "came", "frozen", *ONE[3:])
-    assert frozen == told(*ONE)[0]
-    (split,) = told(*ONE, "frozen")
+    (frozen,) = phases_after("asked", "came", "frozen", *ONE[3:])
+    assert frozen == phases_after(*ONE)[0]
+    (split,) = phases_after(*ONE, "frozen")
     assert split[STEP] == 8.0
 
 
 def test_a_closure_runs_its_passes_within_the_update():
-    (split,) = told("asked", "came", "optimizer", "forward", "backward", "passed", "updated")
+    (split,) = phases_after("asked", "came", "optimizer", "forward", "backward", "passed", "updated")
     assert (split[FORWARD], split[BACKWARD], split[OPTIMIZER]) == (1.0, 1.0, 2.0)
 
 
 def test_updates_within_the_backward_pass_stay_within_it():
-    (split,) = told("asked", "came", "forward", "backward", "optimizer", "updated", "passed")
+    (split,) = phases_after("asked", "came", "forward", "backward", "optimizer", "updated", "passed")
     assert (split[BACKWARD], split[OPTIMIZER]) == (3.0, 0.0)
 
 
 def test_passes_within_a_backward_pass_belong_to_it():
-    (split,) = told(
+    (split,) = phases_after(
         "asked", "came", "forward", "backward", "forward", "backward", "passed", "passed", *ONE[6:]
     )
     assert (split[FORWARD], split[BACKWARD]) == (1.0, 4.0)
 
 
 def test_a_pause_takes_what_happens_within_it():
-    (split,) = told(*ONE, "pause", *ONE, "go on")
-    assert split == told(*ONE, "left")[0] | {REST: 4.0, STEP: 9.0}
+    (split,) = phases_after(*ONE, "pause", *ONE, "go on")
+    assert split == phases_after(*ONE, "left")[0] | {REST: 4.0, STEP: 9.0}
 
 
 def test_what_is_begun_anew_forgets_what_came_between():
-    assert told(*ONE, "cut", "left", "anew", *ONE)[1][STEP] == 9.0
+    assert phases_after(*ONE, "cut", "left", "anew", *ONE)[1][STEP] == 9.0
 
 
 # Real loops.
@@ -253,8 +255,8 @@ def test_sleep_appears_in_its_phase_and_parts_sum_to_the_step(tmp_path):
 
 def test_phases_agree_with_those_of_the_sweep_in_the_same_loop():
     on, place = device("cpu"), torch.device("cpu")
-    cell = Cell(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
-    start = begun(cell, 0, on, place)
+    trial = Trial(workload="small_cnn", method="single", num_ranks=1, batch_samples=16)
+    start = prepared_training(trial, 0, on, place)
     subject, step = start.subject, start.step
     with equipoise.watch(subject.model) as seen:
         watched = replace(subject, batches=iter(seen.batches(subject.batches)))
@@ -453,7 +455,7 @@ def record(rank, seconds, **about):
 def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
     one, two = [1.0] * 40, [1.0] * 38
     one[30], two[31] = 3.0, 4.0
-    found = joined([record(0, one), record(1, two)])
+    found = combine_ranks([record(0, one), record(1, two)])
     by_number = dict(zip(found.numbers, found.steps, strict=True))
     assert max(found.numbers) == 38
     assert (by_number[31][STEP], by_number[32][STEP], by_number[33][STEP]) == (3.0, 4.0, 1.0)
@@ -461,7 +463,7 @@ def test_ranks_are_joined_by_their_slowest_and_by_what_all_have_seen():
     assert by_number[32]["communication_overlapped"] == 1.0
     assert not {9, 10} & set(found.numbers)
     assert (found.num_samples, found.missing_ranks) == (4, [])
-    assert joined([record(0, one)]).missing_ranks == [1]
+    assert combine_ranks([record(0, one)]).missing_ranks == [1]
 
 
 def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows():
@@ -472,7 +474,7 @@ def test_sharded_models_expose_the_share_of_their_passes_that_the_profile_shows(
     ]
     shared = {"communication_s": 2.0, "step_s": 8.0, "exposed_s": 1.0, "passes_s": 8.0}
     about = {"rank": 0, "num_ranks": 2, "conditions": {"host": "here"}}
-    found = joined([RankRecord(about=about, steps=steps, end={"exchanged": shared})])
+    found = combine_ranks([RankRecord(about=about, steps=steps, end={"exchanged": shared})])
     assert found.steps[0] == {
         STEP: 4.0,
         FORWARD: 0.875,
@@ -578,6 +580,6 @@ def test_a_loop_in_which_no_step_ends_keeps_bounded_marks(monkeypatch):
     monkeypatch.setattr("equipoise.bench.watching.loop._MOST_MARKS", 50)
     loop = Loop(time.perf_counter, on_step=lambda _step: None)
     for _ in range(100):
-        loop.asked()
-        loop.came(1)
+        loop.next_batch()
+        loop.batch_fetched(1)
     assert len(loop._names) < 60

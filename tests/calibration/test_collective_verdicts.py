@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.bench.collectives.files import read_files
-from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
+from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_curves import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -33,7 +33,7 @@ def run_of(seconds, *, operation="all_reduce", num_ranks=8, num_nodes=1, device=
         )
         for at, size in enumerate(SIZES, 1)
     )
-    return Run(
+    return CollectiveRun(
         file="log",
         number=1,
         operation=operation,
@@ -45,7 +45,7 @@ def run_of(seconds, *, operation="all_reduce", num_ranks=8, num_nodes=1, device=
 
 
 def links_of(run, **options):
-    return judged(Reading(runs=(run,), rejected=Tally()), **options)
+    return judged(CollectiveRuns(runs=(run,), rejected=Tally()), **options)
 
 
 def at_bus_rate(byte_per_s, *, latency_s=30e-6, operation="all_reduce", num_ranks=8):
@@ -217,7 +217,7 @@ def test_wrong_names_are_refused():
     with pytest.raises(UsageError, match="expected one of NV#, XGMI, PIX"):
         links_of(run, link="USB")
     with pytest.raises(EvidenceError, match="no row of the files can be used"):
-        judged(Reading(runs=(), rejected=Tally()))
+        judged(CollectiveRuns(runs=(), rejected=Tally()))
 
 
 def test_every_published_figure_is_below_what_its_link_could_carry():

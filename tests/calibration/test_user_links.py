@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from equipoise import plan
-from equipoise.bench.collectives.records import Run, Timing
+from equipoise.bench.collectives.records import CollectiveRun, Timing
 from equipoise.calibration.profiles import prior_model, with_links
 from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
 from equipoise.calibration.user_links import user_links
@@ -49,7 +49,7 @@ def run(
         )
         for at, size in enumerate(sizes, 1)
     )
-    return Run(
+    return CollectiveRun(
         file=file,
         number=1,
         operation=operation,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.bench.cell import Cell
+from equipoise.bench.trial import Trial
 from equipoise.cli import sweeps
 from equipoise.cli.sweeps import Pace, SweepOptions, cells_of
 from equipoise.errors import UsageError
@@ -59,7 +59,7 @@ def test_one_rank_runs_once_and_single_runs_on_one_rank():
 
 
 def test_arms_are_cells_of_their_own_and_trainings_have_their_seeds():
-    assert len({c.cell_id for c in cells_of(asked(sizes="1", num_arms=2, num_repetitions=3))}) == 6
+    assert len({c.trial_id for c in cells_of(asked(sizes="1", num_arms=2, num_repetitions=3))}) == 6
     cells = cells_of(asked(sizes="1", train_samples=64, num_repetitions=3))
     assert [c.seed for c in cells] == [1, 2, 3]
 
@@ -96,7 +96,7 @@ def test_more_cells_than_anybody_waits_for_are_refused(monkeypatch):
 
 
 def test_time_left_goes_by_runs_of_as_many_ranks():
-    one, two = (Cell(workload="mlp", method="ddp", num_ranks=n, batch_samples=8) for n in (1, 2))
+    one, two = (Trial(workload="mlp", method="ddp", num_ranks=n, batch_samples=8) for n in (1, 2))
     pace = Pace()
     assert pace.left_s([one]) is None
     pace.add(one, 10.0)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.cell import cell_from
 from equipoise.bench.methods import METHODS
-from equipoise.bench.store import FAILED, SUCCESS, Finished
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
+from equipoise.bench.trial import trial_from
 from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,
@@ -63,13 +63,13 @@ class Machine:
     def _finished(self, cell):
         self.measured.append(cell)
         if cell.method in self.failing:
-            return Finished(cell=cell, status=FAILED, reason="hung", conditions={}, result={})
+            return FinishedTrial(trial=cell, status=FAILED, reason="hung", conditions={}, result={})
         step_s = 1e-3 * cell.rank_batch_samples + self.exchange_s.get(cell.method, 0.0)
         # Repetitions differ by a thousandth.
         step_s *= 1 + 1e-3 * cell.repetition
         split = {"forward": step_s / 3, "backward": step_s / 2, "optimizer": step_s / 6, "step": step_s}
         result = {"steps": [split] * 16, "gradients": GRADIENTS, "buffers": [], "steady": True, "period": 1}
-        return Finished(cell=cell, status=SUCCESS, reason=None, conditions={}, result=result)
+        return FinishedTrial(trial=cell, status=SUCCESS, reason=None, conditions={}, result=result)
 
 
 # As predicted from 4 MiB at 100 MB/s: 42 ms; half with fp16; a fourth and an eighth of it for the others.
@@ -154,7 +154,7 @@ def test_what_failed_is_told_and_not_tried_again():
     assert found.best.cell.method == "accumulate:4"
     failed = [each for each in found.tried if each.failed]
     assert {each.failed for each in failed} == {"hung"}
-    runs = [cell.cell_id for cell in machine.measured]
+    runs = [cell.trial_id for cell in machine.measured]
     assert len(runs) == len(set(runs))
 
 
@@ -179,8 +179,8 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
     path = Path(__file__).parent / "recorded" / "find-1gbit-large-mlp.json"
     recorded = json.loads(path.read_text())
     runs = [
-        Finished(
-            cell=cell_from(each["cell"], str(path)),
+        FinishedTrial(
+            trial=trial_from(each["cell"], str(path)),
             status=each["status"],
             reason=each["reason"],
             conditions={},
@@ -188,7 +188,7 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
         )
         for each in recorded["cells"]
     ]
-    known = {each.cell.cell_id: each for each in runs}
+    known = {each.trial.trial_id: each for each in runs}
     space = MethodSpace(
         workload="large_mlp",
         methods=("ddp", "static_graph", "fsdp", "fp16", "accumulate:4", "localsgd:8"),
@@ -198,13 +198,13 @@ def test_a_recorded_machine_is_searched_as_a_real_one():
     )
     found = search_methods(
         space,
-        lambda cells: [known[cell.cell_id] for cell in cells],
+        lambda cells: [known[cell.trial_id] for cell in cells],
         {2: exchange_costs(recorded["interference"], str(path))},
         num_trials=6,
         num_repetitions=1,
     )
     speeds = [
-        each.cell.batch_samples
+        each.trial.batch_samples
         / (sum(step["step"] for step in each.result["steps"]) / len(each.result["steps"]))
         for each in runs
     ]

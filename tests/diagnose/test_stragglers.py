@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.bench.trace.rank import Collectives, RankTrace, Step, read_traces
+from equipoise.bench.trace.rank import Collectives, RankTrace, TraceStep, read_traces
 from equipoise.diagnose.stragglers import lateness
 
 
@@ -13,7 +13,7 @@ def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", 
     groups, positions, starts, seconds = [], [], [], []
     for at, (computing, waits) in enumerate(zip(compute_s, waits_s, strict=True)):
         steps.append(
-            Step(
+            TraceStep(
                 number=at,
                 step_s=computing + idle_s + sum(waits),
                 compute_s=computing,

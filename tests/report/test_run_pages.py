@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from equipoise import study
-from equipoise.bench.store import Finished, Store, folders_below, is_watched, under_way
+from equipoise.bench.store import FinishedTrial, Store, folders_below, is_watched, sweep_progress
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
 from equipoise.bench.watching.record import RankFile, run_folder, written_step
@@ -104,8 +104,8 @@ def test_without_any_record_every_section_is_left_out():
 def finished(cell, step_s, reason=None):
     split = {"input": 0.0, "forward": 0.25, "backward": 0.5, "optimizer": 0.25, "rest": 0.0, "step": 1.0}
     steps = [{name: share * step_s for name, share in split.items()}] * 10
-    return Finished(
-        cell=cell,
+    return FinishedTrial(
+        trial=cell,
         status="failed" if reason else "success",
         reason=reason,
         conditions={},
@@ -155,10 +155,10 @@ def test_how_far_a_sweep_is_comes_from_its_folder(tmp_path):
             store.add(finished(cell, 0.004))
             path = store.path(cell)
             os.utime(path, (1e9 + 10 * number, 1e9 + 10 * number))
-        now = under_way(store.folder)
+        now = sweep_progress(store.folder)
     assert (now.num_planned, now.num_finished, now.is_running, now.is_whole) == (4, 3, True, False)
     assert now.left_s == 10.0  # one run left, ten seconds from one to the next
-    assert not under_way(store.folder).is_running
+    assert not sweep_progress(store.folder).is_running
     (tmp_path / "loop" / "watched").mkdir(parents=True)
     assert folders_below(tmp_path) == (store.folder, tmp_path / "loop")
     assert [is_watched(each) for each in folders_below(tmp_path)] == [False, True]
@@ -237,7 +237,7 @@ def test_long_loops_are_drawn_by_medians_of_neighbours(tmp_path):
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
     with pytest.raises(DataError, match="expected a file of a sweep"):
-        under_way(tmp_path)
+        sweep_progress(tmp_path)
 
 
 def test_a_round_without_scores_cannot_be_compared():

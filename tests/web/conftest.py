@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from equipoise.bench.store import Finished, Store
+from equipoise.bench.store import FinishedTrial, Store
 from equipoise.bench.sweep import planned
 from equipoise.runs import embedded
 from equipoise.runs.store import Tables, write_tables
@@ -131,8 +131,8 @@ def measured(cell, number):
     step_s = (0.004 if cell.num_ranks == 1 else 0.003) * (1 + 0.01 * number)
     split = {"input": 0.0, "forward": 0.3, "backward": 0.5, "optimizer": 0.1, "rest": 0.1, "step": 1.0}
     steps = [{name: share * step_s for name, share in split.items()}] * 20
-    return Finished(
-        cell=cell,
+    return FinishedTrial(
+        trial=cell,
         status="failed" if failed else "success",
         reason=HOSTILE_REASON if failed else None,
         conditions={"launcher": HOSTILE},

@@ -206,7 +206,7 @@ def test_a_sweep_is_shown_as_it_runs_grows_and_stands_still(start, tmp_path, run
 def test_a_damaged_sweep_is_a_sentence(start, tmp_path, running_sweep):
     with running_sweep(tmp_path / "mine"):
         pass
-    next((tmp_path / "mine" / "cells").glob("*.json")).write_text("{")
+    next((tmp_path / "mine" / "trials").glob("*.json")).write_text("{")
     status, page = start("--runs", tmp_path).page("/runs")
     assert status == 422
-    assert "delete it to measure the cell again" in page.text
+    assert "delete it to measure the trial again" in page.text

@@ -10,30 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.bench.environment import file_text
-from equipoise.bench.meters import Reading, Source, Sources
+from equipoise.bench.meters import PowerMeter, PowerMeters, Reading
 from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
 
 _MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[bench]'"
 
 
-def nvml_sources(addresses: Sequence[str], library: Any = None) -> Sources:  # noqa: ANN401 - pynvml has no types
+def nvml_sources(addresses: Sequence[str], library: Any = None) -> PowerMeters:  # noqa: ANN401 - pynvml has no types
     """The accelerators at these addresses on the PCI bus, or of these names, which begin with `GPU-`.
 
     library: what answers as pynvml does; None for pynvml itself.
     """
     nvml, reason = _opened(library)
     if nvml is None:
-        return Sources(reason=reason)
+        return PowerMeters(reason=reason)
     try:
         handles = [_handle(nvml, address) for address in addresses]
     except nvml.NVMLError as err:
-        return Sources(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
+        return PowerMeters(reason=f"accelerators: NVML knows none at {', '.join(addresses)} ({err})")
     named = zip(addresses, handles, strict=True)
-    return Sources(found=tuple(_nvml_source(nvml, address, handle) for address, handle in named))
+    return PowerMeters(found=tuple(_nvml_source(nvml, address, handle) for address, handle in named))
 
 
 def _opened(library: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - pynvml has no types
-    """NVML, ready to be asked, or None and why not."""
+    """NVML, ready for queries, or None and why not."""
     if library is None:
         try:
             library = import_module("pynvml")
@@ -53,53 +53,53 @@ def _handle(nvml: Any, address: str) -> Any:  # noqa: ANN401 - pynvml has no typ
     return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
 
 
-def _nvml_source(nvml: Any, address: str, handle: Any) -> Source:  # noqa: ANN401 - pynvml has no types
-    def asked(ask: Callable[[Any], float], factor: float) -> Reading | None:
+def _nvml_source(nvml: Any, address: str, handle: Any) -> PowerMeter:  # noqa: ANN401 - pynvml has no types
+    def available(ask: Callable[[Any], float], factor: float) -> Reading | None:
         def reading() -> float | None:
             try:
                 return ask(handle) * factor
             except nvml.NVMLError:
                 return None
 
-        return None if reading() is None else reading  # what it cannot tell now it never tells
+        return None if reading() is None else reading  # what it does not have now it never has
 
-    return Source(
+    return PowerMeter(
         part=f"accelerator {address}",
         meter="NVML",
-        counter_j=asked(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
-        power_w=asked(nvml.nvmlDeviceGetPowerUsage, MILLIWATT_W),
-        busy_fraction=asked(lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu, 0.01),
+        counter_j=available(nvml.nvmlDeviceGetTotalEnergyConsumption, MILLIJOULE_J),
+        power_w=available(nvml.nvmlDeviceGetPowerUsage, MILLIWATT_W),
+        busy_fraction=available(lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu, 0.01),
     )
 
 
 def nvml_conditions(address: str, library: Any = None) -> dict[str, Any]:  # noqa: ANN401 - pynvml has no types
-    """Driver, clocks and power limit of one accelerator; None where not told."""
+    """Driver, clocks and power limit of one accelerator; None where not known."""
     nvml, _ = _opened(library)
-    told: dict[str, Any] = dict.fromkeys(
+    found: dict[str, Any] = dict.fromkeys(
         ("driver", "accelerator_clock_hz", "accelerator_most_clock_hz", "accelerator_power_limit_w")
     )
     if nvml is None:
-        return told
+        return found
     try:
         handle = _handle(nvml, address)
-        told["driver"] = nvml.nvmlSystemGetDriverVersion()
+        found["driver"] = nvml.nvmlSystemGetDriverVersion()
         megahertz = SI_PREFIXES["M"]
-        told["accelerator_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
-        told["accelerator_most_clock_hz"] = (
+        found["accelerator_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
+        found["accelerator_most_clock_hz"] = (
             nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
         )
-        told["accelerator_power_limit_w"] = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLIWATT_W
+        found["accelerator_power_limit_w"] = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLIWATT_W
     except nvml.NVMLError:
-        return told
-    return told
+        return found
+    return found
 
 
 BUS = Path("/sys/bus/pci/devices")
-# Lines of pp_dpm_sclk: `1: 2100Mhz *`, the star beside the clock it has now.
+# Lines of pp_dpm_sclk: `1: 2100Mhz *`, a star behind the clock it has now.
 _CLOCK = re.compile(r"\d+:\s*(\d+)\s*mhz\s*\*", re.IGNORECASE)
 
 
-def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> Sources:
+def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
     """The accelerators at these addresses on the PCI bus.
 
     bus: a folder that looks like /sys/bus/pci/devices.
@@ -108,19 +108,19 @@ def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> Sources:
     for address in addresses:
         sensors = sorted((bus / address / "hwmon").glob("hwmon*"))
         if not sensors:
-            return Sources(reason=f"accelerators: amdgpu shows no sensor of {address}")
+            return PowerMeters(reason=f"accelerators: amdgpu shows no sensor of {address}")
         found.append(_amdgpu_source(bus / address, sensors[0]))
-    return Sources(found=tuple(found))
+    return PowerMeters(found=tuple(found))
 
 
-def _amdgpu_source(card: Path, sensor: Path) -> Source:
+def _amdgpu_source(card: Path, sensor: Path) -> PowerMeter:
     # Newer drivers name the reading of the moment `input`, older ones an average over some milliseconds.
     power = next(
         (sensor / name for name in ("power1_input", "power1_average") if (sensor / name).exists()), None
     )
     energy = sensor / "energy1_input"
     busy = card / "gpu_busy_percent"
-    return Source(
+    return PowerMeter(
         part=f"accelerator {card.name}",
         meter="amdgpu",
         counter_j=_scaled(energy, MICROJOULE_J) if energy.exists() else None,
@@ -142,7 +142,7 @@ def _scaled(path: Path, factor: float) -> Reading:
 def amdgpu_conditions(
     address: str, bus: Path = BUS, driver: Path = Path("/sys/module/amdgpu/version")
 ) -> dict[str, Any]:
-    """Driver and clock of one accelerator; None where not told."""
+    """Driver and clock of one accelerator; None where not known."""
     clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
     return {
         "driver": file_text(driver).strip() or None,
@@ -153,17 +153,19 @@ def amdgpu_conditions(
 POWERCAP = Path("/sys/class/powercap")
 # Packages, and what lies below them. The same packages are shown again as intel-rapl-mmio.
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
-# `core` and `uncore` are within their package, `psys` holds it; memory is counted beside it.
+# `core` and `uncore` are within their package, `psys` holds it; memory is counted apart.
 _ADDED = re.compile(r"package-\d+(-die-\d+)?|dram")
 
 
-def rapl_sources(root: Path = POWERCAP) -> Sources:
+def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
     """Every package and its memory.
 
     root: a folder that looks like /sys/class/powercap.
     """
     if not root.is_dir():
-        return Sources(reason="processors: this kernel or virtual machine shows no energy counter (powercap)")
+        return PowerMeters(
+            reason="processors: this kernel or virtual machine shows no energy counter (powercap)"
+        )
     found, forbidden = [], 0
     for zone, part in _zones(root):
         try:
@@ -174,42 +176,27 @@ def rapl_sources(root: Path = POWERCAP) -> Sources:
         except (OSError, ValueError):
             continue
         else:
-            found.append(_rapl_source(zone, part, largest))
+            counter_j = _scaled(zone / "energy_uj", MICROJOULE_J)
+            range_j = largest * MICROJOULE_J
+            found.append(PowerMeter(part=part, meter="RAPL", counter_j=counter_j, range_j=range_j))
     if forbidden:
-        return Sources(reason="processors: only root may read their energy counters (powercap energy_uj)")
+        return PowerMeters(reason="processors: only root may read their energy counters (powercap energy_uj)")
     if not found:
-        return Sources(reason="processors: powercap shows no package that counts energy")
-    return Sources(found=tuple(found))
+        return PowerMeters(reason="processors: powercap shows no package that counts energy")
+    return PowerMeters(found=tuple(found))
 
 
 def _zones(root: Path) -> Iterator[tuple[Path, str]]:
     """Zones to add up, with a name for each."""
     for zone in sorted(root.iterdir()):
-        name = _line(zone / "name")
+        name = file_text(zone / "name").strip()
         if _ZONE.fullmatch(zone.name) and _ADDED.fullmatch(name):
-            above = _line(root / zone.name.rpartition(":")[0] / "name")
+            above = file_text(root / zone.name.rpartition(":")[0] / "name").strip()
             yield zone, f"{above} {name}" if name == "dram" else name
-
-
-def _rapl_source(zone: Path, part: str, largest: float) -> Source:
-    def counter_j() -> float | None:
-        try:
-            return _number(zone / "energy_uj") * MICROJOULE_J
-        except (OSError, ValueError):
-            return None
-
-    return Source(part=part, meter="RAPL", counter_j=counter_j, range_j=largest * MICROJOULE_J)
 
 
 def _number(path: Path) -> float:
     return float(path.read_text(encoding="ascii"))
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 _LOOPBACK = "lo"

@@ -3,7 +3,10 @@
 No torch until one is used.
 """
 
+import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from equipoise.bench import counters
+from equipoise.bench.environment import file_text
 from equipoise.errors import UsageError
 from equipoise.units import MILLISECOND_S
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Tells when the work given to a device up to a point was done, without waiting for it."""
+    """Stamps of when the work given to a device up to a point was done, without waiting for it."""
 
     def now(self) -> Any:  # noqa: ANN401 - a number or an event; only `moments` reads it
         """A stamp of this point in the program."""
@@ -31,15 +35,15 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceKind:
     """A kind of device; functions are called in the process of the rank, after its cores are set.
 
     backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
     refusal: why it cannot compute in a precision; None where it can. bind: of the rank's number on its node,
     the device it has for itself from now on; raises UsageError where there is none. synchronise: returns
     when all work given to it is done. settle: sets what arithmetic of a precision means.
-    restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: what tells it
-    from all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
+    restart_peak: forgets the peak of memory. memory: bytes by name, `peak` among them. address: unlike
+    those of all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
     """
 
     name: str
@@ -59,6 +63,8 @@ class Device:
 
 _KIB = 1024
 _STATUS = Path("/proc/self/status")
+# Names of the kernel: resident set now, and its high-water mark.
+_KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
 
 
 class HostClock:
@@ -85,9 +91,7 @@ def _cpu_refusal(precision: str) -> str | None:
 
 def _cpu_bind(local_rank: int) -> "torch.device":
     del local_rank  # its cores were set before torch was loaded
-    import torch  # noqa: PLC0415 - after the cores are set
-
-    return torch.device("cpu")
+    return _torch().device("cpu")
 
 
 def _cpu_restart_peak() -> None:
@@ -98,30 +102,14 @@ def _cpu_restart_peak() -> None:
 
 def _cpu_memory() -> Mapping[str, int]:
     """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
-    told = dict(line.split(":", 1) for line in _status().splitlines() if ":" in line)
-    counted = {name: int(told[key].split()[0]) * _KIB for name, key in _KEYS if key in told}
+    facts = dict(line.split(":", 1) for line in file_text(_STATUS).splitlines() if ":" in line)
+    counted = {name: int(facts[key].split()[0]) * _KIB for name, key in _KEYS if key in facts}
     if "peak" not in counted:
         counted["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
     return counted
 
 
-# Names of the kernel: resident set now, and its high-water mark.
-_KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
-
-
-def _status() -> str:
-    try:
-        return _STATUS.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-
-
-def _cpu_conditions(place: "torch.device") -> Mapping[str, Any]:
-    del place
-    return {}  # the processor is recorded with its machine
-
-
-CPU = Device(
+CPU = DeviceKind(
     name="cpu",
     backend="gloo",
     activities=("CPU",),
@@ -134,8 +122,15 @@ CPU = Device(
     restart_peak=_cpu_restart_peak,
     memory=_cpu_memory,
     address=lambda _place: None,
-    conditions=_cpu_conditions,
+    conditions=lambda _place: {},  # the processor is recorded with its machine
 )
+
+
+def _torch() -> Any:  # noqa: ANN401 - torch is not followed
+    """Torch, imported when it is used: after the cores of a rank are set."""
+    import torch  # noqa: PLC0415 - see above
+
+    return torch
 
 
 class EventClock:
@@ -143,8 +138,7 @@ class EventClock:
 
     def now(self) -> tuple[float, Any]:
         """When the host came to this point, and the event that the device will reach."""
-        import torch  # noqa: PLC0415 - loaded by now
-
+        torch = _torch()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return perf_counter(), event
@@ -161,19 +155,16 @@ class EventClock:
 def _cuda_why_not() -> str | None:
     if not find_spec("torch"):
         return "torch is not installed: pip install 'equipoise[torch]'"
-    import torch  # noqa: PLC0415 - torch takes seconds
-    import torch.distributed as dist  # noqa: PLC0415 - likewise
-
+    torch = _torch()
     if not torch.cuda.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
-        told = "finds no accelerator" if built else "was built without CUDA and ROCm"
-        return f"torch {torch.__version__} {told}; take --device cpu or install a torch built for yours"
-    return None if dist.is_nccl_available() else "torch was built without NCCL and RCCL"
+        problem = "finds no accelerator" if built else "was built without CUDA and ROCm"
+        return f"torch {torch.__version__} {problem}; take --device cpu or install a torch built for yours"
+    return None if torch.distributed.is_nccl_available() else "torch was built without NCCL and RCCL"
 
 
 def _cuda_refusal(precision: str) -> str | None:
-    import torch  # noqa: PLC0415 - torch takes seconds
-
+    torch = _torch()
     name = torch.cuda.get_device_name()
     if precision == "tf32" and not torch.cuda.is_tf32_supported():
         return f"{name} has no tf32; take fp32 or bf16"
@@ -182,13 +173,13 @@ def _cuda_refusal(precision: str) -> str | None:
     return None
 
 
-def own_index(local_rank: int, num_visible: int) -> int:
-    """Which of the accelerators that a rank sees is its own.
+def accelerator_index(local_rank: int, num_visible: int) -> int:
+    """Which of the accelerators that a rank sees it takes.
 
-    A scheduler may show each rank its own alone: then it is the first whatever the rank's number.
+    A scheduler may show each rank one alone: then it is the first whatever the rank's number.
     Raises UsageError when there are too few.
 
-    >>> own_index(3, 8), own_index(3, 1)
+    >>> accelerator_index(3, 8), accelerator_index(3, 1)
     (3, 0)
     """
     if num_visible == 1:
@@ -202,37 +193,30 @@ def own_index(local_rank: int, num_visible: int) -> int:
 
 
 def _cuda_bind(local_rank: int) -> "torch.device":
-    import torch  # noqa: PLC0415 - after the cores are set
-
-    place = torch.device("cuda", own_index(local_rank, torch.cuda.device_count()))
+    torch = _torch()
+    place = torch.device("cuda", accelerator_index(local_rank, torch.cuda.device_count()))
     torch.cuda.set_device(place)
     return place
 
 
 def _settle(precision: str) -> None:
-    """fp32 means it: torch's convolutions take tf32 unless told not to."""
-    import torch  # noqa: PLC0415 - loaded by now
-
+    """fp32 means it: torch's convolutions take tf32 by default."""
+    torch = _torch()
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def _synchronise() -> None:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    torch.cuda.synchronize()
+    _torch().cuda.synchronize()
 
 
 def _cuda_restart_peak() -> None:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    torch.cuda.reset_peak_memory_stats()
+    _torch().cuda.reset_peak_memory_stats()
 
 
 def _cuda_memory() -> Mapping[str, int]:
     """What tensors take now and took at most, and what torch's allocator held at most."""
-    import torch  # noqa: PLC0415 - loaded by now
-
+    torch = _torch()
     return {
         "now": torch.cuda.memory_allocated(),
         "peak": torch.cuda.max_memory_allocated(),
@@ -241,27 +225,24 @@ def _cuda_memory() -> Mapping[str, int]:
 
 
 def _address(place: "torch.device") -> str | None:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    return address_of(torch.cuda.get_device_properties(place))
+    return address_of(_torch().cuda.get_device_properties(place))
 
 
-def address_of(told: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
-    """The address on the PCI bus, as the kernel writes it; where torch tells none, NVIDIA's own name."""
-    if hasattr(told, "pci_bus_id"):
-        return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}.0"
-    return f"GPU-{told.uuid}" if hasattr(told, "uuid") else None
+def address_of(properties: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
+    """The address on the PCI bus, as the kernel writes it; where torch has none, NVIDIA's own name."""
+    if hasattr(properties, "pci_bus_id"):
+        return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    return f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None
 
 
 def _cuda_conditions(place: "torch.device") -> Mapping[str, Any]:
-    import torch  # noqa: PLC0415 - loaded by now
-
-    told = torch.cuda.get_device_properties(place)
+    torch = _torch()
+    properties = torch.cuda.get_device_properties(place)
     rocm = getattr(torch.version, "hip", None)
     address = _address(place) or ""
     return {
-        "accelerator": told.name,
-        "accelerator_memory_bytes": told.total_memory,
+        "accelerator": properties.name,
+        "accelerator_memory_bytes": properties.total_memory,
         "cuda": torch.version.cuda,
         "rocm": rocm,
         "collectives": ".".join(map(str, torch.cuda.nccl.version())),
@@ -269,7 +250,7 @@ def _cuda_conditions(place: "torch.device") -> Mapping[str, Any]:
     }
 
 
-CUDA = Device(
+CUDA = DeviceKind(
     name="cuda",
     backend="nccl",
     activities=("CPU", "CUDA"),
@@ -288,7 +269,7 @@ CUDA = Device(
 DEVICES = (CPU, CUDA)
 
 
-def device(name: str) -> Device:
+def device(name: str) -> DeviceKind:
     """The device of that name.
 
     Raises UsageError listing those there are.
@@ -302,4 +283,38 @@ def device(name: str) -> Device:
     raise UsageError(f"device {name!r}; expected one of {', '.join(each.name for each in DEVICES)}")
 
 
-__all__ = ["DEVICES", "Clock", "Device", "device"]
+# Drivers of NVIDIA and AMD accelerators; without one of them torch need not be started.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+_COUNT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailableDevices:
+    """A kind of device, as torch names it, and how many there are."""
+
+    device: str
+    num_devices: int
+
+
+def available_devices(device: str) -> AvailableDevices:
+    """The devices that `auto`, `cpu` or `cuda` means here: accelerators where torch sees any, else cores."""
+    if device != "cpu":
+        count = _num_accelerators()
+        if count or device == "cuda":
+            return AvailableDevices(device="cuda", num_devices=count)
+    return AvailableDevices(device="cpu", num_devices=len(os.sched_getaffinity(0)))
+
+
+def _num_accelerators() -> int:
+    """How many accelerators torch sees; 0 where there is no driver, or no torch."""
+    if not any(driver.exists() for driver in _DRIVERS):
+        return 0
+    try:
+        counted = subprocess.run(
+            [sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False, timeout=_COUNT_S
+        )
+    except subprocess.TimeoutExpired:
+        return 0
+    printed = counted.stdout.strip()
+    return int(printed) if counted.returncode == 0 and printed.isdecimal() else 0

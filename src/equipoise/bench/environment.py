@@ -21,7 +21,7 @@ from typing import Any
 from equipoise.errors import DataError
 from equipoise.units import MICROSECOND_S, NANOSECOND_S, SI_PREFIXES
 
-# The least that Linux grants (6.12 and later; before, it is not asked).
+# The least that Linux grants (6.12 and later; before, any is).
 SLICE_S = 100 * MICROSECOND_S
 # A thread that is ready may have to wait for the clock's tick, 4 ms, while another spins for what it holds.
 # An interruption takes some 40 us where a virtual machine lies within another: no more often than needed.
@@ -37,7 +37,7 @@ _SHARING = (0, 3)  # SCHED_OTHER, SCHED_BATCH
 
 @contextmanager
 def prompt_wakeups(cores: Iterable[int] = ()) -> Iterator[None]:
-    """Have what is started inside run as soon as a message wakes it, as far as this machine lets one ask.
+    """Have what is started inside run as soon as a message wakes it, as far as this machine allows.
 
     Threads of one core take turns of some 3 ms: one that a message wakes waits for the turn of the one that
     computes, which a slice of 0.1 ms shortens; whatever is started inside inherits it. Root also keeps all
@@ -105,8 +105,8 @@ def _take_slice(slice_s: float) -> None:
     if found is not None:
         size, policy, flags, nice, priority, _, deadline, period = found
         runtime = round(slice_s / NANOSECOND_S)
-        asked = _ATTRIBUTES.pack(size, policy, flags, nice, priority, runtime, deadline, period)
-        ctypes.CDLL(None).syscall(_CALLS[platform.machine()][0], 0, asked, 0)
+        changed = _ATTRIBUTES.pack(size, policy, flags, nice, priority, runtime, deadline, period)
+        ctypes.CDLL(None).syscall(_CALLS[platform.machine()][0], 0, changed, 0)
 
 
 # What must be equal before two runs may be pooled; clock and load change all the time and are recorded only.
@@ -145,7 +145,7 @@ def conditions(
     """The conditions of this machine now, as one record that fits into JSON; None where not readable.
 
     core_sets: the cores each rank is bound to, by rank. here: whether ranks run on this machine; if not,
-    only its software is told.
+    only its software is recorded.
     """
     machine = _machine() if here else dict.fromkeys(_MACHINE)
     software = {package: _version(package) for package in _PACKAGES}
@@ -190,7 +190,7 @@ def refuse_unlike(records: Sequence[Mapping[str, Any]], where: str) -> None:
 
 
 def refuse_unlike_nodes(runs: Sequence[Sequence[Mapping[str, Any]]], where: str) -> None:
-    """Nothing, when the nodes of every run are alike: as many of each kind, whatever their names and order.
+    """Nothing, when the nodes of every run are the same: as many of each kind, in any order.
 
     runs: the records that ranks left of their nodes, by run. Raises DataError that names the field.
     """
@@ -212,18 +212,20 @@ def _kind(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def core_sets(num_ranks: int, *, most_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of every rank: as many a rank as the largest run of the sweep can give each of its ranks.
+    """The cores of every rank here: as many as the largest trial of the sweep can give each of its ranks.
 
     Raises DataError when there are more ranks than cores.
     """
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    return core_sets_by_node([(kernel_id(), cores)], most_ranks)[0][:num_ranks]
+
+
+def shared_core_sets(num_ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The same where ranks share cores if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // most_ranks
-    if not each:
-        raise DataError(
-            f"{most_ranks} ranks on {len(cores)} cores: every rank needs a core of its own; "
-            "take smaller --sizes"
-        )
-    return tuple(tuple(cores[rank * each : (rank + 1) * each]) for rank in range(num_ranks))
+    if num_ranks > len(cores):
+        return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
+    return core_sets(num_ranks, most_ranks=num_ranks)
 
 
 def core_sets_by_node(
@@ -239,8 +241,7 @@ def core_sets_by_node(
     if not each:
         fewest = min(len(cores) for _, cores in nodes)
         raise DataError(
-            f"{most_ranks} ranks on a node of {fewest} cores: every rank needs a core of its own; "
-            "take smaller --sizes"
+            f"{most_ranks} ranks on {fewest} cores: every rank needs a core of its own; take smaller --sizes"
         )
     before: Counter[tuple[str, tuple[int, ...]]] = Counter()
     shared_out = []
@@ -253,12 +254,12 @@ def core_sets_by_node(
 
 
 def kernel_id() -> str:
-    """What tells whether two processes run on one machine, whatever name its containers give it."""
+    """The same for all processes of one machine, whatever name its containers give it."""
     return _line(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
 
 
 def num_memory_kills() -> int | None:
-    """How often this machine's kernel has ended a process for want of memory; None where not told."""
+    """How often this machine's kernel has ended a process for want of memory; None where not known."""
     text = file_text(Path("/proc/vmstat"))
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else None
@@ -287,7 +288,7 @@ def _line(path: Path) -> str | None:
 
 
 def file_text(path: Path) -> str:
-    """What a file of the kernel says; empty where it cannot be read."""
+    """The text of a file of the kernel; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

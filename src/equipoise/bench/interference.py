@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from equipoise.bench.collectives.measure import cores_of
-from equipoise.bench.environment import conditions
-from equipoise.bench.launchers.folder import Job, Launcher
+from equipoise.bench.environment import conditions, shared_core_sets
+from equipoise.bench.launchers.folder import Launcher, LaunchJob
 from equipoise.errors import EvidenceError
 from equipoise.units import MIB
 
@@ -24,8 +23,8 @@ LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rivals:
-    """What to measure: with one rank the own work of methods, with more messages beside computing.
+class InterferenceTask:
+    """What to measure: with one rank the work of methods themselves, with more messages during computing.
 
     operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
     large ones less often.
@@ -46,37 +45,37 @@ class Rivals:
         return asdict(self)
 
 
-def rivals_from(found: Mapping[str, Any]) -> Rivals:
+def interference_task_from(found: Mapping[str, Any]) -> InterferenceTask:
     """What `as_json` gave, and a file kept."""
-    return Rivals(
+    return InterferenceTask(
         **{**found, **{name: tuple(found[name]) for name in ("operations", "sizes_bytes", "methods")}}
     )
 
 
-def interference(asked: Rivals, launch_with: Launcher) -> dict[str, Any]:
-    """One document: messages between the ranks alone and beside computing, and own work on one rank.
+def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
+    """One document: messages between the ranks alone and during computing, and methods' work on one rank.
 
     Raises EvidenceError where it could not be measured, with the reason.
     """
-    alone = replace(asked, num_ranks=1)
+    alone = replace(task, num_ranks=1)
     return {
         "schema": SCHEMA,
         "launcher": launch_with.name,
-        "num_ranks": asked.num_ranks,
+        "num_ranks": task.num_ranks,
         "conditions": conditions(
-            core_sets=cores_of(asked.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
+            core_sets=shared_core_sets(task.num_ranks), launcher=launch_with.name, here=launch_with.binds_here
         ),
-        **_result(asked, launch_with, asked.num_ranks),
-        "own_work": _result(alone, launch_with, asked.num_ranks)["own_work"],
+        **_result(task, launch_with, task.num_ranks),
+        "own_work": _result(alone, launch_with, task.num_ranks)["own_work"],
     }
 
 
-def _result(asked: Rivals, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
+def _result(task: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
     """What processes left; a rank has as many cores as it would among the most."""
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
-        cores = cores_of(most_ranks)[: asked.num_ranks]
-        job = Job(
-            cell=asked,
+        cores = shared_core_sets(most_ranks)[: task.num_ranks]
+        job = LaunchJob(
+            task=task,
             folder=Path(name),
             core_sets=cores if launch_with.binds_here else (),
             limit_s=LIMIT_S,
@@ -84,5 +83,5 @@ def _result(asked: Rivals, launch_with: Launcher, most_ranks: int) -> Mapping[st
         )
         outcome = launch_with.launch(job)
     if outcome.result is None:
-        raise EvidenceError(f"exchanges beside computing could not be measured: {outcome.reason}")
+        raise EvidenceError(f"exchanges during computing could not be measured: {outcome.reason}")
     return outcome.result

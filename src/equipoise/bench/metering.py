@@ -1,4 +1,4 @@
-"""What a window of a run used: processors, accelerators, network, memory, energy; one meter a machine."""
+"""What a window of a run used: processors, accelerators, network, memory, energy. Needs torch."""
 
 import os
 import platform
@@ -6,38 +6,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter, process_time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
 
 from equipoise.bench import counters, meters
 from equipoise.bench.counters import sent_bytes
-from equipoise.bench.devices import Device
-from equipoise.bench.meters import Sampler, Sources
+from equipoise.bench.devices import DeviceKind
+from equipoise.bench.environment import kernel_id
+from equipoise.bench.meters import PowerMeters, Sampler
 from equipoise.errors import UsageError
 
-if TYPE_CHECKING:
-    import torch
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 
 
 class Metering:
-    """A window that every rank enters and leaves; afterwards `gathered` tells what was used in it."""
+    """A window that every rank enters and leaves; afterwards `gathered` has what was used in it."""
 
-    def __init__(self, on: Device, place: "torch.device", *, memory_before: int | None = None) -> None:
+    def __init__(self, on: DeviceKind, place: torch.device, *, memory_before: int | None = None) -> None:
         """memory_before: bytes in use before there was a model; growth is counted from it."""
         self._on = on
         self._memory_before = memory_before
-        everyone = _everyone((_machine(), _network(), on.address(place)))
+        everyone = _everyone((kernel_id(), _network(), on.address(place)))
         refuse_shared(everyone)
-        rank = _rank()
+        rank = dist.get_rank()
         machine, network, _ = everyone[rank]
         self._meters = rank == min(other for other, each in enumerate(everyone) if each[0] == machine)
         self._counts = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
         here = [each for each in everyone if each[0] == machine]
         addresses = [each[2] for each in here if each[2] is not None]
-        self._told = _sources(on, addresses) if self._meters else ()
-        self._sampler = Sampler([source for told in self._told for source in told.found])
+        self._found = _sources(on, addresses) if self._meters else ()
+        self._sampler = Sampler([source for each in self._found for source in each.found])
 
     def __enter__(self) -> Self:
         """Begin: what is used from now on is counted."""
@@ -69,11 +69,11 @@ class Metering:
             "memory_before": self._memory_before,
             "sent": self._sent,
             "meters": self._meters,
-            "reasons": [told.reason for told in self._told if told.reason],
+            "reasons": [each.reason for each in self._found if each.reason],
             "drawn": self._sampler.drawn(),
         }
         shares = _everyone(share)
-        if _rank():
+        if dist.get_rank():
             return {}
         accelerated = self._on.name != "cpu"
         return {
@@ -83,7 +83,7 @@ class Metering:
         }
 
 
-def refuse_shared(everyone: "list[tuple[str, str, str | None]]") -> None:
+def refuse_shared(everyone: list[tuple[str, str, str | None]]) -> None:
     """Nothing, when no two ranks have the same accelerator. Raises UsageError naming the two."""
     taken: dict[tuple[str, str], int] = {}
     for rank, (machine, _, address) in enumerate(everyone):
@@ -97,48 +97,29 @@ def refuse_shared(everyone: "list[tuple[str, str, str | None]]") -> None:
             )
 
 
-def _sources(on: Device, addresses: list[str]) -> tuple[Sources, ...]:
+def _sources(on: DeviceKind, addresses: list[str]) -> tuple[PowerMeters, ...]:
     """Processors of this machine, and its accelerators that ranks have."""
     if on.name == "cpu":
         return (counters.rapl_sources(),)
     if not addresses:
         return (
             counters.rapl_sources(),
-            Sources(reason="accelerators: this torch does not report which they are"),
+            PowerMeters(reason="accelerators: this torch does not report which they are"),
         )
-    import torch  # noqa: PLC0415 - loaded by now
-
     read = counters.amdgpu_sources if getattr(torch.version, "hip", None) else counters.nvml_sources
     return (counters.rapl_sources(), read(addresses))
 
 
-def _everyone(own: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
+def _everyone(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
     """What each rank holds, by rank."""
-    import torch.distributed as dist  # noqa: PLC0415 - loaded by now
-
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, own)
-    return told
-
-
-def _rank() -> int:
-    import torch.distributed as dist  # noqa: PLC0415 - loaded by now
-
-    rank: int = dist.get_rank()
-    return rank
-
-
-def _machine() -> str:
-    """What tells this machine from others, however many names and networks it shows."""
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return platform.node()
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _network() -> str:
-    """What tells the network that this process sees from others, on this machine and others."""
+    """An identity of the network that this process sees, among those of all machines."""
     try:
-        return f"{_machine()} {_NETWORK.stat().st_ino}"
+        return f"{kernel_id()} {_NETWORK.stat().st_ino}"
     except OSError:
-        return _machine()
+        return kernel_id()

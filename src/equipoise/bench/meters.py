@@ -19,11 +19,11 @@ Reading = Callable[[], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PowerMeter:
     """A part of a machine that draws power; readings are None where it does not answer.
 
-    part: its name on its machine. meter: what tells. counter_j: joules since some moment, which begins again
-    at zero beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
+    part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
+    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes.
     """
 
     part: str
@@ -35,10 +35,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class PowerMeters:
     """The sources found, and why there is none, or not all, where that is so."""
 
-    found: tuple[Source, ...] = ()
+    found: tuple[PowerMeter, ...] = ()
     reason: str | None = None
 
 
@@ -59,7 +59,7 @@ def counted_j(readings_j: Sequence[float], range_j: float) -> float:
 
 
 def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
-    """Joules under power readings, which are joined by straight lines.
+    """Joules under power readings, connected by straight lines.
 
     moments_s, power_w: (n_readings,), in order of time.
     Assumes readings are of the moment; sensors that average over a while lag behind it.
@@ -85,10 +85,10 @@ def disagreement(counter_j: float, polled_j: float) -> float:
 
 # Ten readings a second cost a thousandth of a core; sensors renew theirs about as often.
 PERIOD_S = 0.1
-# Counter and polled power of one accelerator that differ by more are told. Sensors are good to 5 %, and some
+# Counter and polled power that differ by more are noted. Sensors are good to 5 %, and some
 # look at a part of the time only: Yang et al. 2023, arXiv 2312.02741.
 AGREED_FRACTION = 0.1
-# A window of fewer readings says nothing about agreement.
+# A window of fewer readings does not show agreement.
 _LEAST_READINGS = 20
 
 Series = tuple[list[float], list[float]]
@@ -96,7 +96,7 @@ Series = tuple[list[float], list[float]]
 
 @dataclass(slots=True)
 class Readings:
-    """What one source said, each series with its moments."""
+    """Readings of one source, each series with its moments."""
 
     counter: Series = field(default_factory=lambda: ([], []))
     power: Series = field(default_factory=lambda: ([], []))
@@ -106,7 +106,7 @@ class Readings:
 class Sampler:
     """Reads sources at the beginning, every period, and at the end, on a thread of its own."""
 
-    def __init__(self, sources: Sequence[Source], period_s: float = PERIOD_S) -> None:
+    def __init__(self, sources: Sequence[PowerMeter], period_s: float = PERIOD_S) -> None:
         """period_s: between readings."""
         self._sources = sources
         self._readings = [Readings() for _ in sources]
@@ -152,19 +152,19 @@ def _noted(ask: Reading | None, series: Series) -> None:
         series[1].append(value)
 
 
-def drawn(source: Source, readings: Readings) -> dict[str, Any]:
+def drawn(source: PowerMeter, readings: Readings) -> dict[str, Any]:
     """Energy of one source: by its counter where it has one, else by its power; and what does not agree.
 
     Assumes readings often enough that a counter begins again at most once between two.
-    Source: integrated.py.
+    Source: counted_j, integrated_j.
     """
     counter = counted_j(readings.counter[1], source.range_j) if len(readings.counter[1]) > 1 else None
     polled = integrated_j(*readings.power) if len(readings.power[1]) > 1 else None
-    told = None
+    note = None
     if counter and polled and len(readings.power[1]) >= _LEAST_READINGS:
         apart = disagreement(counter, polled)
         if apart > AGREED_FRACTION:
-            told = (
+            note = (
                 f"{source.part}: polled power is {format_percent(apart)} from the energy counter, "
                 f"more than {format_percent(AGREED_FRACTION)}"
             )
@@ -179,7 +179,7 @@ def drawn(source: Source, readings: Readings) -> dict[str, Any]:
         "polled_j": polled,
         "busy_fraction": fmean(readings.busy[1]) if readings.busy[1] else None,
         "num_readings": max(len(readings.counter[1]), len(readings.power[1])),
-        "disagreement": told,
+        "disagreement": note,
     }
 
 

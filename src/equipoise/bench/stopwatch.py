@@ -1,4 +1,4 @@
-"""Marks of a step on the clock of its device, split into phases afterwards; profiled steps do not count."""
+"""Marks of a step on its device's clock, split into phases afterwards; profiled steps. Needs torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,12 @@ from math import ceil
 from time import perf_counter
 from typing import Any
 
-from equipoise.bench.devices import Device
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from equipoise.bench.devices import DeviceKind
 from equipoise.bench.methods import Step
 from equipoise.bench.models import Trainee
 from equipoise.bench.phases import (
@@ -31,7 +36,7 @@ from equipoise.units import MICROSECOND_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ProfileEvent:
     """A span of a profile: of the host, on one of its threads, or of the device.
 
     is_annotation: it only names what runs below it.
@@ -52,32 +57,30 @@ class Profiled:
     exposed_s: float
 
 
-def profiled(events: Iterable[Event]) -> Profiled:
+def profiled(events: Iterable[ProfileEvent]) -> Profiled:
     """Communication of a profile: by the kernels of a device, or by what a CPU backend's threads worked on.
 
     Assumes one rank's events. A device's collective counts from its launch, and so while it waits for other
     ranks; a CPU backend's from when its thread takes it up.
-    Source: names of kernels, trace/kernels.py.
+    Source: names of kernels, trace/activity.py.
     """
-    told = list(events)
-    on_device = any(event.on_device for event in told)
+    every = list(events)
+    on_device = any(event.on_device for event in every)
     if on_device:
-        kernels = [event for event in told if event.on_device and not event.is_annotation]
+        kernels = [event for event in every if event.on_device and not event.is_annotation]
         talking = [event.span for event in kernels if communicates(event.name)]
         computing = [event.span for event in kernels if not communicates(event.name)]
     else:
-        threads = {event.thread for event in told if host_operation(event.name)}  # copies there are its own
-        talking = [event.span for event in told if host_operation(event.name)]
+        threads = {event.thread for event in every if host_operation(event.name)}  # copies there are its own
+        talking = [event.span for event in every if host_operation(event.name)]
         computing = [
-            event.span for event in told if event.thread not in threads and computes_on_host(event.name)
+            event.span for event in every if event.thread not in threads and computes_on_host(event.name)
         ]
     return Profiled(communication_s=union_s(talking), exposed_s=uncovered_s(talking, by=computing))
 
 
-def profile_of(on: Device, run: Callable[[], None]) -> Profiled:
+def profile_of(on: DeviceKind, run: Callable[[], None]) -> Profiled:
     """Communication while something runs to its end."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - after the cores are set
-
     with profile(activities=[getattr(ProfilerActivity, name) for name in on.activities]) as seen:
         run()
         on.synchronise()
@@ -87,7 +90,7 @@ def profile_of(on: Device, run: Callable[[], None]) -> Profiled:
 def profiled_in(seen: Any) -> Profiled:  # noqa: ANN401 - torch's profile, which has ended
     """Communication in a profile of torch's."""
     return profiled(
-        Event(
+        ProfileEvent(
             name=event.name,
             span=(event.time_range.start * MICROSECOND_S, event.time_range.end * MICROSECOND_S),
             on_device=event.device_type.name == "CUDA",
@@ -128,7 +131,7 @@ class Lap:
 
     @property
     def kind(self) -> object:
-        """What it did: steps of one kind are alike, others of the same method are not."""
+        """What it did: only steps of one kind are compared."""
         return self.names
 
     @property
@@ -153,7 +156,7 @@ def marked_every(step_s: float, num_steps: int, period: int) -> int:
 class Stopwatch:
     """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
 
-    def __init__(self, step: Step, subject: Trainee, on: Device, *, num_ranks: int) -> None:
+    def __init__(self, step: Step, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
         """Every gradient is looked at until `settle`, to find those that are ready last."""
         self._on = on
         self._clock = on.clock()
@@ -296,9 +299,6 @@ class Stopwatch:
 
     def slowest_s(self, laps: Sequence[Lap]) -> list[float]:
         """Seconds of each step on the rank that took longest; all ranks must call."""
-        import torch  # noqa: PLC0415 - loaded by now
-        import torch.distributed as dist  # noqa: PLC0415 - likewise
-
         place = self._parameters[0].device if self._parameters else "cpu"
         seconds = torch.tensor([lap.host_s for lap in laps], dtype=torch.float64, device=place)
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
@@ -347,8 +347,6 @@ class Stopwatch:
 
 def exchanges(step: Step, num_ranks: int) -> str:
     """Where the backward pass of a method exchanges."""
-    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - loaded by now
-
     if num_ranks == 1:
         return APART
     if isinstance(step.module, DistributedDataParallel):

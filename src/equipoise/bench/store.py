@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
@@ -15,13 +15,15 @@ from secrets import token_hex
 from statistics import median
 from typing import Any
 
-from equipoise.bench.cell import Cell, cell_from
+from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import DataError, UsageError
 from equipoise.units import MIB
 
-_CELL_SCHEMA = "equipoise.cell/1"
+_TRIAL_SCHEMA = "equipoise.trial/1"
+# Sweeps of earlier versions, whose trials were called cells: read and resumed as they are.
+_EARLIER_TRIAL_SCHEMA, _EARLIER_FOLDER = "equipoise.cell/1", "cells"
 _PLAN_SCHEMA = "equipoise.sweep/1"
-# Of a cell's file or a plan; a cell of ten thousand steps takes a tenth of it.
+# Of a trial's file or a plan; a trial of ten thousand steps takes a tenth of it.
 _MOST_BYTES = 64 * MIB
 # Where `equipoise.watch` keeps its runs.
 WATCHED = "watched"
@@ -30,23 +32,24 @@ FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A cell that was run: its status, why it failed if it did, and what was measured.
+class FinishedTrial:
+    """A trial that was run: its status, why it failed if it did, and what was measured.
 
-    result: empty when failed. conditions: those of the machine while it ran.
+    result: empty when failed. conditions: those of the machine while it ran. file: inside the sweep's folder.
     """
 
-    cell: Cell
+    trial: Trial
     status: str
     reason: str | None
     conditions: Mapping[str, Any]
     result: Mapping[str, Any]
+    file: str = field(default="", compare=False)
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Put content under a name at once: aside, synced, renamed, and its folder synced.
 
-    Raises DataError that says why it cannot be written; then nothing of it is left.
+    Raises DataError with the reason where it cannot be written; then nothing of it is left.
     """
     aside = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
@@ -66,7 +69,7 @@ def write_whole(path: Path, content: bytes) -> None:
             os.close(descriptor)
     except OSError as err:
         raise DataError(
-            f"{path}: cannot be written: {err.strerror or err}; finished cells are kept: "
+            f"{path}: cannot be written: {err.strerror or err}; finished trials are kept: "
             "make room and go on with --resume"
         ) from err
 
@@ -85,33 +88,41 @@ def content(path: Path, most_bytes: int, *, what: str) -> bytes:
         raise DataError(f"{path}: {err.strerror or err}; expected {what}") from err
 
 
-def _document(path: Path, schema: str) -> dict[str, Any]:
+def trials_folder(folder: Path) -> Path:
+    """Where a sweep keeps a file for each trial."""
+    earlier = folder / _EARLIER_FOLDER
+    return earlier if earlier.is_dir() else folder / "trials"
+
+
+def _document(path: Path, *schemas: str) -> dict[str, Any]:
     """The JSON document in a file. Raises DataError when it is none or of another schema."""
     try:
         found = json.loads(content(path, _MOST_BYTES, what="a file of a sweep"))
     except (ValueError, RecursionError) as err:
-        raise DataError(f"{path}: no JSON ({err}); delete it to measure the cell again") from err
-    if not isinstance(found, dict) or found.get("schema") != schema:
-        raise DataError(f"{path}: not a document of schema {schema!r}; delete it to measure the cell again")
+        raise DataError(f"{path}: no JSON ({err}); delete it to measure the trial again") from err
+    if not isinstance(found, dict) or found.get("schema") not in schemas:
+        raise DataError(
+            f"{path}: not a document of schema {schemas[0]!r}; delete it to measure the trial again"
+        )
     return found
 
 
 class Store:
-    """The folder of one sweep: its plan and a file for every finished cell."""
+    """The folder of one sweep: its plan and a file for every finished trial."""
 
     def __init__(self, folder: Path) -> None:
         """folder: made if it is absent when the sweep begins."""
         self.folder = folder
-        self._cells = folder / "cells"
+        self._trials = trials_folder(folder)
         self._plan = folder / "sweep.json"
 
     @contextmanager
     def opened(
-        self, order: Sequence[Cell], *, resume: bool, settings: Mapping[str, str] | None = None
+        self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str] | None = None
     ) -> Iterator["Store"]:
         """The store, held by this process alone, with the plan on disk.
 
-        settings: written beside the plan of a new sweep.
+        settings: written with the plan of a new sweep.
         Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
         given, or when that sweep had another plan.
         """
@@ -120,7 +131,7 @@ class Store:
                 f"{self.folder}: holds watched runs, which write the same tables; take another --out"
             )
         try:
-            self._cells.mkdir(parents=True, exist_ok=True)
+            self._trials.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("w")
         except OSError as err:
             raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
@@ -135,90 +146,93 @@ class Store:
             self._settle(order, resume=resume, settings=settings or {})
             yield self
 
-    def _settle(self, order: Sequence[Cell], *, resume: bool, settings: Mapping[str, str]) -> None:
+    def _settle(self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str]) -> None:
         """Write the plan, or check that the one on disk is the same."""
-        names = sorted(cell.cell_id for cell in order)
+        names = sorted(trial.trial_id for trial in order)
         if not self._plan.exists():
-            told = [cell.as_json() for cell in order]
-            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "cells": told}
+            trials = [trial.as_json() for trial in order]
+            document = {"schema": _PLAN_SCHEMA, "settings": dict(settings), "trials": trials}
             write_whole(self._plan, encoded(document))
             return
         if not resume:
             raise UsageError(f"{self.folder}: holds a sweep; take another --out or go on with --resume")
-        before = sorted(cell.cell_id for cell in self.plan())
+        before = sorted(trial.trial_id for trial in self.plan())
         if before != names:
             changed = len(set(before) ^ set(names))
             raise UsageError(
-                f"{self.folder}: holds a sweep of {len(before)} cells, {changed} of them or of these "
+                f"{self.folder}: holds a sweep of {len(before)} trials, {changed} of them or of these "
                 f"{len(names)} differ; resume with the options it was begun with, or take another --out"
             )
-        for leftover in self._cells.glob(".*.part"):
+        for leftover in self._trials.glob(".*.part"):
             leftover.unlink(missing_ok=True)
 
-    def plan(self) -> tuple[Cell, ...]:
-        """The cells of the sweep, in the order they are run. Raises DataError when there is none."""
-        cells = _document(self._plan, _PLAN_SCHEMA).get("cells")
-        if not isinstance(cells, list) or not cells or not all(isinstance(each, dict) for each in cells):
-            raise DataError(f"{self._plan}: no list of cells; expected the plan of a sweep")
-        return tuple(cell_from(each, str(self._plan)) for each in cells)
+    def plan(self) -> tuple[Trial, ...]:
+        """The trials of the sweep, in the order they are run. Raises DataError when there is none."""
+        found = _document(self._plan, _PLAN_SCHEMA)
+        trials = found.get("trials", found.get("cells"))
+        if not isinstance(trials, list) or not trials or not all(isinstance(each, dict) for each in trials):
+            raise DataError(f"{self._plan}: no list of trials; expected the plan of a sweep")
+        return tuple(trial_from(each, str(self._plan)) for each in trials)
 
     def settings(self) -> dict[str, str]:
-        """What was written beside the plan. Raises DataError when there is none."""
+        """What was written with the plan. Raises DataError when there is none."""
         found = _document(self._plan, _PLAN_SCHEMA).get("settings", {})
         if not isinstance(found, dict):
             raise DataError(f"{self._plan}: settings={found!r}; expected names and values")
         return {str(name): str(value) for name, value in found.items()}
 
-    def path(self, cell: Cell) -> Path:
-        """Where a cell's file is, or will be."""
-        return self._cells / f"{cell.cell_id}.json"
+    def path(self, trial: Trial) -> Path:
+        """Where a trial's file is, or will be."""
+        return self._trials / f"{trial.trial_id}.json"
 
-    def has(self, cell: Cell) -> bool:
-        """Whether the cell is finished."""
-        return self.path(cell).exists()
+    def has(self, trial: Trial) -> bool:
+        """Whether the trial is finished."""
+        return self.path(trial).exists()
 
     def num_finished(self) -> int:
-        """How many cells are on disk."""
-        return sum(1 for _ in self._cells.glob("*.json"))
+        """How many trials are on disk."""
+        return sum(1 for _ in self._trials.glob("*.json"))
 
-    def holds_all(self, cells: Sequence[Cell]) -> bool:
-        """Whether the folder's plan is these cells and every one is finished."""
+    def holds_all(self, trials: Sequence[Trial]) -> bool:
+        """Whether the folder's plan is these trials and every one is finished."""
         if not self._plan.exists():
             return False
-        planned = {cell.cell_id for cell in self.plan()}
-        return planned == {cell.cell_id for cell in cells} and all(map(self.has, cells))
+        planned = {trial.trial_id for trial in self.plan()}
+        return planned == {trial.trial_id for trial in trials} and all(map(self.has, trials))
 
-    def add(self, finished: Finished) -> None:
-        """Put a finished cell on disk; when this returns, it stays. Raises DataError, as write_whole."""
+    def add(self, finished: FinishedTrial) -> None:
+        """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
         document = {
-            "schema": _CELL_SCHEMA,
-            "cell": finished.cell.as_json(),
+            "schema": _TRIAL_SCHEMA,
+            "trial": finished.trial.as_json(),
             "status": finished.status,
             "reason": finished.reason,
             "conditions": dict(finished.conditions),
             "result": dict(finished.result),
         }
-        write_whole(self.path(finished.cell), encoded(document))
+        write_whole(self.path(finished.trial), encoded(document))
 
-    def finished(self) -> tuple[Finished, ...]:
-        """Every finished cell of the plan, in its order. Raises DataError for a damaged file."""
-        return tuple(self._read(cell) for cell in self.plan() if self.has(cell))
+    def finished(self) -> tuple[FinishedTrial, ...]:
+        """Every finished trial of the plan, in its order. Raises DataError for a damaged file."""
+        return tuple(self._read(trial) for trial in self.plan() if self.has(trial))
 
-    def _read(self, cell: Cell) -> Finished:
-        path = self.path(cell)
-        found = _document(path, _CELL_SCHEMA)
-        parts = [found.get(name) for name in ("cell", "conditions", "result")]
+    def _read(self, trial: Trial) -> FinishedTrial:
+        path = self.path(trial)
+        found = _document(path, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
+        stored: Any = found.get("trial", found.get("cell"))
+        parts = [stored, found.get("conditions"), found.get("result")]
         if not all(isinstance(part, dict) for part in parts):
-            raise DataError(f"{path}: not a finished cell; delete it to measure the cell again")
-        held = cell_from(found["cell"], str(path))
-        if held != cell:
-            raise DataError(f"{path}: holds the cell {held.cell_id}; expected {cell.cell_id}; delete it")
-        return Finished(
-            cell=held,
+            raise DataError(f"{path}: not a finished trial; delete it to measure the trial again")
+        held = trial_from(stored, str(path))
+        if held != trial:
+            raise DataError(f"{path}: holds the trial {held.trial_id}; expected {trial.trial_id}; delete it")
+        return FinishedTrial(
+            trial=held,
             status=str(found.get("status")),
             reason=None if found.get("reason") is None else str(found["reason"]),
             conditions=found["conditions"],
             result=found["result"],
+            file=str(path.relative_to(self.folder)),
         )
 
 
@@ -228,9 +242,9 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 _SWEEP = "sweep.json"
-# Between two cells none is under way for a moment.
+# Between two trials none is under way for a moment.
 _PAUSE_S = 5.0
-# The pace of the latest cells tells the time left: a machine may have become slower.
+# The time left follows from the latest trials: a machine may have become slower.
 _MOST_PACED = 20
 _MOST_FOLDERS = 200
 _DEEPEST = 2
@@ -240,11 +254,11 @@ _MOST_PLANS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnderWay:
-    """One sweep as its folder tells it now.
+class SweepProgress:
+    """How far the sweep in a folder is.
 
     is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest
-    cells; None before two have ended, or where nothing runs.
+    trials; None before two have ended, or where nothing runs.
     """
 
     folder: Path
@@ -255,7 +269,7 @@ class UnderWay:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every cell has ended."""
+        """Whether every trial has ended."""
         return self.num_finished >= self.num_planned
 
 
@@ -281,7 +295,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _folders(Path(each.path), depth - 1)
 
 
-def under_way(folder: Path) -> UnderWay:
+def sweep_progress(folder: Path) -> SweepProgress:
     """How far the sweep in a folder is. Raises DataError where its plan cannot be read."""
     num_planned = _num_planned(folder)
     ended_s = _ended_s(folder)
@@ -291,7 +305,7 @@ def under_way(folder: Path) -> UnderWay:
     if is_running and len(ended_s) > 1:
         paces = [later - earlier for earlier, later in pairwise(ended_s[-_MOST_PACED:])]
         left_s = median(paces) * (num_planned - num_finished)
-    return UnderWay(
+    return SweepProgress(
         folder=folder,
         num_planned=num_planned,
         num_finished=num_finished,
@@ -301,11 +315,11 @@ def under_way(folder: Path) -> UnderWay:
 
 
 def _num_planned(folder: Path) -> int:
-    """How many cells are planned; a plan that did not change is not read again."""
+    """How many trials are planned; a plan that did not change is not read again."""
     try:
         found = (folder / _SWEEP).stat()
     except OSError:
-        return len(Store(folder).plan())  # says what is wrong
+        return len(Store(folder).plan())  # raises with the reason
     return _num_in_plan(folder, found.st_mtime_ns, found.st_size)
 
 
@@ -315,17 +329,17 @@ def _num_in_plan(folder: Path, _changed_ns: int, _size: int) -> int:
 
 
 def _ended_s(folder: Path) -> list[float]:
-    """When each finished cell was put on disk, in order."""
+    """When each finished trial was put on disk, in order."""
     try:
-        return sorted(each.stat().st_mtime for each in (folder / "cells").glob("*.json"))
+        return sorted(each.stat().st_mtime for each in trials_folder(folder).glob("*.json"))
     except OSError as err:
-        raise DataError(f"{folder}: {err.strerror or err}; expected the cells of a sweep") from err
+        raise DataError(f"{folder}: {err.strerror or err}; expected the trials of a sweep") from err
 
 
 def _is_running(folder: Path, ended_s: Sequence[float]) -> bool:
     """Whether a process holds the sweep.
 
-    A cell under way has a folder, which a killed sweep leaves behind: only then is the lock tried, for a
+    A trial under way has a folder, which a killed sweep leaves behind: only then is the lock tried, for a
     moment, so that no sweep that begins finds it taken.
     """
     if any(folder.glob("running-*")):

@@ -10,10 +10,10 @@ from math import erfc, fsum, inf, pi, sqrt
 from statistics import median
 from typing import Any
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import SUCCESS, FinishedTrial
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
 from equipoise.stats import Interval, log_t_interval, median_interval
 
@@ -132,8 +132,8 @@ class TrainedRun:
     accuracy: float | None
 
 
-def timed_run(finished: Finished) -> TimedRun | None:
-    """The timed steps of a cell; None where it failed or trained.
+def timed_run(finished: FinishedTrial) -> TimedRun | None:
+    """The timed steps of a trial; None where it failed or trained.
 
     Raises DataError for a result that no worker leaves.
     Source: definitions in docs/measure/bench.md.
@@ -143,8 +143,8 @@ def timed_run(finished: Finished) -> TimedRun | None:
         return None
     if not isinstance(steps, list) or not all(map(_is_split, steps)):
         raise DataError(
-            f"cells/{finished.cell.cell_id}.json: steps that are no positive seconds by phase; "
-            "delete it to measure the cell again"
+            f"{finished.file}: steps that are no positive seconds by phase; "
+            "delete it to measure the trial again"
         )
     period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
@@ -180,8 +180,8 @@ def _is_split(step: object) -> bool:
     return all(type(each) in {int, float} and 0 <= each < inf for each in seconds) and step[STEP] > 0
 
 
-def trained_run(finished: Finished) -> TrainedRun | None:
-    """The end of a cell's training; None where it failed or only timed steps."""
+def trained_run(finished: FinishedTrial) -> TrainedRun | None:
+    """The end of a trial's training; None where it failed or only timed steps."""
     curve: Sequence[Mapping[str, Any]] = finished.result.get("curve") or ()
     if finished.status != SUCCESS or not curve:
         return None
@@ -213,19 +213,19 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class ConfigurationSummary:
     """All repetitions of one configuration.
 
-    cell: one of them, for what they share. timed and trained: of those that succeeded, in order.
+    trial: one of them, for what they share. timed and trained: of those that succeeded, in order.
     """
 
-    cell: Cell
-    finished: tuple[Finished, ...]
+    trial: Trial
+    finished: tuple[FinishedTrial, ...]
     timed: tuple[TimedRun, ...]
     trained: tuple[TrainedRun, ...]
 
     @property
-    def failed(self) -> tuple[Finished, ...]:
+    def failed(self) -> tuple[FinishedTrial, ...]:
         """The repetitions that failed."""
         return tuple(one for one in self.finished if one.status != SUCCESS)
 
@@ -240,7 +240,7 @@ class Summary:
         found = self.step_s
         if found is None:
             return None
-        batch = self.cell.batch_samples
+        batch = self.trial.batch_samples
         low = None if found.high is None else batch / found.high
         high = None if found.low is None else batch / found.low
         return Spread(value=batch / found.value, low=low, high=high)
@@ -269,7 +269,7 @@ class Summary:
 
     @property
     def outlying(self) -> tuple[bool, ...]:
-        """Which of the timed repetitions are outliers, and kept; none of a few, whose spread says little."""
+        """Which of the timed repetitions are outliers, and kept; none of a few, whose spread is uncertain."""
         if len(self.timed) < _FEWEST_FOR_OUTLIERS:
             return (False,) * len(self.timed)
         return outliers([run.step_s for run in self.timed])
@@ -280,34 +280,41 @@ class Summary:
         return median(values) if values else None
 
 
-def summaries(finished: Iterable[Finished]) -> tuple[Summary, ...]:
+def summaries(finished: Iterable[FinishedTrial]) -> tuple[ConfigurationSummary, ...]:
     """One summary a configuration, ordered by workload, precision, batch, ranks and method.
 
     Raises DataError naming the field where repetitions of one configuration ran under unlike conditions.
     """
-    by_configuration: dict[tuple[object, ...], list[Finished]] = {}
+    by_configuration: dict[tuple[object, ...], list[FinishedTrial]] = {}
     for one in finished:
-        by_configuration.setdefault(one.cell.configuration, []).append(one)
+        by_configuration.setdefault(one.trial.configuration, []).append(one)
     return tuple(sorted(map(_summary, by_configuration.values()), key=_place))
 
 
-def _summary(repetitions: Sequence[Finished]) -> Summary:
-    ordered = sorted(repetitions, key=lambda one: (one.cell.repetition, one.cell.arm))
-    where = ordered[0].cell.configuration_id
+def _summary(repetitions: Sequence[FinishedTrial]) -> ConfigurationSummary:
+    ordered = sorted(repetitions, key=lambda one: (one.trial.repetition, one.trial.arm))
+    where = ordered[0].trial.configuration_id
     succeeded = [one for one in ordered if one.status == SUCCESS]
     refuse_unlike([one.conditions for one in succeeded], where)
     refuse_unlike_nodes([one.result.get("nodes") or () for one in succeeded], where)
-    return Summary(
-        cell=ordered[0].cell,
+    return ConfigurationSummary(
+        trial=ordered[0].trial,
         finished=tuple(ordered),
         timed=tuple(run for run in map(timed_run, ordered) if run),
         trained=tuple(run for run in map(trained_run, ordered) if run),
     )
 
 
-def _place(summary: Summary) -> tuple[object, ...]:
-    cell = summary.cell
-    return (cell.workload, cell.precision, cell.batch_samples, cell.num_ranks, cell.method, cell.cell_id)
+def _place(summary: ConfigurationSummary) -> tuple[object, ...]:
+    trial = summary.trial
+    return (
+        trial.workload,
+        trial.precision,
+        trial.batch_samples,
+        trial.num_ranks,
+        trial.method,
+        trial.trial_id,
+    )
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -12,19 +12,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.environment import conditions, core_sets, refuse_unlike
-from equipoise.bench.interference import Rivals, interference
-from equipoise.bench.launchers.folder import Job, Launcher, Outcome
-from equipoise.bench.store import FAILED, SUCCESS, Finished, Store, encoded, write_whole
+from equipoise.bench.interference import InterferenceTask, interference
+from equipoise.bench.launchers.folder import Launcher, LaunchJob
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial, Store, encoded, write_whole
+from equipoise.bench.trial import Trial
 from equipoise.errors import DataError, UsageError
 from equipoise.units import MIB
 
-# What is run, how many cells are finished, how many there are.
+# What is run, how many trials are finished, how many there are.
 Progress = Callable[[str, int, int], None]
+Report = Callable[[str], None]
 Scaling = Literal["strong", "weak"]
 
-# The files of a cell are far smaller; what fails below this may have failed for want of room.
+# The files of a trial are far smaller; what fails below this may have failed for want of room.
 _LEAST_FREE_BYTES = MIB
 # The one way to train that is for one rank.
 ALONE = "single"
@@ -43,22 +44,22 @@ def planned(
     seed: int = 0,
     scaling: Scaling = "strong",
     num_arms: int = 1,
-    **rest: Any,  # noqa: ANN401 - fields of a cell, which checks them
-) -> tuple[Cell, ...]:
+    **rest: Any,  # noqa: ANN401 - fields of a trial, which checks them
+) -> tuple[Trial, ...]:
     """Every combination, once a repetition and arm; one rank is trained without any method, once.
 
     batches: of all ranks together; with `weak` scaling of each rank. rest: device, train_samples and
-    learning_rate, as a cell has them. A training's seed is `seed` + its repetition.
+    learning_rate, as a trial has them. A training's seed is `seed` + its repetition.
     Raises UsageError for a combination that cannot be run.
     """
-    cells = {}
+    trials = {}
     repetitions, arms = range(1, num_repetitions + 1), range(1, num_arms + 1)
     for workload, text, size, batch, repetition, arm in product(
         workloads, methods, sizes, batches, repetitions, arms
     ):
         if text == ALONE and size > 1:
             continue
-        cell = Cell(
+        trial = Trial(
             workload=workload,
             method=ALONE if size == 1 else text,
             num_ranks=size,
@@ -70,23 +71,23 @@ def planned(
             seed=seed if rest.get("train_samples") is None else seed + repetition,
             **rest,
         )
-        cells[cell.cell_id] = cell
-    return tuple(cells.values())
+        trials[trial.trial_id] = trial
+    return tuple(trials.values())
 
 
-def in_random_order(cells: Iterable[Cell], *, seed: int) -> tuple[Cell, ...]:
-    """The cells of every repetition shuffled, repetitions one after the other.
+def in_random_order(trials: Iterable[Trial], *, seed: int) -> tuple[Trial, ...]:
+    """The trials of every repetition shuffled, repetitions one after the other.
 
-    Slow drifts of the machine then fall on all configurations alike.
+    Slow drifts of the machine then fall on all configurations equally.
     """
     rng = random.Random(seed)  # noqa: S311 - an order, no secret
-    shuffled = sorted(cells, key=lambda cell: cell.cell_id)
+    shuffled = sorted(trials, key=lambda trial: trial.trial_id)
     rng.shuffle(shuffled)
-    return tuple(sorted(shuffled, key=lambda cell: cell.repetition))
+    return tuple(sorted(shuffled, key=lambda trial: trial.repetition))
 
 
 def run_sweep(
-    cells: Sequence[Cell],
+    trials: Sequence[Trial],
     folder: Path,
     launch_with: Launcher,
     *,
@@ -95,58 +96,55 @@ def run_sweep(
     progress: Progress | None = None,
     settings: Mapping[str, str] | None = None,
     most_ranks: int | None = None,
-) -> tuple[Finished, ...]:
-    """Every cell finished, failed ones with their reasons; those on disk already are not run again.
+) -> tuple[FinishedTrial, ...]:
+    """Every trial finished, failed ones with their reasons; those on disk already are not run again.
 
-    limit_s: how long a cell may take. settings: kept beside the plan, for who reads the sweep later.
+    limit_s: how long a trial may take. settings: kept with the plan, for readers of the sweep.
     most_ranks: by which cores are shared out, where sweeps with more ranks belong to this one.
-    Raises DataError when a cell cannot be put on disk, or when a sweep is resumed under other conditions.
+    Raises DataError when a trial cannot be put on disk, or when a sweep is resumed under other conditions.
     """
     store = Store(folder)
-    most_ranks = max(most_ranks or 1, *(cell.num_ranks for cell in cells))
-    with store.opened(in_random_order(cells, seed=0), resume=resume, settings=settings):
+    most_ranks = max(most_ranks or 1, *(trial.num_ranks for trial in trials))
+    with store.opened(in_random_order(trials, seed=0), resume=resume, settings=settings):
         for leftover in folder.glob("running-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         order = store.plan()
         if not all(map(store.has, order)):
             _refuse_other_machine(store, launch_with)
-        for number, cell in enumerate(order):
-            show = _told(progress, number, len(order))
-            if not store.has(cell):
-                show(cell.cell_id)
-                store.add(_measured(cell, folder, launch_with, limit_s, (most_ranks, show)))
+        for number, trial in enumerate(order):
+            if store.has(trial):
+                continue
+
+            def report(what: str, number: int = number) -> None:
+                if progress:
+                    progress(what, number, len(order))
+
+            report(trial.trial_id)
+            store.add(_run(trial, folder, launch_with, limit_s=limit_s, most_ranks=most_ranks, report=report))
         if progress:
             progress("", len(order), len(order))
         return store.finished()
 
 
-def _told(progress: Progress | None, number: int, total: int) -> Callable[[str], None]:
-    """Who is told what a cell does."""
-    return (lambda what: progress(what, number, total)) if progress else (lambda _what: None)
-
-
-def _measured(
-    cell: Cell,
-    folder: Path,
-    launch_with: Launcher,
-    limit_s: float,
-    shared: tuple[int, Callable[[str], None]],
-) -> Finished:
-    """One cell, run. Raises DataError where the disk is full: that is no property of the cell."""
-    most_ranks, tell = shared
+def _run(
+    trial: Trial, folder: Path, launch_with: Launcher, *, limit_s: float, most_ranks: int, report: Report
+) -> FinishedTrial:
+    """One trial, run. Raises DataError where the disk is full: that is no property of the trial."""
     here = launch_with.binds_here
-    sets = core_sets(cell.num_ranks, most_ranks=most_ranks) if here else ()
+    sets = core_sets(trial.num_ranks, most_ranks=most_ranks) if here else ()
     found = conditions(core_sets=sets, launcher=launch_with.name, here=here)
     _refuse_full(folder)
     try:
-        with tempfile.TemporaryDirectory(prefix="running-", dir=folder, ignore_cleanup_errors=True) as own:
-            job = Job(
-                cell=cell,
-                folder=Path(own),
+        with tempfile.TemporaryDirectory(
+            prefix="running-", dir=folder, ignore_cleanup_errors=True
+        ) as running:
+            job = LaunchJob(
+                task=trial,
+                folder=Path(running),
                 core_sets=sets,
                 limit_s=limit_s,
                 most_ranks=most_ranks,
-                tell=tell,
+                report=report,
             )
             outcome = launch_with.launch(job)
             if outcome.result is None:
@@ -155,12 +153,8 @@ def _measured(
         if err.errno in _NO_ROOM:
             raise _full(folder) from err
         raise
-    return _finished(cell, outcome, found)
-
-
-def _finished(cell: Cell, outcome: Outcome, found: Mapping[str, Any]) -> Finished:
-    return Finished(
-        cell=cell,
+    return FinishedTrial(
+        trial=trial,
         status=FAILED if outcome.result is None else SUCCESS,
         reason=outcome.reason,
         conditions=found,
@@ -169,7 +163,7 @@ def _finished(cell: Cell, outcome: Outcome, found: Mapping[str, Any]) -> Finishe
 
 
 def _refuse_full(folder: Path, reason: str = "") -> None:
-    """Refuse to go on where there is no room, or where a cell failed for want of it."""
+    """Refuse to go on where there is no room, or where a trial failed for want of it."""
     wanting = any(os.strerror(number) in reason for number in _NO_ROOM)
     if wanting or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
         raise _full(folder)
@@ -177,16 +171,16 @@ def _refuse_full(folder: Path, reason: str = "") -> None:
 
 def _full(folder: Path) -> DataError:
     return DataError(
-        f"{folder}: {os.strerror(errno.ENOSPC)}; finished cells are kept: make room and go on with --resume"
+        f"{folder}: {os.strerror(errno.ENOSPC)}; finished trials are kept: make room and go on with --resume"
     )
 
 
 def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
-    """Refuse to go on where cells on disk were measured under other conditions."""
+    """Refuse to go on where trials on disk were measured under other conditions."""
     before = [one.conditions for one in store.finished()][:1]
     if before:
         now = conditions(core_sets=(), launcher=launch_with.name, here=launch_with.binds_here)
-        # Core sets are those of a cell: cells of other sizes have others.
+        # Core sets are those of a trial: trials of other sizes have others.
         both = [{**each, "core_sets": None} for each in (before[0], now)]
         refuse_unlike(both, str(store.folder))
 
@@ -195,7 +189,7 @@ _PLAN_SCHEMA = "equipoise.trials/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trials:
+class AdaptiveSweep:
     """A folder of runs that are chosen on the way. most_ranks: by which cores are shared out."""
 
     folder: Path
@@ -204,13 +198,13 @@ class Trials:
     most_ranks: int
     progress: Progress | None = None
 
-    def begin(self, asked: dict[str, Any], *, resume: bool) -> None:
-        """Keep what is asked for, or check that it is what was asked for before.
+    def begin(self, options: dict[str, Any], *, resume: bool) -> None:
+        """Keep the options, or check that they are those of before.
 
         Raises UsageError when the folder holds trials and `resume` is not given, or others.
         """
         path = self.folder / "trials.json"
-        document = {"schema": _PLAN_SCHEMA, **asked}
+        document = {"schema": _PLAN_SCHEMA, **options}
         if not path.exists():
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -225,14 +219,14 @@ class Trials:
                 f"{self.folder}: holds trials of other options; resume with those, or take another --out"
             )
 
-    def measured(self, cells: Sequence[Cell]) -> tuple[Finished, ...]:
-        """Every cell, run or found on disk. Raises DataError as `run_sweep`."""
+    def measured(self, trials: Sequence[Trial]) -> tuple[FinishedTrial, ...]:
+        """Every trial, run or found on disk. Raises DataError as `run_sweep`."""
         return tuple(
             finished
-            for cell in cells
+            for trial in trials
             for finished in run_sweep(
-                [cell],
-                self.folder / "runs" / cell.cell_id,
+                [trial],
+                self.folder / "runs" / trial.trial_id,
                 self.launch_with,
                 limit_s=self.limit_s,
                 resume=True,
@@ -241,14 +235,14 @@ class Trials:
             )
         )
 
-    def costs(self, asked: Rivals) -> dict[str, Any]:
+    def costs(self, task: InterferenceTask) -> dict[str, Any]:
         """The document of what messages between so many ranks cost, measured or found on disk."""
-        num_ranks = asked.num_ranks
+        num_ranks = task.num_ranks
         path = self.folder / f"interference-{num_ranks}.json"
         if not path.exists():
             if self.progress:
                 self.progress(f"messages between {num_ranks} ranks", 0, 1)
-            write_whole(path, encoded(interference(asked, self.launch_with)))
+            write_whole(path, encoded(interference(task, self.launch_with)))
         return _read(path)
 
 

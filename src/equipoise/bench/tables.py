@@ -1,4 +1,4 @@
-"""The tables `runs`, `scores` and `steps` of a sweep, made from its finished cells, as often as wanted.
+"""The tables `runs`, `scores` and `steps` of a sweep, made from its finished trials, as often as wanted.
 
 Other measurements write the same tables from rows of their own: `run_row`, `step_rows`, `write`. No torch.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from equipoise.bench.methods import method
-from equipoise.bench.store import SUCCESS, Finished, Store
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import timed_run, trained_run
 from equipoise.errors import DataError
 from equipoise.runs.schema import RUNS, SCORES, STEPS, TableSchema
@@ -63,7 +63,7 @@ def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mappi
 
 
 def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None:
-    """Write the tables of the cells that are finished in a sweep's folder. Raises DataError, as `write`.
+    """Write the tables of the trials that are finished in a sweep's folder. Raises DataError, as `write`.
 
     catalogue: what names of devices mean; the shipped one unless given.
     """
@@ -79,17 +79,17 @@ def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None
     write(folder, runs, steps)
 
 
-def run_id(campaign: str, finished: Finished) -> str:
-    """The name of a cell's run in the tables."""
-    return f"{campaign}/{finished.cell.cell_id}"
+def run_id(campaign: str, finished: FinishedTrial) -> str:
+    """The name of a trial's run in the tables."""
+    return f"{campaign}/{finished.trial.trial_id}"
 
 
-def _run(finished: Finished, campaign: str, catalogue: Catalogue) -> dict[str, Any]:
-    cell, result = finished.cell, finished.result
+def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[str, Any]:
+    trial, result = finished.trial, finished.result
     timed, trained = timed_run(finished), trained_run(finished)
     rate = None
     if timed is not None:
-        rate = cell.batch_samples / timed.step_s
+        rate = trial.batch_samples / timed.step_s
     elif trained is not None and trained.seconds > 0:
         rate = trained.num_samples / trained.seconds
     machine = next(iter(result.get("nodes") or ()), finished.conditions)
@@ -98,18 +98,18 @@ def _run(finished: Finished, campaign: str, catalogue: Catalogue) -> dict[str, A
             "run_id": run_id(campaign, finished),
             "campaign": campaign,
             "system": machine.get("host"),
-            "workload": cell.workload,
-            "accelerator": accelerator_of(cell.device, machine, catalogue),
-            "num_accelerators": cell.num_ranks,
+            "workload": trial.workload,
+            "accelerator": accelerator_of(trial.device, machine, catalogue),
+            "num_accelerators": trial.num_ranks,
             "num_nodes": len(result.get("nodes") or ()) or 1,
             "framework": "pytorch",
-            "precision": cell.precision,
-            "strategy": None if cell.num_ranks == 1 else cell.method,
-            "global_batch_samples": cell.batch_samples * _num_accumulated(cell.method),
+            "precision": trial.precision,
+            "strategy": None if trial.num_ranks == 1 else trial.method,
+            "global_batch_samples": trial.batch_samples * _num_accumulated(trial.method),
             "status": finished.status if finished.status == SUCCESS else f"failed: {finished.reason}",
             "samples_per_s": rate,
             "energy_j": (result.get("energy") or {}).get("energy_j"),
-            "source_uri": f"cells/{cell.cell_id}.json",
+            "source_uri": finished.file,
         }
     )
 
@@ -127,7 +127,7 @@ def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue
 
 
 def _entries(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row of `scores` for each configuration: none has a score, and the reason says so."""
+    """A row of `scores` for each configuration: none has a score, with the reason."""
 
     def configuration(row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(row[name]) for name in _CONFIGURATION)

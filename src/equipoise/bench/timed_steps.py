@@ -1,8 +1,6 @@
 """Steps of one rank, timed by phase: warmed up until steady, then counted, then profiled. Needs torch."""
 
 import gc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -10,21 +8,22 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from equipoise.bench.cell import Cell
-from equipoise.bench.devices import Device, device
+from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.metering import Metering
 from equipoise.bench.methods import Step, method
 from equipoise.bench.models import Trainee, trainee
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP, largest_gap
 from equipoise.bench.stopwatch import Lap, Profiled, Stopwatch, marked_every, profile_of
 from equipoise.bench.summary import WINDOW_STEPS, is_steady
+from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
 _NUM_STEPS = 3
 
 
-def gradients(step: Step, subject: Trainee, on: Device) -> dict[str, Any]:
+def gradients(step: Step, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
     """Gradients in the order they come to exist, and buffers, of a rank that trains alone.
 
     `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
@@ -58,7 +57,7 @@ def gradients(step: Step, subject: Trainee, on: Device) -> dict[str, Any]:
 def _one_step(
     step: Step,
     subject: Trainee,
-    on: Device,
+    on: DeviceKind,
     clock: Any,  # noqa: ANN401 - a Clock's stamps are its own
     trained: list[Any],
 ) -> list[float]:
@@ -97,7 +96,7 @@ def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, t
 
 
 def placed(subject: Trainee, place: torch.device) -> Trainee:
-    """The trainee with its model there, and every batch copied there when it is asked for."""
+    """The trainee with its model there, and every batch copied there when it is drawn."""
     if place.type == "cpu":
         return subject
     return replace(
@@ -108,36 +107,28 @@ def placed(subject: Trainee, place: torch.device) -> Trainee:
     )
 
 
-def arithmetic(precision: str, place: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """What a forward pass and its loss run within to compute in that precision."""
-    if precision == "bf16":
-        return lambda: torch.autocast(place.type, dtype=torch.bfloat16)
-    return nullcontext
-
-
 def in_precision(subject: Trainee, precision: str, place: torch.device) -> Trainee:
     """The trainee with its forward pass and loss in that precision."""
     if precision != "bf16":
         return subject
-    within = arithmetic(precision, place)
 
     def loss(model: Any, batch: Any) -> Any:  # noqa: ANN401 - torch is not followed
-        with within():
+        with torch.autocast(place.type, dtype=torch.bfloat16):
             return subject.loss(model, batch)
 
     return replace(subject, loss=loss)
 
 
 _MOST_WARM_UP = 120
-# How often steadiness is asked for: every rank then waits for the slowest.
-_ASKED_EVERY = 4
+# How often steadiness is checked: every rank then waits for the slowest.
+_CHECKED_EVERY = 4
 _NUM_PROFILED_STEPS = 4
 # Phases that miss their step, or steps that miss the time that all of them took, by more are marked.
 _LARGEST_GAP = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class PreparedTraining:
     """A trainee on its device, the steps of its method, and the bytes in use without its weights."""
 
     subject: Trainee
@@ -145,50 +136,50 @@ class Begun:
     memory_before: int
 
 
-def begun(cell: Cell, rank: int, on: Device, place: "torch.device") -> Begun:
-    """The trainee of a cell on its device and in its precision, and the steps of its method.
+def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.device) -> PreparedTraining:
+    """The trainee of a trial on its device and in its precision, and the steps of its method.
 
     Raises UsageError where device, precision or method cannot be had.
     """
-    found, argument = method(cell.method)
-    refusal = found.why_not(cell.num_ranks, on.backend)
+    found, argument = method(trial.method)
+    refusal = found.why_not(trial.num_ranks, on.backend)
     if refusal:
-        raise UsageError(f"{cell.method} {refusal}")
-    refusal = on.refusal(cell.precision)
+        raise UsageError(f"{trial.method} {refusal}")
+    refusal = on.refusal(trial.precision)
     if refusal:
         raise UsageError(refusal)
-    on.settle(cell.precision)
+    on.settle(trial.precision)
     subject = trainee(
-        cell.workload, batch_samples=cell.batch_samples, seed=cell.seed, rank=rank, num_ranks=cell.num_ranks
+        trial.workload,
+        batch_samples=trial.batch_samples,
+        seed=trial.seed,
+        rank=rank,
+        num_ranks=trial.num_ranks,
     )
-    subject = in_precision(placed(subject, place), cell.precision, place)
+    subject = in_precision(placed(subject, place), trial.precision, place)
     weight_bytes = _weight_bytes(subject)
     memory_before = on.memory()["now"] - weight_bytes
-    settings = subject.settings_at(cell.learning_rate)
-    step = found.begin(subject, settings, rank=rank, world_size=cell.num_ranks, argument=argument)
-    return Begun(subject=subject, step=step, memory_before=memory_before)
+    settings = subject.settings_at(trial.learning_rate)
+    step = found.begin(subject, settings, world_size=trial.num_ranks, argument=argument)
+    return PreparedTraining(subject=subject, step=step, memory_before=memory_before)
 
 
 def _weight_bytes(subject: Trainee) -> int:
     """Bytes of weights and statistics, once a first optimizer has loaded what torch loads late (75 MB)."""
-    import torch  # noqa: PLC0415 - after the cores are set
-
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
 
 
-def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | None:
+def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
     """What rank 0 leaves: steps of the slowest rank, warm-up, and what they used; None on other ranks."""
-    import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
-
-    on = device(cell.device)
+    on = device(trial.device)
     on.restart_peak()
-    start = begun(cell, rank, on, place)
+    start = prepared_training(trial, rank, on, place)
     subject, step = start.subject, start.step
-    watch = Stopwatch(step, subject, on, num_ranks=cell.num_ranks)
+    watch = Stopwatch(step, subject, on, num_ranks=trial.num_ranks)
     warm_up_s, steady = _warm_up(watch, step.period)
     watch.settle()
-    num_steps = _whole_cycles(cell.num_steps, step.period)  # parts of a cycle are unlike
+    num_steps = _whole_cycles(trial.num_steps, step.period)  # parts of a cycle are unlike
     every = marked_every(median(warm_up_s[-WINDOW_STEPS:]), num_steps, step.period)
     gc.collect()
     with Metering(on, place, memory_before=start.memory_before) as meter:
@@ -200,8 +191,8 @@ def measured(cell: Cell, rank: int, place: "torch.device") -> dict[str, Any] | N
     seen, profiled = _profiled(watch, on, step.period)
     steps = watch.with_communication(laps, profiled, seen)
     used = meter.gathered()
-    made = gradients(step, subject, on) if cell.num_ranks == 1 else {}
-    everyone: list[Any] = [None] * cell.num_ranks
+    made = gradients(step, subject, on) if trial.num_ranks == 1 else {}
+    everyone: list[Any] = [None] * trial.num_ranks
     dist.all_gather_object(everyone, {"steps": steps, "whole_s": whole_s})
     if rank:
         return None
@@ -237,11 +228,11 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
         kinds += [lap.kind for lap in laps]
         if is_steady(step_s, kinds):
             return step_s, True
-        num_next = _ASKED_EVERY
+        num_next = _CHECKED_EVERY
     return step_s, False
 
 
-def _profiled(watch: Stopwatch, on: Device, period: int) -> tuple[Profiled, list[Lap]]:
+def _profiled(watch: Stopwatch, on: DeviceKind, period: int) -> tuple[Profiled, list[Lap]]:
     """Communication of steps that are profiled and not counted, and those steps."""
     laps: list[Lap] = []
     num_steps = _whole_cycles(_NUM_PROFILED_STEPS, period)

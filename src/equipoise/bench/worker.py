@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.bench.cell import Cell, cell_from
-from equipoise.bench.collectives.records import Asked, asked_from
+from equipoise.bench.collectives.records import CollectivesTask, collectives_task_from
 from equipoise.bench.devices import device
 from equipoise.bench.environment import conditions
-from equipoise.bench.interference import Rivals, rivals_from
+from equipoise.bench.interference import InterferenceTask, interference_task_from
 from equipoise.bench.launchers.folder import (
+    INSTRUCTIONS,
     OUT_OF_MEMORY,
+    RESULT,
     SEAT,
-    Task,
+    SO_FAR,
+    WorkerTask,
+    leave,
     leave_reason,
-    leave_result,
-    leave_so_far,
-    told,
+    left,
 )
-from equipoise.bench.timed_steps import measured
-from equipoise.bench.trained import trained
+from equipoise.bench.trial import Trial, trial_from
 from equipoise.errors import EquipoiseError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def end_with_parent() -> None:
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent or parent == 1:  # it ended before the kernel was asked
+        if os.getppid() != parent or parent == 1:  # it ended before the kernel knew
             os._exit(1)
 
 
@@ -62,9 +62,9 @@ _RAISED = (Exception,)
 
 
 def _run(folder: Path, rank: int) -> None:
-    """Join the other ranks, measure, leave the result."""
-    job = told(folder)
-    cell = _task(job, folder)
+    """Meet the other ranks, measure, leave the result."""
+    job = left(folder, INSTRUCTIONS) or {}
+    task = _task(job, folder)
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     cores = job["core_sets"][int(os.environ.get(SEAT, local_rank))]
     os.sched_setaffinity(0, cores)
@@ -72,57 +72,62 @@ def _run(folder: Path, rank: int) -> None:
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(len(cores))
-    torch.manual_seed(cell.seed)
-    on = device(cell.device)
+    torch.manual_seed(task.seed)
+    on = device(task.device)
     refusal = on.why_not()
     if refusal:
         raise UsageError(refusal)
     place = on.bind(local_rank)
     meeting = "env://" if "MASTER_ADDR" in os.environ else (folder / "meeting").resolve().as_uri()
-    dist.init_process_group(on.backend, init_method=meeting, rank=rank, world_size=cell.num_ranks)
-    nodes = _nodes(cell, rank, local_rank, cores, on.conditions(place))
-    result = _measured(cell, rank, folder, place)
+    dist.init_process_group(on.backend, init_method=meeting, rank=rank, world_size=task.num_ranks)
+    nodes = _nodes(task, rank, local_rank, cores, on.conditions(place))
+    result = _measured(task, rank, folder, place)
     if result is not None:
-        leave_result(folder, {**result, "nodes": nodes})
+        leave(folder, RESULT, {**result, "nodes": nodes})
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _task(job: Mapping[str, Any], folder: Path) -> Task:
-    """What a job tells to do, by its kind."""
-    if job["kind"] == Asked.kind:
-        return asked_from(job["cell"])
-    if job["kind"] == Rivals.kind:
-        return rivals_from(job["cell"])
-    return cell_from(job["cell"], str(folder))
+def _task(job: Mapping[str, Any], folder: Path) -> WorkerTask:
+    """The task of a job, by its kind."""
+    if job["kind"] == CollectivesTask.kind:
+        return collectives_task_from(job["task"])
+    if job["kind"] == InterferenceTask.kind:
+        return interference_task_from(job["task"])
+    return trial_from(job["task"], str(folder))
 
 
-def _measured(task: Task, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
+def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
     """What came of a task; None on ranks that leave nothing."""
-    if isinstance(task, Asked):
-        from equipoise.bench.collectives.timed import measured as timed  # noqa: PLC0415 - needs torch
+    # Each imports torch, whose threads take the cores they find: not before the cores are set.
+    if isinstance(task, CollectivesTask):
+        from equipoise.bench.collectives import rank as collectives  # noqa: PLC0415 - see above
 
-        return timed(task, rank, lambda found: leave_so_far(folder, found))
-    if isinstance(task, Rivals):
-        from equipoise.bench.interfered import measured as interfered  # noqa: PLC0415 - needs torch
+        return collectives.measure(task, rank, lambda found: leave(folder, SO_FAR, found))
+    if isinstance(task, InterferenceTask):
+        from equipoise.bench import interference_rank  # noqa: PLC0415 - see above
 
-        return interfered(task, rank)
-    assert isinstance(task, Cell)
+        return interference_rank.measure(task, rank)
+    assert isinstance(task, Trial)
     if task.train_samples is not None:
-        return trained(task, rank, place)
-    return measured(task, rank, place)
+        from equipoise.bench.training import train  # noqa: PLC0415 - see above
+
+        return train(task, rank, place)
+    from equipoise.bench.timed_steps import time_steps  # noqa: PLC0415 - see above
+
+    return time_steps(task, rank, place)
 
 
 def _nodes(
-    cell: Task, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
+    task: WorkerTask, rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """The conditions of every node that takes part, each with its ranks and their cores."""
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
 
-    # The first rank of a node speaks for it: ranks of one node follow each other.
+    # The first rank of a node has its conditions: ranks of one node follow each other.
     here = {**conditions(core_sets=(), launcher="", backend=dist.get_backend()), **accelerator}
     found = None if local_rank else here
-    everyone: list[Any] = [None] * cell.num_ranks
+    everyone: list[Any] = [None] * task.num_ranks
     dist.all_gather_object(everyone, {"rank": rank, "cores": list(cores), "node": found})
     nodes: list[dict[str, Any]] = []
     for one in everyone:
@@ -146,10 +151,10 @@ def main() -> None:
         sys.exit(1)
     except _RAISED as err:
         short = isinstance(err, MemoryError) or any(words in str(err).lower() for words in _NO_MEMORY)
-        said = f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0]}"
-        leave_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {said}" if short else f"raised {said}")
+        message = f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0]}"
+        leave_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {message}" if short else f"raised {message}")
         raise
-    # All of it is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 cells.
+    # All is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 trials.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

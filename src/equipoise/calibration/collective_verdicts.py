@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.bench.collectives.records import Reading, Run, Timing, bus_fraction
+from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing, bus_fraction
 from equipoise.calibration.collective_curves import LEVEL, CollectiveCurve, fit_curve
 from equipoise.calibration.run_links import RunLinks, checked_link, reach_of, run_links
 from equipoise.errors import EvidenceError
@@ -42,7 +42,7 @@ _Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so
 class CollectiveFit:
     """One run and the curve through it."""
 
-    run: Run
+    run: CollectiveRun
     curve: CollectiveCurve
 
     @property
@@ -70,7 +70,7 @@ class Verdict:
     link: what joins the ranks, with its rate where known. because: one sentence. evidence: sources.
     """
 
-    run: Run
+    run: CollectiveRun
     quantity: str
     payload_bytes: int
     measured: float
@@ -88,14 +88,14 @@ class Verdict:
 class Links:
     """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
 
-    reading: Reading
+    reading: CollectiveRuns
     fits: tuple[CollectiveFit, ...]
-    unfitted: tuple[tuple[Run, str], ...]
+    unfitted: tuple[tuple[CollectiveRun, str], ...]
     verdicts: tuple[Verdict, ...]
 
 
 def judged(
-    reading: Reading,
+    reading: CollectiveRuns,
     *,
     accelerator: str | None = None,
     link: str | None = None,
@@ -112,7 +112,7 @@ def judged(
         reasons = tuple(f"{each['first']} ({each['count']} rows)" for each in reading.rejected.rows())
         raise EvidenceError("no row of the files can be used", missing=reasons)
     named = None if link is None else checked_link(link)
-    fits, unfitted = list[CollectiveFit](), list[tuple[Run, str]]()
+    fits, unfitted = list[CollectiveFit](), list[tuple[CollectiveRun, str]]()
     verdicts = list[Verdict]()
     for run in reading.runs:
         joined_by = named or run.link
@@ -135,7 +135,7 @@ def _median_s(rows: Sequence[Timing]) -> float:
     return float(np.median([seconds for row in rows for seconds in row.seconds]))
 
 
-def _verdicts(run: Run, machine: RunLinks | str, link: str | None) -> Iterator[Verdict]:
+def _verdicts(run: CollectiveRun, machine: RunLinks | str, link: str | None) -> Iterator[Verdict]:
     """A verdict on the largest messages and one on the smallest, where they are large and small enough."""
     largest = max(timing.payload_bytes for timing in run.timings)
     smallest = min(timing.payload_bytes for timing in run.timings)
@@ -152,7 +152,9 @@ def _verdicts(run: Run, machine: RunLinks | str, link: str | None) -> Iterator[V
         yield _on_latency(run, smallest, _median_s(small), machine)
 
 
-def _on_link(run: Run, payload_bytes: int, measured: float, stated: LinkReach, link: str) -> Verdict:
+def _on_link(
+    run: CollectiveRun, payload_bytes: int, measured: float, stated: LinkReach, link: str
+) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
     words = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
@@ -181,7 +183,7 @@ def _class_words(link: str) -> Mapping[str, str]:
     }
 
 
-def _network_words(run: Run, payload_bytes: int, link: str) -> Mapping[str, str]:
+def _network_words(run: CollectiveRun, payload_bytes: int, link: str) -> Mapping[str, str]:
     """The reasons of verdicts on hosts over a network; of a slow one, whether the processor is the limit."""
     busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == payload_bytes]
     shares = [each for each in busy if each is not None]
@@ -210,7 +212,7 @@ class _Belief:
 
 
 def _belief(
-    run: Run, payload_bytes: int, machine: RunLinks, *, switch_reduces: bool = True
+    run: CollectiveRun, payload_bytes: int, machine: RunLinks, *, switch_reduces: bool = True
 ) -> _Belief | None:
     """The model's expectation of one message; None for operations it does not know."""
     timer = OPERATIONS.get(run.operation)
@@ -226,7 +228,9 @@ def _belief(
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 
-def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: RunLinks | str) -> Verdict:
+def _on_latency(
+    run: CollectiveRun, payload_bytes: int, measured_s: float, machine: RunLinks | str
+) -> Verdict:
     """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
     belief = None if isinstance(machine, str) else _belief(run, payload_bytes, machine)
     if isinstance(machine, str) or belief is None:
@@ -254,7 +258,9 @@ def _on_latency(run: Run, payload_bytes: int, measured_s: float, machine: RunLin
     )
 
 
-def _on_bandwidth(run: Run, payload_bytes: int, measured: float, machine: RunLinks | str) -> Verdict:
+def _on_bandwidth(
+    run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLinks | str
+) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(run, "bus_byte_per_s", payload_bytes, measured, machine)
@@ -295,7 +301,7 @@ def _compared(measured: float, low: float, high: float, *, more_is_faster: bool)
 
 
 def _unknown(
-    run: Run, quantity: str, payload_bytes: int, measured: float, machine: RunLinks | str
+    run: CollectiveRun, quantity: str, payload_bytes: int, measured: float, machine: RunLinks | str
 ) -> Verdict:
     why = machine if isinstance(machine, str) else f"nothing is known of {run.operation} to compare with"
     return Verdict(
@@ -309,7 +315,7 @@ def _unknown(
     )
 
 
-def _published(run: Run, payload_bytes: int, machine: RunLinks) -> list[PublishedCollective]:
+def _published(run: CollectiveRun, payload_bytes: int, machine: RunLinks) -> list[PublishedCollective]:
     """Published figures of the same operation, chip and group, of about this size or a peak."""
     return [
         each
@@ -329,7 +335,7 @@ def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
     return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
 
 
-def _why(run: Run, payload_bytes: int, measured: float, machine: RunLinks, verdict: str) -> str:
+def _why(run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLinks, verdict: str) -> str:
     """One sentence on a verdict about bandwidth."""
     share = measured / machine.bus_byte_per_s
     if verdict == "fast":
@@ -342,7 +348,7 @@ def _why(run: Run, payload_bytes: int, measured: float, machine: RunLinks, verdi
     return suspect or f"{share:.0%} of what {machine.link} carries one way: less than such machines reach"
 
 
-def _suspect(run: Run, payload_bytes: int, measured: float, machine: RunLinks) -> str | None:
+def _suspect(run: CollectiveRun, payload_bytes: int, measured: float, machine: RunLinks) -> str | None:
     """What a slow rate is as much as, which shows where to look; None where it resembles nothing."""
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s

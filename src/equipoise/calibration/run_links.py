@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from equipoise.bench.collectives.records import Run
+from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.errors import SpecError, UsageError
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -79,7 +79,7 @@ def checked_link(word: str) -> str:
 
 
 def run_links(
-    run: Run, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
+    run: CollectiveRun, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
 ) -> RunLinks | str:
     """The links of a run; where it is not known, one sentence on what to give.
 
@@ -110,7 +110,7 @@ def run_links(
     return f"the accelerator {run.device[:60]!r} is not known: give --accelerator NAME or --link CLASS"
 
 
-def _over_gloo(run: Run, link: str | None) -> str:
+def _over_gloo(run: CollectiveRun, link: str | None) -> str:
     """Why nothing is known of the machine of a run over gloo."""
     if run.num_nodes == 1:
         return "gloo between processes of one host is its processors and memory: no link to compare with"
@@ -119,7 +119,7 @@ def _over_gloo(run: Run, link: str | None) -> str:
     return "nothing is published of gloo to compare with"
 
 
-def reach_of(run: Run, found: RunLinks | str, link: str | None) -> LinkReach | None:
+def reach_of(run: CollectiveRun, found: RunLinks | str, link: str | None) -> LinkReach | None:
     """What the class of link that was stated reaches, where that is more exact than the machine.
 
     So it is for ranks of one node that are connected through the host, or whose accelerator is not known, and
@@ -142,7 +142,7 @@ def _over_host(link: str) -> bool:
     return network_reach(link) is None and kind(link) not in FABRICS
 
 
-def _machine(run: Run, usual: Cluster, link: str | None) -> RunLinks:
+def _machine(run: CollectiveRun, usual: Cluster, link: str | None) -> RunLinks:
     found = _with_link(usual, link)
     num_nodes = -(-run.num_ranks // found.node_size)
     if run.num_nodes is not None and found.node_size <= LARGEST_HOST:

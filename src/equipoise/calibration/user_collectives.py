@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.collectives.records import Run
+from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.calibration.collective_verdicts import LARGE_BYTES
 from equipoise.calibration.run_links import LARGEST_HOST, is_like
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -32,7 +32,7 @@ class TimedCollectives:
     catalogue: what the names of devices in them mean.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[CollectiveRun, ...]
     notes: tuple[str, ...] = ()
     catalogue: Catalogue = field(default_factory=shipped, repr=False)
 
@@ -41,7 +41,7 @@ class TimedCollectives:
 class ApplicableRun:
     """A run that applies to a cluster, and how its ranks sit on the cluster's nodes."""
 
-    run: Run
+    run: CollectiveRun
     group: Group
 
 
@@ -107,12 +107,12 @@ def applicable_runs(given: TimedCollectives, nodes: Cluster) -> ApplicableRuns:
     )
 
 
-def names_accelerator(run: Run, catalogue: Catalogue) -> bool:
+def names_accelerator(run: CollectiveRun, catalogue: Catalogue) -> bool:
     """Whether a run names the accelerator it was timed on, by a name that is known."""
     return run.device is not None and _chip(run.device, catalogue) is not None
 
 
-def _why_not(run: Run, chip: Accelerator, catalogue: Catalogue) -> str | None:
+def _why_not(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str | None:
     """Why a run does not apply to an accelerator; None where it does."""
     if run.operation not in OPERATIONS:
         return f"{run.operation} is no operation of the model"
@@ -139,7 +139,7 @@ def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
     return None if found is None else found.accelerator
 
 
-def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
+def _remarks(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     """What a reader must know of a run that is used, as goes on behind its file's name."""
     remarks = []
     title = nodes.accelerator.title
@@ -161,7 +161,7 @@ def _remarks(run: Run, nodes: Cluster, catalogue: Catalogue) -> list[str]:
     return remarks
 
 
-def _group(run: Run, nodes: Cluster) -> Group:
+def _group(run: CollectiveRun, nodes: Cluster) -> Group:
     """How the ranks of a run sit on nodes: as the file states, else filling one after another."""
     if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
         num_nodes = min(run.num_nodes, run.num_ranks)
@@ -196,7 +196,7 @@ class TimedOperation:
     seconds: Numbers
     log_error: Numbers
     spread: float
-    runs: tuple[Run, ...]
+    runs: tuple[CollectiveRun, ...]
 
     @property
     def is_inside(self) -> bool:
@@ -220,7 +220,7 @@ class TimedOperation:
 
 def pooled(runs: ApplicableRuns) -> tuple[TimedOperation, ...]:
     """Runs of one operation over one group together, in order: files may come in any."""
-    together: dict[tuple[str, float, float], list[Run]] = {}
+    together: dict[tuple[str, float, float], list[CollectiveRun]] = {}
     groups: dict[tuple[str, float, float], Group] = {}
     for each in runs.used:
         key = (each.run.operation, float(each.group.ranks_per_node), float(each.group.num_nodes))
@@ -229,7 +229,7 @@ def pooled(runs: ApplicableRuns) -> tuple[TimedOperation, ...]:
     return tuple(_of_group(key[0], groups[key], together[key]) for key in sorted(together))
 
 
-def _of_group(operation: str, group: Group, runs: Sequence[Run]) -> TimedOperation:
+def _of_group(operation: str, group: Group, runs: Sequence[CollectiveRun]) -> TimedOperation:
     rows = [
         (float(timing.payload_bytes), seconds, timing.resolution)
         for run in runs

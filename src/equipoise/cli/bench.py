@@ -15,8 +15,8 @@ from equipoise.errors import EvidenceError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from equipoise.bench.cell import Cell
     from equipoise.bench.launchers import Launcher
+    from equipoise.bench.trial import Trial
     from equipoise.diagnose.sweeps import SweepNow
     from equipoise.spec.catalogue import Catalogue
 
@@ -181,9 +181,9 @@ def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
     return strategies(given, exact_only=exact)
 
 
-def _name(cells: "Sequence[Cell]") -> str:
+def _name(cells: "Sequence[Trial]") -> str:
     """The folder of a plan where none is given: the same plan has the same."""
-    names = "\n".join(sorted(cell.cell_id for cell in cells))
+    names = "\n".join(sorted(cell.trial_id for cell in cells))
     workload = "".join(char if char.isalnum() else "-" for char in cells[0].workload)[:40]
     return f"bench-{workload}-{sha256(names.encode()).hexdigest()[:8]}"
 
@@ -206,7 +206,7 @@ def _launcher(name: str, options: "Mapping[str, str]") -> "Launcher":
 
 
 def _swept(
-    cells: "Sequence[Cell]",
+    cells: "Sequence[Trial]",
     folder: Path,
     settings: "Mapping[str, str]",
     *,

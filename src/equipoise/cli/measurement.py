@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from equipoise.bench.cell import at_hand
 from equipoise.bench.collectives.documents import reading_in
 from equipoise.bench.collectives.files import named_operation, read_files
 from equipoise.bench.collectives.measure import DEFAULT_STARTS, timed_document
-from equipoise.bench.collectives.records import Asked, Reading, sizes_of
+from equipoise.bench.collectives.records import CollectiveRuns, CollectivesTask, sizes_of
+from equipoise.bench.devices import available_devices
 from equipoise.cli.options import (
     AsHtml,
     AsJson,
@@ -45,7 +45,7 @@ class Wanted:
     out: Path | None = None
 
 
-def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | None) -> Reading:
+def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | None) -> CollectiveRuns:
     """Collectives out of files, or measured now; these are written to `out` too.
 
     Raises UsageError for options that do not fit together, and before anything is measured for an `out` that
@@ -66,7 +66,7 @@ def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None] | No
 
 def _measured(
     wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None] | None
-) -> Reading:
+) -> CollectiveRuns:
     from equipoise.bench.launchers import launcher
 
     if wanted.files:
@@ -78,7 +78,7 @@ def _measured(
         "limit_s": wanted.limit,
         **_ranks(wanted, binds_here=launch_with.binds_here),
     }
-    asked = Asked(**{name: value for name, value in stated.items() if value is not None})
+    asked = CollectivesTask(**{name: value for name, value in stated.items() if value is not None})
     num_starts = wanted.repeat or DEFAULT_STARTS
     if wanted.out is None:
         document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
@@ -94,7 +94,7 @@ def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
 
     Two by default; all accelerators of this machine where it has several and ranks run on it.
     """
-    here = at_hand(wanted.device or "auto")
+    here = available_devices(wanted.device or "auto")
     if not binds_here:
         return {"device": here.device, "num_ranks": wanted.ranks}
     usual = max(here.num_devices, 2) if here.device == "cuda" else 2

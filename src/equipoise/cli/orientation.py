@@ -41,12 +41,12 @@ def equipment() -> list[dict[str, Any]]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    from equipoise.bench.cell import at_hand
+    from equipoise.bench.devices import available_devices
 
-    found = at_hand("auto")
+    found = available_devices("auto")
     many = f"{found.num_devices} seen by torch, over NCCL or RCCL" if found.device == "cuda" else None
     return [
-        check("cpu", f"{at_hand('cpu').num_devices} cores, over gloo", "bench --device cpu"),
+        check("cpu", f"{available_devices('cpu').num_devices} cores, over gloo", "bench --device cpu"),
         check("torch", version("torch"), "training and timing", fix="pip install 'equipoise[bench]'"),
         check("cuda", many, "bench --device cuda", fix="none seen; install a torch built for CUDA or ROCm"),
     ]

@@ -10,13 +10,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import fmean
 
-from equipoise.bench.cell import AtHand, Cell, at_hand
-from equipoise.bench.devices import device
+from equipoise.bench.devices import AvailableDevices, available_devices, device
 from equipoise.bench.launchers import Launcher
 from equipoise.bench.methods import method
 from equipoise.bench.models import known_name
 from equipoise.bench.store import Store
-from equipoise.bench.sweep import Progress, Scaling, Trials, planned
+from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
+from equipoise.bench.trial import Trial
 from equipoise.cli.output import counted, printable
 from equipoise.diagnose.method_search import EXACT, FoundMethod, MethodSpace, default_methods, effect, tuned
 from equipoise.errors import DataError, EquipoiseError, UsageError
@@ -51,7 +51,7 @@ class SweepOptions:
     num_arms: int
 
 
-def cells_of(asked: SweepOptions) -> tuple[Cell, ...]:
+def cells_of(asked: SweepOptions) -> tuple[Trial, ...]:
     """The cells of the sweep.
 
     Raises UsageError for what no cell can be made of: unknown names, batches that ranks cannot share, more
@@ -62,7 +62,7 @@ def cells_of(asked: SweepOptions) -> tuple[Cell, ...]:
     methods = _items(asked.strategies, "--strategy")
     for text in methods:
         method(text)
-    here = at_hand(asked.device)
+    here = available_devices(asked.device)
     sizes = _sizes(asked.sizes, here if asked.binds_here else None)
     cells = tuple(
         cell
@@ -87,7 +87,7 @@ def cells_of(asked: SweepOptions) -> tuple[Cell, ...]:
     return cells
 
 
-def planned_before(folder: Path) -> tuple[tuple[Cell, ...], dict[str, str]]:
+def planned_before(folder: Path) -> tuple[tuple[Trial, ...], dict[str, str]]:
     """The cells and settings of the sweep that a folder holds. Raises DataError when it holds none."""
     store = Store(folder)
     if not (folder / "sweep.json").exists():
@@ -106,7 +106,7 @@ def _refuse_unknown(workload: str) -> None:
             )
 
 
-def _sizes(listed: str | None, here: AtHand | None) -> tuple[int, ...]:
+def _sizes(listed: str | None, here: AvailableDevices | None) -> tuple[int, ...]:
     """Numbers of ranks. here: the devices they have to share; None where other machines have them."""
     if listed is None:
         most = min(here.num_devices, _MOST_RANKS_UNASKED) if here else 2
@@ -174,7 +174,7 @@ def strategies(given: str | None, *, exact_only: bool) -> str:
 
 
 def search_for_methods(
-    cells: Sequence[Cell],
+    cells: Sequence[Trial],
     folder: Path,
     launch_with: Launcher,
     looked: Looked,
@@ -201,7 +201,7 @@ def search_for_methods(
         backend=device(first.device).backend,
         num_steps=first.num_steps,
     )
-    trials = Trials(
+    trials = AdaptiveSweep(
         folder=folder,
         launch_with=launch_with,
         limit_s=limit_s,
@@ -229,11 +229,11 @@ class Pace:
 
     took_s: dict[int, list[float]] = field(default_factory=dict)
 
-    def add(self, cell: Cell, seconds: float) -> None:
+    def add(self, cell: Trial, seconds: float) -> None:
         """Remember what one run took."""
         self.took_s.setdefault(cell.num_ranks, []).append(seconds)
 
-    def left_s(self, rest: Sequence[Cell]) -> float | None:
+    def left_s(self, rest: Sequence[Trial]) -> float | None:
         """Seconds that the rest may take, each as the mean of its like; None before any has ended.
 
         Assumes runs of as many ranks take equally long; others as the mean of all.
@@ -245,7 +245,7 @@ class Pace:
         return sum(fmean(self.took_s.get(cell.num_ranks, everything)) for cell in rest)
 
 
-def words(cell: Cell) -> str:
+def words(cell: Trial) -> str:
     """A run in words."""
     return (
         f"{cell.workload}, {cell.method} on {cell.num_ranks} at batch {cell.batch_samples}, "
@@ -254,7 +254,7 @@ def words(cell: Cell) -> str:
 
 
 @contextmanager
-def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
+def shown(cells: Sequence[Trial], store: Store) -> Iterator[Progress | None]:
     """A bar on standard error, fed by what it gives; None when that is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -265,7 +265,7 @@ def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    named = {cell.cell_id: cell for cell in cells}
+    named = {cell.trial_id: cell for cell in cells}
     pace, running = Pace(), _RunningBar()
     columns = (
         BarColumn(bar_width=12),
@@ -292,10 +292,10 @@ def shown(cells: Sequence[Cell], store: Store) -> Iterator[Progress | None]:
 class _RunningBar:
     """The run that is under way, and since when."""
 
-    cell: Cell | None = None
+    cell: Trial | None = None
     since_s: float = 0.0
 
-    def next(self, cell: Cell | None, pace: Pace) -> None:
+    def next(self, cell: Trial | None, pace: Pace) -> None:
         """One has ended, if one ran; another begins, if it is not None."""
         now_s = time.monotonic()
         if self.cell is not None:

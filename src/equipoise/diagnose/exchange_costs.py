@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.bench.interference import DEFAULT_SIZES_BYTES, SCHEMA, Rivals
+from equipoise.bench.interference import DEFAULT_SIZES_BYTES, SCHEMA, InterferenceTask
 from equipoise.bench.methods import method
 from equipoise.errors import DataError, EvidenceError
 from equipoise.units import MIB
@@ -151,7 +151,7 @@ class ExchangeCosts:
 
 def needed(
     texts: Iterable[str], *, num_ranks: int, device: str, gradient_bytes: float = float("inf")
-) -> Rivals:
+) -> InterferenceTask:
     """What to measure so that these methods can be predicted on so many ranks.
 
     gradient_bytes: of the model; of much larger messages nothing need be known.
@@ -161,7 +161,7 @@ def needed(
     plain = {text: "ddp" if name == "ddp" else text for text, name in found.items() if name != "single"}
     kin = [_KIN.get(found[text], (own, 1.0))[0] for text, own in plain.items()]
     gathered = {"topk", "fsdp"} & set(found.values())
-    return Rivals(
+    return InterferenceTask(
         num_ranks=num_ranks,
         operations=("all_reduce", "all_gather") if gathered else ("all_reduce",),
         sizes_bytes=tuple(

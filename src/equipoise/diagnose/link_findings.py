@@ -341,19 +341,19 @@ def _missing(topology: Topology) -> Iterator[str]:
     for row in topology.missing_rows:
         if row.num_cells:
             yield f"Row {row.name} is cut: {row.num_cells} of {row.num_expected} cells."
-    silent = sum(link.link_class is None and link.said is None for link in topology.links)
+    silent = sum(link.link_class is None and link.conflict is None for link in topology.links)
     if topology.missing_rows and silent:
-        among = sum(link.link_class is None and link.said is None for link in topology.between_devices)
+        among = sum(link.link_class is None and link.conflict is None for link in topology.between_devices)
         yield f"Not known: the links of {silent} pairs, {among} of them between accelerators."
 
 
 def _contradictions(topology: Topology) -> Iterator[str]:
-    torn = [link for link in topology.links if link.said]
+    torn = [link for link in topology.links if link.conflict]
     for link in torn[:_MOST_NAMED]:
-        assert link.said is not None
+        assert link.conflict is not None
         yield (
-            f"{link.a} and {link.b}: the row of {link.a} says {link.said[0]}, that of {link.b} "
-            f"{link.said[1]}; neither is used."
+            f"{link.a} and {link.b}: the row of {link.a} says {link.conflict[0]}, that of {link.b} "
+            f"{link.conflict[1]}; neither is used."
         )
     if len(torn) > _MOST_NAMED:
         yield f"The same holds for {len(torn) - _MOST_NAMED} more pairs."

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.topology.topology import BestGroup, Islands, Link, Topology, best_groups, islands
+from equipoise.bench.topology.topology import BestGroup, DeviceLink, Islands, Topology, best_groups, islands
 from equipoise.diagnose.pairs import LEAST_GAIN, LEVEL, Cases, Pair, Subjects, cases, seconds, speedups
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load, transformer_load, workload_load
@@ -185,7 +185,9 @@ def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple
     return () if None in found else tuple(chips.values())
 
 
-def _reach(name: str, chip: Accelerator | None, links: Sequence[Link], *, topology: Topology) -> LinkReach:
+def _reach(
+    name: str, chip: Accelerator | None, links: Sequence[DeviceLink], *, topology: Topology
+) -> LinkReach:
     peers = {link.peers for link in links if link.link_class == name} - {None, "U"}
     slots = [device.slot_byte_per_s for device in topology.devices if device.slot_byte_per_s]
     return reach(
@@ -213,7 +215,7 @@ def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue
 def _predicted(
     reached: Sequence[ClassReach],
     candidates: Sequence[Accelerator],
-    links: Sequence[Link],
+    links: Sequence[DeviceLink],
     setting: GainQuestion,
 ) -> tuple[tuple[Gain, ...], tuple[Crossover, ...], tuple[Parts, ...]]:
     if not reached or not candidates or setting.batch < 2:  # noqa: PLR2004 - two share a batch
@@ -261,7 +263,7 @@ def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
 
 
 def _pairs_of(
-    name: str, candidates: Sequence[Accelerator], links: Sequence[Link], topology: Topology
+    name: str, candidates: Sequence[Accelerator], links: Sequence[DeviceLink], topology: Topology
 ) -> list[Pair]:
     """Two of each candidate with a link of a class; those the model knows too little of are left out."""
     found = []

@@ -7,11 +7,11 @@ from math import exp, log
 from pathlib import Path
 from statistics import median
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.methods import method
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.bench.summary import timed_run
-from equipoise.bench.sweep import Trials
+from equipoise.bench.sweep import AdaptiveSweep
+from equipoise.bench.trial import Trial
 from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
 from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
 from equipoise.errors import EvidenceError, UsageError
@@ -75,9 +75,9 @@ def default_methods(*, exact_only: bool) -> tuple[str, ...]:
     return EXACT_METHODS if exact_only else (*EXACT_METHODS, *EVIDENCED_METHODS)
 
 
-def candidates(space: MethodSpace) -> tuple[tuple[Cell, ...], tuple[Refused, ...]]:
+def candidates(space: MethodSpace) -> tuple[tuple[Trial, ...], tuple[Refused, ...]]:
     """Every combination that can run here, one device among them, and those that cannot with the reason."""
-    cells: dict[str, Cell] = {}
+    cells: dict[str, Trial] = {}
     refused = []
     for size, text, batch in product(space.sizes, ("single", *space.methods), space.batches):
         if (size == 1) != (text == "single"):
@@ -91,12 +91,12 @@ def candidates(space: MethodSpace) -> tuple[tuple[Cell, ...], tuple[Refused, ...
             refused.append(Refused(method=text, num_ranks=size, batch_samples=batch, reason=reason))
             continue
         cell = _cell(space, text, size, batch)
-        cells[cell.cell_id] = cell
+        cells[cell.trial_id] = cell
     return tuple(cells.values()), tuple(dict.fromkeys(refused))
 
 
-def _cell(space: MethodSpace, text: str, size: int, batch: int) -> Cell:
-    return Cell(
+def _cell(space: MethodSpace, text: str, size: int, batch: int) -> Trial:
+    return Trial(
         workload=space.workload,
         method=text,
         num_ranks=size,
@@ -108,7 +108,7 @@ def _cell(space: MethodSpace, text: str, size: int, batch: int) -> Cell:
     )
 
 
-def alone_cells(space: MethodSpace) -> tuple[Cell, ...]:
+def alone_cells(space: MethodSpace) -> tuple[Trial, ...]:
     """Runs of one device that predictions need: its smallest and largest share, and all own batches."""
     shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
     wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
@@ -122,7 +122,7 @@ _SEEN_HALF_LOG = 0.12
 _NEAR = 0.93
 _MOST_FINALISTS = 3
 
-Measure = Callable[[Sequence[Cell]], Sequence[Finished]]
+Measure = Callable[[Sequence[Trial]], Sequence[FinishedTrial]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class MethodCandidate:
     second of each repetition.
     """
 
-    cell: Cell
+    cell: Trial
     effect: str
     predicted_step: PredictedStep | None
     not_predicted: str | None = None
@@ -207,7 +207,7 @@ def search_methods(
     cells, refused = candidates(space)
     alone = measure(alone_cells(space))
     one = one_device(alone)
-    known = {each.cell_id: _predicted_candidate(each, one, costs) for each in cells}
+    known = {each.trial_id: _predicted_candidate(each, one, costs) for each in cells}
     for finished in alone:
         _learn(known, finished)
     trials, stopped = _explored(known, measure, num_trials)
@@ -215,7 +215,7 @@ def search_methods(
     return _judged(space, known, refused, trials, stopped)
 
 
-def _predicted_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> MethodCandidate:
+def _predicted_candidate(cell: Trial, one: OneDevice, costs: Mapping[int, ExchangeCosts]) -> MethodCandidate:
     step, reason = None, None
     try:
         step = predict_step(
@@ -231,16 +231,16 @@ def _predicted_candidate(cell: Cell, one: OneDevice, costs: Mapping[int, Exchang
     return MethodCandidate(cell=cell, effect=effect(cell.method), predicted_step=step, not_predicted=reason)
 
 
-def _learn(known: dict[str, MethodCandidate], finished: Finished) -> None:
+def _learn(known: dict[str, MethodCandidate], finished: FinishedTrial) -> None:
     """Add what a run gave to its candidate."""
-    key = replace(finished.cell, repetition=1).cell_id
+    key = replace(finished.trial, repetition=1).trial_id
     if key not in known:
         return
     run = timed_run(finished)
     if finished.status != SUCCESS or run is None:
         known[key] = replace(known[key], failed=finished.reason or "no step was timed")
         return
-    speed = finished.cell.batch_samples / run.step_s
+    speed = finished.trial.batch_samples / run.step_s
     known[key] = replace(known[key], runs=(*known[key].runs, speed))
 
 
@@ -307,7 +307,7 @@ def _repeated(
         return 0
     near = [each for each in measured if _speed(each) >= _NEAR * _speed(measured[0])][:_MOST_FINALISTS]
     plain, alone = (_fastest(measured, name) for name in ("ddp", "single"))
-    finalists = {each.cell.cell_id: each.cell for each in (*near, plain, alone) if each is not None}
+    finalists = {each.cell.trial_id: each.cell for each in (*near, plain, alone) if each is not None}
     spent = 0
     for repetition in range(2, num_repetitions + 1):
         for cell in finalists.values():
@@ -375,7 +375,7 @@ def _gain(best: MethodCandidate, other: MethodCandidate | None) -> Interval | No
 
 
 def tuned(
-    space: MethodSpace, trials: Trials, *, num_trials: int, num_repetitions: int, resume: bool = False
+    space: MethodSpace, trials: AdaptiveSweep, *, num_trials: int, num_repetitions: int, resume: bool = False
 ) -> FoundMethod:
     """The fastest way that was found to train here; everything measured is kept in the folder of the trials.
 

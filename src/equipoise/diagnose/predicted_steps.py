@@ -10,7 +10,7 @@ from statistics import median
 
 from equipoise.bench.methods import Argument, method
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
-from equipoise.bench.store import SUCCESS, Finished
+from equipoise.bench.store import SUCCESS, FinishedTrial
 from equipoise.diagnose.exchange_costs import ExchangeCosts
 from equipoise.errors import EvidenceError
 from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
@@ -102,12 +102,12 @@ class PredictedStep:
         return self.batch_samples / self.step_s.value
 
 
-def one_device(cells: Iterable[Finished]) -> OneDevice:
+def one_device(cells: Iterable[FinishedTrial]) -> OneDevice:
     """One workload on one device, from cells of one rank. Raises EvidenceError without steps or gradients."""
     timed = [
         each
         for each in cells
-        if each.status == SUCCESS and each.cell.num_ranks == 1 and each.result.get("steps")
+        if each.status == SUCCESS and each.trial.num_ranks == 1 and each.result.get("steps")
     ]
     described = [each for each in timed if each.result.get("gradients")]
     if not described:
@@ -117,13 +117,13 @@ def one_device(cells: Iterable[Finished]) -> OneDevice:
         )
     by_batch: dict[int, list[Mapping[str, float]]] = {}
     for each in timed:
-        by_batch.setdefault(each.cell.batch_samples, []).extend(each.result["steps"])
+        by_batch.setdefault(each.trial.batch_samples, []).extend(each.result["steps"])
     last = described[-1].result
     buffers: dict[str, int] = {}
     for each in last.get("buffers", ()):
         buffers[each["dtype"]] = buffers.get(each["dtype"], 0) + each["bytes"]
     return OneDevice(
-        workload=described[-1].cell.workload,
+        workload=described[-1].trial.workload,
         phases={batch: _medians(steps) for batch, steps in by_batch.items()},
         steps_s={batch: tuple(step[STEP] for step in steps) for batch, steps in by_batch.items()},
         gradients=tuple(

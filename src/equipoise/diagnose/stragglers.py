@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.trace.rank import RankTrace, Step, Traces
+from equipoise.bench.trace.rank import RankTrace, Traces, TraceStep
 
 Numbers: TypeAlias = NDArray[np.float64]
 
@@ -132,7 +132,7 @@ def _covered_s(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def _of_shared(
-    ranks: Sequence[RankTrace], shared: Sequence[int | None], part_s: Callable[[Step], float]
+    ranks: Sequence[RankTrace], shared: Sequence[int | None], part_s: Callable[[TraceStep], float]
 ) -> Numbers:
     """A part of the shared steps of each rank: (n_ranks, n_steps)."""
     by_number = [{step.number: part_s(step) for step in each.steps} for each in ranks]

@@ -10,11 +10,11 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.phases import EXPOSED, PARTS
-from equipoise.bench.store import SUCCESS, Finished, Store, UnderWay, under_way
-from equipoise.bench.summary import LEVEL, Spread, Summary, spread, summaries, timed_run
+from equipoise.bench.store import SUCCESS, FinishedTrial, Store, SweepProgress, sweep_progress
+from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, spread, summaries, timed_run
 from equipoise.bench.sweep import ALONE, Scaling
+from equipoise.bench.trial import Trial
 from equipoise.stats import Interval, proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent
 
@@ -30,7 +30,7 @@ class Judgement:
     those of perfect scaling, by phase; empty on one device or without a run on one.
     """
 
-    summary: Summary
+    summary: ConfigurationSummary
     speedup: Spread | None
     over_plain: Spread | None
     lost: dict[str, float]
@@ -38,18 +38,18 @@ class Judgement:
     @property
     def efficiency(self) -> float | None:
         """Speedup by the number of ranks."""
-        return None if self.speedup is None else self.speedup.value / self.summary.cell.num_ranks
+        return None if self.speedup is None else self.speedup.value / self.summary.trial.num_ranks
 
     @property
     def subject(self) -> tuple[str, str, str]:
         """What it trained: workload, precision and device."""
-        cell = self.summary.cell
+        cell = self.summary.trial
         return (cell.workload, cell.precision, cell.device)
 
     @property
     def is_alone(self) -> bool:
         """Whether it ran on one device."""
-        return self.summary.cell.num_ranks == 1
+        return self.summary.trial.num_ranks == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class FalseDifferences:
     are_arms: bool
 
 
-def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement, ...]:
+def judged(summaries: Sequence[ConfigurationSummary], *, scaling: Scaling) -> tuple[Judgement, ...]:
     """Each configuration with what it is compared with, in the order given.
 
     scaling: with `strong` the same batch over all ranks is the same work; with `weak` the same batch a rank.
@@ -74,41 +74,49 @@ def judged(summaries: Sequence[Summary], *, scaling: Scaling) -> tuple[Judgement
     return tuple(_judgement(each, summaries, scaling) for each in summaries)
 
 
-def _judgement(summary: Summary, everyone: Sequence[Summary], scaling: Scaling) -> Judgement:
+def _judgement(
+    summary: ConfigurationSummary, everyone: Sequence[ConfigurationSummary], scaling: Scaling
+) -> Judgement:
     alone = _match(summary, everyone, scaling, 1, ALONE)
-    plain = _match(summary, everyone, scaling, summary.cell.num_ranks, PLAIN)
+    plain = _match(summary, everyone, scaling, summary.trial.num_ranks, PLAIN)
     return Judgement(
         summary=summary,
         speedup=None if alone is None else over(summary, alone),
         over_plain=None if plain is None else over(summary, plain),
-        lost={} if alone is None or summary.cell.num_ranks == 1 else lost_s(summary, alone),
+        lost={} if alone is None or summary.trial.num_ranks == 1 else lost_s(summary, alone),
     )
 
 
 def _match(
-    summary: Summary, everyone: Sequence[Summary], scaling: Scaling, num_ranks: int, way: str
-) -> Summary | None:
+    summary: ConfigurationSummary,
+    everyone: Sequence[ConfigurationSummary],
+    scaling: Scaling,
+    num_ranks: int,
+    way: str,
+) -> ConfigurationSummary | None:
     """The configuration of so many ranks, trained that way, that does the same work."""
 
-    def work(cell: Cell) -> tuple[object, ...]:
+    def work(cell: Trial) -> tuple[object, ...]:
         batch = cell.batch_samples if scaling == "strong" else cell.rank_batch_samples
         return (cell.workload, cell.precision, cell.device, cell.train_samples, cell.num_steps, batch)
 
     same_work = (
         each
         for each in everyone
-        if (each.cell.num_ranks, each.cell.method) == (num_ranks, way)
-        and work(each.cell) == work(summary.cell)
+        if (each.trial.num_ranks, each.trial.method) == (num_ranks, way)
+        and work(each.trial) == work(summary.trial)
     )
     return next(same_work, None)
 
 
-def over(summary: Summary, other: Summary) -> Spread | None:
+def over(summary: ConfigurationSummary, other: ConfigurationSummary) -> Spread | None:
     """Samples per second of one against the other; None where one of them timed nothing.
 
     Source: stats.ratio_interval over repetitions.
     """
-    theirs, ours = ([run.step_s / each.cell.batch_samples for run in each.timed] for each in (other, summary))
+    theirs, ours = (
+        [run.step_s / each.trial.batch_samples for run in each.timed] for each in (other, summary)
+    )
     if not theirs or not ours or summary.samples_per_s is None or other.samples_per_s is None:
         return None
     if summary is other:
@@ -120,7 +128,7 @@ def over(summary: Summary, other: Summary) -> Spread | None:
     return Spread(value=found.value, low=found.low, high=found.high)
 
 
-def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
+def lost_s(summary: ConfigurationSummary, alone: ConfigurationSummary) -> dict[str, float]:
     """Seconds of a step above those of perfect scaling, by phase; they sum to what the step lost.
 
     Assumes perfect scaling divides every phase by the number of ranks at the same work.
@@ -129,11 +137,11 @@ def lost_s(summary: Summary, alone: Summary) -> dict[str, float]:
     ours, theirs = summary.phases, alone.phases
     if not ours or not theirs:
         return {}
-    share = summary.cell.rank_batch_samples / alone.cell.batch_samples
+    share = summary.trial.rank_batch_samples / alone.trial.batch_samples
     return {name: ours.get(name, 0.0) - share * theirs.get(name, 0.0) for name in PARTS}
 
 
-def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
+def false_differences(summaries: Sequence[ConfigurationSummary]) -> FalseDifferences | None:
     """How often equal arms were called different; None where no configuration has two with a spread.
 
     Different: the interval of the ratio, at LEVEL, excludes 1, which it should in 1 - LEVEL of the cases.
@@ -159,14 +167,14 @@ def false_differences(summaries: Sequence[Summary]) -> FalseDifferences | None:
     return None
 
 
-def _steps_s(summary: Summary) -> list[float]:
+def _steps_s(summary: ConfigurationSummary) -> list[float]:
     """Seconds of a step of each timed repetition, in order."""
     return [run.step_s for run in summary.timed]
 
 
-def _arms(summary: Summary) -> tuple[list[float], list[float]]:
+def _arms(summary: ConfigurationSummary) -> tuple[list[float], list[float]]:
     """The same of each arm."""
-    timed = [(one.cell.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
+    timed = [(one.trial.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
     return first, second
 
@@ -200,7 +208,7 @@ class Swept:
     folder: Path
     num_planned: int
     settings: Mapping[str, str]
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedTrial, ...]
     judgements: tuple[Judgement, ...]
     false_differences: FalseDifferences | None
     meanings: tuple[str, ...]
@@ -211,7 +219,7 @@ class Swept:
         return self.folder.resolve().name
 
     @property
-    def failed(self) -> tuple[Finished, ...]:
+    def failed(self) -> tuple[FinishedTrial, ...]:
         """Cells that failed."""
         return tuple(one for one in self.finished if one.status != SUCCESS)
 
@@ -224,7 +232,7 @@ class Swept:
 
 
 def swept(
-    folder: Path, finished: Sequence[Finished], *, num_planned: int, settings: Mapping[str, str]
+    folder: Path, finished: Sequence[FinishedTrial], *, num_planned: int, settings: Mapping[str, str]
 ) -> Swept:
     """Findings of the finished cells of a sweep; settings: `scaling` decides what is the same work.
 
@@ -244,7 +252,7 @@ def swept(
     )
 
 
-def _launched(finished: Sequence[Finished]) -> dict[str, str]:
+def _launched(finished: Sequence[FinishedTrial]) -> dict[str, str]:
     """The launcher that ran the cells, where `auto` was chosen."""
     name = next((one.conditions.get("launcher") for one in finished), None)
     return {"launcher": str(name)} if name else {}
@@ -257,7 +265,7 @@ def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
         list(group) for _, group in groupby(sorted(timed, key=attrgetter("subject")), attrgetter("subject"))
     )
     return tuple(
-        f"{group[0].summary.cell.workload} in {group[0].summary.cell.precision}: {' '.join(sentences)}"
+        f"{group[0].summary.trial.workload} in {group[0].summary.trial.precision}: {' '.join(sentences)}"
         for group in grouped
         if (sentences := list(_about(group)))
     )
@@ -277,9 +285,9 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
     yield _best(best)
     if best.lost:
         yield _blame(best)
-    most = max(each.summary.cell.num_ranks for each in compared)
-    if best.summary.cell.num_ranks < most:
-        at_most = max((each for each in compared if each.summary.cell.num_ranks == most), key=_speedup)
+    most = max(each.summary.trial.num_ranks for each in compared)
+    if best.summary.trial.num_ranks < most:
+        at_most = max((each for each in compared if each.summary.trial.num_ranks == most), key=_speedup)
         yield f"{most} ranks are no faster: at best {ranged(at_most.speedup)} of one device."
     if _is_slower(worst) and not _is_slower(best):
         yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
@@ -317,7 +325,7 @@ def _blame(best: Judgement) -> str:
 
 
 def _way(each: Judgement) -> str:
-    cell = each.summary.cell
+    cell = each.summary.trial
     where = "one device" if cell.num_ranks == 1 else f"{cell.num_ranks} ranks"
     return f"{cell.method} on {where} at batch {cell.batch_samples}"
 
@@ -368,7 +376,7 @@ class Trained:
     accuracy: None where the workload has none.
     """
 
-    cell: Cell
+    cell: Trial
     num_seeds: int
     num_samples: int
     seconds: Spread
@@ -380,7 +388,7 @@ class Trained:
 class Failure:
     """One reason why cells failed. cell: the first of them."""
 
-    cell: Cell
+    cell: Trial
     reason: str
     num_cells: int
 
@@ -389,7 +397,7 @@ class Failure:
 class SweepNow:
     """One sweep as it is now."""
 
-    under_way: UnderWay
+    sweep_progress: SweepProgress
     swept: Swept
     trained: tuple[Trained, ...]
     failures: tuple[Failure, ...]
@@ -401,21 +409,21 @@ def sweep_now(folder: Path) -> SweepNow:
     Raises DataError where a file of it is damaged, or repetitions ran under unlike conditions.
     """
     store = Store(folder)
-    now = under_way(folder)
+    now = sweep_progress(folder)
     found = swept(folder, store.finished(), num_planned=now.num_planned, settings=store.settings())
     return SweepNow(
-        under_way=now,
+        sweep_progress=now,
         swept=found,
         trained=tuple(_trained(each.summary) for each in found.judgements if each.summary.trained),
         failures=_failures(found.failed),
     )
 
 
-def _trained(summary: Summary) -> Trained:
+def _trained(summary: ConfigurationSummary) -> Trained:
     runs = summary.trained
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
     return Trained(
-        cell=summary.cell,
+        cell=summary.trial,
         num_seeds=len(runs),
         num_samples=runs[0].num_samples,
         seconds=spread([run.seconds for run in runs]),
@@ -424,12 +432,17 @@ def _trained(summary: Summary) -> Trained:
     )
 
 
-def _failures(failed: Sequence[Finished]) -> tuple[Failure, ...]:
+def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
     """Each reason of each way to train once, in the order of the plan."""
-    first: dict[tuple[str, int, int, str], Finished] = {}
+    first: dict[tuple[str, int, int, str], FinishedTrial] = {}
     counts = Counter[tuple[str, int, int, str]]()
     for one in failed:
-        key = (one.cell.method, one.cell.num_ranks, one.cell.batch_samples, one.reason or "no reason given")
+        key = (
+            one.trial.method,
+            one.trial.num_ranks,
+            one.trial.batch_samples,
+            one.reason or "no reason given",
+        )
         first.setdefault(key, one)
         counts[key] += 1
-    return tuple(Failure(cell=one.cell, reason=key[-1], num_cells=counts[key]) for key, one in first.items())
+    return tuple(Failure(cell=one.trial, reason=key[-1], num_cells=counts[key]) for key, one in first.items())

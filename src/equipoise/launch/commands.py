@@ -6,8 +6,8 @@ Torchrun, Slurm, environment, `equipoise bench`, and the training script.
 from dataclasses import dataclass
 from shlex import quote
 
-from equipoise.bench.cell import PRECISIONS
 from equipoise.bench.models import known_name
+from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError
 from equipoise.launch.megatron import Translation, megatron_options
 from equipoise.launch.settings import Setting, runtime_settings

@@ -6,8 +6,8 @@ from statistics import mean, stdev
 from typing import Any, Final, TypeAlias
 
 from equipoise.bench.phases import PARTS
-from equipoise.bench.store import FAILED, SUCCESS, Finished
-from equipoise.bench.summary import LEVEL, Spread, Summary, TimedRun, interval_method, timed_run
+from equipoise.bench.store import FAILED, SUCCESS, FinishedTrial
+from equipoise.bench.summary import LEVEL, ConfigurationSummary, Spread, TimedRun, interval_method, timed_run
 from equipoise.bench.tables import run_id
 from equipoise.diagnose.method_search import LEVEL as FIND_LEVEL
 from equipoise.diagnose.method_search import FoundMethod, MethodCandidate
@@ -34,31 +34,31 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
         **refusal,
         "sweep": found.name,
         "folder": str(found.folder),
-        "num_cells": found.num_planned,
+        "num_trials": found.num_planned,
         "num_finished": len(found.finished),
         "num_failed": len(found.failed),
         **found.settings,
         "level": LEVEL,
-        "cells": [significant(_cell(each, found.name)) for each in found.judgements],
+        "configurations": [significant(_configuration(each, found.name)) for each in found.judgements],
         "false_differences": _false(found.false_differences),
         "meaning": list(found.meanings),
     }
 
 
-def _cell(judgement: Judgement, sweep: str) -> dict[str, Any]:
+def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
     summary = judgement.summary
-    cell = summary.cell
+    trial = summary.trial
     rate, reasons = summary.samples_per_s, [one.reason for one in summary.failed]
     return {
-        "run_id": f"{sweep}/{cell.configuration_id}",
+        "run_id": f"{sweep}/{trial.configuration_id}",
         "status": status(summary),
         "reason": reasons[0] if reasons else None,
-        "workload": cell.workload,
-        "strategy": cell.method,
-        "num_accelerators": cell.num_ranks,
-        "batch": cell.batch_samples,
-        "precision": cell.precision,
-        "device": cell.device,
+        "workload": trial.workload,
+        "strategy": trial.method,
+        "num_accelerators": trial.num_ranks,
+        "batch": trial.batch_samples,
+        "precision": trial.precision,
+        "device": trial.device,
         "num_repetitions": len(summary.finished),
         "num_failed": len(summary.failed),
         "step_s": _step(summary),
@@ -90,21 +90,21 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-def status(summary: Summary) -> str:
+def status(summary: ConfigurationSummary) -> str:
     """`success`, `failed`, or that only some repetitions failed."""
     if not summary.failed:
         return SUCCESS
     return FAILED if len(summary.failed) == len(summary.finished) else PARTLY
 
 
-def energy_reason(summary: Summary) -> str | None:
+def energy_reason(summary: ConfigurationSummary) -> str | None:
     """Why no energy was measured; None where it was."""
     if not summary.timed or summary.median_of(lambda run: run.energy_j) is not None:
         return None
     return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
 
 
-def _step(summary: Summary) -> dict[str, Any] | None:
+def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
     found: Spread | None = summary.step_s
     if found is None:
         return None
@@ -112,7 +112,7 @@ def _step(summary: Summary) -> dict[str, Any] | None:
     return {"median": found.value, "low": found.low, "high": found.high, "method": method}
 
 
-def training(summary: Summary) -> dict[str, Any] | None:
+def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
     """The ends of the trainings, one a seed: means with standard errors; None where nothing was trained."""
     runs = summary.trained
     if not runs:
@@ -137,16 +137,16 @@ def _mean(values: list[float]) -> dict[str, float | None] | None:
     return {"mean": mean(values), "standard_error": error}
 
 
-def _repetition(finished: Finished, sweep: str) -> dict[str, Any]:
-    cell, run = finished.cell, timed_run(finished)
+def _repetition(finished: FinishedTrial, sweep: str) -> dict[str, Any]:
+    trial, run = finished.trial, timed_run(finished)
     return {
         "run_id": run_id(sweep, finished),
         "status": finished.status,
         "reason": finished.reason,
-        "repetition": cell.repetition,
-        "arm": cell.arm,
-        "seed": cell.seed,
-        "file": f"cells/{cell.cell_id}.json",
+        "repetition": trial.repetition,
+        "arm": trial.arm,
+        "seed": trial.seed,
+        "file": finished.file,
         **_timed(run),
     }
 

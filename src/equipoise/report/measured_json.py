@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from equipoise.bench.collectives.records import Run
+from equipoise.bench.collectives.records import CollectiveRun
 from equipoise.bench.topology.topology import Nic, Topology
 from equipoise.bench.trace.rank import RankTrace, Traces
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors
@@ -94,7 +94,7 @@ def collectives_fields(found: Links) -> dict[str, Any]:
     }
 
 
-def _run_fields(run: Run) -> dict[str, Any]:
+def _run_fields(run: CollectiveRun) -> dict[str, Any]:
     """What identifies a run."""
     return fields_of(run, number="run", timings=None, num_copies=None, link=None)
 

@@ -140,7 +140,7 @@ RUNS = TableSchema(
         ColumnSchema(
             name="source_uri",
             kind="str",
-            meaning="path of the log inside its round; of a measured run: the file of its cell",
+            meaning="path of the log inside its round; of a measured run: the file of its trial",
         ),
         ColumnSchema(
             name="source_line",

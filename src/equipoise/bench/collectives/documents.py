@@ -12,15 +12,22 @@ from typing import Any
 
 import orjson
 
-from equipoise.bench.collectives.records import OPERATIONS, WIDTH_BYTES, Reading, Run, Timing, bus_fraction
-from equipoise.bench.collectives.text import PROGRAMS, Found, Printed, Row, Side, Table
+from equipoise.bench.collectives.records import (
+    OPERATIONS,
+    WIDTH_BYTES,
+    CollectiveRun,
+    CollectiveRuns,
+    Timing,
+    bus_fraction,
+)
+from equipoise.bench.collectives.text import PROGRAMS, Printed, PrintedLog, PrintedRow, PrintedTable, Side
 from equipoise.errors import DataError
 from equipoise.runs.reader import RowRejection, Tally
 from equipoise.units import GIB, MICROSECOND_S, SI_PREFIXES
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
 _REDUCING = ("all_reduce", "reduce_scatter")
-_DOCUMENT_MOST_BYTES = 1024 * GIB
+_MOST_BYTES = 1024 * GIB
 _MOST_RANKS = 1_000_000
 _MOST_NAMED = 4
 
@@ -28,7 +35,7 @@ _MOST_NAMED = 4
 def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     """One result of the document: a size of an operation, in one start of the processes.
 
-    row: as timed.py leaves it, with `start`.
+    row: as rank.py leaves it, with `start`.
     """
     operation, size = row["operation"], row["payload_bytes"]
     seconds = median(row["seconds"])
@@ -54,7 +61,7 @@ def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     }
 
 
-def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
+def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     """The runs of a document: one an operation.
 
     where: names it. Raises DataError for what is not as it is written.
@@ -63,13 +70,13 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
     by_operation: dict[str, list[Timing]] = {}
     restless: list[str] = []
     try:
-        num_ranks = _document_whole(document["num_ranks"], _MOST_RANKS)
-        num_nodes = _document_whole(document["num_nodes"], _MOST_RANKS)
+        num_ranks = _whole(document["num_ranks"])
+        num_nodes = _whole(document["num_nodes"])
         for number, result in enumerate(document["results"], 1):
             timing = _timing(result, number, num_ranks, num_nodes)
             name = f"{timing.operation} of {timing.payload_bytes} bytes"
             if timing.num_wrong:
-                detail = f"{name} came out wrong: its time says nothing"
+                detail = f"{name} came out wrong: its time is not used"
                 rejected.add(RowRejection(kind="wrong_results", where=f"{where}:{number}", detail=detail))
                 continue
             by_operation.setdefault(timing.operation, []).append(timing)
@@ -90,7 +97,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
         named = ", ".join(list(dict.fromkeys(restless))[:_MOST_NAMED])
         notes.append(f"never took as long twice while warming up: {named}")
     runs = [
-        Run(
+        CollectiveRun(
             file=where,
             number=number,
             operation=operation,
@@ -103,7 +110,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> Reading:
         )
         for number, (operation, timings) in enumerate(by_operation.items(), 1)
     ]
-    return Reading(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
+    return CollectiveRuns(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
 
 
 def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
@@ -111,13 +118,13 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
     if operation not in OPERATIONS:
         raise ValueError(f"operation {str(operation)[:40]!r}")
     sides = [result.get("out_of_place"), result.get("in_place")]
-    seconds = [None if side is None else _seconds(side["time"]) for side in sides]
+    seconds = [None if side is None else _positive(float(side["time"]) * MICROSECOND_S) for side in sides]
     share = float(result["cpu_fraction"])
     if seconds == [None, None] or not 0 <= share < _MOST_RANKS:
         raise ValueError(f"result {number}")
     return Timing(
         operation=operation,
-        payload_bytes=_document_whole(result["size"], _DOCUMENT_MOST_BYTES),
+        payload_bytes=_whole(result["size"], _MOST_BYTES),
         num_ranks=num_ranks,
         num_nodes=num_nodes,
         out_of_place_s=seconds[0],
@@ -130,14 +137,7 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
     )
 
 
-def _seconds(time_us: float) -> float:
-    seconds = float(time_us) * MICROSECOND_S
-    if not 0 < seconds < _MOST_RANKS:
-        raise ValueError(f"time {time_us!r}")
-    return seconds
-
-
-def _document_whole(value: object, most: int) -> int:
+def _whole(value: object, most: int = _MOST_RANKS) -> int:
     if type(value) is not int or not 0 < value <= most:
         raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
     return value
@@ -148,7 +148,7 @@ _MOST_FITS, _MOST_REGIMES = 1000, 100
 _TEXT = 256
 
 
-def reading_of_fits(document: Mapping[str, Any], *, where: str) -> Reading:
+def reading_of_fits(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     """The runs of a document, one a fit: a time at the ends of each range of sizes, and at each octave
     between.
 
@@ -160,34 +160,32 @@ def reading_of_fits(document: Mapping[str, Any], *, where: str) -> Reading:
         for each in document["rejected"][:_MOST_FITS]:
             detail = str(each["first"])[:_TEXT]
             refused = RowRejection(kind=str(each["kind"])[:40], where=where, detail=detail)
-            rejected.add(refused, count=_fitted_document_whole(each["count"], _DOCUMENT_MOST_BYTES))
+            rejected.add(refused, count=_whole(each["count"], _MOST_BYTES))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
         raise DataError(
             f"{where}: {type(err).__name__}: {err}; expected what `equipoise collectives --json` printed"
         ) from err
     note = f"{where}: fits and not what was timed: times are of their lines"
-    return Reading(runs=runs, rejected=rejected, notes=(note,) if runs else ())
+    return CollectiveRuns(runs=runs, rejected=rejected, notes=(note,) if runs else ())
 
 
-def _run(fit: Mapping[str, Any], number: int, where: str) -> Run:
-    num_ranks, num_nodes = _fitted_document_whole(fit["num_ranks"]), fit["num_nodes"]
+def _run(fit: Mapping[str, Any], number: int, where: str) -> CollectiveRun:
+    num_ranks, num_nodes = _whole(fit["num_ranks"]), fit["num_nodes"]
     operation, device, backend = str(fit["operation"])[:40], fit["device"], fit.get("backend")
     seconds: dict[int, float] = {}
     for regime in fit["regimes"][:_MOST_REGIMES]:
         rate = regime["byte_per_s"]
         byte_s = 0.0 if rate is None else 1.0 / _positive(rate)
         start_s = float(regime["latency_s"])
-        first, last = (
-            _fitted_document_whole(regime[name], _DOCUMENT_MOST_BYTES) for name in ("from_bytes", "to_bytes")
-        )
+        first, last = (_whole(regime[name], _MOST_BYTES) for name in ("from_bytes", "to_bytes"))
         for size in _sizes(first, last):
             seconds[size] = _positive(start_s + size * byte_s)
-    return Run(
+    return CollectiveRun(
         file=str(fit.get("file") or where)[:_TEXT],
         number=number,
         operation=operation,
         num_ranks=num_ranks,
-        num_nodes=None if num_nodes is None else _fitted_document_whole(num_nodes),
+        num_nodes=None if num_nodes is None else _whole(num_nodes),
         device=None if device is None else str(device)[:_TEXT],
         backend=None if backend is None else str(backend)[:16],
         timings=tuple(
@@ -215,12 +213,6 @@ def _sizes(first: int, last: int) -> list[int]:
     return sorted({first, last, *(2**octave for octave in octaves if first < 2**octave < last)})
 
 
-def _fitted_document_whole(value: object, most: int = _MOST_RANKS) -> int:
-    if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{value!r} where a whole number from 1 to {most} stands")
-    return value
-
-
 def _positive(value: float) -> float:
     number = float(value)
     if not 0 < number < math.inf:
@@ -232,7 +224,7 @@ def _positive(value: float) -> float:
 _HALF = 5e-7
 _SECRET = ("env",)
 _INFINITE = re.compile(r"(?<=:)-?(?:inf|nan)(?=[,}])")
-_JSON_MOST_BYTES = 2**62
+_MOST_PRINTED_BYTES = 2**62
 
 
 def looks_like_json(text: str) -> bool:
@@ -262,12 +254,12 @@ def document_in(text: str, *, where: str) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if key not in _SECRET}
 
 
-def tables_in_document(document: Mapping[str, Any]) -> Found:
+def tables_in_document(document: Mapping[str, Any]) -> PrintedLog:
     """The one table of a document; lines are counted by result, from 1."""
     config = document.get("config")
     config = config if isinstance(config, dict) else {}
-    table = Table(programs=_programs(document), devices=_devices(config))
-    found = Found(tables=[table])
+    table = PrintedTable(programs=_programs(document), devices=_devices(config))
+    found = PrintedLog(tables=[table])
     for number, result in enumerate(document["results"], 1):
         try:
             table.rows.append(_row(number, result))
@@ -289,7 +281,7 @@ def _programs(document: Mapping[str, Any]) -> list[str]:
 
 
 def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """Host and name by rank. Of each process only the first rank is listed: the others are alike."""
+    """Host and name by rank. Of each process only the first rank is listed: the others are like it."""
     listed = config.get("devices")
     counts = [config.get(key, 1) for key in ("nthreads", "ngpus")]
     num_each = (
@@ -306,16 +298,16 @@ def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
 _MOST_EACH = 1024
 
 
-def _row(number: int, result: Mapping[str, Any]) -> Row:
+def _row(number: int, result: Mapping[str, Any]) -> PrintedRow:
     sides = [_side(_side_of(result, key)) for key in _SIDES]
     wrongs = [_side_of(result, key).get("nwrong") for key in _SIDES]
     counted = [int(float(each)) for each in wrongs if each is not None]
     size, count = result["size"], result["count"]
-    if not all(type(each) is int and 0 <= each < _JSON_MOST_BYTES for each in (size, count)):
+    if not all(type(each) is int and 0 <= each < _MOST_PRINTED_BYTES for each in (size, count)):
         raise ValueError("size or count")
     root = result.get("root")
     redop = result.get("redop")
-    return Row(
+    return PrintedRow(
         line=number,
         payload_bytes=size,
         count=count,

@@ -7,22 +7,23 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from equipoise.bench.collectives import documents
 from equipoise.bench.collectives.documents import (
+    FITTED_SCHEMA,
     MEASURED_SCHEMA,
     document_in,
     looks_like_json,
     reading_in,
+    reading_of_fits,
     tables_in_document,
 )
-from equipoise.bench.collectives.records import Reading, Run, Timing
+from equipoise.bench.collectives.records import CollectiveRun, CollectiveRuns, Timing
 from equipoise.bench.collectives.text import (
     PROGRAMS,
     Clues,
-    Found,
-    Row,
+    PrintedLog,
+    PrintedRow,
+    PrintedTable,
     Side,
-    Table,
     copies,
     fraction_bounds,
     num_parts,
@@ -43,16 +44,16 @@ MAX_FILE_BYTES = 64 * MIB
 _WORDS = re.compile(r"[a-z]+")
 
 
-def read_files(paths: Sequence[Path], *, operation: str | None = None) -> Reading:
+def read_files(paths: Sequence[Path], *, operation: str | None = None) -> CollectiveRuns:
     """The runs in files, text and JSON mixed.
 
-    operation: of tables that do not say it and whose columns leave it open.
+    operation: of tables that do not name it and whose columns leave it open.
     Raises DataError for a file that cannot be read, or in which no row was found.
     """
-    runs, rejected, notes = list[Run](), Tally(), list[str]()
+    runs, rejected, notes = list[CollectiveRun](), Tally(), list[str]()
     for path in paths:
         _read_file(path, operation, runs, rejected, notes)
-    return Reading(runs=tuple(runs), rejected=rejected, notes=tuple(dict.fromkeys(notes)))
+    return CollectiveRuns(runs=tuple(runs), rejected=rejected, notes=tuple(dict.fromkeys(notes)))
 
 
 def named_operation(name: str) -> str:
@@ -68,7 +69,9 @@ def named_operation(name: str) -> str:
     raise UsageError(f"--ops {name[:40]!r}: no such operation; expected one of {', '.join(known)}")
 
 
-def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tally, notes: list[str]) -> None:
+def _read_file(
+    path: Path, operation: str | None, runs: list[CollectiveRun], rejected: Tally, notes: list[str]
+) -> None:
     text = _text(path, notes)
     stated = [*_named(path), *([operation] if operation else [])]
     if looks_like_json(text):
@@ -76,9 +79,8 @@ def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tal
         if document.get("schema") == MEASURED_SCHEMA:
             _take(reading_in(document, where=str(path)), runs, rejected, notes)
             return
-        if document.get("schema") == documents.FITTED_SCHEMA:
-            found_fits = documents.reading_of_fits(document, where=str(path))
-            _take(found_fits, runs, rejected, notes)
+        if document.get("schema") == FITTED_SCHEMA:
+            _take(reading_of_fits(document, where=str(path)), runs, rejected, notes)
             return
         found = tables_in_document(document)
         for table in found.tables:
@@ -95,7 +97,7 @@ def _read_file(path: Path, operation: str | None, runs: list[Run], rejected: Tal
         runs.extend(_runs(table, str(path), len(runs), rejected, notes))
 
 
-def _take(reading: Reading, runs: list[Run], rejected: Tally, notes: list[str]) -> None:
+def _take(reading: CollectiveRuns, runs: list[CollectiveRun], rejected: Tally, notes: list[str]) -> None:
     """Put what one document holds to what others held."""
     num_before = len(runs)
     runs.extend(replace(run, number=num_before + run.number) for run in reading.runs)
@@ -128,7 +130,7 @@ def _named(path: Path) -> list[str]:
     return [PROGRAMS[each] for each in (*pairs, *words) if each in PROGRAMS]
 
 
-def _refuse_broken(path: Path, found: Found, rejected: Tally, notes: list[str]) -> None:
+def _refuse_broken(path: Path, found: PrintedLog, rejected: Tally, notes: list[str]) -> None:
     for line, reason in found.broken:
         kind = "broken_row"
         rejected.add(RowRejection(kind=kind, where=f"{path}:{line}", detail=reason))
@@ -136,10 +138,12 @@ def _refuse_broken(path: Path, found: Found, rejected: Tally, notes: list[str]) 
         notes.append(f"{path}: more rows than are read; the rest is not used")
 
 
-def _runs(table: Table, file: str, num_before: int, rejected: Tally, notes: list[str]) -> Iterator[Run]:
+def _runs(
+    table: PrintedTable, file: str, num_before: int, rejected: Tally, notes: list[str]
+) -> Iterator[CollectiveRun]:
     """The runs of one table: one a copy of the program that ran, and one an operation."""
 
-    def refuse(kind: str, rows: Sequence[Row], detail: str) -> None:
+    def refuse(kind: str, rows: Sequence[PrintedRow], detail: str) -> None:
         if rows:
             where = f"{file}:{rows[0].line}"
             rejected.add(RowRejection(kind=kind, where=where, detail=detail), count=len(rows))
@@ -151,7 +155,7 @@ def _runs(table: Table, file: str, num_before: int, rejected: Tally, notes: list
         refuse("host_time", moved, "times of the host (-C), not of the collective")
         return
     wrong = [row for row in moved if row.num_wrong]
-    refuse("wrong_results", wrong, "came out wrong (#wrong above 0): its time says nothing")
+    refuse("wrong_results", wrong, "came out wrong (#wrong above 0): its time is not used")
     untimed = [row for row in moved if not row.num_wrong and not any(row.sides)]
     refuse("untimed", untimed, "no time in it")
     usable = [row for row in moved if not row.num_wrong and any(row.sides)]
@@ -171,14 +175,14 @@ def _runs(table: Table, file: str, num_before: int, rejected: Tally, notes: list
             yield replace(run, num_copies=num_copies)
 
 
-def _sides(rows: Iterable[Row]) -> Iterator[tuple[int, Side]]:
+def _sides(rows: Iterable[PrintedRow]) -> Iterator[tuple[int, Side]]:
     for row in rows:
         for side in row.sides:
             if side is not None:
                 yield row.payload_bytes, side
 
 
-def _clues(rows: Sequence[Row]) -> Clues:
+def _clues(rows: Sequence[PrintedRow]) -> Clues:
     parts = {num_parts(row.payload_bytes, row.count, row.dtype) for row in rows}
     return Clues(
         possible=possible_operations(rows[0].redop, rows[0].root),
@@ -187,24 +191,26 @@ def _clues(rows: Sequence[Row]) -> Clues:
     )
 
 
-def _run(table: Table, rows: Sequence[Row], alike: Sequence[Row], *, file: str, number: int) -> Run | str:
-    """The run that rows are of, or why it cannot be told. alike: the rows of all copies of the program."""
-    clues = _clues(alike)
-    if _silent(alike):
+def _run(
+    table: PrintedTable, rows: Sequence[PrintedRow], all_rows: Sequence[PrintedRow], *, file: str, number: int
+) -> CollectiveRun | str:
+    """The run that rows are of, or why that is not known. all_rows: of all copies of the program."""
+    clues = _clues(all_rows)
+    if _silent(all_rows):
         return "one rank: nothing was sent; nccl-tests without MPI=1 runs apart in every process"
     operation = operation_of(clues, table.programs)
     if operation is None:
         open_to = ", ".join(each for each in clues.possible if clues.allow(each)) or ", ".join(clues.possible)
-        return f"the operation is not told: {open_to}; say it with --ops"
+        return f"the operation is not known: {open_to}; give it with --ops"
     listed = _listed_ranks(table)
     num_ranks = ranks_of(operation, listed, clues)
     if num_ranks is None:
         return (
-            "the number of ranks is not told, and its digits leave it open; keep the lines before the table"
+            "the number of ranks is not known, nor follows from the digits; keep the lines before the table"
         )
     num_nodes = _num_nodes(table, num_ranks)
     names = {name for _, name in table.devices.values()}
-    return Run(
+    return CollectiveRun(
         file=file,
         number=number,
         operation=operation,
@@ -215,7 +221,7 @@ def _run(table: Table, rows: Sequence[Row], alike: Sequence[Row], *, file: str, 
     )
 
 
-def _silent(rows: Sequence[Row]) -> bool:
+def _silent(rows: Sequence[PrintedRow]) -> bool:
     """Whether even the largest message shows no rate: so it is with one rank."""
     largest = max(rows, key=lambda row: row.payload_bytes)
     bounds = fraction_bounds(_sides([largest]))
@@ -226,18 +232,18 @@ def _silent(rows: Sequence[Row]) -> bool:
 _LEAST_FRACTION = 0.5
 
 
-def _listed_ranks(table: Table) -> int | None:
+def _listed_ranks(table: PrintedTable) -> int | None:
     """Ranks as the lines before the table list them; those that are cut off count up to the last."""
     return max(table.devices) + 1 if table.devices and not table.num_listed_again else None
 
 
-def _num_nodes(table: Table, num_ranks: int) -> int | None:
+def _num_nodes(table: PrintedTable, num_ranks: int) -> int | None:
     """Hosts, where every one of them can have been listed."""
     whole = len(table.devices) == num_ranks and not table.num_listed_again
     return len({host for host, _ in table.devices.values()}) if whole else None
 
 
-def _timing(row: Row, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
+def _timing(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
     seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
     spread = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
     return Timing(

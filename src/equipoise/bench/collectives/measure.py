@@ -1,9 +1,8 @@
 """Collectives timed through torch.distributed by a launcher's processes, as a document like nccl-tests'.
 
-Imports no torch: timed.py does, in the processes.
+Imports no torch: rank.py does, in the processes.
 """
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +11,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from equipoise.bench.collectives.documents import MEASURED_SCHEMA, reading_in, result_of
-from equipoise.bench.collectives.records import Asked, Reading
-from equipoise.bench.environment import conditions, core_sets
+from equipoise.bench.collectives.documents import MEASURED_SCHEMA, result_of
+from equipoise.bench.collectives.records import CollectivesTask
+from equipoise.bench.environment import conditions, shared_core_sets
 from equipoise.bench.launchers.emulated import NAME as EMULATED
-from equipoise.bench.launchers.folder import Job, Launcher, so_far
+from equipoise.bench.launchers.folder import SO_FAR, Launcher, LaunchJob, left
 from equipoise.errors import EvidenceError
 
 DEFAULT_STARTS = 3
@@ -28,22 +27,8 @@ _PARTS = 1000
 Progress = Callable[[str, int, int], None]
 
 
-def measured(
-    asked: Asked,
-    launch_with: Launcher,
-    *,
-    num_starts: int = DEFAULT_STARTS,
-    progress: Progress | None = None,
-) -> Reading:
-    """The collectives between ranks that a launcher starts: a run an operation, with a time a size and start.
-
-    Raises as `timed_document`.
-    """
-    return reading_in(timed_document(asked, launch_with, num_starts=num_starts, progress=progress), where="")
-
-
 def timed_document(
-    asked: Asked,
+    task: CollectivesTask,
     launch_with: Launcher,
     *,
     num_starts: int = DEFAULT_STARTS,
@@ -59,10 +44,10 @@ def timed_document(
     rows: list[dict[str, Any]] = []
     setting: dict[str, Any] = {}
     for start in range(num_starts):
-        left = [each for each in asked.operations if each not in refused]
-        while left:
-            told = replace(asked, operations=tuple(left), seed=asked.seed + start)
-            found, failure = _one_start(told, launch_with, _part(progress, start, num_starts))
+        todo = [each for each in task.operations if each not in refused]
+        while todo:
+            task = replace(task, operations=tuple(todo), seed=task.seed + start)
+            found, failure = _one_start(task, launch_with, _part(progress, start, num_starts))
             rows.extend({**row, "start": start + 1} for row in found.pop("rows"))
             refused |= found.pop("refused")
             operation = found.pop("now", [None])[0]
@@ -73,7 +58,7 @@ def timed_document(
                 raise EvidenceError(f"collectives could not be measured: {failure}")
             refused[operation] = failure
             done = {row["operation"] for row in rows if row["start"] == start + 1}
-            left = [each for each in left if each not in refused and each not in done]
+            todo = [each for each in todo if each not in refused and each not in done]
     if not rows:
         raise EvidenceError(
             "no collective could be measured",
@@ -82,15 +67,15 @@ def timed_document(
     return {
         "schema": MEASURED_SCHEMA,
         "launcher": launch_with.name,
-        "num_ranks": asked.num_ranks,
+        "num_ranks": task.num_ranks,
         "link": link_of(launch_with.name),
         **setting,
         "conditions": conditions(
-            core_sets=cores_of(asked.num_ranks) if launch_with.binds_here else (),
+            core_sets=shared_core_sets(task.num_ranks) if launch_with.binds_here else (),
             launcher=launch_with.name,
             here=launch_with.binds_here,
         ),
-        "results": [result_of(row, asked.num_ranks) for row in rows if row["operation"] not in refused],
+        "results": [result_of(row, task.num_ranks) for row in rows if row["operation"] not in refused],
         "refused": refused,
     }
 
@@ -113,30 +98,30 @@ def _part(progress: Progress | None, start: int, num_starts: int) -> Progress | 
 
 
 def _one_start(
-    asked: Asked, launch_with: Launcher, progress: Progress | None
+    task: CollectivesTask, launch_with: Launcher, progress: Progress | None
 ) -> tuple[dict[str, Any], str | None]:
     """What processes left that measured all of it, or up to where they failed; and why they did."""
     # Other machines see the folder that a user works in rather than this one's own for passing things.
     place = None if launch_with.binds_here else Path.cwd()
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        cores = cores_of(asked.num_ranks) if launch_with.binds_here else ()
-        job = Job(cell=asked, folder=folder, core_sets=cores, limit_s=LIMIT_S)
+        cores = shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
+        job = LaunchJob(task=task, folder=folder, core_sets=cores, limit_s=LIMIT_S)
         if progress is not None:
-            heard = progress
-            job = replace(job, tell=lambda said: heard(said, 0, _PARTS))
+            show = progress
+            job = replace(job, report=lambda message: show(message, 0, _PARTS))
         with _watched(folder, progress):
             outcome = launch_with.launch(job)
         if outcome.result is not None:
             return dict(outcome.result), None
-        left = dict(so_far(folder))
-        left.pop("done_fraction", None)
-        return {"rows": [], "refused": {}, **left}, outcome.reason
+        partial = dict(left(folder, SO_FAR) or {})
+        partial.pop("done_fraction", None)
+        return {"rows": [], "refused": {}, **partial}, outcome.reason
 
 
 @contextmanager
 def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
-    """Tells progress what rank 0 is at, as often as one can read it."""
+    """Shows progress of rank 0, as often as one can read it."""
     if progress is None:
         yield
         return
@@ -144,7 +129,7 @@ def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
-            found = so_far(folder)
+            found = left(folder, SO_FAR) or {}
             if "now" in found:
                 operation, payload_bytes = found["now"]
                 done = round(found["done_fraction"] * _PARTS)
@@ -157,11 +142,3 @@ def _watched(folder: Path, progress: Progress | None) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def cores_of(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of each rank: a share of its own where there are enough; else ranks share them."""
-    cores = sorted(os.sched_getaffinity(0))
-    if num_ranks > len(cores):
-        return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
-    return core_sets(num_ranks, most_ranks=num_ranks)

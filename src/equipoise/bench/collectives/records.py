@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from equipoise.bench.cell import DEVICES
+from equipoise.bench.trial import DEVICES
 from equipoise.errors import UsageError
 from equipoise.runs.reader import Tally
 from equipoise.units import GIB, MIB
@@ -22,7 +22,7 @@ _MOST_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CollectivesTask:
     """Operations and sizes to time between so many ranks.
 
     sizes_bytes: what a rank holds whole, before or after. num_rounds: how often each size is timed in one
@@ -60,10 +60,10 @@ class Asked:
         return asdict(self)
 
 
-def asked_from(found: Mapping[str, Any]) -> Asked:
+def collectives_task_from(found: Mapping[str, Any]) -> CollectivesTask:
     """What `as_json` gave, and a file kept."""
     lists = {name: tuple(found[name]) for name in ("operations", "sizes_bytes")}
-    return Asked(**{**found, **lists})
+    return CollectivesTask(**{**found, **lists})
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Timing:
 
     operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
     payload_bytes: as nccl-tests prints `size`: what a rank holds whole, before or after. num_nodes: None
-    where nothing tells. num_wrong: elements that came out wrong; None where that was not checked. line: of
+    where that is not known. num_wrong: elements that came out wrong; None where not checked. line: of
     the file, or which result of a JSON document, from 1. resolution: half of the last printed digit over
     the time. cpu_fraction: how many cores a rank's process was busy on meanwhile; None where not measured.
     """
@@ -113,7 +113,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CollectiveRun:
     """What one run of the program measured: rows that may be pooled.
 
     device: the accelerator as the program names it; None where it does not, or names several.
@@ -135,10 +135,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CollectiveRuns:
     """What was read of files: runs, what was refused and why, and what a reader of the numbers must know."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[CollectiveRun, ...]
     rejected: Tally
     notes: tuple[str, ...] = ()
 

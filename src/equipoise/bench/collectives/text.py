@@ -133,7 +133,7 @@ def num_parts(payload_bytes: int, count: int, dtype: str) -> int | None:
 class Clues:
     """What rows of one run agree on.
 
-    possible: operations that print such columns. parts: see num_parts; None where rows do not tell or differ.
+    possible: operations that print such columns. parts: see num_parts; None where unknown or rows differ.
     bounds: of busbw / algbw; None where rows contradict each other.
     """
 
@@ -162,7 +162,7 @@ def operation_of(clues: Clues, stated: Sequence[str]) -> str | None:
 
 
 def ranks_of(operation: str, listed: int | None, clues: Clues) -> int | None:
-    """The number of ranks: as listed where the rows allow it, else what the rows alone say."""
+    """The number of ranks: as listed where the rows allow it, else what the rows alone imply."""
     parts = clues.parts if operation in _CUT else None
     allowed = None if clues.bounds is None else rank_range(operation, clues.bounds)
     if allowed is None:
@@ -202,8 +202,8 @@ _SIDE_WIDTHS = (4, 8, 5, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row as printed. num_wrong: None where the column says N/A, or holds an error and not a count."""
+class PrintedRow:
+    """One row as printed. num_wrong: None where the column is N/A, or holds an error and not a count."""
 
     line: int
     payload_bytes: int
@@ -216,8 +216,8 @@ class Row:
 
 
 @dataclass(slots=True, kw_only=True)
-class Table:
-    """One run of the program as found: its rows, and what the lines before them said.
+class PrintedTable:
+    """One run of the program as found: its rows, and what the lines before them name.
 
     programs: operations named, the surest first. devices: by rank, (host, name); again: ranks listed twice.
     """
@@ -226,33 +226,33 @@ class Table:
     devices: dict[int, tuple[str, str]] = field(default_factory=dict)
     num_listed_again: int = 0
     is_host_time: bool = False
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PrintedRow] = field(default_factory=list)
 
 
 class BrokenRowError(ValueError):
-    """A line that begins as a row and does not go on as one; the message says why."""
+    """A line that begins as a row and does not go on as one; the message has the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Stream:
     """The lines of one writer: the table being read, and a row whose second half is still to come."""
 
-    table: Table = field(default_factory=Table)
+    table: PrintedTable = field(default_factory=PrintedTable)
     half_row: tuple[int, str] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class PrintedLog:
     """What the lines of a log hold: tables in order, and lines that began as a row, with the reason."""
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[PrintedTable] = field(default_factory=list)
     broken: list[tuple[int, str]] = field(default_factory=list)
     is_cut: bool = False
 
 
-def tables_in(lines: Iterable[str], *, programs: Sequence[str] = ()) -> Found:
+def tables_in(lines: Iterable[str], *, programs: Sequence[str] = ()) -> PrintedLog:
     """The tables of a log. programs: operations named outside it, e.g. by its file name, the least sure."""
-    found, streams = Found(), dict[str, _Stream]()
+    found, streams = PrintedLog(), dict[str, _Stream]()
     num_rows = 0
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE_CHARS:
@@ -280,7 +280,7 @@ def tables_in(lines: Iterable[str], *, programs: Sequence[str] = ()) -> Found:
     return found
 
 
-def _read(stream: _Stream, number: int, line: str, found: Found) -> Row | None:
+def _read(stream: _Stream, number: int, line: str, found: PrintedLog) -> PrintedRow | None:
     """What one line adds: a whole row, else something the stream remembers, else nothing."""
     text = _INLINE_TAG.sub(" ", _LIBRARY.sub("", line)).rstrip()
     head = _HEAD.search(text)
@@ -303,7 +303,7 @@ def _read(stream: _Stream, number: int, line: str, found: Found) -> Row | None:
     return None
 
 
-def _give_up(stream: _Stream, found: Found) -> None:
+def _give_up(stream: _Stream, found: PrintedLog) -> None:
     """Count a row whose second half never came."""
     if stream.half_row is not None:
         found.broken.append((stream.half_row[0], "the row ends after its first columns"))
@@ -315,8 +315,8 @@ def _only_numbers(text: str) -> bool:
     return bool(tokens) and all(_NUMBER.match(each) or each == "N/A" for each in tokens)
 
 
-def _remember(stream: _Stream, line: str, found: Found) -> None:
-    """Take in what a line that is no row says of the rows to come; a new head after rows is a new run."""
+def _remember(stream: _Stream, line: str, found: PrintedLog) -> None:
+    """Take in what a line that is no row states of the rows to come; a new head after rows is a new run."""
     program, sizes, rank = _PROGRAM.search(line), _SIZES.search(line), _RANK.search(line)
     operation = PROGRAMS.get(program[1]) if program else None
     concluded = "concluded" in line
@@ -324,10 +324,10 @@ def _remember(stream: _Stream, line: str, found: Found) -> None:
     if begins and stream.table.rows:
         found.tables.append(stream.table)
         named = [] if operation else stream.table.programs[:1]
-        stream.table = Table(programs=named)
+        stream.table = PrintedTable(programs=named)
     table = stream.table
     if operation and operation not in table.programs:
-        # What the program says of itself is surer than what a shell echoed before it.
+        # What the program prints of itself counts more than what a shell echoed before it.
         table.programs.insert(0 if "Collective test" in line else len(table.programs), operation)
     if rank:
         number = int(rank[1])
@@ -337,7 +337,7 @@ def _remember(stream: _Stream, line: str, found: Found) -> None:
         table.is_host_time = True
 
 
-def _row(number: int, head: re.Match[str]) -> Row | None:
+def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
     """The row that a line begins; None where its second half is still to come, or where it is no row."""
     tokens = _TIMESTAMP.sub("", head["rest"]).split()
     known = _DTYPES.fullmatch(head["dtype"])
@@ -358,7 +358,7 @@ def _row(number: int, head: re.Match[str]) -> Row | None:
         raise BrokenRowError("a row whose columns are not two sides of time, algbw, busbw and #wrong")
     wrongs = [_num_wrong(tokens[at + 3]) for at in (0, width)]
     counted = [each for each in wrongs if each is not None]
-    return Row(
+    return PrintedRow(
         line=number,
         payload_bytes=int(head["size"]),
         count=int(head["count"]),
@@ -388,24 +388,24 @@ def _num_wrong(text: str) -> int | None:
     return int(float(text))
 
 
-def copies(rows: Sequence[Row]) -> list[list[Row]]:
+def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
     """Rows of one writer by the copy of the program that printed them: one list unless copies ran at once.
 
     A program goes through its sizes upwards, so rows that go back and forth come from several. Sweeps after
     one another (-N, or another type) are one copy.
     """
-    chains: list[list[Row]] = []
+    chains: list[list[PrintedRow]] = []
     for row in rows:
         reach = [
             chain
             for chain in chains
-            if chain[-1].payload_bytes < row.payload_bytes and _alike(chain[-1], row)
+            if chain[-1].payload_bytes < row.payload_bytes and _same_kind(chain[-1], row)
         ]
         if reach:
             max(reach, key=lambda chain: chain[-1].payload_bytes).append(row)
         else:
             chains.append([row])
-    copied: list[list[Row]] = []
+    copied: list[list[PrintedRow]] = []
     for chain in chains:
         earlier = [each for each in copied if each[-1].line < chain[0].line]
         # One row of a size that was there before is rounding: sizes are multiples of the ranks.
@@ -417,11 +417,11 @@ def copies(rows: Sequence[Row]) -> list[list[Row]]:
     return copied
 
 
-def _alike(one: Row, other: Row) -> bool:
+def _same_kind(one: PrintedRow, other: PrintedRow) -> bool:
     return (one.dtype, one.redop, one.root) == (other.dtype, other.redop, other.root)
 
 
-def without_empty(rows: Iterable[Row]) -> Iterator[Row]:
+def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:
     """Rows that moved something, with the sides that took time."""
     for row in rows:
         if row.payload_bytes > 0 and row.count > 0:

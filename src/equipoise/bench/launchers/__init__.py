@@ -1,10 +1,10 @@
-"""Ways to start the processes of a cell: one record each, all in one tuple."""
+"""Ways to start the processes of a trial: one record each, all in one tuple."""
 
 from collections.abc import Mapping
 
 from equipoise.bench.launchers.emulated import NAME as EMULATED
 from equipoise.bench.launchers.emulated import emulated
-from equipoise.bench.launchers.folder import Job, Launcher, Outcome
+from equipoise.bench.launchers.folder import JobOutcome, Launcher, LaunchJob
 from equipoise.bench.launchers.hosts import over_hosts, served
 from equipoise.bench.launchers.processes import INPROCESS, TORCHRUN
 from equipoise.bench.launchers.ray_cluster import NAME as RAY
@@ -13,7 +13,7 @@ from equipoise.bench.launchers.slurm import NAME as SLURM
 from equipoise.bench.launchers.slurm import slurm
 from equipoise.errors import UsageError
 
-__all__ = ["LAUNCHERS", "Job", "Launcher", "Outcome", "launcher", "served"]
+__all__ = ["LAUNCHERS", "JobOutcome", "LaunchJob", "Launcher", "launcher", "served"]
 
 LAUNCHERS = (INPROCESS, TORCHRUN)
 

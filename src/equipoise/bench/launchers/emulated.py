@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 from shutil import which
 
-from equipoise.bench.environment import num_memory_kills, prompt_wakeups
+from equipoise.bench.environment import prompt_wakeups
 from equipoise.bench.launchers import processes as inprocess
-from equipoise.bench.launchers.folder import SEAT, Job, Launcher, Outcome, outcome, prepare
-from equipoise.bench.launchers.processes import Command, exit_codes, started
+from equipoise.bench.launchers.folder import SEAT, JobOutcome, Launcher, LaunchJob
+from equipoise.bench.launchers.processes import Command, run_commands
 from equipoise.errors import UsageError
 from equipoise.units import SI_PREFIXES
 
@@ -33,7 +33,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One emulated host: the name of its namespace, and its address on the interface that joins it to others.
+    """One emulated host: the name of its namespace, and its address on the interface to the others.
 
     A host alone has its loopback only.
     """
@@ -64,7 +64,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def hosts(*, link_bit_per_s: float, num_hosts: int = 2) -> Iterator[tuple[Host, ...]]:
-    """Hosts joined by links of that rate in each direction: two directly, more through a switch.
+    """Hosts connected by links of that rate in each direction: two directly, more through a switch.
 
     Gone on leaving, with every process still in them. What processes that no longer live have left is
     removed first. Raises UsageError when they cannot be made.
@@ -74,14 +74,14 @@ def hosts(*, link_bit_per_s: float, num_hosts: int = 2) -> Iterator[tuple[Host, 
             f"{num_hosts} hosts at {link_bit_per_s} bit/s; expected 1 to {_MOST_HOSTS} and a rate above 0"
         )
     _remove_orphans()
-    own = f"equipoise-{os.getpid()}-{next(_numbers)}"
+    prefix = f"equipoise-{os.getpid()}-{next(_numbers)}"
     made = tuple(
-        Host(name=f"{own}-{rank}", address=f"10.201.0.{rank + 1}", interface=_INTERFACE)
+        Host(name=f"{prefix}-{rank}", address=f"10.201.0.{rank + 1}", interface=_INTERFACE)
         for rank in range(num_hosts)
     )
     if num_hosts == 1:
-        made = (Host(name=f"{own}-0", address="127.0.0.1", interface="lo"),)
-    switch = f"{own}-switch"
+        made = (Host(name=f"{prefix}-0", address="127.0.0.1", interface="lo"),)
+    switch = f"{prefix}-switch"
     try:
         for host in made:
             _run("ip", "netns", "add", host.name)
@@ -126,11 +126,11 @@ def _limit(name: str, interface: str, link_bit_per_s: float) -> None:
 
 
 def _run(*command: str) -> None:
-    """Run it; raises UsageError with what it complained of."""
+    """Run it; raises UsageError with its last message."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UsageError(f"hosts cannot be emulated: {' '.join(command)}: {said}")
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UsageError(f"hosts cannot be emulated: {' '.join(command)}: {reason}")
 
 
 def _remove(name: str) -> None:
@@ -169,7 +169,7 @@ def emulated(name: str) -> Launcher:
     if not link_bit_per_s:
         raise UsageError(f"launcher {name!r}; expected the rate of the link, e.g. {NAME}:1gbit")
 
-    def launch(job: Job) -> Outcome:
+    def launch(job: LaunchJob) -> JobOutcome:
         return _launch(job, link_bit_per_s)
 
     return Launcher(name=f"{NAME}:{rate.lower()}", why_not=_why_not, launch=launch)
@@ -179,20 +179,15 @@ def _why_not() -> str | None:
     return inprocess.why_not() or why_not()
 
 
-def _launch(job: Job, link_bit_per_s: float) -> Outcome:
-    """One cell on hosts of its own: making and removing them takes a few hundredths of the start of torch."""
+def _launch(job: LaunchJob, link_bit_per_s: float) -> JobOutcome:
+    """One trial on hosts of its own: making and removing them takes hundredths of the start of torch."""
     job = replace(job, core_sets=tuple(cores[:1] for cores in job.core_sets))
-    prepare(job)
-    kills_before = num_memory_kills()
-    cores = [core for own in job.core_sets for core in own]
-    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.cell.num_ranks) as made, prompt_wakeups(cores):
-        commands = [_command(job, rank, made) for rank in range(job.cell.num_ranks)]
-        with started(commands) as processes:
-            codes, ran_out = exit_codes(processes, job.limit_s)
-    return outcome(job, codes, ran_out=ran_out, kills_before=kills_before)
+    cores = [core for of_rank in job.core_sets for core in of_rank]
+    with hosts(link_bit_per_s=link_bit_per_s, num_hosts=job.task.num_ranks) as made, prompt_wakeups(cores):
+        return run_commands(job, [_command(job, rank, made) for rank in range(job.task.num_ranks)])
 
 
-def _command(job: Job, rank: int, made: tuple[Host, ...]) -> Command:
+def _command(job: LaunchJob, rank: int, made: tuple[Host, ...]) -> Command:
     """How one rank is started on its host."""
     command = inprocess.command(job, rank)
     host = made[rank]

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 from equipoise.bench.environment import num_memory_kills
 
 
-class Task(Protocol):
-    """What the processes of a job are to do: a Cell, or something else that a worker knows the kind of."""
+class WorkerTask(Protocol):
+    """What the processes of a job are to do: a Trial, or something else that a worker knows the kind of."""
 
     kind: ClassVar[str]
 
@@ -33,32 +33,28 @@ class Task(Protocol):
         """Where they compute, as torch names it."""
 
     def as_json(self) -> dict[str, Any]:
-        """It as told to the processes."""
-
-
-def _nobody(_said: str) -> None:
-    """Hear nothing."""
+        """Its fields, as the processes read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One cell, or another task, to run: where its processes leave what they say, on which cores, how long.
+class LaunchJob:
+    """A trial, or another task, to run: where its processes leave their files, on which cores, how long.
 
     folder: empty, the job's own. core_sets: one a rank; none where the launcher does not bind here.
-    limit_s: it is ended after so many seconds. most_ranks: of the largest cell of its sweep, by which cores
-    and devices are shared out; 0 for its own. tell: told what happens on the way, as "queued".
+    limit_s: it is ended after so many seconds. most_ranks: of the largest trial of its sweep, by which cores
+    and devices are shared out; 0 for its own. report: called with what happens on the way, as "queued".
     """
 
-    cell: Task
+    task: WorkerTask
     folder: Path
     core_sets: tuple[tuple[int, ...], ...]
     limit_s: float
     most_ranks: int = 0
-    tell: Callable[[str], None] = _nobody
+    report: Callable[[str], None] = lambda _message: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """What a job measured, or why it failed: exactly one of both."""
 
     result: Mapping[str, Any] | None = None
@@ -67,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """A way to start the processes of a cell.
+    """A way to start the processes of a trial.
 
     why_not: why it cannot be used here, with what to do; None where it can.
     launch: runs a job to its end, whatever that is; no process of it is left when it returns. Raises
@@ -77,11 +73,12 @@ class Launcher:
 
     name: str
     why_not: Callable[[], str | None]
-    launch: Callable[[Job], Outcome]
+    launch: Callable[[LaunchJob], JobOutcome]
     binds_here: bool = True
 
 
-_JOB, RESULT, _SO_FAR = "job.json", "result.json", "so_far.json"
+# What workers are to do; what rank 0 measured, in the end and up to now.
+INSTRUCTIONS, RESULT, SO_FAR = "job.json", "result.json", "so_far.json"
 # Names the core set of a worker where that is not the number of its LOCAL_RANK.
 SEAT = "EQUIPOISE_SEAT"
 _TAIL_CHARS = 400
@@ -93,51 +90,26 @@ _KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGBUS)
 OUT_OF_MEMORY = "out of memory"
 
 
-def prepare(job: Job) -> None:
-    """Tell the worker what to run."""
-    leave_order(job.folder, order(job, job.core_sets))
-
-
-def order(job: Job, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What a worker is told: the task, and the cores of each rank of its node."""
+def instructions(job: LaunchJob, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What the workers of a node are to do: the task, and the cores of each rank of the node."""
     shared_out = [list(cores) for cores in core_sets]
-    return {"kind": job.cell.kind, "cell": job.cell.as_json(), "core_sets": shared_out}
+    return {"kind": job.task.kind, "task": job.task.as_json(), "core_sets": shared_out}
 
 
-def leave_order(folder: Path, order: Mapping[str, Any]) -> None:
-    """Leave for the worker what it is told."""
-    (folder / _JOB).write_text(json.dumps(order), encoding="utf-8")
-
-
-def told(folder: Path) -> Mapping[str, Any]:
-    """What `leave_order` wrote."""
-    found: Mapping[str, Any] = json.loads((folder / _JOB).read_bytes())
-    return found
-
-
-def leave_result(folder: Path, result: Mapping[str, Any]) -> None:
-    """Leave what was measured; by rank 0."""
-    _leave(folder, RESULT, result)
-
-
-def leave_so_far(folder: Path, result: Mapping[str, Any]) -> None:
-    """Leave what has been measured up to now, in place of what was; by rank 0."""
-    _leave(folder, _SO_FAR, result)
-
-
-def so_far(folder: Path) -> Mapping[str, Any]:
-    """What `leave_so_far` left last; empty before."""
-    try:
-        found: Mapping[str, Any] = json.loads((folder / _SO_FAR).read_bytes())
-    except FileNotFoundError:
-        return {}
-    return found
-
-
-def _leave(folder: Path, name: str, result: Mapping[str, Any]) -> None:
+def leave(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Put a JSON file into a folder, whole, in place of one of that name."""
     aside = folder / f".{name}"
-    aside.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+    aside.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     aside.replace(folder / name)
+
+
+def left(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """What `leave` put there; None before."""
+    try:
+        found: Mapping[str, Any] = json.loads((folder / name).read_bytes())
+    except FileNotFoundError:
+        return None
+    return found
 
 
 def leave_reason(folder: Path, rank: int, reason: str) -> None:
@@ -150,23 +122,6 @@ def complaints_path(folder: Path, rank: int) -> Path:
     return folder / f"stderr.{rank}"
 
 
-def outcome(job: Job, exit_codes: Mapping[int, int], *, ran_out: bool, kills_before: int | None) -> Outcome:
-    """What came of a job whose processes have ended.
-
-    exit_codes: of every process that ended by itself, by rank, in the order they ended. ran_out: whether
-    the job was ended because its time was over.
-    """
-    left = job.folder / RESULT
-    if left.exists() and not any(exit_codes.values()) and not ran_out:
-        return Outcome(result=json.loads(left.read_bytes()))
-    if ran_out:
-        return Outcome(reason=hung(job))
-    for rank, code in exit_codes.items():
-        if code:
-            return Outcome(reason=f"rank {rank} {cause(job.folder, rank, code, kills_before)}")
-    return Outcome(reason="ended without a result")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """How a rank ended: its exit code, and why, unless it is 0."""
@@ -176,32 +131,31 @@ class End:
     why: str | None
 
 
-def outcome_of(job: Job, ends: Sequence[End], hosts: Mapping[int, str], *, ran_out: bool) -> Outcome:
-    """What came of a job on several hosts.
+def outcome(
+    job: LaunchJob, ends: Sequence[End], *, ran_out: bool, hosts: Mapping[int, str] | None = None
+) -> JobOutcome:
+    """What came of a job that has ended.
 
-    ends: in the order they were heard of. hosts: of every rank. ran_out: as in `outcome`.
+    ends: of the ranks that ended by themselves, in the order they are known. ran_out: whether the job was
+    ended because its time was over. hosts: of every rank, where there are several.
     """
-    left = job.folder / RESULT
-    if left.exists() and len(ends) == job.cell.num_ranks and not any(end.code for end in ends):
-        return Outcome(result=json.loads(left.read_bytes()))
-    if ran_out:
-        return Outcome(reason=hung(job))
     failed = [end for end in ends if end.code]
+    result = left(job.folder, RESULT)
+    if result is not None and len(ends) == job.task.num_ranks and not failed:
+        return JobOutcome(result=result)
+    if ran_out:
+        return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit gives it longer)")
     if not failed:
-        return Outcome(reason="ended without a result")
+        return JobOutcome(reason="ended without a result")
     # A rank that is killed takes others with it, and word of them may be here first.
     first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
-    return Outcome(reason=f"rank {first.rank} on {hosts[first.rank]} {first.why}")
+    where = f" on {hosts[first.rank]}" if hosts else ""
+    return JobOutcome(reason=f"rank {first.rank}{where} {first.why}")
 
 
 def lost_another(end: End) -> bool:
     """Whether a rank failed because it could no longer reach another."""
     return bool(end.why and _LOST.search(end.why))
-
-
-def hung(job: Job) -> str:
-    """Why a job was ended that did not end."""
-    return f"hung: ended after {job.limit_s:g} s (--limit gives it longer)"
 
 
 def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
@@ -223,5 +177,10 @@ def _last_words(path: Path) -> str:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_CHARS))
         lines = file.read().decode(errors="replace").strip().splitlines()
     # A line of no letters is a rule, as below torchrun's account of which process failed and why.
-    telling = [line for line in lines if re.search(r"[a-z]", line) and not _WARNING.match(line)]
-    return f": {telling[-1].strip()}" if telling else ""
+    words = [line for line in lines if re.search(r"[a-z]", line) and not _WARNING.match(line)]
+    return f": {words[-1].strip()}" if words else ""
+
+
+def first_line(err: BaseException) -> str:
+    """The first line of a message; the kind of the error where it has none."""
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]

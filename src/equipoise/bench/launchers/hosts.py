@@ -22,7 +22,15 @@ from secrets import token_hex
 from typing import Any
 
 from equipoise.bench.environment import core_sets_by_node, kernel_id
-from equipoise.bench.launchers.folder import End, Job, Launcher, Outcome, order, outcome_of
+from equipoise.bench.launchers.folder import (
+    End,
+    JobOutcome,
+    Launcher,
+    LaunchJob,
+    first_line,
+    instructions,
+    outcome,
+)
 from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
 from equipoise.errors import DataError, UsageError
 
@@ -32,8 +40,8 @@ _PROBE_S = 5
 _CHUNK_BYTES = 1 << 16
 
 
-class Wire:
-    """One end of a connection; `lost` once the other end is gone."""
+class HostConnection:
+    """One end of a connection between hosts; `lost` once the other end is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         """connection: an open TCP connection; owned from here on."""
@@ -60,7 +68,7 @@ class Wire:
             self.lost = True
 
     def received(self) -> list[dict[str, Any]]:
-        """The messages that have come, none or more; call it when `select` says that there is something."""
+        """The messages that have come, none or more; call it when `select` has found it readable."""
         try:
             chunk = self._connection.recv(_CHUNK_BYTES)
         except OSError:
@@ -76,14 +84,14 @@ class Wire:
 
 _MEETING_S = 120.0
 _RETRY_S = 0.2
-_PORTS = range(20_000, 32_000)  # below those that Linux gives away
+PORTS = range(20_000, 32_000)  # below those that Linux gives away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """This process among those started together: its number, how many they are, and by what.
 
-    address: of the host of member 0. port: where its listener is, or the store that tells it.
+    address: of the host of member 0. port: where its listener is, or the store that has that port.
     has_store: whether torchrun keeps a store there already.
     """
 
@@ -97,7 +105,7 @@ class Member:
 
 
 def member(environment: Mapping[str, str] = os.environ) -> Member | None:
-    """This process as one of several started together, one a host; None when it is on its own.
+    """This process as one of several started together, one a host; None when it is alone.
 
     Raises UsageError when a host has more than one of them.
     """
@@ -124,7 +132,7 @@ def member(environment: Mapping[str, str] = os.environ) -> Member | None:
             num_members=int(environment["SLURM_STEP_NUM_TASKS"]),
             starter="srun",
             address=slurm_address(environment["SLURM_STEP_NODELIST"]),
-            port=_PORTS[sum(attempt.encode()) * 7919 % len(_PORTS)],
+            port=PORTS[sum(attempt.encode()) * 7919 % len(PORTS)],
             has_store=False,
             attempt=attempt,
         )
@@ -142,17 +150,17 @@ def _refuse_several(num_processes: int, option: str) -> None:
 def slurm_address(nodes: str) -> str:
     """Where Slurm itself reaches the first of the nodes: it holds also where their names do not resolve."""
     first = hostnames(nodes)[:1] or [nodes]
-    words = _said("scontrol", "show", "node", first[0], "-o").split()
-    told = dict(word.partition("=")[::2] for word in words)
-    return told.get("NodeAddr", first[0])
+    words = _printed("scontrol", "show", "node", first[0], "-o").split()
+    facts = dict(word.partition("=")[::2] for word in words)
+    return facts.get("NodeAddr", first[0])
 
 
 def hostnames(nodes: str) -> list[str]:
-    """The names of nodes that Slurm abbreviates as n[1-4]; none where it cannot be asked."""
-    return _said("scontrol", "show", "hostnames", nodes).split()
+    """The names of nodes that Slurm abbreviates as n[1-4]; none where that fails."""
+    return _printed("scontrol", "show", "hostnames", nodes).split()
 
 
-def _said(*command: str) -> str:
+def _printed(*command: str) -> str:
     """What a command of Slurm prints; nothing where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -170,18 +178,17 @@ def listening(of: Member) -> tuple[socket.socket, str]:
     return listener, word
 
 
-def joined(of: Member) -> tuple[Wire, str]:
-    """The wire to member 0, and the word by which it knows the others. Raises DataError for none."""
+def connection_to_first(of: Member) -> tuple[HostConnection, str]:
+    """A connection to member 0, and the word by which it knows the others. Raises DataError for none."""
     port, word = of.port, of.attempt
     try:
         if of.has_store:
-            told = bytes(_store(of).get(_key(of))).decode().split()
-            port, word = int(told[0]), told[1]
-        return Wire(_connected(of.address, port)), word
+            stored = bytes(_store(of).get(_key(of))).decode().split()
+            port, word = int(stored[0]), stored[1]
+        return HostConnection(_connected(of.address, port)), word
     except (OSError, RuntimeError) as err:  # a store raises kinds of RuntimeError
-        said = (str(err).strip().splitlines() or [type(err).__name__])[0]
         raise DataError(
-            f"{of.address}:{port}: the host that coordinates the sweep cannot be reached ({said}); see there "
+            f"{of.address}:{port}: no host coordinates the sweep there ({first_line(err)}); see there "
             "whether it began, or give each host the address others see: torchrun --local-addr=ADDRESS"
         ) from err
 
@@ -212,31 +219,31 @@ def _key(of: Member) -> str:
 _POLL_S = 0.02
 _ARRIVAL_S = 120.0
 _END_S = 20.0
-_RESUME = "finished cells are kept: start it again on every host, with --resume"
+_RESUME = "finished trials are kept: start it again on every host, with --resume"
 
 
 def served() -> bool:
     """Whether this process is one of several hosts but not the first, and has now served to the end.
 
-    Raises DataError when the host that coordinates is gone before it said so.
+    Raises DataError when the host that coordinates is gone before it finished.
     """
-    own = member()
-    if own is None or own.number == 0:
+    this = member()
+    if this is None or this.number == 0:
         return False
-    wire, word = joined(own)
-    wire.send({"word": word, "number": own.number, **_self()})
+    wire, word = connection_to_first(this)
+    wire.send({"word": word, "number": this.number, **_self()})
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as folder:
         _serve(wire, Path(folder))
     return True
 
 
 def _self() -> dict[str, Any]:
-    """What a host says of itself."""
+    """What other hosts must know of this one."""
     cores = sorted(os.sched_getaffinity(0))
     return {"host": platform.node(), "kernel": kernel_id(), "cores": cores}
 
 
-def _serve(wire: Wire, folder: Path) -> None:
+def _serve(wire: HostConnection, folder: Path) -> None:
     """Run what the coordinator orders until it lets go."""
     running: Ranks | None = None
     num_jobs = 0
@@ -246,9 +253,9 @@ def _serve(wire: Wire, folder: Path) -> None:
             for message in wire.received() if readable else ():
                 if "start" in message:
                     num_jobs += 1
-                    own = folder / str(num_jobs)
-                    own.mkdir()
-                    running = Ranks(order_from(message["start"]), own)
+                    job_folder = folder / str(num_jobs)
+                    job_folder.mkdir()
+                    running = Ranks(order_from(message["start"]), job_folder)
                 elif "end" in message and running:
                     running.end()
                     running = None
@@ -267,31 +274,31 @@ def _serve(wire: Wire, folder: Path) -> None:
 class _Hosts:
     """The hosts of a sweep, this one first; the others are met when the first job is run."""
 
-    def __init__(self, own: Member) -> None:
-        self._own = own
-        self._wires: list[Wire] = []
+    def __init__(self, this: Member) -> None:
+        self._this = this
+        self._wires: list[HostConnection] = []
         self._known: list[Mapping[str, Any]] = []
 
     def _meet(self) -> None:
-        """Wait for every other host. Raises DataError that says how many came."""
-        listener, word = listening(self._own)
+        """Wait for every other host. Raises DataError with how many came."""
+        listener, word = listening(self._this)
         self._known = [_self()]
-        came: dict[int, tuple[Wire, Mapping[str, Any]]] = {}
+        came: dict[int, tuple[HostConnection, Mapping[str, Any]]] = {}
         deadline = time.monotonic() + _ARRIVAL_S
         with listener:
-            while len(came) < self._own.num_members - 1:
+            while len(came) < self._this.num_members - 1:
                 listener.settimeout(max(0.1, deadline - time.monotonic()))
                 try:
-                    wire = Wire(listener.accept()[0])
+                    wire = HostConnection(listener.accept()[0])
                 except TimeoutError as err:
                     raise DataError(
-                        f"{len(came) + 1} of {self._own.num_members} hosts came within {_ARRIVAL_S:g} s; "
+                        f"{len(came) + 1} of {self._this.num_members} hosts came within {_ARRIVAL_S:g} s; "
                         "start the same command on every host"
                     ) from err
-                said = wire.received()
+                messages = wire.received()
                 # Whoever does not know the word is no host of this sweep.
-                if said and said[0].get("word") == word:
-                    came[int(said[0]["number"])] = (wire, said[0])
+                if messages and messages[0].get("word") == word:
+                    came[int(messages[0]["number"])] = (wire, messages[0])
                 else:
                     wire.close()
         for number in sorted(came):
@@ -300,34 +307,34 @@ class _Hosts:
         atexit.register(self._let_go)
 
     def _let_go(self) -> None:
-        """Tell the others that no more comes."""
+        """Let the others end."""
         for wire in self._wires:
             wire.send({"finish": True})
 
-    def launch(self, job: Job) -> Outcome:
+    def launch(self, job: LaunchJob) -> JobOutcome:
         """Run a job on as many hosts as its ranks fill."""
         if not self._known:
             self._meet()
         num_hosts = len(self._known)
-        most_ranks = max(job.most_ranks, job.cell.num_ranks)
-        # The largest cell is spread over all hosts; smaller ones fill them in order.
+        most_ranks = max(job.most_ranks, job.task.num_ranks)
+        # The largest trial is spread over all hosts; smaller ones fill them in order.
         most_a_host = -(-most_ranks // num_hosts)
         sets = core_sets_by_node([(one["kernel"], tuple(one["cores"])) for one in self._known], most_a_host)
-        address, port = self._own.address, free_port()
+        address, port = self._this.address, free_port()
         orders = [
             Order(
-                ranks=tuple(range(first, min(first + most_a_host, job.cell.num_ranks))),
-                num_ranks=job.cell.num_ranks,
+                ranks=tuple(range(first, min(first + most_a_host, job.task.num_ranks))),
+                num_ranks=job.task.num_ranks,
                 address=address,
                 port=port,
-                told=order(job, own_sets),
+                instructions=instructions(job, core_sets),
             )
-            for first, own_sets in zip(range(0, num_hosts * most_a_host, most_a_host), sets, strict=True)
-            if first < job.cell.num_ranks
+            for first, core_sets in zip(range(0, num_hosts * most_a_host, most_a_host), sets, strict=True)
+            if first < job.task.num_ranks
         ]
         return self._run(job, orders)
 
-    def _run(self, job: Job, orders: Sequence[Order]) -> Outcome:
+    def _run(self, job: LaunchJob, orders: Sequence[Order]) -> JobOutcome:
         """What came of a job, once no process of it is left anywhere."""
         wires = self._wires[: len(orders) - 1]
         ranks = Ranks(orders[0], job.folder)
@@ -343,75 +350,77 @@ class _Hosts:
         hosts = {
             rank: one["host"] for one, each in zip(self._known, orders, strict=False) for rank in each.ranks
         }
-        return outcome_of(job, ends, hosts, ran_out=ran_out)
+        return outcome(job, ends, ran_out=ran_out, hosts=hosts)
 
-    def _ends(self, job: Job, ranks: Ranks, wires: Sequence[Wire]) -> tuple[list[End], bool]:
+    def _ends(self, job: LaunchJob, ranks: Ranks, wires: Sequence[HostConnection]) -> tuple[list[End], bool]:
         """The ends of ranks in their order, and whether time ran out before; soon after the first failure."""
         deadline = time.monotonic() + job.limit_s
         ends: list[End] = []
         failed = False
-        while len(ends) < job.cell.num_ranks and time.monotonic() < deadline:
+        while len(ends) < job.task.num_ranks and time.monotonic() < deadline:
             new = ranks.ends() + [
-                End(rank=said["rank"], code=said["code"], why=said["why"])
-                for said in self._heard(job, wires, _POLL_S)
-                if "rank" in said
+                End(rank=message["rank"], code=message["code"], why=message["why"])
+                for message in self._received(job, wires, _POLL_S)
+                if "rank" in message
             ]
             ends += new
             if any(end.code for end in new) and not failed:
                 failed = True
                 deadline = min(deadline, time.monotonic() + GRACE_S)
-        return ends, len(ends) < job.cell.num_ranks and not failed
+        return ends, len(ends) < job.task.num_ranks and not failed
 
-    def _until_ended(self, job: Job, wires: Sequence[Wire]) -> None:
-        """Return when every other host has said that nothing of the job is left there."""
+    def _until_ended(self, job: LaunchJob, wires: Sequence[HostConnection]) -> None:
+        """Return when nothing of the job is left on any other host."""
         deadline = time.monotonic() + _END_S
         missing = list(wires)
         while missing and time.monotonic() < deadline:
             for wire in tuple(missing):
-                if any("ended" in said for said in self._heard(job, [wire], _POLL_S)):
+                if any("ended" in message for message in self._received(job, [wire], _POLL_S)):
                     missing.remove(wire)
         for wire in missing:
             wire.lost = True
         self._refuse_loss(job)
 
-    def _heard(self, job: Job, wires: Sequence[Wire], wait_s: float) -> list[dict[str, Any]]:
-        """What other hosts have said within a while. Raises DataError when one is gone."""
+    def _received(
+        self, job: LaunchJob, wires: Sequence[HostConnection], wait_s: float
+    ) -> list[dict[str, Any]]:
+        """Messages of other hosts within a while. Raises DataError when one is gone."""
         if not wires:
             time.sleep(wait_s)
             return []
         readable, _, _ = select.select(list(wires), [], [], wait_s)
-        said = [message for wire in readable for message in wire.received()]
+        messages = [message for wire in readable for message in wire.received()]
         self._refuse_loss(job)
-        return said
+        return messages
 
-    def _refuse_loss(self, job: Job) -> None:
+    def _refuse_loss(self, job: LaunchJob) -> None:
         """Raise DataError when a host is gone."""
         for wire, known in zip(self._wires, self._known[1:], strict=True):
             if wire.lost:
                 with suppress(OSError):
                     wire.close()
                 raise DataError(
-                    f"host {known['host']} (number {known['number']} of {self._own.starter}) is gone while "
-                    f"{getattr(job.cell, 'cell_id', job.cell.kind)} ran; {_RESUME}"
+                    f"host {known['host']} (number {known['number']} of {self._this.starter}) is gone while "
+                    f"{getattr(job.task, 'trial_id', job.task.kind)} ran; {_RESUME}"
                 )
 
 
 @cache
 def over_hosts() -> Launcher | None:
-    """The launcher of this process where it is the first of several hosts; None where it is on its own.
+    """The launcher of this process where it is the first of several hosts; None where it is alone.
 
     Raises UsageError on the other hosts, where `served` should have been called.
     """
-    own = member()
-    if own is None:
+    this = member()
+    if this is None:
         return None
-    if own.number:
+    if this.number:
         raise UsageError(
-            f"this is number {own.number} of {own.num_members} hosts: it must serve, not measure"
+            f"this is number {this.number} of {this.num_members} hosts: it must serve, not measure"
         )
     return Launcher(
-        name=f"{own.starter} over {own.num_members} hosts",
+        name=f"{this.starter} over {this.num_members} hosts",
         why_not=why_not,
-        launch=_Hosts(own).launch,
+        launch=_Hosts(this).launch,
         binds_here=False,
     )

@@ -1,4 +1,4 @@
-"""Processes of a job on one host: started directly or by torchrun, watched, and ended to the last.
+"""Processes of a job on one host: started directly or by torchrun, waited for, and ended to the last.
 
 No torch.
 """
@@ -20,20 +20,22 @@ from typing import Any
 
 from equipoise.bench.environment import num_memory_kills
 from equipoise.bench.launchers.folder import (
+    INSTRUCTIONS,
     SEAT,
     End,
-    Job,
+    JobOutcome,
     Launcher,
-    Outcome,
+    LaunchJob,
     cause,
     complaints_path,
-    leave_order,
+    instructions,
+    leave,
     outcome,
-    prepare,
 )
 
+WORKER = "equipoise.bench.worker"
 _POLL_S = 0.02
-# How long other ranks may say what they saw, after one has failed.
+# How long other ranks may leave their reasons, after one has failed.
 GRACE_S = 2.0
 
 
@@ -57,7 +59,7 @@ def started(commands: Sequence[Command]) -> Iterator[tuple[subprocess.Popen[byte
                     subprocess.Popen(
                         command.arguments,
                         env=dict(command.environment),
-                        stdin=subprocess.PIPE,  # never written: its closing tells that this process is gone
+                        stdin=subprocess.PIPE,  # never written: it closes when this process ends
                         stdout=complaints,
                         stderr=complaints,
                         start_new_session=True,
@@ -106,7 +108,7 @@ _ANY_PORT_BUT_0 = 9
 
 
 def address_towards(address: str) -> str:
-    """The address of this host that others see when it speaks to that address. Raises OSError for none."""
+    """The address of this host that others see when it sends to that address. Raises OSError for none."""
     family, _, _, _, target = socket.getaddrinfo(address, _ANY_PORT_BUT_0, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)  # sends nothing: the kernel chooses a route
@@ -114,9 +116,9 @@ def address_towards(address: str) -> str:
 
 
 def interface_towards(address: str) -> str | None:
-    """The name of the interface over which this host reaches an address; None where it cannot be told."""
+    """The name of the interface over which this host reaches an address; None where it is not known."""
     try:
-        own = address_towards(address)
+        here = address_towards(address)
     except OSError:
         return None
     for _, name in socket.if_nameindex():
@@ -127,7 +129,7 @@ def interface_towards(address: str) -> str | None:
                 )
             except OSError:  # it has no address of this family
                 continue
-        if socket.inet_ntoa(found[20:24]) == own:
+        if socket.inet_ntoa(found[20:24]) == here:
             return name
     return None
 
@@ -138,66 +140,81 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-_WORKER = "equipoise.bench.worker"
-
-
 def why_not() -> str | None:
     """Why no process can train here; None where it can."""
     return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
 
 
-def command(job: Job, rank: int) -> Command:
+def command(job: LaunchJob, rank: int) -> Command:
     """How one rank is started."""
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     environment |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(job.cell.num_ranks),
+        "WORLD_SIZE": str(job.task.num_ranks),
         "OMP_NUM_THREADS": str(len(job.core_sets[rank])),
         # Ranks of one host need no name of it, which may not resolve.
         "GLOO_SOCKET_IFNAME": "lo",
     }
     return Command(
-        arguments=(sys.executable, "-m", _WORKER, str(job.folder)),
+        arguments=(sys.executable, "-m", WORKER, str(job.folder)),
         environment=environment,
         complaints=complaints_path(job.folder, rank),
     )
 
 
-def _inprocess_launch(job: Job) -> Outcome:
-    prepare(job)
+def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool = False) -> JobOutcome:
+    """What came of a job run by these commands: one a rank, or one agent that starts the ranks itself."""
+    leave(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
     kills_before = num_memory_kills()
-    with started([command(job, rank) for rank in range(job.cell.num_ranks)]) as processes:
+    with started(commands) as processes:
         codes, ran_out = exit_codes(processes, job.limit_s)
-    return outcome(job, codes, ran_out=ran_out, kills_before=kills_before)
+    if by_agent and 0 in codes:
+        codes = _codes_of_ranks(job, codes[0])
+    ends = [
+        End(rank=rank, code=code, why=cause(job.folder, rank, code, kills_before) if code else None)
+        for rank, code in codes.items()
+    ]
+    return outcome(job, ends, ran_out=ran_out)
+
+
+def _codes_of_ranks(job: LaunchJob, code: int) -> dict[int, int]:
+    """An agent's exit code as that of all ranks, or of the one that failed first and left a reason."""
+    if not code:
+        return dict.fromkeys(range(job.task.num_ranks), 0)
+    failed = [int(reason.name.partition(".")[2]) for reason in job.folder.glob("reason.*")]
+    return {min(failed, default=0): code}
+
+
+def _inprocess_launch(job: LaunchJob) -> JobOutcome:
+    return run_commands(job, [command(job, rank) for rank in range(job.task.num_ranks)])
 
 
 INPROCESS = Launcher(name="inprocess", why_not=why_not, launch=_inprocess_launch)
 
-WORKER = "equipoise.bench.worker"
-# What torchrun tells its own processes would lead workers of another group astray.
+# What torchrun sets for its own processes would lead workers of another group astray.
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a host is to do for a job: its ranks, of how many, where they meet, and what each is told.
+    """What a host is to do for a job: its ranks, of how many, and where they meet.
 
-    told: to every worker, with the cores of each of `ranks`. first_local_rank: of `ranks`, where others of
-    the host have an order of their own. num_local_ranks: of the host; 0 for as many as `ranks`.
+    instructions: for every worker, with the cores of each of `ranks`. first_local_rank: of `ranks`, where
+    others of the host have an order of their own. num_local_ranks: of the host; 0 for as many as `ranks`.
     """
 
     ranks: tuple[int, ...]
     num_ranks: int
     address: str
     port: int
-    told: Mapping[str, Any]
+    instructions: Mapping[str, Any]
     first_local_rank: int = 0
     num_local_ranks: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Its fields, for a message."""
-        return {**asdict(self), "ranks": list(self.ranks), "told": dict(self.told)}
+        return {**asdict(self), "ranks": list(self.ranks), "instructions": dict(self.instructions)}
 
 
 def order_from(found: Mapping[str, Any]) -> Order:
@@ -209,13 +226,13 @@ class Ranks:
     """The processes of an order on this host."""
 
     def __init__(self, order: Order, folder: Path) -> None:
-        """order: begun at once. folder: on this host, where processes leave what they have to say."""
+        """order: begun at once. folder: on this host, where processes leave their files."""
         self._order = order
         self._folder = folder
         self._kills_before = num_memory_kills()
         self._ended: set[int] = set()
         self._stack = ExitStack()
-        leave_order(folder, order.told)
+        leave(folder, INSTRUCTIONS, order.instructions)
         commands = [self._command(seat) for seat in range(len(order.ranks))]
         self._processes = self._stack.enter_context(started(commands))
 
@@ -223,24 +240,24 @@ class Ranks:
         """How one rank is started."""
         order = self._order
         rank = order.ranks[seat]
-        told = {
+        variables = {
             "RANK": rank,
             "WORLD_SIZE": order.num_ranks,
             "LOCAL_RANK": order.first_local_rank + seat,
             "LOCAL_WORLD_SIZE": order.num_local_ranks or len(order.ranks),
-            "OMP_NUM_THREADS": len(order.told["core_sets"][seat]),
+            "OMP_NUM_THREADS": len(order.instructions["core_sets"][seat]),
             SEAT: seat,
             "MASTER_ADDR": order.address,
             "MASTER_PORT": order.port,
         }
         return Command(
             arguments=(sys.executable, "-m", WORKER, str(self._folder)),
-            environment=_inherited(order.address) | {name: str(value) for name, value in told.items()},
+            environment=_inherited(order.address) | {name: str(value) for name, value in variables.items()},
             complaints=complaints_path(self._folder, rank),
         )
 
     def ends(self) -> list[End]:
-        """The ranks that have ended since this was asked last."""
+        """The ranks that have ended since this was called last."""
         found = []
         for rank, process in zip(self._order.ranks, self._processes, strict=True):
             code = process.poll()
@@ -258,12 +275,12 @@ class Ranks:
 
 def _inherited(address: str) -> dict[str, str]:
     """What workers have of the environment of this process, and the interface that leads to an address."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     # Left alone, a backend takes the interface that the host's name resolves to, which may be the loopback.
     interface = interface_towards(address)
     if interface is not None:
-        own = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} | own
-    return own
+        kept = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} | kept
+    return kept
 
 
 # The agent itself must not outlive this process; its workers see to themselves.
@@ -273,9 +290,9 @@ _AGENT = (
 )
 
 
-def _command(job: Job) -> Command:
+def _command(job: LaunchJob) -> Command:
     """How the agent is started."""
-    arguments = (sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.cell.num_ranks}")
+    arguments = (sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.task.num_ranks}")
     return Command(
         # Port 0: any that is free, so that sweeps do not meet.
         arguments=(
@@ -284,7 +301,7 @@ def _command(job: Job) -> Command:
             "--rdzv-endpoint=127.0.0.1:0",
             "--local-addr=127.0.0.1",
             "-m",
-            "equipoise.bench.worker",
+            WORKER,
             str(job.folder),
         ),
         environment={
@@ -296,15 +313,8 @@ def _command(job: Job) -> Command:
     )
 
 
-def _torchrun_launch(job: Job) -> Outcome:
-    prepare(job)
-    kills_before = num_memory_kills()
-    with started([_command(job)]) as processes:
-        codes, ran_out = exit_codes(processes, job.limit_s)
-    # The agent's exit code stands for that of the rank that failed first and said why.
-    said = sorted(int(left.name.partition(".")[2]) for left in job.folder.glob("reason.*"))
-    by_rank = {said[0] if said else agent: code for agent, code in codes.items()}
-    return outcome(job, by_rank, ran_out=ran_out, kills_before=kills_before)
+def _torchrun_launch(job: LaunchJob) -> JobOutcome:
+    return run_commands(job, [_command(job)], by_agent=True)
 
 
 TORCHRUN = Launcher(name="torchrun", why_not=why_not, launch=_torchrun_launch)

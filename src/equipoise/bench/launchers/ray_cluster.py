@@ -1,6 +1,5 @@
 """A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do. No torch."""
 
-import json
 import os
 import platform
 import shutil
@@ -18,18 +17,27 @@ from equipoise.bench.environment import kernel_id
 from equipoise.bench.launchers.folder import (
     RESULT,
     End,
-    Job,
+    JobOutcome,
     Launcher,
-    Outcome,
-    leave_result,
+    LaunchJob,
+    first_line,
+    instructions,
+    leave,
+    left,
     lost_another,
-    order,
-    outcome_of,
+    outcome,
 )
 from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, free_port, order_from, why_not
 from equipoise.errors import DataError, UsageError
 
 _RAY_TASK_POLL_S = 0.05
+
+
+def _ray() -> Any:  # noqa: ANN401 - Ray is not followed
+    """Ray, imported where it is used."""
+    import ray  # noqa: PLC0415 - see above
+
+    return ray
 
 
 class RankActor:
@@ -41,8 +49,7 @@ class RankActor:
 
     def place(self) -> dict[str, Any]:
         """Where this is: host, kernel and cores, Ray's node and address, and a port that is free there."""
-        import ray  # noqa: PLC0415 - only where Ray runs
-
+        ray = _ray()
         return {
             "host": platform.node(),
             "kernel": kernel_id(),
@@ -56,8 +63,7 @@ class RankActor:
         """Start the rank. folder: where the sweep was started; the user's own module may be there."""
         if Path(folder).is_dir():
             os.chdir(folder)
-        import ray  # noqa: PLC0415 - only where Ray runs
-
+        ray = _ray()
         os.environ["EQUIPOISE_RAY_NODE"] = ray.get_runtime_context().get_node_id()
         self._ranks = Ranks(order_from(order), self._folder)
 
@@ -67,9 +73,7 @@ class RankActor:
         deadline = time.monotonic() + wait_s
         while True:
             for end in self._ranks.ends():
-                left = self._folder / RESULT
-                result = json.loads(left.read_bytes()) if left.exists() else None
-                return {"code": end.code, "why": end.why, "result": result}
+                return {"code": end.code, "why": end.why, "result": left(self._folder, RESULT)}
             if time.monotonic() > deadline:
                 return None
             time.sleep(_RAY_TASK_POLL_S)
@@ -95,23 +99,23 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
     """The launcher that runs ranks on a Ray cluster.
 
     address: of the cluster; else RAY_ADDRESS, else `auto`, which finds the one of this machine.
-    cpus_per_rank: CPUs of Ray that a rank takes; else what fills the nodes with the sweep's largest cell.
+    cpus_per_rank: CPUs of Ray that a rank takes; else what fills the nodes with the sweep's largest trial.
     """
     unknown = sorted(set(options) - {"address", "cpus_per_rank"})
     cpus = options.get("cpus_per_rank", "0")
     if unknown or not cpus.isdecimal():
-        said = ", ".join(unknown) or f"cpus_per_rank={cpus}"
-        raise UsageError(f"launcher ray: {said}; expected address or cpus_per_rank, a number")
+        found = ", ".join(unknown) or f"cpus_per_rank={cpus}"
+        raise UsageError(f"launcher ray: {found}; expected address or cpus_per_rank, a number")
     address = options.get("address") or os.environ.get("RAY_ADDRESS") or "auto"
 
     def cannot() -> str | None:
         return _why_not(address)
 
-    def launch(job: Job) -> Outcome:
+    def launch(job: LaunchJob) -> JobOutcome:
         try:
             _connect(address)
         except _NO_CLUSTER as err:
-            raise DataError(_said(address, err)) from err
+            raise DataError(_no_answer(address, err)) from err
         return _launch(job, int(cpus))
 
     return Launcher(name=NAME, why_not=cannot, launch=launch, binds_here=False)
@@ -124,78 +128,74 @@ def _why_not(address: str) -> str | None:
     try:
         is_new = _connect(address)
     except _NO_CLUSTER as err:
-        return _said(address, err)
+        return _no_answer(address, err)
     if is_new:
-        import ray  # noqa: PLC0415 - only where it is wanted
-
+        ray = _ray()
         ray.shutdown()  # Ray ends a connected process a minute after its cluster, whatever else it does
     return why_not()
 
 
-def _said(address: str, err: Exception) -> str:
-    """What is said where no cluster answers."""
-    said = (str(err).strip().splitlines() or [type(err).__name__])[0]
-    return f"no cluster at {address} ({said}); start one: ray start --head, and give --address"
+def _no_answer(address: str, err: Exception) -> str:
+    """The message where no cluster answers."""
+    return f"no cluster at {address} ({first_line(err)}); start one: ray start --head, and give --address"
 
 
 def _connect(address: str) -> bool:
     """Be connected to the cluster; whether this process was not."""
     # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     if ray.is_initialized():
         return False
     ray.init(address=address, log_to_driver=False, logging_level="error")
     return True
 
 
-def _launch(job: Job, cpus: int) -> Outcome:
-    """What came of a cell; its actors and their place are gone when this returns."""
+def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
+    """What came of a trial; its actors and their place are gone when this returns."""
     import ray  # noqa: PLC0415 - only where it is wanted
     from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 - likewise
 
     bundle = _bundle(job, cpus)
     total = ray.cluster_resources()
     for name, each in bundle.items():
-        if each * job.cell.num_ranks > total.get(name, 0):
-            return Outcome(
-                reason=f"refused: {job.cell.num_ranks} ranks need {each * job.cell.num_ranks:g} {name}; "
+        if each * job.task.num_ranks > total.get(name, 0):
+            return JobOutcome(
+                reason=f"refused: {job.task.num_ranks} ranks need {each * job.task.num_ranks:g} {name}; "
                 f"the Ray cluster has {total.get(name, 0):g}"
             )
-    group = placement_group([bundle] * job.cell.num_ranks, strategy="SPREAD")
+    group = placement_group([bundle] * job.task.num_ranks, strategy="SPREAD")
     actors: list[Any] = []
     try:
         if not _placed(job, group):
-            return Outcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
-        actors = [_actor(group, index, bundle) for index in range(job.cell.num_ranks)]
+            return JobOutcome(reason=f"no place in the Ray cluster within {job.limit_s:g} s")
+        actors = [_actor(group, index, bundle) for index in range(job.task.num_ranks)]
         return _run(job, actors, int(bundle["CPU"]))
     finally:
         _let_go(actors)
         remove_placement_group(group)
 
 
-def _bundle(job: Job, cpus: int) -> dict[str, float]:
+def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
     """What a rank asks Ray for."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     if not cpus:
-        most_ranks = max(job.most_ranks, job.cell.num_ranks)
+        most_ranks = max(job.most_ranks, job.task.num_ranks)
         offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         offers = [offer for offer in offers if offer >= 1]
-        # The largest cell is spread over all nodes; smaller ones have as many cores a rank.
+        # The largest trial is spread over all nodes; smaller ones have as many cores a rank.
         a_node = -(-most_ranks // max(1, len(offers)))
         cpus = max(1, int(min(offers, default=1)) // a_node)
-    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.cell.device == "cuda" else {})
+    return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.task.device == "cuda" else {})
 
 
-def _placed(job: Job, group: Any) -> bool:  # noqa: ANN401 - Ray's own
-    """Whether there came to be a place for all ranks; waiting is not the cell's time."""
+def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
+    """Whether there came to be a place for all ranks; waiting is not the trial's time."""
     deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):
             return True
-        job.tell(f"queued: {job.cell.num_ranks} ranks wait for a place in the Ray cluster")
+        job.report(f"queued: {job.task.num_ranks} ranks wait for a place in the Ray cluster")
     return False
 
 
@@ -214,14 +214,13 @@ def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa:
     return made.remote()
 
 
-def _run(job: Job, actors: Sequence[Any], num_cores: int) -> Outcome:
+def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
     """What came of the ranks of these actors."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     try:
         places = ray.get([actor.place.remote() for actor in actors], timeout=job.limit_s)
     except (ray.exceptions.RayError, TimeoutError) as err:
-        return Outcome(reason=f"the actors did not start: {_first(err)}")
+        return JobOutcome(reason=f"the actors did not start: {_first(err)}")
     # Ranks of a node follow each other; the order of nodes is the order in which Ray named them.
     nodes = list(dict.fromkeys(place["node"] for place in places))
     by_rank = sorted(range(len(actors)), key=lambda index: nodes.index(places[index]["node"]))
@@ -232,11 +231,11 @@ def _run(job: Job, actors: Sequence[Any], num_cores: int) -> Outcome:
     ]
     ends, ran_out = _ends(job, actors, places, began)
     hosts = {rank: place["host"] for rank, place in enumerate(places)}
-    return outcome_of(job, ends, hosts, ran_out=ran_out)
+    return outcome(job, ends, ran_out=ran_out, hosts=hosts)
 
 
-def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
-    """What each actor is told: its cores are others than those of ranks with the same kernel and affinity."""
+def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
+    """An order for each actor; ranks with the same kernel and affinity have different cores."""
     seats: Counter[tuple[str, tuple[int, ...]]] = Counter()
     on_node = Counter(place["node"] for place in places)
     local: Counter[str] = Counter()
@@ -252,7 +251,7 @@ def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> li
                 num_ranks=len(places),
                 address=places[0]["address"],
                 port=places[0]["port"],
-                told=order(job, [cores]),
+                instructions=instructions(job, [cores]),
                 first_local_rank=local[place["node"]],
                 num_local_ranks=on_node[place["node"]],
             )
@@ -262,41 +261,39 @@ def _orders(job: Job, places: Sequence[Mapping[str, Any]], num_cores: int) -> li
 
 
 def _ends(
-    job: Job, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
+    job: LaunchJob, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
 ) -> tuple[list[End], bool]:
-    """The ends of ranks in the order they are heard of, and whether time ran out before."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    """The ends of ranks in the order they are known, and whether time ran out before."""
+    ray = _ray()
     deadline = time.monotonic() + job.limit_s
-    asked = dict(zip(began, range(len(actors)), strict=True))
+    waiting = dict(zip(began, range(len(actors)), strict=True))
     ends: list[End] = []
-    while asked and time.monotonic() < deadline:
-        for ref in ray.wait(list(asked), timeout=_POLL_S)[0]:
-            rank = asked.pop(ref)
+    while waiting and time.monotonic() < deadline:
+        for ref in ray.wait(list(waiting), timeout=_POLL_S)[0]:
+            rank = waiting.pop(ref)
             try:
-                said = ray.get(ref)
+                end = ray.get(ref)
             except ray.exceptions.RayError as err:
-                said = {"code": _DEAD, "why": _fate(err, places[rank]["node"]), "result": None}
-            if said is None:
-                asked[actors[rank].ended.remote(_POLL_S)] = rank
+                end = {"code": _DEAD, "why": _fate(err, places[rank]["node"]), "result": None}
+            if end is None:
+                waiting[actors[rank].ended.remote(_POLL_S)] = rank
                 continue
-            ends.append(End(rank=rank, code=said["code"], why=said["why"]))
-            if said["result"] is not None:
-                leave_result(job.folder, said["result"])
-            if said["code"]:
-                # Ray is slower to see that a node is dead than the ranks that speak with it.
+            ends.append(End(rank=rank, code=end["code"], why=end["why"]))
+            if end["result"] is not None:
+                leave(job.folder, RESULT, end["result"])
+            if end["code"]:
+                # Ray is slower to see that a node is dead than the ranks that exchange with it.
                 grace_s = _END_S if lost_another(ends[-1]) else GRACE_S
                 deadline = min(deadline, time.monotonic() + grace_s)
-    return ends, bool(asked) and not any(end.code for end in ends)
+    return ends, bool(waiting) and not any(end.code for end in ends)
 
 
 def _let_go(actors: Sequence[Any]) -> None:
     """End every rank and its actor, as far as they are there."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
-    asked = [actor.end.remote() for actor in actors]
-    if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=_END_S)
+    ray = _ray()
+    ending = [actor.end.remote() for actor in actors]
+    if ending:
+        ray.wait(ending, num_returns=len(ending), timeout=_END_S)
     for actor in actors:
         with suppress(ray.exceptions.RayError):
             ray.kill(actor)
@@ -304,8 +301,7 @@ def _let_go(actors: Sequence[Any]) -> None:
 
 def _fate(err: BaseException, node: str) -> str:
     """What became of a rank whose actor does not answer, once Ray knows whether its node is gone."""
-    import ray  # noqa: PLC0415 - only where it is wanted
-
+    ray = _ray()
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline:
         alive = {one["NodeID"]: one["Alive"] for one in ray.nodes()}
@@ -318,7 +314,7 @@ def _fate(err: BaseException, node: str) -> str:
 
 
 def _first(err: BaseException) -> str:
-    """What Ray says of a failure, in a line."""
+    """Ray's reason of a failure, in a line."""
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    telling = [line for line in lines if "died because" in line or "dead because" in line]
-    return (telling or lines or [type(err).__name__])[0]
+    reasons = [line for line in lines if "died because" in line or "dead because" in line]
+    return (reasons or lines or [type(err).__name__])[0]

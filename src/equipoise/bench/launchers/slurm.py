@@ -1,8 +1,9 @@
-"""A cell as a job of Slurm, submitted by submitit from a folder that all nodes share. No torch."""
+"""A trial as a job of Slurm, submitted by submitit from a folder that all nodes share. No torch."""
 
-import json
 import math
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -10,25 +11,35 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import Any
+from zlib import crc32
 
-from equipoise.bench.launchers.folder import End, Job, Launcher, Outcome, order, outcome_of
-from equipoise.bench.launchers.hosts import hostnames
-from equipoise.bench.launchers.processes import GRACE_S, why_not
-from equipoise.bench.launchers.slurm_task import BEAT, END, run, task_folder
+from equipoise.bench.launchers.folder import (
+    End,
+    JobOutcome,
+    Launcher,
+    LaunchJob,
+    instructions,
+    leave,
+    left,
+    outcome,
+)
+from equipoise.bench.launchers.hosts import PORTS, hostnames, slurm_address
+from equipoise.bench.launchers.processes import GRACE_S, Order, Ranks, why_not
 from equipoise.errors import UsageError
 from equipoise.units import MINUTE_S
 
 NAME = "slurm"
 _POLL_S = 0.2
-# The controller is asked often at first, then seldom: queues can be long, and it serves everybody.
-_FIRST_ASK_S, _LAST_ASK_S, _ASK_GROWTH = 0.5, 10.0, 1.3
-# For Slurm to start a job and to take it down, above what the cell may take.
+# The controller is queried often at first, then seldom: queues can be long, and it serves everybody.
+_FIRST_QUERY_S, _LAST_QUERY_S, _QUERY_GROWTH = 0.5, 10.0, 1.3
+# For Slurm to start a job and to take it down, above what the trial may take.
 _MARGIN_S = 120.0
 _GONE_S = 60.0
-_GOODBYE_S = 15.0
+_ENDING_S = 15.0
 _PENDING = "PENDING"
-# What follows from the size of a cell.
-_OWN = {"nodes", "ntasks", "output", "error", "array"}
+# What follows from the size of a trial.
+_DERIVED = {"nodes", "ntasks", "output", "error", "array"}
 _LIVING = {
     "CONFIGURING",
     "COMPLETING",
@@ -44,21 +55,28 @@ _STATE = re.compile(r"[A-Z_]+")
 _TASK_DIED = re.compile(r"error: (?P<host>\S+): tasks? (?P<task>\d+)[\d,-]*: (?P<how>.+)")
 _NODE_DIED = re.compile(r"error: (?:Node failure on (?P<host>\S+)|Aborting, .* on node (?P<number>\d+))")
 
+# What a task leaves when its rank has ended, and what the driver writes to show that it lives.
+_END, _BEAT = "end.json", "beat"
+_BEAT_S = 5.0
+# Caches of a shared file system may hold back what was written a minute ago.
+_PATIENCE_S = 150.0
+_TASK_POLL_S = 0.05
+
 
 def slurm(options: Mapping[str, str]) -> Launcher:
     """The launcher that submits jobs with options of sbatch, by their names: partition, account, time.
 
-    tasks_per_node: ranks of a node, 1 unless gpus_per_node says how many accelerators it has.
+    tasks_per_node: ranks of a node, 1 unless gpus_per_node gives its accelerators.
     """
     chosen = {name.replace("-", "_"): value for name, value in options.items()}
     text = chosen.pop("tasks_per_node", chosen.pop("ntasks_per_node", chosen.get("gpus_per_node", "1")))
-    own = sorted(_OWN & set(chosen))
-    if own:
-        raise UsageError(f"--slurm {own[0]}: follows from --sizes and tasks_per_node; leave it out")
+    derived = sorted(_DERIVED & set(chosen))
+    if derived:
+        raise UsageError(f"--slurm {derived[0]}: follows from --sizes and tasks_per_node; leave it out")
     if not text.isdecimal() or not int(text):
         raise UsageError(f"--slurm tasks_per_node={text}; expected a number from 1")
 
-    def launch(job: Job) -> Outcome:
+    def launch(job: LaunchJob) -> JobOutcome:
         return _launch(job, chosen, int(text))
 
     return Launcher(name=NAME, why_not=_why_not, launch=launch, binds_here=False)
@@ -75,46 +93,46 @@ def _why_not() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What Slurm says of a job: its state, and why it is in it; gone once it is over."""
+    """The state of a job in Slurm, and why it is in it; gone once it is over."""
 
     name: str
     why: str
     gone: bool
 
 
-def _launch(job: Job, options: Mapping[str, str], most_tasks: int) -> Outcome:
-    """What came of a cell; its job is over when this returns."""
-    tasks = min(most_tasks, job.cell.num_ranks)
-    if job.cell.num_ranks % tasks:
-        return Outcome(reason=f"refused: {job.cell.num_ranks} ranks cannot fill nodes of {tasks} each")
+def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobOutcome:
+    """What came of a trial; its job is over when this returns."""
+    tasks = min(most_tasks, job.task.num_ranks)
+    if job.task.num_ranks % tasks:
+        return JobOutcome(reason=f"refused: {job.task.num_ranks} ranks cannot fill nodes of {tasks} each")
     folder = job.folder.resolve()
     try:
         job_id = _submitted(job, folder, options, tasks, most_tasks)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as err:
-        said = (str(err).strip().splitlines() or [type(err).__name__])[-1]
-        return Outcome(reason=f"refused: sbatch: {said}")
+        words = (str(err).strip().splitlines() or [type(err).__name__])[-1]
+        return JobOutcome(reason=f"refused: sbatch: {words}")
     ends: list[End] = []
     try:
         ends, hosts, state = _ends(job, folder, job_id)
     finally:
-        well = len(ends) == job.cell.num_ranks and not any(end.code for end in ends)
-        last = _cancelled(job_id, patience_s=_GOODBYE_S if well else 0.0)
-    first = replace(job, folder=task_folder(folder, 0))
-    found = outcome_of(first, ends, hosts, ran_out=state is None)
+        well = len(ends) == job.task.num_ranks and not any(end.code for end in ends)
+        last = _cancelled(job_id, patience_s=_ENDING_S if well else 0.0)
+    first = replace(job, folder=_task_folder(folder, 0))
+    found = outcome(first, ends, ran_out=state is None, hosts=hosts)
     if found.result is not None or state is None or any(end.code < 0 for end in ends):
         return found
-    # A rank whose task or node was killed left no word; others only saw that it was gone.
-    died = _who_died(folder, job_id, missing=set(range(job.cell.num_ranks)) - set(hosts))
+    # A rank whose task or node was killed left nothing; others only saw that it was gone.
+    died = _who_died(folder, job_id, missing=set(range(job.task.num_ranks)) - set(hosts))
     if died or ends:
-        return Outcome(reason=died) if died else found
-    return Outcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
+        return JobOutcome(reason=died) if died else found
+    return JobOutcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
 
 
-def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
-    """The id of the job that was submitted for a cell."""
+def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
+    """The id of the job that was submitted for a trial."""
     import submitit  # noqa: PLC0415 - only where jobs are submitted
 
-    (folder / BEAT).write_text("0", encoding="utf-8")
+    (folder / _BEAT).write_text("0", encoding="utf-8")
     executor = submitit.SlurmExecutor(folder=folder / NAME, max_num_timeout=0)
     srun_args = ["--kill-on-bad-exit=1"]
     if "cpus_per_task" in options:  # steps do not take it from their job since Slurm 22.05
@@ -122,78 +140,69 @@ def _submitted(job: Job, folder: Path, options: Mapping[str, str], tasks: int, m
     executor.update_parameters(
         job_name="equipoise",
         time=math.ceil((job.limit_s + _MARGIN_S) / MINUTE_S),
-        nodes=job.cell.num_ranks // tasks,
+        nodes=job.task.num_ranks // tasks,
         ntasks_per_node=tasks,
         srun_args=srun_args,
-        # A job whose node fails is a failed cell, not one to begin again behind its back.
+        # A job whose node fails is a failed trial, not one to begin again behind its back.
         additional_parameters={"no_requeue": True} | {name: value or True for name, value in options.items()},
     )
-    submitted = executor.submit(run, str(folder), order(job, ()), most_tasks)
+    submitted = executor.submit(run_task, str(folder), instructions(job, ()), most_tasks)
     return str(submitted.job_id)
 
 
 class _Controller:
-    """What Slurm says of one job, asked as seldom as will do, and told to whom it concerns."""
+    """The state of one job in Slurm, queried as seldom as will do, and reported."""
 
-    def __init__(self, job: Job, job_id: str) -> None:
-        self._tell = job.tell
+    def __init__(self, job: LaunchJob, job_id: str) -> None:
+        self._report = job.report
         self._job_id = job_id
-        self._wait_s = _FIRST_ASK_S
-        self._asked_s = -math.inf
+        self._wait_s = _FIRST_QUERY_S
+        self._queried_s = -math.inf
         self.state = _State(name=_PENDING, why="", gone=False)
 
-    def asked(self) -> bool:
-        """Whether it was time to ask again; then `state` is new."""
+    def refreshed(self) -> bool:
+        """Whether it was time to query again; then `state` is new."""
         now_s = time.monotonic()
-        if now_s - self._asked_s < self._wait_s:
+        if now_s - self._queried_s < self._wait_s:
             return False
-        self._asked_s = now_s
-        self._wait_s = min(self._wait_s * _ASK_GROWTH, _LAST_ASK_S)
+        self._queried_s = now_s
+        self._wait_s = min(self._wait_s * _QUERY_GROWTH, _LAST_QUERY_S)
         before, self.state = self.state, _state(self._job_id, self.state)
         if self.state.name == _PENDING:
-            self._tell(f"queued as job {self._job_id}: {self.state.why or 'waiting'}")
+            self._report(f"queued as job {self._job_id}: {self.state.why or 'waiting'}")
         elif before.name == _PENDING:
-            self._wait_s = _FIRST_ASK_S
-            self._tell(f"running as job {self._job_id}")
+            self._wait_s = _FIRST_QUERY_S
+            self._report(f"running as job {self._job_id}")
         return True
 
 
-def _ends(job: Job, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], _State | None]:
-    """The ends of ranks as they are heard of, and their hosts; the last state, None when time ran out."""
+def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], _State | None]:
+    """The ends of ranks as they come, and their hosts; the last state, None when time ran out."""
     controller = _Controller(job, job_id)
     ends: list[End] = []
     hosts: dict[int, str] = {}
-    # Time in the queue is not the cell's.
+    # Time in the queue is not the trial's.
     deadline, begun, num_beats = math.inf, False, 0
-    while len(ends) < job.cell.num_ranks and time.monotonic() < deadline:
-        for rank in sorted(set(range(job.cell.num_ranks)) - set(hosts)):
-            heard = _heard(folder, rank)
-            if heard:
-                ends.append(heard[0])
-                hosts[rank] = heard[1]
-        if controller.asked():
+    while len(ends) < job.task.num_ranks and time.monotonic() < deadline:
+        for rank in sorted(set(range(job.task.num_ranks)) - set(hosts)):
+            found = left(_task_folder(folder, rank), _END)
+            if found is not None:
+                ends.append(End(rank=rank, code=found["code"], why=found["why"]))
+                hosts[rank] = str(found["host"])
+        if controller.refreshed():
             num_beats += 1
-            (folder / BEAT).write_text(str(num_beats), encoding="utf-8")
+            (folder / _BEAT).write_text(str(num_beats), encoding="utf-8")
         if not begun and controller.state.name != _PENDING:
             begun, deadline = True, time.monotonic() + job.limit_s
         if controller.state.gone or any(end.code for end in ends):
             deadline = min(deadline, time.monotonic() + GRACE_S)
         time.sleep(_POLL_S)
-    over = len(ends) == job.cell.num_ranks or controller.state.gone or any(end.code for end in ends)
+    over = len(ends) == job.task.num_ranks or controller.state.gone or any(end.code for end in ends)
     return ends, hosts, controller.state if over else None
 
 
-def _heard(folder: Path, rank: int) -> tuple[End, str] | None:
-    """How a rank ended, and on which host; None while nothing is known."""
-    try:
-        said = json.loads((task_folder(folder, rank) / END).read_bytes())
-    except FileNotFoundError:
-        return None
-    return End(rank=rank, code=said["code"], why=said["why"]), str(said["host"])
-
-
-def _said(*command: str) -> str:
-    """What a command of Slurm prints and complains of."""
+def _output(*command: str) -> str:
+    """What a command of Slurm prints, errors included."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GONE_S)
     except subprocess.TimeoutExpired:
@@ -202,10 +211,10 @@ def _said(*command: str) -> str:
 
 
 def _state(job_id: str, before: _State) -> _State:
-    """What Slurm says of a job; what it said before where the controller does not answer."""
-    said = _said("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%r")
-    name, _, why = said.partition("|")
-    if "Invalid job id" in said:  # over for so long that it is forgotten
+    """The state of a job; the one before where the controller does not answer."""
+    line = _output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%r")
+    name, _, why = line.partition("|")
+    if "Invalid job id" in line:  # over for so long that it is forgotten
         return replace(before, gone=True)
     if not _STATE.fullmatch(name):
         return before
@@ -222,14 +231,14 @@ def _cancelled(job_id: str, *, patience_s: float) -> _State:
     while not state.gone and time.monotonic() - begun_s < _GONE_S:
         if not cancelled and time.monotonic() - begun_s >= patience_s:
             cancelled = True
-            _said("scancel", job_id)
+            _output("scancel", job_id)
         time.sleep(_POLL_S)
         state = _state(job_id, state)
     return state
 
 
 def _who_died(folder: Path, job_id: str, *, missing: set[int]) -> str | None:
-    """Which rank ended without a word, and on which host, as Slurm noted; None where it noted nothing."""
+    """Which rank ended without a file, and on which host, by Slurm's log; None where it logged nothing."""
     for line in _log(folder, job_id).splitlines():
         task, node = _TASK_DIED.search(line), _NODE_DIED.search(line)
         if task and int(task["task"]) in missing:
@@ -240,8 +249,8 @@ def _who_died(folder: Path, job_id: str, *, missing: set[int]) -> str | None:
 
 
 def _node(job_id: str, number: int) -> str:
-    """The name of a node of a job, by its place among them; the place where Slurm no longer tells."""
-    names = hostnames(_said("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%N"))
+    """The name of a node of a job, by its place among them; the place where Slurm has forgotten."""
+    names = hostnames(_output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%N"))
     return names[number] if number < len(names) else str(number)
 
 
@@ -256,3 +265,76 @@ def _last_log(folder: Path, job_id: str) -> str:
 def _log(folder: Path, job_id: str) -> str:
     path = folder / NAME / f"{job_id}_0_log.err"
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _task_folder(folder: Path, rank: int) -> Path:
+    """Where a rank leaves its files."""
+    return folder / f"rank{rank}"
+
+
+def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: int) -> None:
+    """Run the rank of this task, on its node; how it ended is in its folder. Called by submitit, by its name.
+
+    folder_text: of the job, shared by all nodes. most_tasks: on a node, in the whole sweep.
+    """
+    from submitit.helpers import TorchDistributedEnvironment  # noqa: PLC0415 - only where jobs run
+
+    seat = TorchDistributedEnvironment()
+    folder = _task_folder(Path(folder_text), seat.rank)
+    folder.mkdir()
+    cores = _cores(seat.local_rank, most_tasks)
+    order = Order(
+        ranks=(seat.rank,),
+        num_ranks=seat.world_size,
+        # The name that submitit would take need not resolve; its port follows from the number of the job,
+        # which jobs of another cluster may have too. The folder of a job is its own.
+        address=slurm_address(os.environ["SLURM_JOB_NODELIST"]),
+        port=PORTS[crc32(folder_text.encode()) % len(PORTS)],
+        instructions={**job_instructions, "core_sets": [cores]},
+        first_local_rank=seat.local_rank,
+        num_local_ranks=seat.local_world_size,
+    )
+    ranks = Ranks(order, folder)
+
+    def end_at_once(_number: int, _frame: object) -> None:
+        ranks.end()
+        os._exit(1)
+
+    # submitit lets the signal pass, for jobs that save their state; this one is over when it is cancelled.
+    signal.signal(signal.SIGTERM, end_at_once)
+    try:
+        end = _ended(ranks, Path(folder_text) / _BEAT)
+    finally:
+        ranks.end()
+    host = os.environ.get("SLURMD_NODENAME", "")
+    leave(folder, _END, {"code": end.code, "why": end.why, "host": host})
+
+
+def _ended(ranks: Ranks, beat: Path) -> End:
+    """How the rank ended; ends this task when the driver no longer shows that it lives."""
+    last, since = b"", time.monotonic()
+    looked = 0.0
+    while True:
+        ends = ranks.ends()
+        if ends:
+            return ends[0]
+        now = time.monotonic()
+        if now - looked > _BEAT_S:
+            looked = now
+            found = beat.read_bytes() if beat.exists() else last
+            if found != last:
+                last, since = found, now
+            if now - since > _PATIENCE_S:
+                raise TimeoutError(f"{beat}: unchanged for {_PATIENCE_S:g} s: the sweep is gone")
+        time.sleep(_TASK_POLL_S)
+
+
+def _cores(local_rank: int, most_tasks: int) -> tuple[int, ...]:
+    """The cores of a rank: those that Slurm bound it to, or its share of the node's."""
+    mine = tuple(sorted(os.sched_getaffinity(0)))
+    on_node = int(os.environ.get("SLURM_CPUS_ON_NODE", len(mine)))
+    each = int(os.environ.get("SLURM_CPUS_PER_TASK", max(1, on_node // most_tasks)))
+    if len(mine) <= each:
+        return mine
+    first = local_rank * each
+    return mine[first : first + each] or mine

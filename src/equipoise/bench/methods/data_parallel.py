@@ -4,7 +4,7 @@ The common step, DDP, accumulation, FSDP and compressed exchange.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,8 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from equipoise.bench.methods.method import Argument, OptimizerSettings
-from equipoise.bench.models import Trainee
+from equipoise.bench.methods import MethodSetup
 
 
 class TrainingStep:
@@ -25,21 +24,25 @@ class TrainingStep:
 
     def __init__(
         self,
-        trainee: Trainee,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        setup: MethodSetup,
+        module: nn.Module | None = None,
         *,
         num_accumulated: int = 1,
         exchange: Callable[[], None] | None = None,
         exchange_every: int = 1,
+        hook_state: Any = None,  # noqa: ANN401 - torch's, or a Sparsifier
     ) -> None:
-        """module: what is called, wrapped or bare. exchange: called after updates."""
-        self.module = module
-        self.optimizer = optimizer
+        """module: the model as it is called, where it is wrapped. exchange: called after updates.
+
+        hook_state: what a communication hook keeps between steps.
+        """
+        self.hook_state = hook_state
+        self._trainee = setup.trainee
+        self.module = setup.trainee.model if module is None else module
+        self.optimizer = _optimizer(setup)
         self.period = num_accumulated * exchange_every
         self.marks: list[Callable[[str], None]] = []
-        self._trainee = trainee
-        self._loss = trainee.loss
+        self._loss = setup.trainee.loss
         self._is_plain = num_accumulated == 1 and exchange is None
         self._num_accumulated = num_accumulated
         self._exchange = exchange
@@ -79,7 +82,7 @@ class TrainingStep:
         return loss
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Every weight and buffer, whole, under its name in the bare model."""
+        """Every weight and buffer, whole, under its name in the model without wrappers."""
         state = self._trainee.model.state_dict()
         return {name: whole(tensor.detach()).clone() for name, tensor in state.items()}
 
@@ -101,9 +104,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if gathered is None else gathered()
 
 
-def optimizer(settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+def _optimizer(setup: MethodSetup) -> torch.optim.Optimizer:
     """The optimizer of the weights that are trained."""
-    trained = [each for each in parameters if each.requires_grad]
+    settings = setup.settings
+    trained = [each for each in setup.trainee.model.parameters() if each.requires_grad]
     if settings.name == "adamw":
         return torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
     return torch.optim.SGD(
@@ -121,54 +125,26 @@ def start_equal(model: nn.Module) -> None:
             dist.broadcast(tensor.data, src=0)
 
 
-def begin_single(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_single(setup: MethodSetup) -> TrainingStep:
     """Steps on this rank's own batches."""
-    del name, rank, world_size, argument
-    return TrainingStep(trainee, trainee.model, optimizer(settings, trainee.model.parameters()))
+    return TrainingStep(setup)
 
 
-def begin_ddp(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_ddp(setup: MethodSetup) -> TrainingStep:
     """Steps that average gradients; the argument is the bucket in MiB, torch's own choice without it."""
-    del rank, world_size
     module = DistributedDataParallel(
-        trainee.model, bucket_cap_mb=argument, static_graph=name == "static_graph"
+        setup.trainee.model, bucket_cap_mb=setup.argument, static_graph=setup.name == "static_graph"
     )
-    return TrainingStep(trainee, module, optimizer(settings, trainee.model.parameters()))
+    return TrainingStep(setup, module)
 
 
-def begin_accumulate(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_accumulate(setup: MethodSetup) -> TrainingStep:
     """Steps of which every `argument`-th sends gradients and updates."""
-    del name, rank, world_size
-    module = DistributedDataParallel(trainee.model)
+    module = DistributedDataParallel(setup.trainee.model)
     return TrainingStep(
-        trainee,
+        setup,
         module,
-        optimizer(settings, trainee.model.parameters()),
-        num_accumulated=int(argument or 1),
+        num_accumulated=int(setup.argument or 1),
     )
 
 
@@ -185,49 +161,31 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def begin_fsdp(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_fsdp(setup: MethodSetup) -> TrainingStep:
     """Steps on sharded weights; each layer of a stack is one unit, the rest of the model another."""
-    del name, rank, argument
-    model = trainee.model
+    model = setup.trainee.model
     start_equal(model)
     device: torch.device = next(model.parameters()).device
-    mesh = init_device_mesh(device.type, (world_size,))
+    mesh = init_device_mesh(device.type, (setup.world_size,))
     for block in blocks(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return TrainingStep(trainee, model, optimizer(settings, model.parameters()))
+    return TrainingStep(setup)
 
 
 _DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def begin_rounded(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_rounded(setup: MethodSetup) -> TrainingStep:
     """Steps whose gradients cross the wire as `name`."""
-    del rank, argument
-    module = DistributedDataParallel(trainee.model)
-    dtype = _DTYPE[name]
+    module = DistributedDataParallel(setup.trainee.model)
+    dtype = _DTYPE[setup.name]
 
     # torch's own bf16 hook refuses without CUDA, although gloo adds bfloat16; one hook serves both types.
     def hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradient = bucket.buffer()
         # Divided before it is added, as torch does: a sum of many ranks could exceed float16's 65,504.
-        sent = gradient.div(world_size).to(dtype)
+        sent = gradient.div(setup.world_size).to(dtype)
         adding = dist.all_reduce(sent, async_op=True).get_future()
 
         def restored(_done: object) -> torch.Tensor:
@@ -238,7 +196,7 @@ def begin_rounded(
         return adding.then(restored)
 
     module.register_comm_hook(None, hook)
-    return TrainingStep(trainee, module, optimizer(settings, trainee.model.parameters()))
+    return TrainingStep(setup, module)
 
 
 # The callbacks of torch's hook wait for further all-reduces on gloo's own threads: with several buckets in
@@ -249,33 +207,17 @@ _ONE_BUCKET_MIB = 100_000
 NUM_WHOLE_STEPS = 2
 
 
-class PowerStep(TrainingStep):
-    """A training step that shows the state of its approximation."""
-
-    state: powerSGD_hook.PowerSGDState
-
-
-def begin_powersgd(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> PowerStep:
+def begin_powersgd(setup: MethodSetup) -> TrainingStep:
     """Steps whose gradients are sent as matrices of rank `argument`."""
-    del name, rank, world_size
     one_bucket = _ONE_BUCKET_MIB if dist.get_backend() == "gloo" else None
-    module = DistributedDataParallel(trainee.model, bucket_cap_mb=one_bucket)
-    step = PowerStep(trainee, module, optimizer(settings, trainee.model.parameters()))
-    step.state = powerSGD_hook.PowerSGDState(
+    module = DistributedDataParallel(setup.trainee.model, bucket_cap_mb=one_bucket)
+    state = powerSGD_hook.PowerSGDState(
         process_group=None,
-        matrix_approximation_rank=int(argument or 1),
+        matrix_approximation_rank=int(setup.argument or 1),
         start_powerSGD_iter=NUM_WHOLE_STEPS,
     )
-    module.register_comm_hook(step.state, powerSGD_hook.powerSGD_hook)
-    return step
+    module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return TrainingStep(setup, module, hook_state=state)
 
 
 def largest(corrected: torch.Tensor, num_sent: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -332,25 +274,9 @@ class Sparsifier:
         return gathering.then(added)
 
 
-class SparseStep(TrainingStep):
-    """A training step that shows what its ranks have not sent yet."""
-
-    sparsifier: Sparsifier
-
-
-def begin_topk(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> SparseStep:
+def begin_topk(setup: MethodSetup) -> TrainingStep:
     """Steps that send the fraction `argument` of their gradients' values."""
-    del name, rank
-    module = DistributedDataParallel(trainee.model)
-    step = SparseStep(trainee, module, optimizer(settings, trainee.model.parameters()))
-    step.sparsifier = Sparsifier(float(argument or 1.0), world_size)
-    module.register_comm_hook(None, step.sparsifier.hook)
-    return step
+    module = DistributedDataParallel(setup.trainee.model)
+    sparsifier = Sparsifier(float(setup.argument or 1.0), setup.world_size)
+    module.register_comm_hook(None, sparsifier.hook)
+    return TrainingStep(setup, module, hook_state=sparsifier)

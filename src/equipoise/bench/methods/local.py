@@ -6,9 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from equipoise.bench.methods.data_parallel import TrainingStep, optimizer, start_equal
-from equipoise.bench.methods.method import Argument, OptimizerSettings
-from equipoise.bench.models import Trainee
+from equipoise.bench.methods import MethodSetup
+from equipoise.bench.methods.data_parallel import TrainingStep, start_equal
 
 
 def drifting(model: nn.Module) -> list[torch.Tensor]:
@@ -17,13 +16,11 @@ def drifting(model: nn.Module) -> list[torch.Tensor]:
     return [*weights, *(each for each in model.buffers() if each.is_floating_point())]
 
 
-def average(tensors: Iterable[torch.Tensor], world_size: int) -> None:
-    """Replaces each tensor by its mean over the ranks, in one message."""
+def average(tensors: Iterable[torch.Tensor], world_size: int, *, dtype: torch.dtype = torch.float32) -> None:
+    """Replaces each tensor by its mean over the ranks, in one message. dtype: the least that is added in."""
     tensors = list(tensors)
     sizes = [each.numel() for each in tensors]
-    flat = torch.cat(
-        [each.reshape(-1).to(torch.promote_types(each.dtype, torch.float32)) for each in tensors]
-    )
+    flat = torch.cat([each.reshape(-1).to(torch.promote_types(each.dtype, dtype)) for each in tensors])
     dist.all_reduce(flat)
     for tensor, mean in zip(tensors, flat.div_(world_size).split(sizes), strict=True):
         tensor.copy_(mean.view_as(tensor))
@@ -45,7 +42,7 @@ def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tens
 
 
 class Averaging:
-    """Averages what differs between ranks that train alone; sends float16 where the method's name says so."""
+    """Averages what differs between ranks that train alone; methods named *_fp16 send float16."""
 
     def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
         """What the model is now, all ranks agree on."""
@@ -66,24 +63,13 @@ class Averaging:
             old.copy_(now)
 
 
-def begin_localsgd(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_localsgd(setup: MethodSetup) -> TrainingStep:
     """Steps of which every `argument`-th ends with an average of weights; momentum stays with its rank."""
-    del rank
-    start_equal(trainee.model)
+    start_equal(setup.trainee.model)
     return TrainingStep(
-        trainee,
-        trainee.model,
-        optimizer(settings, trainee.model.parameters()),
-        exchange=Averaging(name, trainee.model, world_size).run,
-        exchange_every=int(argument or 1),
+        setup,
+        exchange=Averaging(setup.name, setup.trainee.model, setup.world_size).run,
+        exchange_every=int(setup.argument or 1),
     )
 
 
@@ -115,23 +101,12 @@ class OuterStep:
         self._averaging.restart()
 
 
-def begin_diloco(
-    name: str,
-    trainee: Trainee,
-    settings: OptimizerSettings,
-    *,
-    rank: int,
-    world_size: int,
-    argument: Argument,
-) -> TrainingStep:
+def begin_diloco(setup: MethodSetup) -> TrainingStep:
     """Steps of which every `argument`-th ends with an outer step; the optimizer given is the inner one."""
-    del rank
-    start_equal(trainee.model)
-    outer = OuterStep(name, trainee.model, world_size)
+    start_equal(setup.trainee.model)
+    outer = OuterStep(setup.name, setup.trainee.model, setup.world_size)
     return TrainingStep(
-        trainee,
-        trainee.model,
-        optimizer(settings, trainee.model.parameters()),
+        setup,
         exchange=outer.run,
-        exchange_every=int(argument or 1),
+        exchange_every=int(setup.argument or 1),
     )

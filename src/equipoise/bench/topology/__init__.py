@@ -1,7 +1,7 @@
-"""How a machine's accelerators are joined: read from what tools print, or from this machine."""
+"""How a machine's accelerators are connected: read from what tools print, or from this machine."""
 
 from equipoise.bench.topology.here import here
 from equipoise.bench.topology.reading import read
-from equipoise.bench.topology.topology import Device, Link, Nic, Topology
+from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology
 
-__all__ = ["Device", "Link", "Nic", "Topology", "here", "read"]
+__all__ = ["Device", "DeviceLink", "Nic", "Topology", "here", "read"]

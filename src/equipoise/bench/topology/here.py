@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from equipoise.bench.environment import file_text
 from equipoise.bench.topology import vendors
 from equipoise.bench.topology.reading import plain_lines
-from equipoise.bench.topology.topology import Device, Link, Nic, Topology, pairs
+from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology, pairs
 
-_MOST_FILE_BYTES = 4_000_000
 # Of a bit a second: Ethernet in millions, InfiniBand in thousands of millions.
 _ETHERNET_BYTE_PER_S = 1e6 / 8
 _RDMA_BYTE_PER_S = 1e3 * _ETHERNET_BYTE_PER_S
@@ -19,12 +19,14 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec")
 
 
 def sockets(system: Path, processes: Path) -> Topology:
-    """Processor sockets as devices, joined by the link between them, and the cards of the network.
+    """Processor sockets as devices, with the link between them, and the cards of the network.
 
-    Assumes two sockets are joined as NUMA nodes are: what nvidia-smi calls SYS.
+    Assumes two sockets are connected as NUMA nodes are: what nvidia-smi calls SYS.
     """
     devices = tuple(_sockets(system, processes))
-    links = tuple(Link(a=a, b=b, link_class="SYS") for a, b in pairs(tuple(each.name for each in devices)))
+    links = tuple(
+        DeviceLink(a=a, b=b, link_class="SYS") for a, b in pairs(tuple(each.name for each in devices))
+    )
     return Topology(
         origin="this machine",
         devices=devices,
@@ -34,12 +36,7 @@ def sockets(system: Path, processes: Path) -> Topology:
 
 
 def _text(path: Path) -> str:
-    """What a file of the kernel says; empty where it cannot be read, as where a link is down."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_FILE_BYTES).decode(errors="replace").strip()
-    except OSError:
-        return ""
+    return file_text(path).strip()
 
 
 def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
@@ -56,9 +53,9 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
     threads: dict[int, list[int]] = {}
     cores: dict[int, set[str]] = {}
     for number, path in _numbered(system / "devices" / "system" / "cpu", "cpu"):
-        said = _text(path / "topology" / "physical_package_id")
-        if said.lstrip("-").isdigit():
-            place = max(0, int(said))  # -1 where the kernel does not know
+        package = _text(path / "topology" / "physical_package_id")
+        if package.lstrip("-").isdigit():
+            place = max(0, int(package))  # -1 where the kernel does not know
             threads.setdefault(place, []).append(number)
             cores.setdefault(place, set()).add(_text(path / "topology" / "core_id"))
     title = re.search(r"^model name\s*:\s*(.+)$", _text(processes / "cpuinfo"), re.MULTILINE)
@@ -136,25 +133,21 @@ Run = Callable[[Sequence[str]], str]
 def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> Topology:
     """The accelerators of this machine and their links; its processor sockets where it has none.
 
-    run: what a command prints, empty where there is no such command. system, processes: where the kernel
-    tells about itself.
+    run: what a command prints, empty where there is no such command. system, processes: folders of the
+    kernel.
     """
     run = run or printed
-    for tell in (_from_nvidia, _from_amd):
-        found = tell(run)
+    for reader in (_from_nvidia, _from_amd):
+        found = reader(run)
         if found is not None:
             rates = {nic.name: rdma_byte_per_s(system, nic.title or nic.name) for nic in found.nics}
             nics = tuple(replace(nic, byte_per_s=rates[nic.name]) for nic in found.nics)
             return replace(found, nics=nics, origin=f"this machine: {found.origin}")
     found = sockets(system, processes)
     silent = [name for name in ("nvidia-smi", "rocm-smi", "amd-smi") if shutil.which(name)]
-    why = (
-        f"{' and '.join(silent)} tell of none"
-        if silent
-        else "no nvidia-smi, rocm-smi or amd-smi is installed"
-    )
-    said = f"No accelerator was found here ({why}): processor sockets are shown in their place."
-    return replace(found, notes=(*found.notes, said))
+    why = f"{' and '.join(silent)} show none" if silent else "no nvidia-smi, rocm-smi or amd-smi is installed"
+    note = f"No accelerator was found here ({why}): processor sockets are shown in their place."
+    return replace(found, notes=(*found.notes, note))
 
 
 def _from_nvidia(run: Run) -> Topology | None:
@@ -162,8 +155,8 @@ def _from_nvidia(run: Run) -> Topology | None:
     if not listed.strip():
         return None
     texts = [listed]
-    for asked in (("-m",), ("-p2p", "r")):
-        texts += [f"$ nvidia-smi topo {' '.join(asked)}", run(("nvidia-smi", "topo", *asked))]
+    for options in (("-m",), ("-p2p", "r")):
+        texts += [f"$ nvidia-smi topo {' '.join(options)}", run(("nvidia-smi", "topo", *options))]
     found = vendors.read_nvidia(plain_lines("\n".join(texts).encode(), "nvidia-smi"))
     if found is None or not found.devices:
         return None

@@ -62,34 +62,34 @@ def read(content: bytes, *, where: str) -> Topology:
     """The topology of a machine from what its tools printed.
 
     where: the name of the file, for messages.
-    Raises DataError where it is no text, or tells of no accelerator; EvidenceError where it tells no link.
+    Raises DataError where it is no text, or has no accelerator; EvidenceError where it has no link.
     """
     lines = plain_lines(content, where)
     for reader in READERS:
         found = reader(lines)
         if found is not None and found.devices:
-            _check_tells_anything(found, where)
+            _check_has_links(found, where)
             return found
-    said = (
+    problem = (
         "empty"
         if not any(line.strip() for line in lines)
         else "no matrix of links and no list of accelerators"
     )
     raise DataError(
-        f"{where}: {said}; expected what `nvidia-smi topo -m`, `nvidia-smi -L`, `rocm-smi --showtopo` or "
+        f"{where}: {problem}; expected what `nvidia-smi topo -m`, `nvidia-smi -L`, `rocm-smi --showtopo` or "
         "`amd-smi topology` print"
     )
 
 
-def _check_tells_anything(found: Topology, where: str) -> None:
+def _check_has_links(found: Topology, where: str) -> None:
     """Refuse a text of which only the heads of the columns are left."""
     absent = {row.name for row in found.missing_rows if row.num_cells == 0}
     names = [device.name for device in found.devices if device.name in absent]
-    told = any(link.peers or link.weight for link in found.links) or any(
+    shown = any(link.peers or link.weight for link in found.links) or any(
         device.title for device in found.devices
     )
-    if len(names) > 1 and len(names) == len(found.devices) and not (told or found.classes):
+    if len(names) > 1 and len(names) == len(found.devices) and not (shown or found.classes):
         raise EvidenceError(
-            f"{where}: {len(names)} accelerators are named and no link between them is told",
+            f"{where}: {len(names)} accelerators are named and no link between them is shown",
             missing=(f"the rows {', '.join(names[:8])}",),
         )

@@ -37,17 +37,17 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """What joins two of the devices and cards; no link_class where the text is silent or contradicts itself.
+class DeviceLink:
+    """The link between two devices or cards; no link_class where the text has none or contradicts itself.
 
-    said: class by the row of `a`, and by the row of `b`, where the two disagree. peers: whether each reaches
+    conflict: class by the row of `a`, and by the row of `b`, where these differ. peers: whether each reaches
     the other's memory itself, in the words of `nvidia-smi topo -p2p`. weight, hops: as rocm-smi has them.
     """
 
     a: str
     b: str
     link_class: str | None
-    said: tuple[str, str] | None = None
+    conflict: tuple[str, str] | None = None
     peers: str | None = None
     weight: int | None = None
     hops: int | None = None
@@ -72,12 +72,12 @@ class Topology:
     origin: str
     devices: tuple[Device, ...]
     nics: tuple[Nic, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
     missing_rows: tuple[MissingRow, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def between_devices(self) -> tuple[Link, ...]:
+    def between_devices(self) -> tuple[DeviceLink, ...]:
         """The links whose both ends are devices."""
         names = {device.name for device in self.devices}
         return tuple(link for link in self.links if link.a in names and link.b in names)
@@ -96,18 +96,18 @@ class Topology:
         Assumes what no accelerator has enough links for goes through a switch.
         """
         for device in self.devices:
-            own = [
+            counts = [
                 number(link.link_class)
                 for link in self.between_devices
                 if device.name in (link.a, link.b) and link.link_class and kind(link.link_class) == "NV"
             ]
-            if sum(own) > most_links():
+            if sum(counts) > most_links():
                 return True
         return False
 
     @property
     def has_fabric(self) -> bool:
-        """Whether any two devices are joined by NVLink or XGMI."""
+        """Whether any two devices are connected by NVLink or XGMI."""
         return any(link.link_class and kind(link.link_class) in FABRICS for link in self.between_devices)
 
 
@@ -122,7 +122,7 @@ _MOST_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Islands:
-    """Devices joined without what is slowest here. unplaced: those whose island the text does not tell."""
+    """Devices connected without what is slowest here. unplaced: those whose island is not known."""
 
     members: tuple[tuple[str, ...], ...]
     unplaced: tuple[str, ...]
@@ -143,7 +143,7 @@ class BestGroup:
 
 
 def islands(topology: Topology) -> Islands:
-    """Devices joined by NVLink or XGMI, where any are; else without crossing from socket to socket.
+    """Devices connected by NVLink or XGMI, where any are; else without crossing from socket to socket.
 
     Assumes links that are unknown may be of any class.
     """
@@ -165,7 +165,7 @@ def islands(topology: Topology) -> Islands:
     )
 
 
-def _components(names: tuple[str, ...], joined: set[frozenset[str]]) -> Iterator[tuple[str, ...]]:
+def _components(names: tuple[str, ...], connected: set[frozenset[str]]) -> Iterator[tuple[str, ...]]:
     """Sets of names that are connected, each in the order of the names."""
     left = dict.fromkeys(names)
     while left:
@@ -173,7 +173,7 @@ def _components(names: tuple[str, ...], joined: set[frozenset[str]]) -> Iterator
         while front:
             here = front.pop()
             reached.add(here)
-            front += [name for name in left if name not in reached and frozenset((here, name)) in joined]
+            front += [name for name in left if name not in reached and frozenset((here, name)) in connected]
         yield tuple(name for name in names if name in reached)
         for name in reached:
             left.pop(name, None)
@@ -219,9 +219,9 @@ def _best(
     return None
 
 
-def _clique(names: tuple[str, ...], joined: set[frozenset[str]], size: int) -> tuple[str, ...] | None:
-    """So many names of which every two are joined; None where there are none, or the search is too long."""
-    near = {name: {other for other in names if frozenset((name, other)) in joined} for name in names}
+def _clique(names: tuple[str, ...], connected: set[frozenset[str]], size: int) -> tuple[str, ...] | None:
+    """So many names, every two connected; None where there are none, or the search is too long."""
+    near = {name: {other for other in names if frozenset((name, other)) in connected} for name in names}
     steps = [0]
 
     def extended(group: tuple[str, ...], left: list[str]) -> tuple[str, ...] | None:

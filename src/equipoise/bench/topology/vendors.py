@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from equipoise.bench.topology.topology import Device, Link, MissingRow, Nic, Topology, pairs
+from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.spec.links import PEER_WORDS, link_class
 
 MOST_COLUMNS = 256
@@ -30,7 +30,7 @@ Kind: TypeAlias = Literal["name", "cell", "head", "legend", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class MatrixWord:
     """One word of the text, of what kind, and the line it stands on."""
 
     text: str
@@ -39,7 +39,7 @@ class Word:
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
+class LinkRow:
     """A row as read: cells from the left; what stands behind them on its line."""
 
     name: str
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(slots=True, kw_only=True)
-class Matrix:
+class LinkMatrix:
     """A matrix as read: columns as headed (none where the heads are cut off), and rows in order.
 
     heads: of the affinities, in order.
@@ -59,7 +59,7 @@ class Matrix:
     line: int
     columns: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LinkRow] = field(default_factory=list)
 
     @property
     def is_of_peers(self) -> bool:
@@ -77,13 +77,13 @@ def _is_cell(text: str) -> bool:
     return text == SELF or text in PEER_WORDS or link_class(text) is not None
 
 
-def words(lines: Sequence[str]) -> Iterator[Word]:
+def words(lines: Sequence[str]) -> Iterator[MatrixWord]:
     """The words of a text; names, cells and heads that are run together are taken apart."""
     for number, line in enumerate(lines, start=1):
         marked = _HEAD.sub(lambda found: f" \0{found.lastgroup} ", line.replace("|", " "))
         for chunk in marked.split():
             for text, kind in _parts(chunk):
-                yield Word(text=text, kind=kind, line=number)
+                yield MatrixWord(text=text, kind=kind, line=number)
 
 
 def _parts(chunk: str) -> Iterator[tuple[str, Kind]]:
@@ -116,7 +116,7 @@ def _name_and_cells(chunk: str) -> Iterator[tuple[str, Kind]]:
         yield cell, "cell"
 
 
-def _heads_of_columns(names: Sequence[Word]) -> list[str]:
+def _heads_of_columns(names: Sequence[MatrixWord]) -> list[str]:
     """Names each once, from the line of the first accelerator on; words before it are not of the table."""
     accelerators = [word.line for word in names if word.text.startswith("GPU")]
     if not accelerators:
@@ -124,16 +124,16 @@ def _heads_of_columns(names: Sequence[Word]) -> list[str]:
     return list(dict.fromkeys(word.text for word in names if word.line >= accelerators[0]))[:MOST_COLUMNS]
 
 
-class _Reader:
+class _MatrixReader:
     """Makes matrices of words, one word at a time."""
 
-    def __init__(self, stream: Sequence[Word]) -> None:
+    def __init__(self, stream: Sequence[MatrixWord]) -> None:
         self.stream = stream
         self.place = 0
-        self.matrices: list[Matrix] = []
-        self.current: Matrix | None = None
+        self.matrices: list[LinkMatrix] = []
+        self.current: LinkMatrix | None = None
 
-    def read(self) -> list[Matrix]:
+    def read(self) -> list[LinkMatrix]:
         """Every matrix of the stream that has columns or rows."""
         while self.place < len(self.stream):
             word = self.stream[self.place]
@@ -145,7 +145,7 @@ class _Reader:
                 self.place += 1
         return [matrix for matrix in self.matrices if matrix.rows or matrix.heads]
 
-    def _peek(self, place: int) -> Word | None:
+    def _peek(self, place: int) -> MatrixWord | None:
         return self.stream[place] if place < len(self.stream) else None
 
     def _names(self) -> None:
@@ -162,26 +162,26 @@ class _Reader:
         if begins_row:
             self._row(run[-1])
 
-    def _columns(self, names: Sequence[Word]) -> None:
+    def _columns(self, names: Sequence[MatrixWord]) -> None:
         """Names that head columns; or the names of rows without a cell, under columns that are known."""
         current = self.current
         if current is not None and {word.text for word in names} < set(current.columns):
-            current.rows += [Row(name=word.text, line=word.line) for word in names]
+            current.rows += [LinkRow(name=word.text, line=word.line) for word in names]
             return
         texts = _heads_of_columns(names)
         if texts and (current is None or texts != current.columns or current.rows):
-            self.current = Matrix(line=names[0].line, columns=texts)
+            self.current = LinkMatrix(line=names[0].line, columns=texts)
             self.matrices.append(self.current)
         while (word := self._peek(self.place)) is not None and word.kind == "head":
             if self.current is not None:
                 self.current.heads.append(word.text)
             self.place += 1
 
-    def _row(self, name: Word) -> None:
+    def _row(self, name: MatrixWord) -> None:
         if self.current is None:
-            self.current = Matrix(line=name.line)
+            self.current = LinkMatrix(line=name.line)
             self.matrices.append(self.current)
-        row = Row(name=name.text, line=name.line)
+        row = LinkRow(name=name.text, line=name.line)
         width = len(self.current.columns) or MOST_COLUMNS
         while (
             (word := self._peek(self.place)) is not None
@@ -201,20 +201,20 @@ class _Reader:
         row.ends_text = self.place >= len(self.stream)
         self.current.rows.append(row)
 
-    def _is_strange_cell(self, word: Word, name: Word) -> bool:
+    def _is_strange_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
         """Whether a word stands where a class has to, and looks like one, but is none that is known."""
         if self.current is None or name.text not in self.current.columns or word.line != name.line:
             return False
         return word.kind == "other" and _UNKNOWN_CELL.fullmatch(word.text) is not None
 
 
-def matrices(lines: Sequence[str]) -> list[Matrix]:
+def matrices(lines: Sequence[str]) -> list[LinkMatrix]:
     """Every matrix of device names that a text holds, in order."""
-    return _Reader(list(words(lines))).read()
+    return _MatrixReader(list(words(lines))).read()
 
 
-def affinities(matrix: Matrix, row: Row) -> dict[str, str]:
-    """What stands behind the cells of a whole row, by head; empty where it cannot be told apart.
+def affinities(matrix: LinkMatrix, row: LinkRow) -> dict[str, str]:
+    """What stands behind the cells of a whole row, by head; empty where it is ambiguous.
 
     Assumes no affinity is left blank but for a card's, of which all are.
     """
@@ -227,8 +227,8 @@ def affinities(matrix: Matrix, row: Row) -> dict[str, str]:
 _LISTED = re.compile(r"^\s*GPU\s+(\d{1,3}):\s*(\S.*?)\s*(?:\(UUID.*)?$")
 _SLICE = re.compile(r"^\s*MIG\s+(\S+)\s+Device\s+\d+:")
 _LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
-_PEERS_ASKED = re.compile(r"-p2p\s+(\w+)")
-# What `topo -p2p` can tell of memory; its other tables are of NVLink, atomics and PCIe.
+_PEERS_OPTION = re.compile(r"-p2p\s+(\w+)")
+# What `topo -p2p` shows of memory; its other tables are of NVLink, atomics and PCIe.
 _OF_MEMORY = frozenset({"r", "w", "rw", "p"})
 _ACCELERATOR = "GPU"
 
@@ -244,10 +244,10 @@ class _Cells:
 
 
 def read_nvidia(lines: Sequence[str]) -> Topology | None:
-    """The topology that a text of nvidia-smi tells; None where it tells none."""
+    """The topology in a text of nvidia-smi; None where there is none."""
     found = matrices(lines)
     links = [matrix for matrix in found if not matrix.is_of_peers]
-    peers = [matrix for matrix in found if matrix.is_of_peers and _asked(matrix, lines) in _OF_MEMORY]
+    peers = [matrix for matrix in found if matrix.is_of_peers and _peers_option(matrix, lines) in _OF_MEMORY]
     listed = dict(_listed(lines))
     if not (links or peers or listed):
         return None
@@ -256,7 +256,7 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
     if listed and not links:
         notes.append("No matrix of links is in the text; `nvidia-smi topo -m` prints it.")
     if peers and not links:
-        notes.append("The text says who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
+        notes.append("The text has who reaches whose memory, not by which links; `nvidia-smi topo -m` does.")
     names = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     strange = [name for name in listed if name not in names]
     if strange:
@@ -283,10 +283,10 @@ def _origin(*, has_links: bool, has_peers: bool, has_list: bool) -> str:
     return "nvidia-smi " + ", ".join(name for name, is_there in parts if is_there)
 
 
-def _asked(matrix: Matrix, lines: Sequence[str]) -> str:
-    """Which table of peers was asked for by the last command before it; `rw` where none is echoed."""
-    asked = _PEERS_ASKED.findall("\n".join(lines[: matrix.line]))
-    return asked[-1] if asked else "rw"
+def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:
+    """Which table of peers is that of the last command before it; `rw` where none is echoed."""
+    options = _PEERS_OPTION.findall("\n".join(lines[: matrix.line]))
+    return options[-1] if options else "rw"
 
 
 def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
@@ -303,8 +303,8 @@ def _listed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[str, tuple[str, .
         yield name, (title, tuple(slices))
 
 
-def _others(links: Sequence[Matrix]) -> Iterator[str]:
-    """What is said of further matrices in one text."""
+def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
+    """Notes on further matrices in one text."""
     for other in links[1:]:
         if _cells(other).words != _cells(links[0]).words:
             yield (
@@ -313,13 +313,13 @@ def _others(links: Sequence[Matrix]) -> Iterator[str]:
             )
 
 
-def _cells(matrix: Matrix) -> _Cells:
+def _cells(matrix: LinkMatrix) -> _Cells:
     """The words of a matrix by row and column; rows that do not line up with the heads are left out."""
     cells = _Cells(names=list(matrix.columns))
     if not matrix.columns:
         cells.names = _columns_by_self(matrix)
-        cells.notes.append("The heads of the columns are missing; the X in each row tells which is its own.")
-    seen: dict[str, Row] = {}
+        cells.notes.append("The heads of the columns are missing; the X in each row shows which is its own.")
+    seen: dict[str, LinkRow] = {}
     for row in matrix.rows:
         if row.name in seen and (not row.cells or row.cells == seen[row.name].cells):
             continue
@@ -332,28 +332,28 @@ def _cells(matrix: Matrix) -> _Cells:
     return cells
 
 
-def _columns_by_self(matrix: Matrix) -> list[str]:
+def _columns_by_self(matrix: LinkMatrix) -> list[str]:
     """Names of the columns where their heads are cut off: each is that of the row that has its X there."""
     places = {row.cells.index(SELF): row.name for row in matrix.rows if row.cells.count(SELF) == 1}
     return [places.get(place, "") for place in range(max(places, default=-1) + 1)]
 
 
-def _trouble(row: Row, names: Sequence[str], seen: dict[str, Row]) -> str | None:
+def _trouble(row: LinkRow, names: Sequence[str], seen: dict[str, LinkRow]) -> str | None:
     """Why a row cannot be used; None where it can."""
     if row.name in seen:
         return "it differs from an earlier row of that name"
     if row.cells.count(SELF) > 1:
-        return f"{row.cells.count(SELF)} cells say X"
+        return f"{row.cells.count(SELF)} cells are X"
     if row.name not in names:
         return None
-    own = names.index(row.name)
-    is_off = SELF in row.cells and row.cells.index(SELF) != own
-    if is_off or (len(row.cells) > own and row.cells[own] != SELF):
+    place = names.index(row.name)
+    is_off = SELF in row.cells and row.cells.index(SELF) != place
+    if is_off or (len(row.cells) > place and row.cells[place] != SELF):
         return "its cells do not line up with the heads of the columns"
     return None
 
 
-def _add_rows(cells: _Cells, rows: dict[str, Row]) -> None:
+def _add_rows(cells: _Cells, rows: dict[str, LinkRow]) -> None:
     for name, row in rows.items():
         for column, word in zip(cells.names, row.cells, strict=False):
             if column and column != name:
@@ -372,7 +372,7 @@ def _add_rows(cells: _Cells, rows: dict[str, Row]) -> None:
         cells.notes.append(f"No class of link that is known here: {', '.join(sorted(strange)[:5])}.")
 
 
-def _drop_cut_cell(cells: _Cells, row: Row) -> int:
+def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
     """Forget the last cell of a row in which the text ends, where more of it may have been cut; 1 if so.
 
     Assumes whole tables end in an X or an affinity.
@@ -388,17 +388,17 @@ def _drop_cut_cell(cells: _Cells, row: Row) -> int:
     return 1
 
 
-def _device(name: str, matrix: Matrix | None, listed: tuple[str, tuple[str, ...]] | None) -> Device:
+def _device(name: str, matrix: LinkMatrix | None, listed: tuple[str, tuple[str, ...]] | None) -> Device:
     row = next((row for row in matrix.rows if row.name == name), None) if matrix else None
     found = affinities(matrix, row) if matrix and row and len(row.cells) == len(matrix.columns) else {}
-    said = {head: text for head, text in found.items() if text.upper() != "N/A"}
+    known = {head: text for head, text in found.items() if text.upper() != "N/A"}
     title, slices = listed or (None, ())
     return Device(
         name=name,
         title=title,
-        cpu_affinity=said.get("cpu"),
-        numa_affinity=said.get("numa"),
-        numa_id=said.get("numa_id"),
+        cpu_affinity=known.get("cpu"),
+        numa_affinity=known.get("numa"),
+        numa_id=known.get("numa_id"),
         slices=slices,
     )
 
@@ -410,7 +410,7 @@ def _nics(names: Iterable[str], lines: Iterable[str]) -> tuple[Nic, ...]:
     )
 
 
-def _links(cells: _Cells, peers: Sequence[Matrix], *, is_of_peers: bool) -> Iterator[Link]:
+def _links(cells: _Cells, peers: Sequence[LinkMatrix], *, is_of_peers: bool) -> Iterator[DeviceLink]:
     """Every pair of accelerators and cards: first those of accelerators, all in order."""
     access: dict[tuple[str, str], str] = {}
     for matrix in peers:
@@ -418,15 +418,15 @@ def _links(cells: _Cells, peers: Sequence[Matrix], *, is_of_peers: bool) -> Iter
     accelerators = sorted((name for name in cells.names if name.startswith(_ACCELERATOR)), key=_by_number)
     cards = [name for name in cells.names if not name.startswith(_ACCELERATOR)]
     for a, b in pairs((*accelerators, *cards)):
-        said = [] if is_of_peers else [cells.words.get(pair) for pair in ((a, b), (b, a))]
-        given = [word for word in said if word is not None]
+        words = [] if is_of_peers else [cells.words.get(pair) for pair in ((a, b), (b, a))]
+        given = [word for word in words if word is not None]
         disagree = len(given) > 1 and link_class(given[0]) != link_class(given[1])
         reached = [access[pair] for pair in ((a, b), (b, a)) if pair in access]
-        yield Link(
+        yield DeviceLink(
             a=a,
             b=b,
             link_class=link_class(given[0]) if given and not disagree else None,
-            said=(given[0], given[1]) if disagree else None,
+            conflict=(given[0], given[1]) if disagree else None,
             peers=next((word for word in reached if word != "OK"), reached[0] if reached else None),
         )
 
@@ -449,7 +449,7 @@ _ONE_NODE_WEIGHT, _ONE_NODE_HOPS = 40, 2
 
 
 @dataclass(slots=True, kw_only=True)
-class _Table:
+class _AmdTable:
     """One titled table: heads of its columns, and rows by name, cells from the left."""
 
     columns: list[str] = field(default_factory=list)
@@ -463,7 +463,7 @@ class _Table:
 
 
 def read_amd(lines: Sequence[str]) -> Topology | None:
-    """The topology that a text of rocm-smi or amd-smi tells; None where it has no table of either."""
+    """The topology in a text of rocm-smi or amd-smi; None where it has no table of either."""
     tables = _tables(lines)
     if not tables:
         return None
@@ -479,14 +479,14 @@ def read_amd(lines: Sequence[str]) -> Topology | None:
     )
 
 
-def _tables(lines: Sequence[str]) -> dict[str, _Table]:
+def _tables(lines: Sequence[str]) -> dict[str, _AmdTable]:
     """The tables by kind; the first of each."""
-    found: dict[str, _Table] = {}
-    current: _Table | None = None
+    found: dict[str, _AmdTable] = {}
+    current: _AmdTable | None = None
     for line in lines:
         kind = next((kind for kind, title in _TITLES if title.search(line)), None)
         if kind is not None:
-            current = None if kind == "other" else _Table()
+            current = None if kind == "other" else _AmdTable()
             if current is not None:
                 current = found.setdefault(kind, current)
             continue
@@ -496,23 +496,23 @@ def _tables(lines: Sequence[str]) -> dict[str, _Table]:
     return {kind: table for kind, table in found.items() if table.columns}
 
 
-def _add_line(table: _Table, texts: Sequence[str]) -> None:
+def _add_line(table: _AmdTable, texts: Sequence[str]) -> None:
     if all(_AMD_NAME.fullmatch(text) for text in texts) and not (table.columns and len(texts) == 1):
         table.columns = table.columns or list(dict.fromkeys(texts))
     elif _AMD_NAME.fullmatch(texts[0]):
         table.rows.setdefault(texts[0], list(texts[1 : len(table.columns) + 1]))
 
 
-def _link(tables: dict[str, _Table], pair: tuple[str, str], shown: tuple[str, str]) -> Link:
-    said = {kind: [tables[kind].cell(*pair), tables[kind].cell(*reversed(pair))] for kind in tables}
-    weight, hops = (_whole(said.get(kind, [])) for kind in ("weight", "hops"))
-    types = [word for word in said.get("type", []) if word is not None]
+def _link(tables: dict[str, _AmdTable], pair: tuple[str, str], shown: tuple[str, str]) -> DeviceLink:
+    words = {kind: [tables[kind].cell(*pair), tables[kind].cell(*reversed(pair))] for kind in tables}
+    weight, hops = (_whole(words.get(kind, [])) for kind in ("weight", "hops"))
+    types = [word for word in words.get("type", []) if word is not None]
     disagree = len(set(types)) > 1
-    return Link(
+    return DeviceLink(
         a=shown[0],
         b=shown[1],
         link_class=None if disagree or not types else _class(types[0].upper(), weight, hops),
-        said=(types[0], types[1]) if disagree else None,
+        conflict=(types[0], types[1]) if disagree else None,
         weight=weight,
         hops=hops,
     )
@@ -528,7 +528,7 @@ def _whole(words: Sequence[str | None]) -> int | None:
 def _class(link_type: str, weight: int | None, hops: int | None) -> str | None:
     """The class of a pair in the words of nvidia-smi; XGMI stays, as NVLink's counterpart.
 
-    Hops are 1 over XGMI however many there are: the weight tells. PCIe between two NUMA nodes is what SYS
+    Hops are 1 over XGMI however many there are: the weight counts. PCIe between two NUMA nodes is what SYS
     means; inside one, rocm-smi does not see switches.
     """
     if link_type == "XGMI":
@@ -555,15 +555,17 @@ def _devices(names: Sequence[str], shown: dict[str, str], lines: Sequence[str]) 
         )
 
 
-def _missing(tables: dict[str, _Table], names: Sequence[str], shown: dict[str, str]) -> Iterator[MissingRow]:
+def _missing(
+    tables: dict[str, _AmdTable], names: Sequence[str], shown: dict[str, str]
+) -> Iterator[MissingRow]:
     for name in names:
         counts = [len(table.rows.get(name, [])) for table in tables.values()]
         if min(counts) < len(names):
             yield MissingRow(name=shown[name], num_cells=min(counts), num_expected=len(names))
 
 
-def _notes(tables: dict[str, _Table]) -> Iterator[str]:
+def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
     if "type" not in tables:
-        yield "The table of link types is missing; without it no class of link is told."
+        yield "The table of link types is missing; without it no class of link is known."
     elif "weight" not in tables:
         yield "The table of weights is missing; without it XGMI links may be of more than one hop."

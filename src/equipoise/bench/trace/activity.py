@@ -90,7 +90,7 @@ _COMMUNICATES = re.compile(
 )
 # What the host records while the library of a CPU backend works: the span of the operation itself.
 _HOST_COMMUNICATES = re.compile(r"^(?:gloo|mpi|ucc):(\w+)")
-# The same for backends of accelerators: the span of its launch, which says nothing of the operation.
+# The same for backends of accelerators: the span of its launch, which is not that of the operation.
 _HOST_LAUNCHES = re.compile(r"^(?:nccl|rccl|xccl|hccl):")
 # Operators that hold others, or only wait: their spans are not computation.
 _WRAPS = re.compile(
@@ -202,7 +202,7 @@ class Times:
 
 @dataclass(slots=True)
 class Numbered:
-    """Spans of events with the number that joins a launch on the host to what it launched."""
+    """Spans of events with the number that a launch on the host shares with what it launched."""
 
     times: Times = field(default_factory=Times)
     correlation: "array[int]" = field(default_factory=lambda: array("q"))
@@ -215,7 +215,7 @@ class Numbered:
 
 
 @dataclass(slots=True)
-class Device:
+class DeviceActivity:
     """What one device did.
 
     groups: which group of ranks and operation each communication is of. streams: kernels by where they queue.
@@ -249,8 +249,8 @@ class Activity:
     """
 
     where: str
-    devices: dict[int, Device] = field(default_factory=dict)
-    host: Device = field(default_factory=Device)
+    devices: dict[int, DeviceActivity] = field(default_factory=dict)
+    host: DeviceActivity = field(default_factory=DeviceActivity)
     launched: Numbered = field(default_factory=Numbered)
     host_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     device_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -315,7 +315,7 @@ class Activity:
         if type(arguments) is dict and moment_ns is not None:
             self.launched.add(moment_ns, moment_ns, arguments.get("correlation"))
 
-    def _device(self, number: Any) -> Device:  # noqa: ANN401 - any JSON value
+    def _device(self, number: Any) -> DeviceActivity:  # noqa: ANN401 - any JSON value
         key = number if type(number) is int else -1
         found = self.devices.get(key)
         if found is None:
@@ -323,14 +323,14 @@ class Activity:
                 raise DataError(
                     f"{self.where}: more than {MAX_DEVICES} devices in one trace; expected one a rank"
                 )
-            found = self.devices[key] = Device()
+            found = self.devices[key] = DeviceActivity()
         return found
 
     def _group(self, arguments: dict[str, Any], name: str) -> int:
         """The number of a communication's group of ranks and operation."""
-        told = arguments.get("Process Group Ranks") or arguments.get("Process Group Name") or ""
+        ranks = arguments.get("Process Group Ranks") or arguments.get("Process Group Name") or ""
         what = arguments.get("Collective name") or operation(name)
-        key = (str(told)[:200], str(what)[:60])
+        key = (str(ranks)[:200], str(what)[:60])
         if len(self.names) >= MAX_STEPS:
             return self.names.setdefault(("", ""), 0)
         return self.names.setdefault(key, len(self.names))
@@ -346,14 +346,14 @@ class Activity:
                 self.host.groups.append(self._group({}, operation))
             return
         self.num_launches += launches(name)
-        # Once a device is seen, what the host computes is not asked for: memory for millions of operators.
+        # Once a device is seen, what the host computes is left out: memory for millions of operators.
         if not self.devices and category in {"cpu_op", "operator"} and computes_on_host(name):
             span = self._span(event)
             if span is not None:
                 self.host.compute.add(*span)
 
     def _add_step(self, steps: dict[int, tuple[int, int]], event: Event, name: str) -> bool:
-        """Note a step's span; streams and threads that mark the same step are joined."""
+        """Note a step's span; streams and threads that mark the same step are put together."""
         number = step_number(name)
         if number is None:
             return False

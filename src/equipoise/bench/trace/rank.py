@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bench.trace.activity import Activity, Device, Spans, covered_ns, merged, union
+from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
 from equipoise.runs.reader import RowRejection, Tally
@@ -35,7 +35,7 @@ class Steps:
     lagging: bool = False
 
 
-def steps_of(activity: Activity, device: Device) -> Steps:
+def steps_of(activity: Activity, device: DeviceActivity) -> Steps:
     """The steps of a device of a trace; the whole trace where no step is marked.
 
     Where a device lags, its busiest stream, which works in order, decides when it comes to a step; what other
@@ -49,8 +49,8 @@ def steps_of(activity: Activity, device: Device) -> Steps:
     if device is activity.host or not _lags(device, windows):
         return Steps(numbers=numbers, windows=windows)
     if activity.device_steps.keys() >= marked.keys():
-        own = _contiguous(activity.device_steps)[1]
-        return Steps(numbers=numbers, windows=own, lagging=True)
+        on_device = _contiguous(activity.device_steps)[1]
+        return Steps(numbers=numbers, windows=on_device, lagging=True)
     return Steps(numbers=numbers, windows=_as_launched(activity, device, windows) or windows, lagging=True)
 
 
@@ -74,12 +74,12 @@ def _contiguous(steps: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, ...], 
     return tuple(numbers), _spans(pairs)
 
 
-def work(device: Device) -> Spans:
+def work(device: DeviceActivity) -> Spans:
     """All moments at which a device did anything, merged."""
     return union(union(device.compute.spans, device.copy.spans), device.communication.spans)
 
 
-def _lags(device: Device, windows: Spans) -> bool:
+def _lags(device: DeviceActivity, windows: Spans) -> bool:
     """Whether much of what a device did came after the host's last step had ended."""
     done = work(device)
     total = int((done.end - done.start).sum())
@@ -89,7 +89,7 @@ def _lags(device: Device, windows: Spans) -> bool:
     return bool(covered_ns(done, after)[0] > LAGS_SHARE * total)
 
 
-def _as_launched(activity: Activity, device: Device, windows: Spans) -> Spans | None:
+def _as_launched(activity: Activity, device: DeviceActivity, windows: Spans) -> Spans | None:
     """Each window from the first kernel launched in it to that of the next; None without launches."""
     launches = np.array(activity.launched.correlation, dtype=np.int64)
     order = np.argsort(launches, kind="stable")
@@ -125,11 +125,11 @@ _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TraceStep:
     """One step: step_s = compute_s + exposed_s + idle_s.
 
     number: of ProfilerStep#; None where the whole trace is taken. communication_s: all of it, exposed_s: what
-    does not overlap with computation; both None where the trace does not tell. copy_s: the part of compute_s
+    does not overlap with computation; both None where it is not traced. copy_s: the part of compute_s
     in which nothing but copies ran.
     """
 
@@ -168,7 +168,7 @@ class RankTrace:
     rank: int | None
     world_size: int | None
     device: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[TraceStep, ...]
     collectives: Collectives
     notes: tuple[str, ...] = ()
     device_name: str | None = None
@@ -190,7 +190,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
         )
     notes = tuple(_notes(activity, is_cut=stream.is_cut))
     rank, world_size = _identity(stream.metadata, where)
-    devices: list[tuple[int | None, Device]] = [*sorted(activity.devices.items())]
+    devices: list[tuple[int | None, DeviceActivity]] = [*sorted(activity.devices.items())]
     found = []
     for number, device in devices or [(None, activity.host)]:
         steps = steps_of(activity, device)
@@ -200,7 +200,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
                 rank=rank,
                 world_size=world_size,
                 device=number,
-                steps=_steps(device, steps, tells=_tells(activity)),
+                steps=_steps(device, steps, has_communication=_has_communication(activity)),
                 collectives=_collectives(device, steps.windows, activity),
                 notes=(*notes, _LAGGING) if steps.lagging else notes,
                 device_name=_device_name(stream.metadata, number),
@@ -215,8 +215,8 @@ _LAGGING = (
 )
 
 
-def _tells(activity: Activity) -> bool:
-    """Whether the trace tells communication: not so where the host only launched that of devices unseen."""
+def _has_communication(activity: Activity) -> bool:
+    """Whether the trace has communication: not so where the host only launched that of devices unseen."""
     return bool(activity.devices) or not (activity.num_launches and not activity.host.communication.start)
 
 
@@ -225,7 +225,7 @@ def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
         yield "the file is cut before its end; what came before was read"
     if activity.num_odd:
         yield f"{activity.num_odd} events whose times are no numbers were left out"
-    if not activity.devices and _tells(activity):
+    if not activity.devices and _has_communication(activity):
         yield (
             "only the host was traced: computation is the time in operators, communication that of the "
             "library's own threads, waiting for others included, and Python between operators counts as idle"
@@ -238,12 +238,12 @@ def _notes(activity: Activity, *, is_cut: bool) -> Iterator[str]:
 
 
 def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int | None]:
-    """Rank and number of ranks: as the trace says, else the rank that the file's name says."""
-    told = metadata.get("distributedInfo")
-    told = told if isinstance(told, dict) else {}
+    """Rank and number of ranks: as the trace has it, else the rank in the file's name."""
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
     rank, world_size = (
         each if type(each) is int and each >= 0 else None
-        for each in (told.get("rank"), told.get("world_size"))
+        for each in (info.get("rank"), info.get("world_size"))
     )
     named = _NAMED_RANK.search(where.rpartition("/")[2])
     return (int(named[1]) if rank is None and named else rank), world_size
@@ -251,14 +251,14 @@ def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int 
 
 def _device_name(metadata: Mapping[str, Any], number: int | None) -> str | None:
     """The name of a device by its number; None where the trace has none, or none of text."""
-    told = metadata.get("deviceProperties")
-    for each in told if isinstance(told, list) and number is not None else ():
+    listed = metadata.get("deviceProperties")
+    for each in listed if isinstance(listed, list) and number is not None else ():
         if isinstance(each, dict) and each.get("id") == number and isinstance(each.get("name"), str):
             return str(each["name"])[:_MOST_NAME]
     return None
 
 
-def _steps(device: Device, steps: Steps, *, tells: bool) -> tuple[Step, ...]:
+def _steps(device: DeviceActivity, steps: Steps, *, has_communication: bool) -> tuple[TraceStep, ...]:
     windows = steps.windows
     kernels, copied = merged(device.compute.spans), merged(device.copy.spans)
     compute, communication = union(kernels, copied), merged(device.communication.spans)
@@ -268,12 +268,12 @@ def _steps(device: Device, steps: Steps, *, tells: bool) -> tuple[Step, ...]:
     only_copied = computed - covered_ns(kernels, windows)
     communicated = covered_ns(communication, windows)
     return tuple(
-        Step(
+        TraceStep(
             number=number,
             step_s=_seconds(length[at]),
             compute_s=_seconds(computed[at]),
-            communication_s=_seconds(communicated[at]) if tells else None,
-            exposed_s=_seconds(busy[at] - computed[at]) if tells else None,
+            communication_s=_seconds(communicated[at]) if has_communication else None,
+            exposed_s=_seconds(busy[at] - computed[at]) if has_communication else None,
             idle_s=_seconds(length[at] - busy[at]),
             copy_s=_seconds(only_copied[at]),
         )
@@ -285,7 +285,7 @@ def _seconds(nanoseconds: np.int64) -> float:
     return int(nanoseconds) / 1_000_000_000
 
 
-def _collectives(device: Device, windows: Spans, activity: Activity) -> Collectives:
+def _collectives(device: DeviceActivity, windows: Spans, activity: Activity) -> Collectives:
     """Communications that begin in a step."""
     spans = device.communication.spans
     order = np.argsort(spans.start, kind="stable")

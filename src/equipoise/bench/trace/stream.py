@@ -112,7 +112,7 @@ _BETWEEN_BYTES = 4096
 
 
 class TraceStream:
-    """The events of one trace in batches; afterwards what stands beside them.
+    """The events of one trace in batches; afterwards what stands around them.
 
     metadata: the other fields of the document. is_cut: whether it ends before its end, as when the writer was
     stopped; the events before that were given.

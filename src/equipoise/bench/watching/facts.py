@@ -1,4 +1,4 @@
-"""What a watched run is, as far as its model, its process group and its first forward pass tell."""
+"""What a watched run is, from its model, its process group and its first forward pass."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equipoise.bench.devices import Device, device
+from equipoise.bench.devices import DeviceKind, device
 from equipoise.bench.environment import conditions
 from equipoise.errors import UsageError
 
@@ -35,7 +35,7 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
-def device_of(models: Sequence[nn.Module]) -> tuple[Device, torch.device]:
+def device_of(models: Sequence[nn.Module]) -> tuple[DeviceKind, torch.device]:
     """The kind of device that the models compute on, and which one."""
     places = [parameter.device for model in models for parameter in model.parameters()]
     place = next((each for each in places if each.type == "cuda"), torch.device("cpu"))
@@ -47,24 +47,24 @@ def run_name(rank: int, num_ranks: int) -> str:
 
     Raises UsageError where rank 0 does not watch.
     """
-    own = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
     number = next(_numbers)
     if num_ranks == 1:
-        return own
+        return name
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - a collective would hang without a rank
     key = f"equipoise/watch/{number}"
     if rank == 0:
-        store.set(key, own)
-        return own
+        store.set(key, name)
+        return name
     try:
         store.wait([key], timedelta(seconds=_MEETING_S))
-        told: bytes = store.get(key)
+        found: bytes = store.get(key)
     except RuntimeError as err:
         raise UsageError(
             f"rank {rank}: rank 0 does not watch after {_MEETING_S:.0f} s; "
             "call equipoise.watch on every rank, or on rank 0 alone"
         ) from err
-    return told.decode()
+    return found.decode()
 
 
 def about(
@@ -90,7 +90,7 @@ def about(
     }
 
 
-def told_by(model: nn.Module, on: Device) -> dict[str, Any]:
+def facts_of_forward(model: nn.Module, on: DeviceKind) -> dict[str, Any]:
     """Precision and strategy, from within a forward pass in training."""
     return {"precision": _precision(model, on), "strategy": _strategy(model)}
 
@@ -110,8 +110,8 @@ def _kind(model: nn.Module) -> str:
     return kinds[kinds.index("FSDPModule") + 1] if "FSDPModule" in kinds else kinds[0]
 
 
-def _precision(model: nn.Module, on: Device) -> str | None:
-    """Of the matrix products, as autocast, the weights and torch's settings say."""
+def _precision(model: nn.Module, on: DeviceKind) -> str | None:
+    """Of the matrix products, by autocast, the weights and torch's settings."""
     dtype = next((each.dtype for each in model.parameters() if each.dtype.is_floating_point), None)
     if torch.is_autocast_enabled(on.name):
         dtype = torch.get_autocast_dtype(on.name)
@@ -121,7 +121,7 @@ def _precision(model: nn.Module, on: Device) -> str | None:
 
 
 def _strategy(model: nn.Module) -> str | None:
-    """How ranks share the model, by the sweep's names; None where nothing tells."""
+    """How ranks share the model, by the sweep's names; None where that is not known."""
     if isinstance(model, DistributedDataParallel) or DistributedDataParallel._active_ddp_module:  # noqa: SLF001 - the model may be inside
         return "ddp"
     kinds = {kind.__name__ for kind in type(model).__mro__}

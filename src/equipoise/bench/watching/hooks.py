@@ -1,8 +1,8 @@
 """Hooks on models, optimizers, data loaders and the profiler that mark a training loop; all removable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile
 
-from equipoise.bench.devices import Device
+from equipoise.bench.devices import DeviceKind
 from equipoise.bench.stopwatch import Profiled, profiled_in
 from equipoise.bench.watching.loop import Loop
 
@@ -19,7 +19,7 @@ from equipoise.bench.watching.loop import Loop
 class Exchange:
     """Steps profiled from `begin` to `ended`."""
 
-    def __init__(self, on: Device) -> None:
+    def __init__(self, on: DeviceKind) -> None:
         """on: the device of which activities are recorded."""
         self._activities = [getattr(ProfilerActivity, name) for name in on.activities]
         self._synchronise = on.synchronise
@@ -45,15 +45,15 @@ class Exchange:
 
 @contextmanager
 def attached(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
-    """The loop is told what these models do, and every optimizer and backward pass; afterwards nothing is."""
+    """Hooks that mark on the loop what these models do, and every optimizer and backward pass."""
     with ExitStack() as removals:
-        removals.enter_context(_backward_told(loop))
+        removals.enter_context(_backward_marked(loop))
         before = register_optimizer_step_pre_hook(lambda *_: loop.optimizer_begins())
         removals.callback(before.remove)
         after = register_optimizer_step_post_hook(lambda *_: loop.optimizer_ended())
         removals.callback(after.remove)
         for model in models:
-            removals.enter_context(_forward_told(loop, model))
+            removals.enter_context(_forward_marked(loop, model))
         yield
 
 
@@ -66,9 +66,9 @@ class Gradients:
         self._latest: nn.Parameter | None = None
         self._last: dict[int, nn.Parameter] = {}
         self._held: list[Any] = []
-        # One that models share tells once; what has a history has no gradient of its own.
-        told = {id(each): each for model in models for each in model.parameters()}
-        self._observe([each for each in told.values() if each.requires_grad and each.is_leaf], self._noted)
+        # One that models share counts once; what has a history has no gradient of its own.
+        shared = {id(each): each for model in models for each in model.parameters()}
+        self._observe([each for each in shared.values() if each.requires_grad and each.is_leaf], self._noted)
 
     def noted(self) -> None:
         """A step has ended: remember which of its gradients was the last."""
@@ -100,8 +100,8 @@ def exchanges_throughout(models: Iterable[nn.Module]) -> bool:
 
 
 @contextmanager
-def _forward_told(loop: Loop, model: nn.Module) -> Iterator[None]:
-    """The loop is told when the model is called."""
+def _forward_marked(loop: Loop, model: nn.Module) -> Iterator[None]:
+    """Marks each call of the model."""
 
     def begins(module: nn.Module, _arguments: object) -> None:
         loop.forward(module, records=torch.is_grad_enabled())
@@ -129,13 +129,13 @@ def _forward_told(loop: Loop, model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _backward_told(loop: Loop) -> Iterator[None]:
-    """The loop is told of backward passes: all ways to start one end in `torch.autograd.backward`."""
+def _backward_marked(loop: Loop) -> Iterator[None]:
+    """Marks backward passes: all ways to start one end in `torch.autograd.backward`."""
     plain = torch.autograd.backward
     watches = True
 
     @wraps(plain)
-    def told(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - torch's own
+    def marked(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - torch's own
         if not watches:
             plain(*arguments, **named)
             return
@@ -145,96 +145,84 @@ def _backward_told(loop: Loop) -> Iterator[None]:
         finally:
             loop.backward_ended()
 
-    torch.autograd.backward = told
+    torch.autograd.backward = marked
     try:
         yield
     finally:
         watches = False
         # Whoever wrapped it after us keeps what he put there; ours then only passes on.
-        if torch.autograd.backward is told:
+        if torch.autograd.backward is marked:
             torch.autograd.backward = plain
 
 
 @contextmanager
-def calls_told(loop: Loop, owner: Any, name: str) -> Iterator[None]:  # noqa: ANN401 - a module of Lightning
-    """The loop is told when that method is called: it computes a forward pass."""
-
-    def around(plain: Callable[[], Any]) -> Any:  # noqa: ANN401 - the method's own
-        loop.forward(owner, records=torch.is_grad_enabled())
-        return plain()
-
-    with _wrapped(owner, name, around):
-        yield
+def forward(loop: Loop, model: Any) -> Iterator[None]:  # noqa: ANN401 - a module of Lightning
+    """What runs within is a forward pass of that model."""
+    loop.forward(model, records=torch.is_grad_enabled())
+    yield
 
 
 @contextmanager
-def pauses_told(loop: Loop, owner: Any, name: str) -> Iterator[None]:  # noqa: ANN401 - whatever has the method
-    """The loop is told when that method is called: what it takes belongs to no step."""
-
-    def around(plain: Callable[[], Any]) -> Any:  # noqa: ANN401 - the method's own
-        with loop.paused():
-            return plain()
-
-    with _wrapped(owner, name, around):
-        yield
-
-
-@contextmanager
-def _wrapped(owner: Any, name: str, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:  # noqa: ANN401 - whatever has the method
-    """A method of this one object is called by way of `around`."""
+def runs_within(
+    owner: Any,  # noqa: ANN401 - whatever has the method
+    name: str,
+    within: Callable[[], AbstractContextManager[None]],
+) -> Iterator[None]:
+    """Each call of a method of this one object runs within a context."""
     plain = getattr(owner, name)
 
     @wraps(plain)
-    def told(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the method's own
-        return around(partial(plain, *arguments, **named))
+    def marked(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the method's own
+        with within():
+            return plain(*arguments, **named)
 
-    setattr(owner, name, told)
+    setattr(owner, name, marked)
     try:
         yield
     finally:
-        if vars(owner).get(name) is told:
+        if vars(owner).get(name) is marked:
             delattr(owner, name)
 
 
 @contextmanager
-def fetches_told(loop: Loop, loader: Any) -> Iterator[None]:  # noqa: ANN401 - a DataLoader, or what wraps one
-    """The loop is told when a batch of this torch DataLoader is fetched, whoever iterates over it."""
+def fetches_marked(loop: Loop, loader: Any) -> Iterator[None]:  # noqa: ANN401 - a DataLoader, or what wraps one
+    """Marks when a batch of this torch DataLoader is fetched, whoever iterates over it."""
     inner = getattr(loader, "base_dataloader", loader)  # Accelerate's wrapper
     plain: Callable[[], Any] | None = getattr(inner, "_get_iterator", None)
     if plain is None:  # no torch DataLoader: its input is not seen
         yield
         return
     # Not kept alive: an iterator that is dropped ends its workers.
-    told: WeakKeyDictionary[Any, type] = WeakKeyDictionary()
+    marked: WeakKeyDictionary[Any, type] = WeakKeyDictionary()
 
-    def told_iterator() -> Any:  # noqa: ANN401 - torch's own
+    def marking_iterator() -> Any:  # noqa: ANN401 - torch's own
         batches = plain()
-        told[batches] = type(batches)
-        batches.__class__ = _telling(loop, type(batches))
+        marked[batches] = type(batches)
+        batches.__class__ = _marking(loop, type(batches))
         return batches
 
-    inner._get_iterator = told_iterator  # noqa: SLF001 - torch offers no hook here
+    inner._get_iterator = marking_iterator  # noqa: SLF001 - torch offers no hook here
     try:
         yield
     finally:
         del inner._get_iterator  # noqa: SLF001 - likewise
-        for batches, kind in told.items():
+        for batches, kind in marked.items():
             batches.__class__ = kind
 
 
 @contextmanager
-def iterator_told(loop: Loop, batches: Any) -> Iterator[None]:  # noqa: ANN401 - an iterator of Lightning
-    """The loop is told when this iterator is asked for a batch."""
+def iterator_marked(loop: Loop, batches: Any) -> Iterator[None]:  # noqa: ANN401 - an iterator of Lightning
+    """Marks when this iterator fetches a batch."""
     kind = type(batches)
-    batches.__class__ = _telling(loop, kind)
+    batches.__class__ = _marking(loop, kind)
     try:
         yield
     finally:
         batches.__class__ = kind
 
 
-def _telling(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch's iterators
-    """The same iterator, which tells the loop of each batch."""
+def _marking(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch's iterators
+    """The same iterator, which marks each batch on the loop."""
 
     def following(self: Any) -> Any:  # noqa: ANN401 - a batch
         loop.fetching()
@@ -243,7 +231,7 @@ def _telling(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch'
         except StopIteration:
             loop.between()
             raise
-        loop.came(num_samples(batch))
+        loop.batch_fetched(num_samples(batch))
         return batch
 
     return type(kind.__name__, (kind,), {"__next__": following})

@@ -1,4 +1,4 @@
-"""A training loop as marks, cut into steps: what begins when, told by hooks. No torch, no clock."""
+"""A training loop as marks, cut into steps: what begins when, by hooks. No torch, no clock."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ from equipoise.bench.phases import BACKWARD, COMMUNICATION, FORWARD, INPUT, OPTI
 # Time that belongs to no step: evaluation, checkpoints, between two passes over the data.
 PAUSED = "paused"
 # A forward pass in evaluation mode that records gradients: training with frozen statistics, or an evaluation.
-# Only the whole step tells: it is training where the step has no other.
+# Only the whole step shows which: it is training where the step has no other.
 MAYBE = "maybe"
 
 _MOST_MARKS = 1_000_000
 
 
-class SeenStep(NamedTuple):
+class WatchedStep(NamedTuple):
     """One step as it was seen: from one update of the weights to the next. A tuple: thousands wait in a loop.
 
     names and stamps: what begins when, by the clock. ready: when each gradient was. num_samples: 0 where
@@ -31,13 +31,13 @@ class SeenStep(NamedTuple):
 
 
 class Loop:
-    """What one rank's loop does, as its hooks tell, cut into steps."""
+    """What one rank's loop does, as its hooks mark it, cut into steps."""
 
     def __init__(
         self,
         now: Callable[[], Any],
         *,
-        on_step: Callable[[SeenStep], None],
+        on_step: Callable[[WatchedStep], None],
         on_first: Callable[[Any], None] = lambda _model: None,
     ) -> None:
         """now: gives a stamp of this moment. on_step: takes each step; its time belongs to none.
@@ -57,18 +57,18 @@ class Loop:
         self._in_backward = self._in_optimizer = self._in_pause = 0
         self._trains = self._updated = False
 
-    def asked(self) -> None:
-        """The next batch is asked for: what was before it is a step if it has updated weights."""
+    def next_batch(self) -> None:
+        """The loop fetches its next batch: what was before it is a step if it has updated weights."""
         self.cut()
         self._forget()
         self._mark(INPUT)
 
     def fetching(self) -> None:
-        """A batch is asked for, perhaps ahead of its step."""
+        """A batch is fetched, perhaps ahead of its step."""
         self._mark(INPUT)
 
-    def came(self, num_samples: int) -> None:
-        """The batch has come."""
+    def batch_fetched(self, num_samples: int) -> None:
+        """The batch is there."""
         self._num_batches += 1
         self._num_samples += num_samples
         self._mark(REST)
@@ -81,14 +81,16 @@ class Loop:
         names = tuple(self._names)
         names = self._kinds.setdefault(names, names)
         ready = tuple(self._ready)
-        self._on_step(SeenStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples))
+        self._on_step(
+            WatchedStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples)
+        )
         self._num_batches = self._num_samples = 0
         self._trains = self._updated = False
-        self._in_optimizer = 0  # one that raised has told of its begin only
+        self._in_optimizer = 0  # one that raised has marked its begin only
         self._ready = []
         self._restart()
 
-    def begun_anew(self) -> None:
+    def begin_anew(self) -> None:
         """What came since the last step belongs to none, if the next one has not begun to compute."""
         if self._names and all(name in {REST, INPUT, PAUSED} for name in self._names):
             self._restart()
@@ -191,14 +193,14 @@ class Loop:
         self._names, self._stamps = [REST], [self._now()]
 
 
-def phases_of(step: SeenStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
+def phases_of(step: WatchedStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
     """Seconds of each phase of a step, pauses taken out; without input where no batch was seen.
 
     moments: of stamps, seconds from the first to each.
     """
-    told = moments([*step.stamps, *step.ready, step.end])
-    marks = _settled(list(zip(step.names, told, strict=False)))
-    ready_s, end_s = told[len(marks) : -1], told[-1]
+    seconds = moments([*step.stamps, *step.ready, step.end])
+    marks = _settled(list(zip(step.names, seconds, strict=False)))
+    ready_s, end_s = seconds[len(marks) : -1], seconds[-1]
     split = parts(*_unpaused(marks, end_s, ready_s))
     if not any(name == INPUT for name, _ in marks):
         del split[INPUT]

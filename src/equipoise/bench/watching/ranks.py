@@ -27,13 +27,13 @@ from equipoise.bench.watching.record import RankRecord
 from equipoise.stats import median_interval
 from equipoise.units import MILLISECOND_S
 
-# As the sweep: how often steadiness is asked for; after so many steps they are taken as they are, and marked.
-_ASKED_EVERY = 4
+# As the sweep: how often steadiness is checked; after so many steps they are taken as they are, and marked.
+_CHECKED_EVERY = 4
 _MOST_WARM_UP = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class CombinedRun:
     """One run as the tables hold it.
 
     steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.
@@ -61,10 +61,10 @@ class Watched:
         return int(self.about["num_ranks"])
 
 
-def joined(records: Sequence[RankRecord]) -> Watched:
+def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     """The run that these ranks saw; steps that some rank did not see are left out.
 
-    Assumes updates are counted alike on all ranks, as where they train one model together.
+    Assumes updates are counted the same on all ranks, as where they train one model together.
     Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
     """
     first = records[0]
@@ -84,7 +84,7 @@ def joined(records: Sequence[RankRecord]) -> Watched:
     missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
     samples = sum(size[1] for size in usual)
     memory = [record.end["memory_bytes"] for record in records if "memory_bytes" in record.end]
-    return Watched(
+    return CombinedRun(
         about=first.about,
         steps=[_slowest([steps[n]["seconds"] for steps in by_number], shares) for n in like],
         numbers=like,
@@ -105,7 +105,7 @@ def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
 
     step_s: (n_steps,), of the rank that took longest. A run too short to become steady keeps its second half.
     """
-    for num_first in range(WINDOW_STEPS, min(_MOST_WARM_UP + 1, len(step_s)), _ASKED_EVERY):
+    for num_first in range(WINDOW_STEPS, min(_MOST_WARM_UP + 1, len(step_s)), _CHECKED_EVERY):
         if is_steady(step_s[:num_first]):
             return num_first, True
     return min(_MOST_WARM_UP, len(step_s) // 2), False
@@ -174,7 +174,7 @@ _WAYS = {
 }
 
 
-def summary(watched: Watched) -> str:
+def summary(watched: CombinedRun) -> str:
     """Lines for a terminal; every figure is a median over the steps that count."""
     if not watched.steps:
         return (
@@ -205,7 +205,7 @@ def gains(shares: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _headline(watched: Watched, step_s: list[float]) -> str:
+def _headline(watched: CombinedRun, step_s: list[float]) -> str:
     step = f"{median(step_s) / MILLISECOND_S:.3g} ms"
     if len(step_s) >= _FEWEST:
         found = median_interval(step_s, level=_LEVEL)
@@ -216,7 +216,7 @@ def _headline(watched: Watched, step_s: list[float]) -> str:
     return f"{watched.about['workload']} on {ranks}: {len(step_s)} steps of {step}{rate}"
 
 
-def shares_of(watched: Watched) -> dict[str, float]:
+def shares_of(watched: CombinedRun) -> dict[str, float]:
     """Each phase's fraction of all the time of the steps that count; parts sum to 1."""
     whole_s = sum(step[STEP] for step in watched.steps)
     named = [name for name in (*PARTS, TOTAL) if all(name in step for step in watched.steps)]
@@ -228,7 +228,7 @@ def _split(shares: dict[str, float]) -> str:
     return "  " + ", ".join(words)
 
 
-def _notes(watched: Watched, step_s: list[float]) -> list[str]:
+def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
     """What to know before relying on it."""
     notes = [f"warm-up {watched.num_warm_up} steps, {sum(outliers(step_s))} outliers kept"]
     if not watched.is_steady:

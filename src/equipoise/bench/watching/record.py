@@ -31,7 +31,7 @@ class RankRecord:
     """What one rank left of one run.
 
     about: what it ran on and with. steps: as `written_step` gave them, in order; warm-up is among them.
-    end: what it said at its end; empty where it never came to it. is_whole: whether all of its file was read.
+    end: what it wrote at its end; empty before it. is_whole: whether all of its file was read.
     """
 
     about: Mapping[str, Any]

@@ -16,7 +16,7 @@ import polars as pl
 from equipoise.bench.phases import STEP
 from equipoise.bench.store import SUCCESS, WATCHED, is_held
 from equipoise.bench.tables import accelerator_of, run_row, step_rows, write
-from equipoise.bench.watching.ranks import Watched, joined
+from equipoise.bench.watching.ranks import CombinedRun, combine_ranks
 from equipoise.bench.watching.record import RankRecord, rank_record, rank_records, run_folder, runs_in
 from equipoise.errors import DataError
 from equipoise.runs.schema import RUNS, STEPS
@@ -28,17 +28,17 @@ _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenTables:
+class WatchedTables:
     """The tables `runs` and `steps` of a folder."""
 
     runs: pl.DataFrame
     steps: pl.DataFrame
 
 
-def write_tables(out: Path, run: str, *, wait: bool) -> Watched:
+def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
     """The run as all its ranks saw it, once the tables of every run in the folder are written.
 
-    wait: for ranks that have not said that they ended, for a while. Raises DataError as `tables.write`.
+    wait: for ranks that have not written their end, for a while. Raises DataError as `tables.write`.
     """
     folder = run_folder(out, run)
     deadline = time.monotonic() + (_END_S if wait else 0.0)
@@ -47,10 +47,10 @@ def write_tables(out: Path, run: str, *, wait: bool) -> Watched:
         time.sleep(_POLL_S)
         records = rank_records(folder)
     write_all(out)
-    return joined(records)
+    return combine_ranks(records)
 
 
-def watched(out: str | Path) -> SeenTables:
+def watched(out: str | Path) -> WatchedTables:
     """The tables of every run that was watched into a folder, made anew from what its ranks left.
 
     Also of runs that were killed. Raises DataError where there is none.
@@ -60,7 +60,7 @@ def watched(out: str | Path) -> SeenTables:
         raise DataError(f"{folder}: no run was watched into it; expected a folder `watched`")
     write_all(folder)
     runs, steps = (pl.read_parquet(folder / f"{table.name}.parquet") for table in (RUNS, STEPS))
-    return SeenTables(runs=runs, steps=steps)
+    return WatchedTables(runs=runs, steps=steps)
 
 
 def write_all(out: Path) -> None:
@@ -69,14 +69,14 @@ def write_all(out: Path) -> None:
     steps: list[dict[str, Any]] = []
     for folder in runs_in(out):
         records = rank_records(folder)
-        watched = joined(records)
+        watched = combine_ranks(records)
         row = _run(watched, records, folder)
         runs.append(row)
         steps += step_rows(row["run_id"], watched.steps)
     write(out, runs, steps)
 
 
-def _run(watched: Watched, records: Sequence[RankRecord], folder: Path) -> dict[str, Any]:
+def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> dict[str, Any]:
     """The row of a run."""
     about = watched.about
     campaign = folder.parent.parent.resolve().name
@@ -105,7 +105,7 @@ def _run(watched: Watched, records: Sequence[RankRecord], folder: Path) -> dict[
     )
 
 
-def status_of(watched: Watched, records: Sequence[RankRecord]) -> str:
+def status_of(watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     """`success`, or what went wrong; steps that were seen before it stand."""
     for record in records:
         if not record.end:
@@ -122,7 +122,7 @@ MOST_RUNS = 20
 MOST_RANKS = 64
 _MOST_BYTES = 4 * MIB
 _LIVE_BYTES = 8192
-# A rank writes every five seconds or once a step, whichever is longer; where disks have no locks, that tells.
+# A rank writes every five seconds or once a step, whichever is longer; where disks have no locks, that shows.
 _SILENT_S = 15.0
 _MOST_ENTRIES = 4096
 
@@ -156,7 +156,7 @@ class RunNow:
 
     files: RunFiles
     records: tuple[RankRecord, ...]
-    watched: Watched
+    watched: CombinedRun
     status: str
     is_whole: bool
 
@@ -224,7 +224,7 @@ def run_now(files: RunFiles) -> RunNow:
     records = tuple(rank_record(path, most_bytes=each_bytes) for path in files.ranks)
     if len({record.rank for record in records}) < len(records):
         raise DataError(f"{files.folder}: two files of one rank; delete the run's folder")
-    watched = joined(records)
+    watched = combine_ranks(records)
     return RunNow(
         files=files,
         records=records,
@@ -234,7 +234,7 @@ def run_now(files: RunFiles) -> RunNow:
     )
 
 
-def _status(files: RunFiles, watched: Watched, records: Sequence[RankRecord]) -> str:
+def _status(files: RunFiles, watched: CombinedRun, records: Sequence[RankRecord]) -> str:
     if files.is_alive and not all(record.end for record in records):
         return TRAINING
     return status_of(watched, records)

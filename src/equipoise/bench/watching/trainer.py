@@ -27,7 +27,7 @@ class TrainerWatch(TrainerCallback):  # type: ignore[misc]  # transformers is no
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ANN401 - the Trainer's own
         """Begin."""
         del args, state, control
-        if self.watch is not None:  # of a training that ended in an error, of which nobody told
+        if self.watch is not None:  # of a training that ended in an error, of which no callback came
             self.watch.end()
         self.watch = watch(parts["model"], out=self._out, name=self._name, num_steps=self._num_steps)
         self.watch.__enter__()

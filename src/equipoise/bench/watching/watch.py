@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.bench.phases import BACKWARD, EXPOSED, FORWARD, STEP
-from equipoise.bench.watching.loop import Loop, SeenStep, phases_of
-from equipoise.bench.watching.ranks import Watched, joined, summary
+from equipoise.bench.watching.loop import Loop, WatchedStep, phases_of
+from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
 from equipoise.bench.watching.record import RankFile, RankRecord, run_folder, written_step
 from equipoise.bench.watching.rows import write_tables
 from equipoise.errors import DataError, UsageError
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """A loader's batches, as the loop asks for them."""
+    """A loader's batches, as the loop fetches them."""
 
     def __init__(self, loader: Iterable[Any], loop: Callable[[], Loop | None]) -> None:
-        """loop: who is told, while there is one."""
+        """loop: what batches are marked on, while there is one."""
         self._loader, self._loop = loader, loop
 
     def __len__(self) -> int:
-        """How many there are, where the loader says."""
+        """How many there are, where the loader has a length."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         """The batches; every pass is new."""
         from equipoise.bench.watching.hooks import num_samples  # noqa: PLC0415 - it imports torch
 
-        self._asked()
+        self._next_batch()
         following = iter(self._loader)
         try:
             for batch in following:
                 if loop := self._loop():
-                    loop.came(num_samples(batch))
+                    loop.batch_fetched(num_samples(batch))
                 yield batch
-                self._asked()
+                self._next_batch()
             if loop := self._loop():
-                loop.begun_anew()
+                loop.begin_anew()
         finally:
             # Also where the loop was left: whether its last step ended is known later, when none failed.
             if loop := self._loop():
                 loop.between()
 
-    def _asked(self) -> None:
+    def _next_batch(self) -> None:
         if loop := self._loop():
-            loop.asked()
+            loop.next_batch()
 
 
 NEEDS_TORCH = "watching a training loop needs torch: pip install 'equipoise[torch]'"
@@ -81,9 +81,9 @@ def watch(
 ) -> "Watch":
     """What is seen of a training loop while the `with` block around it runs; its hooks are gone afterwards.
 
-    model: bare or wrapped, or several. out: a folder for the tables; without one nothing is written.
+    model: wrapped or not, or several. out: a folder for the tables; without one nothing is written.
     name: of the workload; the model's class without it. num_steps: after so many updates every hook is
-    removed. batch_samples: of an update over all ranks, where the batches do not tell. profiles: whether
+    removed. batch_samples: of an update over all ranks, where the batches do not show it. profiles: whether
     torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
     Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
     """
@@ -125,14 +125,14 @@ class Watch:
         profiles: bool,
     ) -> None:
         """out: None to write nothing. Nothing is hooked before it is entered."""
-        self.result: Watched | None = None
+        self.result: CombinedRun | None = None
         self._models, self._out = models, out
         self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
         self._may_profile = profiles
         self._hooks = ExitStack()
         self._loop: Loop | None = None
         self._file: RankFile | None = None
-        self._fresh: list[tuple[int, SeenStep, bool]] = []
+        self._fresh: list[tuple[int, WatchedStep, bool]] = []
         self._steps: list[dict[str, Any]] = []
         self._number = 0
 
@@ -156,10 +156,10 @@ class Watch:
         self._clock = self._on.clock()
         self._exchange = Exchange(self._on) if num_ranks > 1 and self._may_profile else None
         self._profile: Profiled | None = None
-        self._told: dict[str, Any] = {}
+        self._forward_facts: dict[str, Any] = {}
         self._flushed_s = monotonic()
         self._begun = process_time(), perf_counter()
-        loop = Loop(self._clock.now, on_step=self._on_step, on_first=partial(self._tell, facts.told_by))
+        loop = Loop(self._clock.now, on_step=self._on_step, on_first=self._note_forward)
         self._hooks.enter_context(hooks.attached(loop, self._models))
         self._alone = num_ranks == 1  # nobody to exchange with: what follows the last gradient is computing
         self._throughout = hooks.exchanges_throughout(self._models)
@@ -178,52 +178,53 @@ class Watch:
         self.end(error)
 
     def batches(self, loader: Iterable[Any]) -> Batches:
-        """The batches of a loader; each update ends a step when the next batch is asked for."""
+        """The batches of a loader; each update ends a step when the next batch is fetched."""
         return Batches(loader, lambda: self._loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
-        """Count as input what a torch DataLoader or an iterator takes, where somebody else asks it."""
+        """Count as input what a torch DataLoader or an iterator takes, where somebody else iterates."""
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:
-            told = hooks.iterator_told if hasattr(loader, "__next__") else hooks.fetches_told
-            self._hooks.enter_context(told(self._loop, loader))
+            marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
+            self._hooks.enter_context(marked(self._loop, loader))
 
     def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count a method as the forward pass."""
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:
-            self._hooks.enter_context(hooks.calls_told(self._loop, owner, name))
+            within = partial(hooks.forward, self._loop, owner)
+            self._hooks.enter_context(hooks.runs_within(owner, name, within))
 
     def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count what a method takes to no step."""
         from equipoise.bench.watching import hooks  # noqa: PLC0415 - it imports torch
 
         if self._loop is not None:
-            self._hooks.enter_context(hooks.pauses_told(self._loop, owner, name))
+            self._hooks.enter_context(hooks.runs_within(owner, name, self._loop.paused))
 
     def end_step(self) -> None:
-        """Say that a step ends here, in a loop without `batches`; nothing where no update was made."""
+        """End a step here, in a loop without `batches`; nothing where no update was made."""
         if self._loop is not None:
             self._loop.cut()
 
     def begin_anew(self) -> None:
-        """Say that what came since the last step, a checkpoint say, belongs to none."""
+        """Count what came since the last step, a checkpoint say, to none."""
         if self._loop is not None:
-            self._loop.begun_anew()
+            self._loop.begin_anew()
 
     def paused(self) -> AbstractContextManager[None]:
         """A `with` block that belongs to no step: evaluation, checkpoints."""
         return nullcontext() if self._loop is None else self._loop.paused()
 
     def pause(self) -> None:
-        """Say that what follows belongs to no step, until `go_on`."""
+        """Count what follows to no step, until `go_on`."""
         if self._loop is not None:
             self._loop.pause()
 
     def go_on(self) -> None:
-        """Say that the loop goes on."""
+        """End a pause."""
         if self._loop is not None:
             self._loop.go_on()
 
@@ -235,7 +236,7 @@ class Watch:
         """Some lines on where the steps went, from what has been seen so far."""
         if self.result is None:
             self._flush()
-            return summary(joined([self._record({"exchanged": self._exchanged()})]))
+            return summary(combine_ranks([self._record({"exchanged": self._exchanged()})]))
         return summary(self.result)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -251,9 +252,9 @@ class Watch:
         self._write([{"end": end}])
         if self._file is not None:
             self._file.close()
-        own = self._record(end)
-        self.result = joined([own])
-        if self._out is None or own.rank or self._file is None:
+        record = self._record(end)
+        self.result = combine_ranks([record])
+        if self._out is None or record.rank or self._file is None:
             return
         try:
             self.result = write_tables(self._out, self._run, wait=error is None)
@@ -261,10 +262,10 @@ class Watch:
             self._gave_up(err)
 
     def _cut_off(self) -> None:
-        """The process ends within the loop, and nobody said so."""
+        """The process ends within the loop, and the block was not left."""
         self.end(RuntimeError("the process ended within the loop"))
 
-    def _on_step(self, step: SeenStep) -> None:
+    def _on_step(self, step: WatchedStep) -> None:
         """Take a step that has ended."""
         self._number += 1
         self._fresh.append((self._number, step, self._profiles()))
@@ -287,9 +288,11 @@ class Watch:
             self._profile = self._exchange.ended()
         return self._number in _PROFILED and self._exchange is not None
 
-    def _tell(self, told_by: Callable[..., dict[str, Any]], model: Any) -> None:  # noqa: ANN401 - a module
-        """Note what the first forward pass tells."""
-        self._told = told_by(model, self._on)
+    def _note_forward(self, model: Any) -> None:  # noqa: ANN401 - a module
+        """Note what the first forward pass shows."""
+        from equipoise.bench.watching import facts  # noqa: PLC0415 - it imports torch
+
+        self._forward_facts = facts.facts_of_forward(model, self._on)
 
     def _flush(self) -> None:
         """Put what has been seen since the last time on disk."""
@@ -306,7 +309,7 @@ class Watch:
         ]
         self._fresh.clear()
         self._steps += steps
-        self._write([{"told": self._told}, *steps])
+        self._write([{"told": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
 
     def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -333,7 +336,7 @@ class Watch:
 
     def _record(self, end: dict[str, Any]) -> RankRecord:
         """What this rank has seen, as its file would be read."""
-        return RankRecord(about={**self._about, **self._told}, steps=self._steps, end=end)
+        return RankRecord(about={**self._about, **self._forward_facts}, steps=self._steps, end=end)
 
     def _used(self) -> dict[str, Any]:
         """Memory and processors since the beginning."""
@@ -350,7 +353,7 @@ class Watch:
         self._hooks.close()
 
     def _gave_up(self, err: DataError) -> None:
-        """Training is worth more than its measurement: say what is wrong and write no more."""
+        """Training is worth more than its measurement: warn and write no more."""
         if self._file is not None:
             self._file.close()
         self._file = None

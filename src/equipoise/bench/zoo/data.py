@@ -18,7 +18,7 @@ HELD_OUT_EVERY = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ZooParts:
     """What a builder of the zoo returns; the first dim of each tensor of `pool` counts samples."""
 
     model: nn.Module
@@ -30,7 +30,7 @@ class Made:
 
 def made_trainee(
     name: str,
-    build: Callable[[], Made] | None,
+    build: Callable[[], ZooParts] | None,
     *,
     batch_samples: int,
     seed: int,
@@ -51,7 +51,7 @@ def made_trainee(
     return made
 
 
-def _of_zoo(made: Made, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
+def _of_zoo(made: ZooParts, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
     """The trainee of a builder's parts."""
     places = shuffled_places(len(made.pool[0]), batch_samples, seed=seed, share=share)
     return Trainee(
@@ -67,7 +67,7 @@ def _of_zoo(made: Made, batch_samples: int, seed: int, share: tuple[int, int]) -
 def shuffled_places(
     num_samples: int, batch_samples: int, *, seed: int, share: tuple[int, int]
 ) -> Iterator[torch.Tensor]:
-    """This rank's rows of one global batch after another, in an order that all ranks draw alike.
+    """This rank's rows of one global batch after another, in an order that is the same on all ranks.
 
     Every sample is seen once before any is seen again; a batch may span two such rounds.
     """
@@ -85,7 +85,7 @@ def shuffled_places(
 def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
     """The trainee of a user's function.
 
-    Its batch is repeated or cut to the rows asked for. Where it holds a batch out, the other is what there is
+    Its batch is repeated or cut to the rows needed. Where it holds a batch out, the other is what there is
     to train on, and batches are drawn from it.
 
     Raises SpecError if what it returns cannot be trained on.
@@ -96,11 +96,11 @@ def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, in
     rank, num_ranks = share
     rows = batch_samples // num_ranks
     places = torch.arange(rank * rows, (rank + 1) * rows) % num_given
-    own = rows_of(batch, places)
+    mine = rows_of(batch, places)
     drawn = shuffled_places(num_given, batch_samples, seed=seed, share=share)
     return Trainee(
         model=model,
-        batches=repeat(own) if held_out is None else (rows_of(batch, each) for each in drawn),
+        batches=repeat(mine) if held_out is None else (rows_of(batch, each) for each in drawn),
         loss=lambda module, given: _loss(reference, module, given, loss),
         num_samples=lambda given: min(len(each) for each in _tensors(reference, given)),
         held_out=held_out,
@@ -143,13 +143,13 @@ def _loss(
     """The loss of a user's model, called as `spec.torch_model.count` calls it."""
     if isinstance(batch, dict):
         output = module(**batch)
-        found = loss(output, batch) if loss else _own_loss(output)
+        found = loss(output, batch) if loss else _loss_of_output(output)
     elif isinstance(batch, tuple):
         output = module(*batch[:-1]) if loss else module(*batch)
-        found = loss(output, batch[-1]) if loss else _own_loss(output)
+        found = loss(output, batch[-1]) if loss else _loss_of_output(output)
     else:
         output = module(batch)
-        found = loss(output) if loss else _own_loss(output)
+        found = loss(output) if loss else _loss_of_output(output)
     if not isinstance(found, torch.Tensor) or found.ndim:
         raise SpecError(
             f"{reference}: the loss is a {type(found).__name__}; expected a tensor with one number: "
@@ -158,6 +158,6 @@ def _loss(
     return found
 
 
-def _own_loss(output: Any) -> Any:  # noqa: ANN401 - whatever a model returns
+def _loss_of_output(output: Any) -> Any:  # noqa: ANN401 - whatever a model returns
     """The loss that a model's output holds, or None."""
     return output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

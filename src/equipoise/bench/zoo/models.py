@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from equipoise.bench.zoo.data import HELD_OUT_EVERY, NUM_RANDOM_SAMPLES, Made
+from equipoise.bench.zoo.data import HELD_OUT_EVERY, NUM_RANDOM_SAMPLES, ZooParts
 
 SMALL_NUM_CLASSES = 10
 
@@ -48,22 +48,22 @@ class Residual(nn.Module):  # type: ignore[misc] # torch is not followed
         return functional.relu(self.shortcut(x) + self.change(x))
 
 
-def mlp() -> Made:
+def mlp() -> ZooParts:
     """64 pixels, two hidden layers of 256, 10 digits."""
     return _mlp(256)
 
 
-def wide_mlp() -> Made:
+def wide_mlp() -> ZooParts:
     """64 pixels, two hidden layers of 768, 10 digits."""
     return _mlp(768)
 
 
-def large_mlp() -> Made:
+def large_mlp() -> ZooParts:
     """64 pixels, two hidden layers of 1,920, 10 digits."""
     return _mlp(1920)
 
 
-def _mlp(hidden: int) -> Made:
+def _mlp(hidden: int) -> ZooParts:
     model = nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, hidden),
@@ -75,7 +75,7 @@ def _mlp(hidden: int) -> Made:
     return on_digits(model, side=8)
 
 
-def small_resnet() -> Made:
+def small_resnet() -> ZooParts:
     """One block a width: 64, 128, 256 channels on 8 x 8, 4 x 4, 2 x 2 pixels."""
     model = nn.Sequential(
         nn.Conv2d(1, 64, 3, padding=1, bias=False),
@@ -91,7 +91,7 @@ def small_resnet() -> Made:
     return on_digits(model, side=8)
 
 
-def small_cnn() -> Made:
+def small_cnn() -> ZooParts:
     """The network of torch's MNIST example, whose images have 28 x 28 pixels."""
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3),
@@ -134,7 +134,7 @@ def on_digits(
     side: int,
     num_channels: int = 1,
     scores: Callable[..., torch.Tensor] = nn.Module.__call__,
-) -> Made:
+) -> ZooParts:
     """The model with the digits as images of side x side, every fifth held out.
 
     scores: of model and images: (num_samples, num_classes).
@@ -152,7 +152,7 @@ def on_digits(
     def num_correct(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> int:
         return int((scores(module, batch[0]).argmax(1) == batch[1]).sum())
 
-    return Made(
+    return ZooParts(
         model=model,
         pool=(images[~held_out], labels[~held_out]),
         loss=loss,
@@ -202,13 +202,13 @@ def _code() -> Any:  # noqa: ANN401 - a module
     return import_module("transformers")
 
 
-def mobilenet_v2() -> Made:
+def mobilenet_v2() -> ZooParts:
     """Width 1.0."""
     config = _code().MobileNetV2Config(num_labels=LARGE_NUM_CLASSES, image_size=IMAGE_SIDE)
     return _on_images(_code().MobileNetV2ForImageClassification(config))
 
 
-def digits_mobilenet() -> Made:
+def digits_mobilenet() -> ZooParts:
     """Width 1.0, for digits of 32 x 32 pixels, the least its five halvings take."""
     config = _code().MobileNetV2Config(num_labels=SMALL_NUM_CLASSES, image_size=32)
     model = _code().MobileNetV2ForImageClassification(config)
@@ -224,22 +224,22 @@ def digits_mobilenet() -> Made:
     )
 
 
-def resnet50() -> Made:
+def resnet50() -> ZooParts:
     """3, 4, 6 and 3 bottleneck blocks."""
     return _resnet([3, 4, 6, 3])
 
 
-def resnet152() -> Made:
+def resnet152() -> ZooParts:
     """3, 8, 36 and 3 bottleneck blocks."""
     return _resnet([3, 8, 36, 3])
 
 
-def _resnet(depths: list[int]) -> Made:
+def _resnet(depths: list[int]) -> ZooParts:
     config = _code().ResNetConfig(depths=depths, num_labels=LARGE_NUM_CLASSES)
     return _on_images(_code().ResNetForImageClassification(config))
 
 
-def vit_large() -> Made:
+def vit_large() -> ZooParts:
     """24 layers, 1,024 wide, 16 heads, patches of 16 x 16."""
     config = _code().ViTConfig(
         hidden_size=1024,
@@ -252,7 +252,7 @@ def vit_large() -> Made:
     return _on_images(_code().ViTForImageClassification(config))
 
 
-def bert() -> Made:
+def bert() -> ZooParts:
     """24 layers, 1,024 wide, 16 heads, 30,522 words; 128 tokens, as in most of its pre-training."""
     config = _code().BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
@@ -261,22 +261,22 @@ def bert() -> Made:
     tokens = _text(config.vocab_size, num_tokens=128)
     labels = tokens.clone()
     labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
-    return Made(model=model, pool=(tokens, labels), loss=_foretold)
+    return ZooParts(model=model, pool=(tokens, labels), loss=_predicted)
 
 
-def small_llama() -> Made:
+def small_llama() -> ZooParts:
     """6 layers, 288 wide, 6 heads, 32,000 words, input and output embeddings shared; 256 tokens."""
     return _llama()
 
 
-def small_llama_lora() -> Made:
+def small_llama_lora() -> ZooParts:
     """The same, of which only low-rank changes to queries and values are trained."""
     made = _llama()
     add_lora(made.model, ("q_proj", "v_proj"), rank=8, alpha=16)
     return made
 
 
-def _llama() -> Made:
+def _llama() -> ZooParts:
     config = _code().LlamaConfig(
         hidden_size=288,
         intermediate_size=768,
@@ -288,7 +288,7 @@ def _llama() -> Made:
         use_cache=False,
     )
     tokens = _text(config.vocab_size, num_tokens=256)
-    return Made(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_foretold)
+    return ZooParts(model=_code().LlamaForCausalLM(config), pool=(tokens, tokens), loss=_predicted)
 
 
 def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
@@ -296,11 +296,11 @@ def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
     return torch.randint(num_words, (NUM_RANDOM_SAMPLES, num_tokens))
 
 
-def _on_images(model: nn.Module) -> Made:
+def _on_images(model: nn.Module) -> ZooParts:
     """A classifier with random images and labels."""
     images = torch.randn(NUM_RANDOM_SAMPLES, 3, IMAGE_SIDE, IMAGE_SIDE)
     labels = torch.randint(LARGE_NUM_CLASSES, (NUM_RANDOM_SAMPLES,))
-    return Made(model=model, pool=(images, labels), loss=_classified)
+    return ZooParts(model=model, pool=(images, labels), loss=_classified)
 
 
 def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -310,7 +310,7 @@ def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tens
     return loss
 
 
-def _foretold(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _predicted(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The model's own loss of words."""
     tokens, labels = batch
     loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.bench.collectives.records import Run, bus_fraction
+from equipoise.bench.collectives.records import CollectiveRun, bus_fraction
 from equipoise.calibration.collective_verdicts import LEVEL, CollectiveFit, Links, Verdict
 from equipoise.report.blocks import (
     Block,
@@ -34,7 +34,7 @@ _MOST_VERDICTS: Final = 4
 # --- words
 
 
-def _title(run: Run) -> str:
+def _title(run: CollectiveRun) -> str:
     nodes = "" if run.num_nodes in {None, 1} else f" on {run.num_nodes} nodes"
     return f"{run.operation} over {plural(run.num_ranks, 'rank')}{nodes}"
 

@@ -7,9 +7,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from equipoise.bench.cell import Cell as Trial
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
 from equipoise.bench.summary import LEVEL, Spread, interval_method
+from equipoise.bench.trial import Trial
 from equipoise.diagnose.sweeps import PLAIN, Judgement, SweepNow, Trained, false_difference_words
 from equipoise.report import format as amounts
 from equipoise.report.bench_json import RESOURCES, Resource, energy_reason
@@ -56,7 +56,7 @@ def _about(found: SweepNow) -> str:
 
 def _headline(found: SweepNow) -> str:
     """How far it is, in one sentence."""
-    now, failed = found.under_way, len(found.swept.failed)
+    now, failed = found.sweep_progress, len(found.swept.failed)
     done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
     state = "complete" if now.is_whole else "running" if now.is_running else "stopped"
     lost = f", {failed} failed" if failed else ""
@@ -65,7 +65,7 @@ def _headline(found: SweepNow) -> str:
 
 def _summary(found: SweepNow) -> tuple[str, ...]:
     """What it shows so far, and how to go on with it."""
-    now, swept = found.under_way, found.swept
+    now, swept = found.sweep_progress, found.swept
     left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at its pace.",)
     stopped = not now.is_whole and not now.is_running
     resume = ("The same command with --resume continues it.",) if stopped else ()
@@ -157,7 +157,7 @@ def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ..
 
 
 def _row(each: Judgement) -> tuple[Cell, ...]:
-    cell, summary = each.summary.cell, each.summary
+    cell, summary = each.summary.trial, each.summary
     rate = summary.samples_per_s
     return (
         named(cell.method, badge=_badge(each)),
@@ -192,10 +192,10 @@ def _badge(each: Judgement) -> Badge | None:
 def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Chart, ...]:
     """Speedup against ranks, where several sizes were run against one device."""
     several = [each for each in rows if each.speedup is not None and not each.is_alone]
-    if len({each.summary.cell.num_ranks for each in several}) < _FEWEST_SIZES:
+    if len({each.summary.trial.num_ranks for each in several}) < _FEWEST_SIZES:
         return ()
-    words = "; ".join(f"{_way(each.summary.cell)}: {_speedup(each)}" for each in several)
-    methods = sorted({each.summary.cell.method for each in several})
+    words = "; ".join(f"{_way(each.summary.trial)}: {_speedup(each)}" for each in several)
+    methods = sorted({each.summary.trial.method for each in several})
     return (
         Chart(
             name=identifier,
@@ -205,7 +205,7 @@ def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Char
             x=Axis(title="ranks", is_log=True),
             y=Axis(title="speedup", starts_at_zero=True),
             series=tuple(
-                _series([each for each in several if each.summary.cell.method == method], series_mark(place))
+                _series([each for each in several if each.summary.trial.method == method], series_mark(place))
                 for place, method in enumerate(methods)
             ),
             level=Level(y=1.0, text="one device"),
@@ -214,21 +214,21 @@ def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Char
 
 
 def _series(rows: Sequence[Judgement], mark: Mark) -> Series:
-    ordered = sorted(rows, key=lambda each: each.summary.cell.num_ranks)
+    ordered = sorted(rows, key=lambda each: each.summary.trial.num_ranks)
     return Series(
-        name=printable(ordered[0].summary.cell.method),
+        name=printable(ordered[0].summary.trial.method),
         mark=mark,
-        x=tuple(float(each.summary.cell.num_ranks) for each in ordered),
+        x=tuple(float(each.summary.trial.num_ranks) for each in ordered),
         y=tuple(each.speedup.value for each in ordered if each.speedup is not None),
         hovers=tuple(_hover(each) for each in ordered),
-        is_line=len({each.summary.cell.num_ranks for each in ordered}) == len(ordered) >= _FEWEST_SIZES,
+        is_line=len({each.summary.trial.num_ranks for each in ordered}) == len(ordered) >= _FEWEST_SIZES,
     )
 
 
 def _hover(each: Judgement) -> tuple[str, ...]:
     step_s = each.summary.step_s
     step = () if step_s is None else (f"{step_s.value / MILLISECOND_S:.3g} ms per step",)
-    return (_way(each.summary.cell), f"{_speedup(each)} times one device", *step)
+    return (_way(each.summary.trial), f"{_speedup(each)} times one device", *step)
 
 
 def _speedup(each: Judgement) -> str:
@@ -258,8 +258,8 @@ def _phases_blocks(found: SweepNow) -> tuple[Block, ...]:
 
 
 def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
-    several = len({each.summary.cell.batch_samples for each in rows}) > 1
-    cells = [each.summary.cell for each in rows]
+    several = len({each.summary.trial.batch_samples for each in rows}) > 1
+    cells = [each.summary.trial for each in rows]
     below = [
         f"{cell.num_ranks} {printable(cell.method)}{f' {cell.batch_samples}' if several else ''}"
         for cell in cells
@@ -414,7 +414,7 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
 
 def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
     """One line a configuration: ranges stand in the line."""
-    batches = {each.summary.cell.batch_samples for each in rows}
+    batches = {each.summary.trial.batch_samples for each in rows}
     shared = f", batch {count(batches.pop())}" if len(batches) == 1 else ""
     name = f"brief-{'-'.join(subject)}"
     yield Heading(name=name, text=f"{_subject_name(subject)}{shared}", is_minor=True)

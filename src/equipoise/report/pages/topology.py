@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.bench.topology.topology import Link, Topology
+from equipoise.bench.topology.topology import DeviceLink, Topology
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.link_findings import named as name_range
 from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
@@ -129,7 +129,7 @@ def _matrix(found: Meaning) -> PairMatrix:
     titles |= {each.name: each.title for each in topology.nics}
     classes = sorted({link.link_class for link in topology.links if link.link_class}, key=rank)
     legend = [(Badge(text=name, tone=_tone(name)), what_lies_between(name)) for name in classes]
-    if any(link.link_class is None and not link.said and not link.peers for link in topology.links):
+    if any(link.link_class is None and not link.conflict and not link.peers for link in topology.links):
         legend.append((Badge(text="?", tone="quiet"), "unknown"))
     return PairMatrix(
         name="topology-matrix",
@@ -147,12 +147,12 @@ def _matrix(found: Meaning) -> PairMatrix:
     )
 
 
-def _badge(link: Link | None) -> Badge | None:
+def _badge(link: DeviceLink | None) -> Badge | None:
     """The word of one pair."""
     if link is None:
         return None
     if link.link_class is None:
-        return Badge(text=printable("!" if link.said else link.peers or "?"), tone="quiet")
+        return Badge(text=printable("!" if link.conflict else link.peers or "?"), tone="quiet")
     return Badge(text=link.link_class, tone=_tone(link.link_class))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from equipoise.bench.trace.rank import RankTrace, Step
+from equipoise.bench.trace.rank import RankTrace, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, bullets, note, number
 from equipoise.report.format import ABSENT, listed, plural, printable, sentence
@@ -116,14 +116,14 @@ def _steps_table(trace: RankTrace, most: int) -> Table:
     )
 
 
-def _mean(trace: RankTrace) -> Step:
+def _mean(trace: RankTrace) -> TraceStep:
     """The mean of a rank's steps."""
     totals = {part: total_s(trace, part) for part in asdict(trace.steps[0]) if part != "number"}
     means = {part: None if total is None else total / len(trace.steps) for part, total in totals.items()}
-    return Step(number=None, **means)  # type: ignore[arg-type] # as steps have them
+    return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
 
 
-def _cells(step: Step) -> Iterator[Cell]:
+def _cells(step: TraceStep) -> Iterator[Cell]:
     """Its length, shares, communication, and how much of that computation hides."""
     communication, exposed = step.communication_s, step.exposed_s
     yield number(step.step_s, _ms)

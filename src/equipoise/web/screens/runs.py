@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from equipoise.bench.store import UnderWay, folders_below, is_watched, under_way
+from equipoise.bench.store import SweepProgress, folders_below, is_watched, sweep_progress, trials_folder
 from equipoise.bench.watching.rows import RunFiles, latest_step, runs_files
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
@@ -65,11 +65,11 @@ def chosen(fields: RunsFields, sources: DataSources) -> Path:
 
 
 def _changed_s(folder: Path) -> float:
-    """When the last cell of a sweep ended, or it began; when a loop last wrote."""
+    """When the last trial of a sweep ended, or it began; when a loop last wrote."""
     if is_watched(folder):
         return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
-        return max((folder / name).stat().st_mtime for name in ("sweep.json", "cells"))
+        return max((folder / name).stat().st_mtime for name in ("sweep.json", trials_folder(folder).name))
     except OSError:
         return 0.0
 
@@ -98,7 +98,7 @@ def _label(name: str, folder: Path) -> str:
         state = ", training" if any(each.is_alive for each in files) else ""
         return f"{printable(name)} ({plural(len(files) + num_older, 'watched run')}{state})"
     try:
-        now = under_way(folder)
+        now = sweep_progress(folder)
     except DataError:
         return f"{printable(name)} (damaged)"
     state = ", running" if now.is_running else ""
@@ -112,7 +112,7 @@ def state(fields: RunsFields, sources: DataSources) -> str:
         if is_watched(folder):
             files, num_older = runs_files(folder)
             return f"{folder}:{num_older}:{';'.join(map(_written, files))}"
-        now = under_way(folder)
+        now = sweep_progress(folder)
         return f"{folder}:{_changed_s(folder)}:{now.num_finished}:{now.is_running}"
     except (DataError, EvidenceError, SpecError) as err:
         return str(err)
@@ -137,13 +137,13 @@ def _live(fields: RunsFields, sources: DataSources) -> Live | None:
     html = Html("")
     try:
         folder = chosen(fields, sources)
-        html = _trains(runs_files(folder)[0]) if is_watched(folder) else _bar(under_way(folder))
+        html = _trains(runs_files(folder)[0]) if is_watched(folder) else _bar(sweep_progress(folder))
     except (DataError, EvidenceError, SpecError):
         pass
     return Live(html=html, every_s=_RUNNING_S if html else _IDLE_S)
 
 
-def _bar(now: UnderWay) -> Html:
+def _bar(now: SweepProgress) -> Html:
     """The bar of a sweep that runs: how far it is, and what is left."""
     if not now.is_running:
         return Html("")

@@ -1,4 +1,4 @@
-"""One rank of a measurement of interference, the ranks having joined. Needs torch."""
+"""One rank of a measurement of interference, once the ranks have met. Needs torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import nn
 
 from equipoise.bench.collectives.records import WIDTH_BYTES
-from equipoise.bench.devices import Device, device
-from equipoise.bench.interference import Rivals
-from equipoise.bench.methods import OptimizerSettings, method
-from equipoise.bench.models import Trainee
+from equipoise.bench.devices import DeviceKind, device
+from equipoise.bench.interference import InterferenceTask
+from equipoise.bench.methods import method
+from equipoise.bench.models import OptimizerSettings, Trainee
 
 # A piece of computing: short against messages, long against the clock.
 _SIDE = 96
@@ -31,21 +31,19 @@ _NUM_SAMPLES = 32
 _MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
 
 
-def measured(asked: Rivals, rank: int) -> dict[str, Any] | None:
+def measure(task: InterferenceTask, rank: int) -> dict[str, Any] | None:
     """What rank 0 leaves; None on other ranks."""
-    on = device(asked.device)
-    if asked.num_ranks == 1:
-        return {"own_work": [row for text in asked.methods for row in _own_work(text, asked, on)]}
-    rows = [
-        _message(operation, size, asked, on) for operation in asked.operations for size in asked.sizes_bytes
-    ]
-    slowed = [_slowed(num, side, asked, rank, on) for num, side in _models(asked)]
+    on = device(task.device)
+    if task.num_ranks == 1:
+        return {"own_work": [row for text in task.methods for row in _method_work(text, task, on)]}
+    rows = [_message(operation, size, task, on) for operation in task.operations for size in task.sizes_bytes]
+    slowed = [_slowed(num, side, task, rank, on) for num, side in _models(task)]
     return None if rank else {"messages": rows, "slowed": slowed}
 
 
-def _models(asked: Rivals) -> list[tuple[int, int]]:
+def _models(task: InterferenceTask) -> list[tuple[int, int]]:
     """The made-up models no larger than the largest message; the first few in any case."""
-    largest_bytes = max(asked.sizes_bytes)
+    largest_bytes = max(task.sizes_bytes)
     return [
         (num, side)
         for place, (num, side) in enumerate(_MODELS)
@@ -57,7 +55,7 @@ def _bytes_of(num_tensors: int, side: int) -> int:
     return num_tensors * side * side * WIDTH_BYTES
 
 
-def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -> dict[str, Any]:
+def _slowed(num_tensors: int, side: int, task: InterferenceTask, rank: int, on: DeviceKind) -> dict[str, Any]:
     """Seconds of a step without a method: while other ranks rest, while they compute, and after a message.
 
     Means over the ranks, by round. Steps follow a step of the same kind, so that caches hold what they can.
@@ -65,11 +63,11 @@ def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -
     gradient_bytes = _bytes_of(num_tensors, side)
     run = _step("single", num_tensors, side, on, num_samples=_NUM_SAMPLES)
     whole = torch.zeros(gradient_bytes // WIDTH_BYTES, device=torch.device(on.name))
-    num_rounds = asked.num_rounds if gradient_bytes < _LARGE_BYTES else _FEW_ROUNDS
+    num_rounds = task.num_rounds if gradient_bytes < _LARGE_BYTES else _FEW_ROUNDS
     rounds = []
     for _ in range(_NUM_WARM + num_rounds):
         alone_s = 0.0
-        for turn in range(asked.num_ranks):
+        for turn in range(task.num_ranks):
             dist.barrier()
             if turn == rank:
                 run()
@@ -79,7 +77,7 @@ def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -
         together_s = _seconds(run, on)
         dist.all_reduce(whole)
         rounds.append((alone_s, together_s, _seconds(run, on)))
-    mean = torch.tensor(rounds[_NUM_WARM:], dtype=torch.float64) / asked.num_ranks
+    mean = torch.tensor(rounds[_NUM_WARM:], dtype=torch.float64) / task.num_ranks
     dist.all_reduce(mean)
     alone, together, after = mean.T.tolist()
     return {
@@ -91,12 +89,12 @@ def _slowed(num_tensors: int, side: int, asked: Rivals, rank: int, on: Device) -
     }
 
 
-def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> dict[str, Any]:
-    """Seconds of one message, alone and beside computing, and what of computing it took; by round."""
+def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: DeviceKind) -> dict[str, Any]:
+    """Seconds of one message, alone and during computing, and what of computing it took; by round."""
     place = torch.device(on.name)
-    count = max(1, payload_bytes // WIDTH_BYTES // asked.num_ranks) * asked.num_ranks
+    count = max(1, payload_bytes // WIDTH_BYTES // task.num_ranks) * task.num_ranks
     whole = torch.zeros(count, device=place)
-    part = whole[: count // asked.num_ranks].clone()
+    part = whole[: count // task.num_ranks].clone()
     step_state = torch.zeros(_STATE * count, device=place)
     start: Mapping[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, async_op=True),
@@ -105,26 +103,26 @@ def _message(operation: str, payload_bytes: int, asked: Rivals, on: Device) -> d
     matrix = torch.rand(_SIDE, _SIDE, device=place)
     for _ in range(_NUM_PIECES_WARM):
         torch.mm(matrix, matrix)
-    num_rounds = asked.num_rounds if payload_bytes < _LARGE_BYTES else _FEW_ROUNDS
+    num_rounds = task.num_rounds if payload_bytes < _LARGE_BYTES else _FEW_ROUNDS
     rounds = [_round(start[operation], matrix, (step_state, whole), on) for _ in range(num_rounds + 1)][1:]
     slowest = torch.tensor(rounds, dtype=torch.float64)
-    mean = slowest / asked.num_ranks
+    mean = slowest / task.num_ranks
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     dist.all_reduce(mean)
-    alone_s, beside_s, _ = slowest.T.tolist()
+    alone_s, during_s, _ = slowest.T.tolist()
     return {
         "operation": operation,
         "payload_bytes": count * WIDTH_BYTES,
         "alone_s": alone_s,
-        "beside_s": beside_s,
+        "beside_s": during_s,
         "core_share": mean[:, 2].tolist(),
     }
 
 
 def _round(
-    start: Callable[[], Any], matrix: torch.Tensor, touched: Sequence[torch.Tensor], on: Device
+    start: Callable[[], Any], matrix: torch.Tensor, touched: Sequence[torch.Tensor], on: DeviceKind
 ) -> tuple[float, float, float]:
-    """Seconds alone, seconds beside computing, share of the core that it took meanwhile.
+    """Seconds alone, seconds during computing, share of the core that it took meanwhile.
 
     touched: what computing has just read and written, and left in the caches in place of what messages need.
     """
@@ -146,12 +144,12 @@ def _round(
         torch.mm(matrix, matrix)
         on.synchronise()
         num_pieces += 1
-    beside_s = perf_counter() - begun
+    during_s = perf_counter() - begun
     message.wait()
-    return alone_s, beside_s, max(0.0, 1.0 - num_pieces * piece_s / beside_s)
+    return alone_s, during_s, max(0.0, 1.0 - num_pieces * piece_s / during_s)
 
 
-def _piece_s(matrix: torch.Tensor, on: Device, window_s: float) -> float:
+def _piece_s(matrix: torch.Tensor, on: DeviceKind, window_s: float) -> float:
     """Seconds of a piece of computing, over pieces that fill a window."""
     begun, num_pieces = perf_counter(), 0
     while perf_counter() - begun < window_s:
@@ -161,10 +159,10 @@ def _piece_s(matrix: torch.Tensor, on: Device, window_s: float) -> float:
     return (perf_counter() - begun) / num_pieces
 
 
-def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
-    """What a method's step takes above one without a method, on a rank that has nobody to talk to."""
+def _method_work(text: str, task: InterferenceTask, on: DeviceKind) -> list[dict[str, Any]]:
+    """What a method's step takes above one without a method, on a rank that exchanges with none."""
     rows: list[dict[str, Any]] = []
-    for num_tensors, side in _models(asked):
+    for num_tensors, side in _models(task):
         plain = _step("single", num_tensors, side, on)
         other = _step(text, num_tensors, side, on)
         differences = []
@@ -183,7 +181,9 @@ def _own_work(text: str, asked: Rivals, on: Device) -> list[dict[str, Any]]:
     return rows
 
 
-def _step(text: str, num_tensors: int, side: int, on: Device, *, num_samples: int = 1) -> Callable[[], Any]:
+def _step(
+    text: str, num_tensors: int, side: int, on: DeviceKind, *, num_samples: int = 1
+) -> Callable[[], Any]:
     """One step of a method on made-up weights."""
     torch.manual_seed(0)
     place = torch.device(on.name)
@@ -197,12 +197,12 @@ def _step(text: str, num_tensors: int, side: int, on: Device, *, num_samples: in
     )
     found, argument = method(text)
     settings = OptimizerSettings(learning_rate=1e-6)
-    # Not `found.begin`, which refuses a rank alone: here that is what is asked for.
-    step = found.begin_function()(found.name, subject, settings, rank=0, world_size=1, argument=argument)
+    # Not `found.begin`, which refuses a rank alone, as here.
+    step = found.begin_unchecked(subject, settings, world_size=1, argument=argument)
     return lambda: step.run(batch)
 
 
-def _seconds(run: Callable[[], Any], on: Device) -> float:
+def _seconds(run: Callable[[], Any], on: DeviceKind) -> float:
     begun = perf_counter()
     run()
     on.synchronise()

@@ -7,16 +7,16 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'equipoise[torch]'")
 
-from equipoise.bench.cell import Cell
 from equipoise.bench.launchers import launcher
 from equipoise.bench.sweep import run_sweep
-from equipoise.bench.trained import NUM_POINTS, judged_after
+from equipoise.bench.training import NUM_POINTS, evaluated_after
+from equipoise.bench.trial import Trial
 
 DIGITS = 1437  # those that are trained on
 
 
-def cell(method="localsgd:4", num_ranks=2, **others):
-    return Cell(
+def trial(method="localsgd:4", num_ranks=2, **others):
+    return Trial(
         **{
             "workload": "mlp",
             "method": method,
@@ -28,11 +28,11 @@ def cell(method="localsgd:4", num_ranks=2, **others):
     )
 
 
-def curves(folder, *cells):
-    """The curve of each cell, trained by processes of their own."""
-    finished = run_sweep(cells, folder, launcher("inprocess"), limit_s=120)
+def curves(folder, *trials):
+    """The curve of each trial, trained by processes of their own."""
+    finished = run_sweep(trials, folder, launcher("inprocess"), limit_s=120)
     assert {one.reason for one in finished} == {None}
-    return {one.cell: one.result["curve"] for one in finished}
+    return {one.trial: one.result["curve"] for one in finished}
 
 
 def losses(curve):
@@ -41,7 +41,7 @@ def losses(curve):
 
 @pytest.mark.parametrize("method", ["accumulate:2", "localsgd:4", "fsdp"])
 def test_held_out_loss_falls_and_time_goes_on(tmp_path, method):
-    (curve,) = curves(tmp_path, cell(method)).values()
+    (curve,) = curves(tmp_path, trial(method)).values()
     # Ten classes: guessing costs ln 10 and is right for a tenth.
     assert curve[0]["samples"] == curve[0]["seconds"] == 0
     assert curve[0]["loss"] == pytest.approx(math.log(10), rel=0.1)
@@ -55,7 +55,7 @@ def test_held_out_loss_falls_and_time_goes_on(tmp_path, method):
 def test_equal_seeds_give_equal_curves_and_others_do_not(tmp_path):
     short = {"num_ranks": 1, "train_samples": DIGITS}
     found = curves(
-        tmp_path, *(cell("single", **short, **each) for each in ({}, {"repetition": 2}, {"seed": 1}))
+        tmp_path, *(trial("single", **short, **each) for each in ({}, {"repetition": 2}, {"seed": 1}))
     )
     one, same, other = (losses(curve) for curve in found.values())
     assert sum(a == b for a, b in ((one, same), (one, other), (same, other))) == 1
@@ -67,7 +67,7 @@ def test_what_holds_nothing_out_is_refused(tmp_path, monkeypatch):
     (tmp_path / "models.py").write_text(
         "import torch\ndef model():\n    return torch.nn.Linear(4, 2), torch.ones(64, 4), torch.sum\n"
     )
-    short = cell("single", num_ranks=1, workload="models:model", train_samples=64)
+    short = trial("single", num_ranks=1, workload="models:model", train_samples=64)
     (one,) = run_sweep([short], tmp_path / "out", launcher("inprocess"), limit_s=120)
     assert one.status == "failed"
     assert "holds no data out" in one.reason
@@ -76,7 +76,7 @@ def test_what_holds_nothing_out_is_refused(tmp_path, monkeypatch):
 def test_losses_are_taken_at_ends_of_cycles_and_at_the_end():
     for num_runs in (1, 7, 64, 1000):
         for period in (1, 8, 200):
-            points = judged_after(num_runs, period)
+            points = evaluated_after(num_runs, period)
             assert points[-1] == num_runs
             assert all(each % period == 0 for each in points[:-1])
             assert len(points) <= NUM_POINTS + 1

@@ -1,59 +1,15 @@
-"""One run of a sweep, in processes of its own: its settings, its permanent name, and the devices at hand.
-
-No torch.
-"""
+"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name. No torch."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from math import inf
-from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, get_args
 
 from equipoise.errors import DataError, UsageError
-
-# Drivers of NVIDIA and AMD accelerators; without one of them there is no need to ask torch.
-_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
-_COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-_COUNT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtHand:
-    """A kind of device, as torch names it, and how many ranks can have one of their own."""
-
-    device: str
-    num_devices: int
-
-
-def at_hand(device: str) -> AtHand:
-    """What `auto`, `cpu` or `cuda` means here: accelerators where torch sees any, else a core a rank."""
-    if device != "cpu":
-        count = _num_accelerators()
-        if count or device == "cuda":
-            return AtHand(device="cuda", num_devices=count)
-    return AtHand(device="cpu", num_devices=len(os.sched_getaffinity(0)))
-
-
-def _num_accelerators() -> int:
-    """How many accelerators torch sees; 0 where there is no driver, or no torch."""
-    if not any(driver.exists() for driver in _DRIVERS):
-        return 0
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False, timeout=_COUNT_S
-        )
-    except subprocess.TimeoutExpired:
-        return 0
-    told = asked.stdout.strip()
-    return int(told) if asked.returncode == 0 and told.isdecimal() else 0
-
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
@@ -63,7 +19,7 @@ _LONGEST_WORD = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Trial:
     """One run: what is trained, how, on how many ranks; `repetition` counts equal runs from 1.
 
     batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
@@ -72,7 +28,7 @@ class Cell:
     workload's own. arm: 1, or 2 for the second of two equal arms that are compared with each other (A/A).
     """
 
-    kind: ClassVar[str] = "cell"
+    kind: ClassVar[str] = "trial"
 
     workload: str
     method: str
@@ -88,7 +44,7 @@ class Cell:
     arm: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a cell that cannot be run."""
+        """Refuse a trial that cannot be run."""
         if min(self.num_ranks, self.batch_samples, self.num_steps, self.repetition) < 1:
             raise UsageError(
                 f"{self.num_ranks} ranks, batch {self.batch_samples}, {self.num_steps} steps, "
@@ -116,7 +72,7 @@ class Cell:
         return self.batch_samples // self.num_ranks
 
     @property
-    def cell_id(self) -> str:
+    def trial_id(self) -> str:
         """A name that is safe for a file: readable words, and a hash over every field."""
         return f"{self._words}-{self.repetition}-{_digest(asdict(self))}"
 
@@ -134,8 +90,8 @@ class Cell:
         return f"{self._words}-{_digest(self._shared())}"
 
     def _shared(self) -> dict[str, Any]:
-        own = {"repetition", "arm"} | (set() if self.train_samples is None else {"seed"})
-        return {name: value for name, value in asdict(self).items() if name not in own}
+        excluded = {"repetition", "arm"} | (set() if self.train_samples is None else {"seed"})
+        return {name: value for name, value in asdict(self).items() if name not in excluded}
 
     @property
     def _words(self) -> str:
@@ -151,15 +107,15 @@ def _digest(named: Mapping[str, Any]) -> str:
     return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def cell_from(found: Mapping[str, Any], where: str) -> Cell:
-    """The cell that `as_json` gave. Raises DataError naming the file and the field."""
-    expected = {field.name: field.type for field in fields(Cell)}
+def trial_from(found: Mapping[str, Any], where: str) -> Trial:
+    """The trial that `as_json` gave. Raises DataError naming the file and the field."""
+    expected = {field.name: field.type for field in fields(Trial)}
     if set(found) != set(expected):
         differing = ", ".join(sorted(set(found) ^ set(expected)))
-        raise DataError(f"{where}: a cell with fields that are missing or unknown: {differing}")
+        raise DataError(f"{where}: a trial with fields that are missing or unknown: {differing}")
     for name, kind in expected.items():
         allowed = get_args(kind) or (kind,)
         if type(found[name]) not in allowed:
             words = " or ".join("null" if one is NoneType else one.__name__ for one in allowed)
-            raise DataError(f"{where}: {name}={found[name]!r} of a cell; expected {words}")
-    return Cell(**found)
+            raise DataError(f"{where}: {name}={found[name]!r} of a trial; expected {words}")
+    return Trial(**found)

@@ -1,4 +1,4 @@
-"""One rank of a measurement of collectives, the ranks having joined. Needs torch.
+"""One rank of a measurement of collectives, once the ranks have met. Needs torch.
 
 A time is that of the slowest rank, of several calls in a row: their median on a CPU, their mean on a device,
 which is not stopped between them. Sizes come in another order each round, so that no drift of the machine
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from equipoise.bench.collectives.records import WIDTH_BYTES, Asked
+from equipoise.bench.collectives.records import WIDTH_BYTES, CollectivesTask
 
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05
@@ -119,7 +119,7 @@ def num_wrong(one: Exercise) -> int:
 
 def _over_ranks(group: dist.ProcessGroup | None, value: float, also: float = 0.0) -> tuple[float, float]:
     """The largest of all ranks' values, and the mean of the others."""
-    # On the CPU, which gloo exchanges beside NCCL too.
+    # On the CPU, over which gloo exchanges, next to NCCL.
     largest = torch.tensor([value], dtype=torch.float64)
     total = torch.tensor([also], dtype=torch.float64)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
@@ -131,7 +131,7 @@ def batch(one: Exercise, num_calls: int) -> tuple[float, float]:
     """Seconds of a call, of so many in a row, on the slowest rank; and how many cores a rank was busy on.
 
     The latter is the processor time of the whole process over the wall's, mean over ranks: what is taken from
-    computing beside the collective.
+    computing meanwhile.
     """
     dist.barrier(group=one.group)
     began, worked = time.perf_counter(), time.process_time()
@@ -161,23 +161,23 @@ def warmed_up(one: Exercise) -> tuple[int, bool]:
     return num_calls, False
 
 
-def measured(asked: Asked, rank: int, leave: Leave) -> dict[str, Any] | None:
+def measure(task: CollectivesTask, rank: int, leave: Leave) -> dict[str, Any] | None:
     """What rank 0 leaves: rows of every operation, what the backend refused, and where ranks were.
 
     leave: called by rank 0 with the same as far as it goes, before each piece of work, and with what that is.
     """
     # A call that hangs ends after this limit: on the group that all ranks are in it is half an hour.
-    group = dist.new_group(timeout=timedelta(seconds=asked.limit_s))
+    group = dist.new_group(timeout=timedelta(seconds=task.limit_s))
     rows, refused = list[dict[str, Any]](), dict[str, str]()
-    so_far = {"rows": rows, "refused": refused, **_setting(asked.device)}
-    num_pieces = len(asked.sizes_bytes) * (1 + asked.num_rounds)
-    order = random.Random(asked.seed)  # noqa: S311 - an order, the same on every rank
-    for number, operation in enumerate(order.sample(asked.operations, len(asked.operations))):
+    so_far = {"rows": rows, "refused": refused, **_setting(task.device)}
+    num_pieces = len(task.sizes_bytes) * (1 + task.num_rounds)
+    order = random.Random(task.seed)  # noqa: S311 - an order, the same on every rank
+    for number, operation in enumerate(order.sample(task.operations, len(task.operations))):
         found: list[dict[str, Any]] = []
         try:
-            for piece, payload_bytes in enumerate(_pieces(operation, asked, group, order, found)):
+            for piece, payload_bytes in enumerate(_pieces(operation, task, group, order, found)):
                 if rank == 0:
-                    share = (number + piece / num_pieces) / len(asked.operations)
+                    share = (number + piece / num_pieces) / len(task.operations)
                     leave({**so_far, "now": [operation, payload_bytes], "done_fraction": share})
         except (RuntimeError, NotImplementedError, ValueError) as err:
             if _ran_out(err):
@@ -189,22 +189,22 @@ def measured(asked: Asked, rank: int, leave: Leave) -> dict[str, Any] | None:
 
 
 def _ran_out(err: Exception) -> bool:
-    said = str(err).lower()
-    return "timed out" in said or "timeout" in said or "connection closed" in said
+    message = str(err).lower()
+    return any(words in message for words in ("timed out", "timeout", "connection closed"))
 
 
 def _pieces(
     operation: str,
-    asked: Asked,
+    task: CollectivesTask,
     group: dist.ProcessGroup | None,
     order: random.Random,
     found: list[dict[str, Any]],
 ) -> Iterator[int]:
     """Fills `found` with a row a size; yields the size before each piece of work."""
     ready: list[tuple[Exercise, dict[str, Any]]] = []
-    for payload_bytes in asked.sizes_bytes:
+    for payload_bytes in task.sizes_bytes:
         yield payload_bytes
-        one = exercise(operation, payload_bytes, torch.device(asked.device), group)
+        one = exercise(operation, payload_bytes, torch.device(task.device), group)
         wrong = num_wrong(one)
         num_calls, is_steady = warmed_up(one)
         row: dict[str, Any] = {
@@ -217,7 +217,7 @@ def _pieces(
             "cpu_fraction": [],
         }
         ready.append((one, row))
-    for _ in range(asked.num_rounds):
+    for _ in range(task.num_rounds):
         for one, row in order.sample(ready, len(ready)):
             yield row["payload_bytes"]
             took_s, cpu_fraction = batch(one, row["num_calls"])
@@ -229,9 +229,9 @@ def _pieces(
 
 
 def _setting(device: str) -> dict[str, Any]:
-    """What joined the ranks, and how many hosts they were on: a network namespace counts as a host."""
-    own_network = Path("/proc/self/ns/net")
-    network = own_network.stat().st_ino if own_network.exists() else None
+    """The backend of the ranks, and how many hosts they were on: a network namespace counts as a host."""
+    namespace = Path("/proc/self/ns/net")
+    network = namespace.stat().st_ino if namespace.exists() else None
     on_accelerator = device == "cuda"
     mine = (platform.node(), network, torch.cuda.get_device_name() if on_accelerator else None)
     everyone: list[Any] = [None] * dist.get_world_size()
