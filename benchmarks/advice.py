@@ -11,7 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
-from equipoise.calibration.advice_backtest import OURS, AdviceErrors, advice_errors, held_out_advice
+from equipoise.calibration.advice_backtest import advice_errors, held_out_advice
+from equipoise.calibration.forecast_record import OURS, AdviceErrors
 from equipoise.runs import embedded
 
 

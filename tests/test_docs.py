@@ -13,7 +13,7 @@ from command_line import command, programs
 
 import equipoise
 from equipoise.cli.app import verbs
-from equipoise.runs.schema import TABLES
+from equipoise.runs.store import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

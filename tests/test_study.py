@@ -7,8 +7,7 @@ import pytest
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.runs.embedded import tables
-from equipoise.runs.schema import RUNS, SCORES
-from equipoise.runs.store import Tables, polars_schema, write_tables
+from equipoise.runs.store import RUNS, SCORES, Tables, polars_schema, write_tables
 from equipoise.scaling.metrics import ENTRY_COLUMNS, SCORE_COLUMNS
 from equipoise.spec.mlperf import round_name
 from equipoise.study import scores, study

@@ -47,7 +47,7 @@ def test_validate_says_what_scripts_rely_on(tmp_path):
         "p90",
         "coverage",
     ]
-    assert list(found["summary"])[:9] == [*promised, "split"]
+    assert {*promised, "split"} <= found["summary"].keys()
     assert [found["summary"][name] for name in promised[:4]] == [4, 4, 4, 4]
     assert found["summary"]["split"] == "none"
     for number, row in enumerate(found["rows"], start=1):

@@ -10,8 +10,7 @@ from equipoise.bench.launchers.folder import JobOutcome, Launcher
 from equipoise.bench.sweep import planned, run_sweep
 from equipoise.bench.tables import NO_SCORE, run_row, write, write_sweep_tables
 from equipoise.errors import DataError
-from equipoise.runs.schema import RUNS, STEPS
-from equipoise.runs.store import read_table, read_tables
+from equipoise.runs.store import RUNS, STEPS, read_table, read_tables
 
 
 def launch(job):

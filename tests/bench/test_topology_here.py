@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from equipoise.bench.topology import here
-from equipoise.bench.topology.here import printed
+from equipoise.bench.topology.reading import printed
 
 MATRIX = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"

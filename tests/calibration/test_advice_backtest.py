@@ -3,7 +3,8 @@
 import polars as pl
 import pytest
 
-from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OURS, held_out_advice
+from equipoise.calibration.advice_backtest import LARGEST_KNOWN, held_out_advice
+from equipoise.calibration.forecast_record import OURS
 from equipoise.errors import EvidenceError
 
 SCHEMA = {"samples_to_target": pl.Float64, "global_batch_samples": pl.Int64}

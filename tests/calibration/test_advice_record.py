@@ -2,14 +2,8 @@
 
 import pytest
 
-from equipoise.calibration.advice_backtest import (
-    COMBINED,
-    OURS,
-    HeldOutAdvice,
-    Loss,
-    advice_errors,
-    shipped_advice,
-)
+from equipoise.calibration.advice_backtest import HeldOutAdvice, Loss, advice_errors
+from equipoise.calibration.forecast_record import COMBINED, OURS, shipped_advice
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Equilibrium
 

@@ -10,8 +10,7 @@ import typer
 from command_line import equipoise, in_process
 
 from equipoise import cli
-from equipoise.cli.decide import advise, allocate, plan, predict
-from equipoise.cli.questions import Output
+from equipoise.cli.decide import Output, advise, allocate, plan, predict
 from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of
 

@@ -3,8 +3,7 @@
 import pytest
 
 from equipoise.decide.decision import answer
-from equipoise.decide.ledger_predictions import answer_predictions, time_predictions
-from equipoise.decide.prediction import predict
+from equipoise.decide.prediction import answer_predictions, predict, time_predictions
 from equipoise.decide.query import query
 from equipoise.errors import UsageError
 from equipoise.runs.embedded import tables

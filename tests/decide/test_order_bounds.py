@@ -7,8 +7,8 @@ import pytest
 from asking import ask, by_size, published_scores
 
 from equipoise.decide.answer import Estimate, Estimates, with_log_sd
+from equipoise.decide.estimators.model import OrderBound, deciding, order_bounds
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
-from equipoise.decide.estimators.transfer import OrderBound, deciding, order_bounds
 from equipoise.errors import SpecError
 from equipoise.runs.queries import comparable
 from equipoise.spec.catalogue import shipped

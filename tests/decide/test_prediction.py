@@ -9,8 +9,7 @@ import pytest
 from equipoise.decide.prediction import predict
 from equipoise.decide.query import query
 from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.runs.schema import SCORES
-from equipoise.runs.store import polars_schema
+from equipoise.runs.store import SCORES, polars_schema
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
 SERIAL_S, PARALLEL_S = 10.0, 1000.0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.economics.failures import clusters, hazards, spot_traces
+from equipoise.economics.interruptions import clusters, hazards, spot_traces
 
 
 def test_llama_3_had_one_interruption_in_fifty_thousand_accelerator_hours():

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.failures import hazards, wave_hits_per_hour
-from equipoise.economics.interruptions import best_interval_s, interrupted, stretch
-from equipoise.economics.uncertainty import Input, exact, propagated, spread
+from equipoise.economics.interruptions import (
+    best_interval_s,
+    hazards,
+    interrupted,
+    stretch,
+    wave_hits_per_hour,
+)
 from equipoise.errors import UsageError
+from equipoise.stats import Input, exact, propagated, spread
 
 DAY_S = 86_400.0
 NEVER = replace(hazards(), hours_between=exact(math.inf), waves_per_hour=exact(0.0))

@@ -9,10 +9,9 @@ import pytest
 from equipoise import economics
 from equipoise.economics import SYSTEM_POWER, Electricity, Price, Rates
 from equipoise.economics.ownership import MONTH_H, Purchase, ownership, purchase
-from equipoise.economics.uncertainty import exact
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.hardware import accelerator
-from equipoise.stats import Interval
+from equipoise.stats import Interval, exact
 
 
 def _rates(usd=2.0, usd_per_kwh=0.2):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from equipoise import economics
-from equipoise.economics.prices import TERMS, offer_log_sd, offers, price, terms_ratios
+from equipoise.economics.costs import TERMS, offer_log_sd, offers, price, terms_ratios
 from equipoise.spec.hardware import accelerator
 
 ROWS = tomllib.loads((Path(economics.__file__).parent / "prices.toml").read_text())["price"]

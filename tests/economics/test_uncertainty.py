@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.economics.uncertainty import (
-    Input,
-    exact,
-    moved,
-    product,
-    propagated,
-    spread,
-    tornado,
-)
-from equipoise.stats import Interval
+from equipoise.stats import Input, Interval, exact, moved, product, propagated, spread, tornado
 
 
 def _input(name, value, low, high):

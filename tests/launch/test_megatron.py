@@ -7,7 +7,7 @@ import pytest
 from option_table import faults, given, table
 
 from equipoise.launch import megatron_options
-from equipoise.launch.megatron import pipeline_layout
+from equipoise.launch.trainer_options import pipeline_layout
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
 

@@ -25,12 +25,11 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, rates
-from equipoise.economics.uncertainty import Bar, Tornado
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import workload
-from equipoise.stats import Interval
+from equipoise.stats import Bar, Interval, Tornado
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\x1b[2J"
 SIZES = (8, 16, 32, 64)
@@ -152,6 +151,7 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         name=name,
         title=title,
         cluster=nodes,
+        topology=None,
         node_size=8,
         stock=None,
         rates={"on_demand": rates(nodes.accelerator, user_price=USD_PER_HOUR[name])},

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.report.markup import element, escaped, json_script
+from equipoise.report.html import element, escaped, json_script
 
 # What a page can carry: no lone surrogates (UTF-8), no NUL and no bare CR (HTML normalises both).
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r"))

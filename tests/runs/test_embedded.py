@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from equipoise.errors import DataError
-from equipoise.runs import embedded, schema, store
+from equipoise.runs import embedded, store
 from equipoise.units import MIB
 
 DATA = Path(str(files("equipoise"))) / "data"
@@ -18,8 +18,8 @@ DATA = Path(str(files("equipoise"))) / "data"
 
 def test_the_tables_obey_their_schema_and_hang_together():
     tables = embedded.load()
-    assert tables.runs.schema == store.polars_schema(schema.RUNS)
-    assert tables.scores.schema == store.polars_schema(schema.SCORES)
+    assert tables.runs.schema == store.polars_schema(store.RUNS)
+    assert tables.scores.schema == store.polars_schema(store.SCORES)
     entry = ["campaign", "submitter", "system", "workload"]
     assert tables.runs.join(tables.scores, on=entry, how="anti", nulls_equal=True).is_empty()
     counted = tables.runs.group_by(entry).len("found")

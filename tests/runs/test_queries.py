@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size, closed, comparable, published_results
-from equipoise.runs.schema import SCORES
-from equipoise.runs.store import polars_schema
+from equipoise.runs.store import SCORES, polars_schema
 from equipoise.scaling.metrics import with_metrics
 
 

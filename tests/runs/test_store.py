@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from equipoise.errors import DataError
 from equipoise.runs import store
-from equipoise.runs.schema import RUNS, SCORES, TableSchema
+from equipoise.runs.store import RUNS, SCORES, TableSchema
 
 
 def frame(table: TableSchema, *rows: dict) -> pl.DataFrame:

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from equipoise.runs.schema import SCORES
-from equipoise.runs.store import polars_schema
+from equipoise.runs.store import SCORES, polars_schema
 from equipoise.scaling.metrics import with_factors, with_metrics
 
 Row = dict[str, Any]

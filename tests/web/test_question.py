@@ -6,7 +6,6 @@ from equipoise.decide.field import GROUPS
 from equipoise.decide.query import FIELDS, fields_of, query
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec.catalogue import shipped
-from equipoise.web.address import NOT_FROM_BROWSERS
 from equipoise.web.controls import Checks, More, Number, Select, Several, Text
 from equipoise.web.question import (
     FOLDED,
@@ -20,7 +19,7 @@ from equipoise.web.question import (
     question,
     question_controls,
 )
-from equipoise.web.sources import AT_FIRST
+from equipoise.web.screen import AT_FIRST, NOT_FROM_BROWSERS
 
 VERBS = ("advise", "plan")
 

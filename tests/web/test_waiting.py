@@ -9,12 +9,10 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 from fastapi import Request
 
-from equipoise.web.address import NoFields, StudyFields
 from equipoise.web.answers import PageAnswer
 from equipoise.web.app import Dashboard
-from equipoise.web.screen import Screen
+from equipoise.web.screen import DataSources, NoFields, Screen, StudyFields
 from equipoise.web.screens import evidence
-from equipoise.web.sources import DataSources
 
 
 def request(path, **headers):

@@ -15,8 +15,16 @@ from equipoise.bench.methods import method
 from equipoise.bench.store import SUCCESS, FinishedTrial, Store
 from equipoise.bench.summary import timed_run, trained_run
 from equipoise.errors import DataError
-from equipoise.runs.schema import RUNS, SCORES, STEPS, TableSchema
-from equipoise.runs.store import Tables, polars_schema, write_table, write_tables
+from equipoise.runs.store import (
+    RUNS,
+    SCORES,
+    STEPS,
+    Tables,
+    TableSchema,
+    polars_schema,
+    write_table,
+    write_tables,
+)
 from equipoise.spec.catalogue import Catalogue, shipped
 
 ORIGIN = "measured"

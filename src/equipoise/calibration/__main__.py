@@ -12,9 +12,9 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration.advice_backtest import PUBLISHED, advice_document, held_out_advice
+from equipoise.calibration.advice_backtest import advice_document, held_out_advice
 from equipoise.calibration.fitted_profiles import profiles_document
-from equipoise.calibration.forecast_record import FORECAST, forecast_document, write_record
+from equipoise.calibration.forecast_record import FORECAST, PUBLISHED, forecast_document, write_record
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.runs import embedded
 

@@ -2,20 +2,27 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-import orjson
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from equipoise.calibration.forecast_record import (
+    ADVICE_JUMPS,
+    ALL_JUMPS,
+    HELD_OUT_PARTS,
+    OURS,
+    AdviceErrors,
+    HeldOutPart,
+    Objective,
+    Way,
+)
 from equipoise.calibration.forecasts import smooth_curves
-from equipoise.errors import DataError, EvidenceError
+from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
 from equipoise.runs.queries import best_per_size
-from equipoise.scaling.backtest import JUMPS, past_laws
+from equipoise.scaling.backtest import past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,
     FLOOR,
@@ -30,8 +37,6 @@ from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.points import GROUP
 from equipoise.scaling.pooled import PooledLaw, Question
 
-HeldOutPart: TypeAlias = Literal["largest", "half"]
-Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes in question.
 CurvesOf: TypeAlias = Callable[[PooledLaw, pl.DataFrame, Domain], Curves]
@@ -44,7 +49,6 @@ OBJECTIVES: Final[Mapping[Objective, str]] = {
     "floor": FLOOR.title,
     "cost": "least cost within three quarters of the fastest time known",
 }
-OURS: Final = "ours"
 LARGEST_KNOWN: Final = "largest_known"
 # Met inside the known sizes, a deadline would ask for no forecast.
 _DEADLINE_FACTOR = 0.75
@@ -259,76 +263,12 @@ class _Judge:
         )
 
 
-ALL_JUMPS = "all"
-# Of numbers sought on the curves of published results alone, and on those combined with the model's
-# (decide/records/combined_advice.py).
-PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
-# Up to four times the largest known, and beyond: too few groups are compared for more.
-_JUMPS = JUMPS[-2:]
-_PARTS: Mapping[HeldOutPart, str] = {
-    "largest": "the largest size of a group",
-    "half": "the larger half of a group's sizes",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How right one way to choose a number was. within_doubling, doublings: of the numbers compared.
-
-    regret: what the numbers compared lose against those found, on the curve of all sizes; measured_regret:
-    what all lose against the best measured size, censored or not. None where nothing was compared.
-    """
-
-    within_doubling: float | None
-    median_doublings: float | None
-    median_regret: float | None
-    p90_regret: float | None
-    mean_measured_regret: float | None
-    p90_measured_regret: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceErrors:
-    """The errors for one objective where sizes were held out in one way, at some jumps in size.
-
-    num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
-    num_both_beyond lie at the largest size or beyond; num_advised_beyond and num_found_beyond, only one of
-    the two; the rest lie at the smallest or below. coverage: how often the 90 % interval held.
-    ways: ours and the simple rules, over the same groups.
-    """
-
-    objective: Objective
-    held_out: HeldOutPart
-    jump: str
-    num_groups: int
-    num_compared: int
-    num_both_beyond: int
-    num_advised_beyond: int
-    num_found_beyond: int
-    coverage: float
-    ways: Mapping[str, Way]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRecord:
-    """How right numbers like this one were. of: over what, in words; the rest as in AdviceErrors."""
-
-    objective: Objective
-    of: str
-    num_groups: int
-    num_compared: int
-    within_doubling: float
-    median_regret: float
-    p90_regret: float
-    coverage: float
-
-
 def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
     """The errors of every objective and part held out, over all and by jump; without those of no group."""
-    jumps = ((ALL_JUMPS, 0.0, np.inf), *_JUMPS)
+    jumps = ((ALL_JUMPS, 0.0, np.inf), *ADVICE_JUMPS)
     found = []
     for objective in OBJECTIVES:
-        for part in _PARTS:
+        for part in HELD_OUT_PARTS:
             of_objective = [one for one in results if (one.objective, one.held_out) == (objective, part)]
             for name, above, most in jumps:
                 kept = [one for one in of_objective if above < one.jump <= most]
@@ -366,60 +306,6 @@ def _way(kept: Sequence[HeldOutAdvice], name: str) -> Way:
         mean_measured_regret=float(np.mean(measured)) if measured else None,
         p90_measured_regret=float(np.quantile(measured, 0.9)) if measured else None,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedAdvice:
-    """The record that ships; dataset: the version it is of."""
-
-    dataset: str
-    errors: tuple[AdviceErrors, ...]
-
-    def record(self, objective: Objective = "answer", *, jump: float = 1.0) -> AdviceRecord | None:
-        """How right the advised number was; None where none was ever held against one found.
-
-        jump: the largest size in question over the largest with a time. Near jumps are those of the group's
-        largest size held out, far ones those of its larger half: the others are few.
-        """
-        (near, _, most), (far, _, _) = _JUMPS
-        part, name = ("largest", near) if jump <= most else ("half", far)
-        for each in self.errors:
-            ours = each.ways[OURS]
-            if (each.objective, each.held_out, each.jump) != (objective, part, name):
-                continue
-            if ours.within_doubling is None or ours.median_regret is None or ours.p90_regret is None:
-                return None
-            return AdviceRecord(
-                objective=objective,
-                of=f"{_PARTS[each.held_out]} held out, {name} the largest known",
-                num_groups=each.num_groups,
-                num_compared=each.num_compared,
-                within_doubling=ours.within_doubling,
-                median_regret=ours.median_regret,
-                p90_regret=ours.p90_regret,
-                coverage=each.coverage,
-            )
-        return None
-
-
-@cache
-def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
-    """What ships, PUBLISHED or COMBINED. Raises DataError where the file is missing or is no such record."""
-    path = files("equipoise") / "data" / name
-    try:
-        found = orjson.loads(path.read_bytes())
-        return ShippedAdvice(
-            dataset=found["dataset"], errors=tuple(_read_errors(each) for each in found["errors"])
-        )
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(
-            f"{path}: {err!r}; expected a record of advised numbers: `make dataset profiles` writes it"
-        ) from err
-
-
-def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
-    ways = {name: Way(**each) for name, each in found["ways"].items()}
-    return AdviceErrors(**{**found, "ways": ways})
 
 
 def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:

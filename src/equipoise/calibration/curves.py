@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from equipoise.errors import FitError, UsageError
+from equipoise.errors import FitError
 from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
@@ -19,9 +19,6 @@ from equipoise.units import format_count
 
 EvidenceKind: TypeAlias = Literal["published", "measured"]
 LEVEL = 0.9
-# A prediction per size; more is a grid, and grids are for scripts that call Python.
-MAX_SIZES = 64
-MAX_ACCELERATORS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +36,6 @@ class CurveQuestion:
     law: str | None = None
     round: str | None = None
     catalogue: Catalogue = field(default_factory=shipped, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse sizes and batches that cannot be."""
-        wrong = [size for size in self.sizes if not 1 <= size <= MAX_ACCELERATORS]
-        if wrong:
-            raise UsageError(f"--at {wrong[0]}; expected whole numbers from 1 to {MAX_ACCELERATORS:,}")
-        if len(self.sizes) > MAX_SIZES:
-            raise UsageError(f"--at has {len(self.sizes)} sizes; expected at most {MAX_SIZES}")
-        batch = self.global_batch_samples
-        if batch is not None and not 1.0 <= batch < float("inf"):
-            raise UsageError(f"--global-batch {batch:g}; expected a finite number of samples, at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

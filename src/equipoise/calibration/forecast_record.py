@@ -1,11 +1,11 @@
-"""What ships of forecasts: settings of the pooled law, and how wrong it was on results held out."""
+"""Records that ship: settings and errors of the pooled law, and how right recommended numbers were."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -134,3 +134,136 @@ def write_record(name: str, document: Mapping[str, Any]) -> None:
         significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
     Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
+
+
+HeldOutPart: TypeAlias = Literal["largest", "half"]
+
+
+Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
+
+
+OURS: Final = "ours"
+
+
+ALL_JUMPS = "all"
+
+
+# Of numbers sought on the curves of published results alone, and on those combined with the model's
+# (decide/records/combined_advice.py).
+PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
+
+
+# Up to four times the largest known, and beyond: too few groups are compared for more.
+ADVICE_JUMPS = JUMPS[-2:]
+
+
+HELD_OUT_PARTS: Mapping[HeldOutPart, str] = {
+    "largest": "the largest size of a group",
+    "half": "the larger half of a group's sizes",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How right one way to choose a number was. within_doubling, doublings: of the numbers compared.
+
+    regret: what the numbers compared lose against those found, on the curve of all sizes; measured_regret:
+    what all lose against the best measured size, censored or not. None where nothing was compared.
+    """
+
+    within_doubling: float | None
+    median_doublings: float | None
+    median_regret: float | None
+    p90_regret: float | None
+    mean_measured_regret: float | None
+    p90_measured_regret: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceErrors:
+    """The errors for one objective where sizes were held out in one way, at some jumps in size.
+
+    num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
+    num_both_beyond lie at the largest size or beyond; num_advised_beyond and num_found_beyond, only one of
+    the two; the rest lie at the smallest or below. coverage: how often the 90 % interval held.
+    ways: ours and the simple rules, over the same groups.
+    """
+
+    objective: Objective
+    held_out: HeldOutPart
+    jump: str
+    num_groups: int
+    num_compared: int
+    num_both_beyond: int
+    num_advised_beyond: int
+    num_found_beyond: int
+    coverage: float
+    ways: Mapping[str, Way]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRecord:
+    """How right numbers like this one were. of: over what, in words; the rest as in AdviceErrors."""
+
+    objective: Objective
+    of: str
+    num_groups: int
+    num_compared: int
+    within_doubling: float
+    median_regret: float
+    p90_regret: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedAdvice:
+    """The record that ships; dataset: the version it is of."""
+
+    dataset: str
+    errors: tuple[AdviceErrors, ...]
+
+    def record(self, objective: Objective = "answer", *, jump: float = 1.0) -> AdviceRecord | None:
+        """How right the advised number was; None where none was ever held against one found.
+
+        jump: the largest size in question over the largest with a time. Near jumps are those of the group's
+        largest size held out, far ones those of its larger half: the others are few.
+        """
+        (near, _, most), (far, _, _) = ADVICE_JUMPS
+        part, name = ("largest", near) if jump <= most else ("half", far)
+        for each in self.errors:
+            ours = each.ways[OURS]
+            if (each.objective, each.held_out, each.jump) != (objective, part, name):
+                continue
+            if ours.within_doubling is None or ours.median_regret is None or ours.p90_regret is None:
+                return None
+            return AdviceRecord(
+                objective=objective,
+                of=f"{HELD_OUT_PARTS[each.held_out]} held out, {name} the largest known",
+                num_groups=each.num_groups,
+                num_compared=each.num_compared,
+                within_doubling=ours.within_doubling,
+                median_regret=ours.median_regret,
+                p90_regret=ours.p90_regret,
+                coverage=each.coverage,
+            )
+        return None
+
+
+@cache
+def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
+    """What ships, PUBLISHED or COMBINED. Raises DataError where the file is missing or is no such record."""
+    path = files("equipoise") / "data" / name
+    try:
+        found = orjson.loads(path.read_bytes())
+        return ShippedAdvice(
+            dataset=found["dataset"], errors=tuple(_read_errors(each) for each in found["errors"])
+        )
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected a record of advised numbers: `make dataset profiles` writes it"
+        ) from err
+
+
+def _read_errors(found: Mapping[str, Any]) -> AdviceErrors:
+    ways = {name: Way(**each) for name, each in found["ways"].items()}
+    return AdviceErrors(**{**found, "ways": ways})

@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__, errors
-from equipoise.cli import bench, decide, evidence, measurement, orientation, record, serve, understanding
+from equipoise.cli import bench, decide, evidence, measurement, orientation, record, understanding
+from equipoise.cli.decide import QuestionCommand
 from equipoise.cli.output import printable, write
-from equipoise.cli.questions import QuestionCommand
 
 _NEW_OBJECTS = 100_000  # made before the youngest are looked through
 
@@ -23,7 +23,7 @@ _VERBS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Understanding", (decide.predict, understanding.backtest)),
     ("Theory", (decide.plan, understanding.validate)),
     ("Measurement", (measurement.topology, measurement.collectives, measurement.trace, bench.bench)),
-    ("Decision", (decide.advise, decide.allocate, record.record, serve.serve)),
+    ("Decision", (decide.advise, decide.allocate, record.record, decide.serve)),
     ("Orientation", (orientation.list_, orientation.explain, orientation.doctor)),
 )
 

@@ -53,7 +53,7 @@ def ingest(
     """Read MLPerf Training results, or runs exported by trackers."""
     catalogue = catalogue_of(hardware, workloads)
     with answering("ingest", as_json=as_json, json_out=json_out) as answer:
-        from equipoise.cli.console import progress_bar
+        from equipoise.cli.output import progress_bar
         from equipoise.cli.tables import fields, text
         from equipoise.runs.imported import SUFFIXES, import_runs
         from equipoise.runs.ingest import ingest as read
@@ -160,7 +160,7 @@ def report(
                 file.write(html(STUDY, findings).encode())
 
         def show() -> str:
-            from equipoise.cli.console import headline
+            from equipoise.cli.output import headline
 
             if out:
                 return headline(findings, out)
@@ -235,8 +235,7 @@ def _steps(folders: list[Path]) -> "pl.DataFrame":
     """The timed steps of sweeps; published results have none."""
     import polars as pl
 
-    from equipoise.runs.schema import STEPS
-    from equipoise.runs.store import read_table
+    from equipoise.runs.store import STEPS, read_table
 
     if not folders:
         raise UsageError(

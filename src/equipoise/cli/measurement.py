@@ -217,7 +217,7 @@ def collectives(
             return
     with answering("collectives", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.calibration.collective_verdicts import judged
-        from equipoise.cli.console import progress_bar
+        from equipoise.cli.output import progress_bar
         from equipoise.report.measured_json import collectives_fields
         from equipoise.report.pages.collectives import COLLECTIVES
 
@@ -270,7 +270,7 @@ def trace(
     """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
     with answering("trace", as_json=as_json, json_out=json_out, html=html) as answer:
         from equipoise.bench.trace.rank import read_traces
-        from equipoise.cli.console import progress_bar
+        from equipoise.cli.output import progress_bar
         from equipoise.diagnose.stragglers import trace_steps
         from equipoise.report.measured_json import trace_fields
         from equipoise.report.pages.trace import TRACE

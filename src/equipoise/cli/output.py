@@ -1,4 +1,7 @@
-"""How a verb answers: one JSON document or text on standard output, files written aside and then renamed."""
+"""How a verb answers.
+
+One JSON document or text, files written aside and then renamed, progress on standard error.
+"""
 
 import os
 import shutil
@@ -17,6 +20,7 @@ from equipoise import errors
 
 if TYPE_CHECKING:
     from equipoise.report.blocks import Page, Shown
+    from equipoise.study.findings import Findings
 
 _COLUMN_GAP = "  "
 _STDOUT, _STDERR = 1, 2
@@ -214,3 +218,35 @@ def clipped(line: str) -> str:
     """A line cut to the width, with an ellipsis where something is gone."""
     width = width_columns()
     return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def headline(findings: "Findings", path: Path) -> str:
+    """What was found in a few lines, and the file that holds the rest."""
+    paragraphs = (findings.headline, *findings.summary, f"The whole study: {path}")
+    width = width_columns()
+    return "".join(f"{fill(printable(text), width, subsequent_indent='  ')}\n" for text in paragraphs)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A callback (what, done, total) that draws one bar on standard error; None when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=escape(printable(what)), completed=done, total=total)
+
+        yield show

@@ -202,8 +202,7 @@ def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) 
 def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "MeasuredResult"], ...]:
     """What runs measured of the ledger's predictions."""
     from equipoise.decide.ledger import matches
-    from equipoise.runs.schema import RUNS
-    from equipoise.runs.store import read_table
+    from equipoise.runs.store import RUNS, read_table
 
     rows = (
         row

@@ -47,7 +47,7 @@ def backtest(
         from threadpoolctl import threadpool_limits
 
         from equipoise.calibration.advice_backtest import held_out_advice
-        from equipoise.cli.console import progress_bar
+        from equipoise.cli.output import progress_bar
         from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
         from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
         from equipoise.runs.embedded import tables
@@ -126,7 +126,7 @@ def validate(
 
         from equipoise.calibration.validate import basis_of
         from equipoise.calibration.validate import validate as hold_against
-        from equipoise.cli.console import progress_bar
+        from equipoise.cli.output import progress_bar
         from equipoise.report.measured_json import validation_fields
         from equipoise.report.pages.validation import validation_page
 

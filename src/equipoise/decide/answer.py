@@ -11,7 +11,6 @@ from equipoise.decide.query import TrainingQuery
 from equipoise.economics import Price, PriceTerms, Rates
 from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
-from equipoise.economics.uncertainty import Tornado
 from equipoise.errors import SpecError
 from equipoise.launch import Setting, Snippet, launch_snippets, runtime_settings
 from equipoise.scaling.equilibrium import Equilibrium, Limit
@@ -19,7 +18,7 @@ from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
+from equipoise.stats import Interval, Tornado
 from equipoise.units import HOUR_S
 
 EstimatorName: TypeAlias = Literal["published", "measured", "model"]

@@ -15,7 +15,15 @@ from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
 from equipoise.decide.answer import Estimates, OrderBound
 from equipoise.decide.estimators.measured import measured_estimates
-from equipoise.decide.estimators.model import beside_published, model_estimates
+from equipoise.decide.estimators.model import (
+    NearChip,
+    beside_published,
+    carried_over,
+    model_estimates,
+    nearest_chip,
+    order_bounds,
+    transfer_record,
+)
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
     at_users_level,
@@ -25,13 +33,6 @@ from equipoise.decide.estimators.published import (
     published_evidence,
     published_sizes,
     results_at_size,
-)
-from equipoise.decide.estimators.transfer import (
-    NearChip,
-    carried_over,
-    nearest_chip,
-    order_bounds,
-    transfer_record,
 )
 from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.query import USUAL_MOST, TrainingQuery

@@ -23,18 +23,17 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
+from equipoise.decide.estimators.model import deciding
 from equipoise.decide.estimators.published import ended_at
-from equipoise.decide.estimators.transfer import deciding
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.select import Group, SizeCurve
 from equipoise.decide.strategy_search import TimedStrategy
 from equipoise.decide.systems import RequestedSystem, system_rates
 from equipoise.economics import SYSTEM_POWER, Bill, PriceTerms, Rates, bill, electricity, grid, price
 from equipoise.economics.interruptions import interrupted
-from equipoise.economics.uncertainty import exact, product
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.strategy import PRECISIONS, Precision
-from equipoise.stats import Interval
+from equipoise.stats import Interval, exact, product
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")

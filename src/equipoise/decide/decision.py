@@ -26,22 +26,20 @@ from equipoise.decide.explain import (
 )
 from equipoise.decide.query import USUAL_HORIZON_MONTHS, TrainingQuery
 from equipoise.decide.reasons import reasons
-from equipoise.decide.select import Rule, Selection, figures_of, select, time_values
-from equipoise.decide.sensitivity import flips, tornado_of
+from equipoise.decide.select import Rule, Selection, figures_of, flips, select, time_values, tornado_of
 from equipoise.decide.strategy_search import plain_strategies
 from equipoise.decide.systems import requested_systems
 from equipoise.decide.training import training
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.decide.user_evidence.traces import UserEvidence, unusable, user_evidence
+from equipoise.economics.costs import TERMS
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
-from equipoise.economics.prices import TERMS
-from equipoise.economics.uncertainty import LEVEL, exact
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import Limit, default_answer
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
-from equipoise.stats import Interval
+from equipoise.stats import LEVEL, Interval, exact
 
 
 def answer(

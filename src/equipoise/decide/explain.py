@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from equipoise.calibration.advice_backtest import COMBINED, PUBLISHED, shipped_advice
 from equipoise.calibration.curves import ForecastRecord
+from equipoise.calibration.forecast_record import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import (
     LEAST_LOG_SD,
     Alternative,
@@ -20,8 +20,8 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
+from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
-from equipoise.decide.estimators.transfer import transfer_record
 from equipoise.decide.ledger import running
 from equipoise.decide.query import Objective
 from equipoise.decide.select import Figures, Group, Rule, figures_of, is_able, offers, worth

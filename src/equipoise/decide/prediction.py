@@ -1,8 +1,11 @@
-"""Times at sizes nobody ran: the same candidates as an answer's, or a law fitted to own times alone."""
+"""Times at sizes nobody ran: the same candidates as an answer's, or a law fitted to the user's times alone.
+
+Also the predictions that a ledger keeps of an answer or of such times.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 from threadpoolctl import threadpool_limits
@@ -17,6 +20,7 @@ from equipoise.calibration.curves import (
 )
 from equipoise.calibration.forecasts import (
     POOLED,
+    WORK,
     evidence_of_times,
     published_curve,
     results_of,
@@ -26,6 +30,7 @@ from equipoise.decide.answer import LEVEL, Answer, Candidate, Estimate, Evidence
 from equipoise.decide.assess import Assessment, SizeRange
 from equipoise.decide.candidates import rates_of, timed_candidate
 from equipoise.decide.decision import answer_with, rule_of
+from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.query import TrainingQuery, changed
 from equipoise.decide.select import figures_of, time_values
 from equipoise.decide.strategy_search import remedy
@@ -39,6 +44,7 @@ from equipoise.scaling.equilibrium import Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
+from equipoise.stats import Interval
 
 _ALONE: Final = "your accelerators"
 
@@ -303,4 +309,67 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
         ),
         grade="measured" if is_measured else "carried",
         energy_j=found.energy_j,
+    )
+
+
+def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction, ...]:
+    """The time of the recommended candidate, and its rate; nothing where none is recommended.
+
+    The rate is left out where published results have weight in the time: those include evaluation and
+    start-up, which no measured rate does.
+    """
+    best = found.recommended
+    if best is None or best.time_s is None:
+        return ()
+    set_up = _set_up(best, workload=found.workload.slug, accelerator=best.accelerator, verb=verb)
+    time = _recorded(best.time_s, quantity="time_to_train_s", **set_up)
+    has_published = any(each.estimator == "published" and each.weight > 0.0 for each in best.estimates)
+    if best.step_s is None or best.global_batch_samples is None or has_published:
+        return (time,)
+    batch, step = best.global_batch_samples, best.step_s
+    rate = Interval(value=batch / step.value, low=batch / step.high, high=batch / step.low, level=step.level)
+    return (time, _recorded(rate, quantity="samples_per_s", **set_up))
+
+
+def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
+    """The time at each size that `predict` gives.
+
+    Raises UsageError where they are not times of whole trainings: no later run states what they were for.
+    """
+    if found.answer is None and found.work != WORK:
+        raise UsageError(
+            f"--record: these times are for {found.work}; the ledger keeps those of whole trainings: "
+            "give a column time_to_train_h"
+        )
+    return tuple(
+        _recorded(
+            each.time_s,
+            quantity="time_to_train_s",
+            **_set_up(each, workload=found.workload, accelerator=found.accelerator, verb="predict"),
+        )
+        for each in found.candidates
+        if each.time_s is not None
+    )
+
+
+def _set_up(
+    candidate: Candidate, *, workload: str | None, accelerator: str | None, verb: str
+) -> dict[str, Any]:
+    """Of what a prediction is, and the estimator with most weight in it."""
+    heaviest = max(candidate.estimates, key=lambda each: each.weight)
+    return {
+        "verb": verb,
+        "workload": workload,
+        "accelerator": accelerator,
+        "num_accelerators": candidate.num_accelerators,
+        "kind": heaviest.estimator,
+        "strategy": candidate.strategy_text,
+        "global_batch_samples": candidate.global_batch_samples,
+        "ref": heaviest.name,
+    }
+
+
+def _recorded(amount: Interval, **set_up: Any) -> RecordedPrediction:  # noqa: ANN401 - fields of a prediction
+    return RecordedPrediction(
+        value=amount.value, low=amount.low, high=amount.high, level=amount.level, **set_up
     )

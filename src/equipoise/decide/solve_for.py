@@ -19,13 +19,12 @@ from equipoise.decide.explain import nothing_fits
 from equipoise.decide.model_family import ModelFamily, TriedModel, used_fraction
 from equipoise.decide.query import Ask, TrainingQuery, changed
 from equipoise.decide.training import fixed_budget
-from equipoise.economics.uncertainty import exact, product
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
+from equipoise.stats import Interval, exact, product
 from equipoise.units import HOUR_S, SI_PREFIXES, format_duration
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]

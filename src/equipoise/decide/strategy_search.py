@@ -15,7 +15,6 @@ from equipoise.decide.answer import DEVIATE, LEVEL
 from equipoise.decide.combine import PlanRecord, model_kind, record_of
 from equipoise.decide.field import MAX_SIZES
 from equipoise.decide.training import USUAL_LORA_RANK, Training, usual_batch
-from equipoise.economics.uncertainty import spread
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import Seconds, StepEstimates, estimate
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, divisors, grid
@@ -29,7 +28,7 @@ from equipoise.perfmodel.space import USUAL, Space, Value
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import DTYPE_OF, Precision, Strategy
-from equipoise.stats import Interval
+from equipoise.stats import Interval, spread
 from equipoise.units import SI_PREFIXES, format_si
 
 # The precision to train in unless stated: the first of these whose rate the chip states.

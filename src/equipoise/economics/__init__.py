@@ -3,16 +3,22 @@
 Tables of prices, grids, failures and purchases have dates and sources; the user's own figures override them.
 """
 
-from equipoise.economics.bills import SYSTEM_POWER, Bill, Rates, SystemPower, bill, bill_fields, rates
-from equipoise.economics.prices import (
+from equipoise.economics.costs import (
     DEFAULT_GRID,
+    SYSTEM_POWER,
+    Bill,
     Electricity,
     GridCarbon,
     Price,
     PriceTerms,
+    Rates,
+    SystemPower,
+    bill,
+    bill_fields,
     electricity,
     grid,
     price,
+    rates,
 )
 
 __all__ = [

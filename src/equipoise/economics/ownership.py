@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.economics.bills import SYSTEM_POWER, Rates
-from equipoise.economics.prices import Electricity, electricity, table
-from equipoise.economics.uncertainty import (
+from equipoise.economics.costs import SYSTEM_POWER, Electricity, Rates, electricity, table
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.spec.hardware import Accelerator
+from equipoise.stats import (
     LEVEL,
     Input,
+    Interval,
     Tornado,
     Values,
     drawn,
@@ -21,9 +23,6 @@ from equipoise.economics.uncertainty import (
     stated,
     tornado,
 )
-from equipoise.errors import EvidenceError, UsageError
-from equipoise.spec.hardware import Accelerator
-from equipoise.stats import Interval
 from equipoise.units import DAY_S, HOUR_S, SI_PREFIXES
 
 MONTH_H = 365.25 * DAY_S / HOUR_S / 12

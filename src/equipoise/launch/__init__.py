@@ -1,9 +1,8 @@
 """How to run a strategy: commands, training code, settings, and options of the programs that train."""
 
 from equipoise.launch.commands import Snippet, bench_command, launch_snippets, ranks_per_host
-from equipoise.launch.megatron import Translation, megatron_options
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.torchtitan import torchtitan_options
+from equipoise.launch.trainer_options import Translation, megatron_options, torchtitan_options
 
 __all__ = [
     "Setting",

@@ -9,9 +9,8 @@ from shlex import quote
 from equipoise.bench.models import known_name
 from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError
-from equipoise.launch.megatron import Translation, megatron_options
 from equipoise.launch.settings import Setting, runtime_settings
-from equipoise.launch.torchtitan import torchtitan_options
+from equipoise.launch.trainer_options import Translation, megatron_options, torchtitan_options
 from equipoise.launch.training_scripts import (
     is_sharded,
     not_in_pipeline_scripts,

@@ -11,8 +11,7 @@ from equipoise.errors import UsageError
 from equipoise.report.blocks import Block, Fold, Page, Panels, Shown
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.figures import plotly_figure
-from equipoise.report.html import rendered
-from equipoise.report.markup import Html, element, unbroken
+from equipoise.report.html import Html, element, rendered, unbroken
 
 _STYLE = (
     ".equipoise dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}"

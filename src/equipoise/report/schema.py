@@ -21,13 +21,12 @@ from equipoise.decide.answer import Alternative, Answer, Candidate
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
-from equipoise.economics.uncertainty import Bar
 from equipoise.report.document import SCHEMA_VERSIONS, schema_id
 from equipoise.report.json import WeightedSource
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
-from equipoise.stats import Interval
+from equipoise.stats import Bar, Interval
 
 Schema: TypeAlias = dict[str, Any]
 _REFERENCE: Final = re.compile(r"#/\$defs/(\w+)")

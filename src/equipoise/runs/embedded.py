@@ -57,10 +57,10 @@ def rounds() -> tuple[Round, ...]:
 @cache
 def load() -> "Tables":
     """The embedded tables. Raises DataError when their bytes are not those that dataset.toml promises."""
-    from equipoise.runs import schema, store  # noqa: PLC0415 - Polars only where tables are loaded
+    from equipoise.runs import store  # noqa: PLC0415 - Polars only where tables are loaded
 
     frames = {}
-    for table in (schema.RUNS, schema.SCORES):
+    for table in (store.RUNS, store.SCORES):
         promised = _facts()[table.name]
         data = _DATA.joinpath(promised["file"]).read_bytes()
         if sha256(data).hexdigest() != promised["sha256"]:

@@ -9,7 +9,7 @@ from equipoise.errors import DataError
 from equipoise.runs.reader import Row, RowRejection, Tally, UnknownName
 from equipoise.runs.readers.cells import BATCH, SIZE, TIMED, UNIT_S, TextRow, amount, count
 from equipoise.runs.readers.exports import exported
-from equipoise.runs.schema import RUNS, SCORES
+from equipoise.runs.store import RUNS, SCORES
 from equipoise.spec.catalogue import Catalogue, shipped
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from equipoise.runs.reader import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
-from equipoise.runs.schema import RUNS, SCORES, TableSchema
 from equipoise.runs.sources import DataSource, open_source
+from equipoise.runs.store import RUNS, SCORES, TableSchema
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order

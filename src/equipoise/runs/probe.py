@@ -9,7 +9,7 @@ import resource
 import sys
 
 from equipoise.errors import DataError
-from equipoise.runs import schema, store
+from equipoise.runs import store
 from equipoise.units import GIB
 
 # A table of the largest size that is accepted needs a tenth of this.
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     """Read every table announced; the exit code, with the reason on standard output when one is refused."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    tables = {table.name: table for table in schema.TABLES}
+    tables = {table.name: table for table in store.TABLES}
     for name, where, num_bytes in zip(*[iter(arguments)] * 3, strict=True):
         try:
             store.read_bytes(sys.stdin.buffer.read(int(num_bytes)), tables[name], where)

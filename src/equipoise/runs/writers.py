@@ -13,7 +13,7 @@ import polars as pl
 import polars.selectors as cs
 
 from equipoise.errors import UsageError
-from equipoise.runs.schema import TABLES
+from equipoise.runs.store import TABLES, write_parquet
 
 Write: TypeAlias = Callable[[pl.DataFrame, IO[bytes]], None]
 
@@ -73,24 +73,7 @@ def _json_lines_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
 
 JSON_LINES = Writer(name="jsonl", suffix=".jsonl", write=_json_lines_write)
 
-# 19 of 22: the last levels cost seconds and save less than 1 % of the embedded dataset.
-_ZSTD_LEVEL = 19
-# One row group for any table of this project: its bytes then depend on nothing but the rows.
-_ROW_GROUP_ROWS = 2**20
-
-
-def write(frame: pl.DataFrame, file: IO[bytes]) -> None:
-    """The frame as Parquet, compressed with zstd, without statistics."""
-    frame.rechunk().write_parquet(
-        file,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
-        statistics=False,
-        row_group_size=_ROW_GROUP_ROWS,
-    )
-
-
-PARQUET = Writer(name="parquet", suffix=".parquet", write=write)
+PARQUET = Writer(name="parquet", suffix=".parquet", write=write_parquet)
 
 _PREFIX = "equipoise_"
 _UNITS = (("_per_s", "_per_second"), ("_s", "_seconds"), ("_j", "_joules"))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from equipoise.calibration.advice_backtest import AdviceErrors
-from equipoise.calibration.forecast_record import Shipped
+from equipoise.calibration.forecast_record import AdviceErrors, Shipped
 from equipoise.calibration.profiles import Profile
 from equipoise.decide.combine import PlanRecord
 from equipoise.decide.ledger import Running

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from equipoise.calibration import forecast_record
-from equipoise.calibration.advice_backtest import COMBINED, shipped_advice
+from equipoise.calibration.forecast_record import COMBINED, shipped_advice
 from equipoise.calibration.profiles import profiles
 from equipoise.decide.combine import plan_records
 from equipoise.decide.ledger import running

@@ -16,10 +16,9 @@ from starlette.exceptions import HTTPException
 from equipoise.decide.field import Verb
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.format import printable
-from equipoise.report.markup import Html, element
+from equipoise.report.html import Html, element
 from equipoise.units import MIB
 from equipoise.web import frames
-from equipoise.web.address import CompareFields, LiveFields, NoFields, PageQuery, RunsFields, StudyFields
 from equipoise.web.answers import (
     BUSY,
     LONGEST_WAIT_S,
@@ -41,9 +40,17 @@ from equipoise.web.frames import (
     waiting,
     while_there,
 )
-from equipoise.web.screen import Screen
+from equipoise.web.screen import (
+    CompareFields,
+    DataSources,
+    LiveFields,
+    NoFields,
+    PageQuery,
+    RunsFields,
+    Screen,
+    StudyFields,
+)
 from equipoise.web.screens import SCREENS, decide, evidence, runs
-from equipoise.web.sources import DataSources
 
 P = ParamSpec("P")
 Looked = TypeVar("Looked")

@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
 from equipoise.calibration.profiles import profiles
-from equipoise.economics.prices import DEFAULT_GRID, table
+from equipoise.economics.costs import DEFAULT_GRID, table
 from equipoise.spec.catalogue import Catalogue
 
 Given: TypeAlias = Mapping[str, Sequence[str]]

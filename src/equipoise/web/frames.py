@@ -21,7 +21,7 @@ from equipoise import __version__
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.blocks import Block, Bullets, Page, Section
 from equipoise.report.format import capital, sentence
-from equipoise.report.markup import Html, concatenated, element
+from equipoise.report.html import Html, concatenated, element
 from equipoise.runs import embedded
 from equipoise.units import MIB
 from equipoise.web.answers import BUSY, OK, REFUSED, PageAnswer, shown

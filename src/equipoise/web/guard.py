@@ -10,7 +10,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
-from equipoise.report.markup import Html, element
+from equipoise.report.html import Html, element
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

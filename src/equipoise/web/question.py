@@ -13,7 +13,6 @@ from equipoise.decide.query import FIELDS, TrainingQuery, default_of, fields_of,
 from equipoise.errors import UsageError
 from equipoise.report.format import printable
 from equipoise.spec.catalogue import Catalogue
-from equipoise.web.address import LONGEST_NAME, MOST_ACCELERATORS, MOST_NAMES, MOST_SYSTEMS, NOT_FROM_BROWSERS
 from equipoise.web.controls import (
     Checks,
     Choice,
@@ -32,6 +31,7 @@ from equipoise.web.controls import (
     system_groups,
     workload_groups,
 )
+from equipoise.web.screen import LONGEST_NAME, MOST_ACCELERATORS, MOST_NAMES, MOST_SYSTEMS, NOT_FROM_BROWSERS
 
 # Where the words of the option alone would not do.
 LABELS: Final[Mapping[str, str]] = {

@@ -1,13 +1,178 @@
-"""What a page of the dashboard is: its place, the fields of its form, how it answers."""
+"""What a page of the dashboard is.
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+Its address with every value bounded, its data, its form, how it answers.
+"""
 
-from equipoise.report.markup import Html
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol, TypeAlias
+
+import polars as pl
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from equipoise.report.html import Html
+from equipoise.runs.embedded import tables
+from equipoise.runs.queries import comparable
+from equipoise.runs.store import Tables
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.mlperf import round_order
+from equipoise.study import MIN_ENTRIES, default_round
 from equipoise.web.answers import PageAnswer
 from equipoise.web.controls import Control, Given
-from equipoise.web.sources import DataSources
+
+LONGEST_NAME = 160
+MOST_NAMES = 24
+MOST_ACCELERATORS = 16_384
+MOST_SYSTEMS = 6
+# Paths of the server, what reads or describes them, and what would look the server over. `runs` is named from
+# the folders that the dashboard was given; a workload is a name of the catalogue, never a MODULE:FUNCTION.
+NOT_FROM_BROWSERS: Final = frozenset(
+    {
+        "here",
+        "topology",
+        "collectives",
+        "traces",
+        "traced_as",
+        "times_from",
+        "columns",
+        "rows",
+        "data",
+        "also",
+        "hardware",
+        "workloads",
+    }
+)
+
+
+class PageQuery(Protocol):
+    """The query in the address of a page."""
+
+    @property
+    def key(self) -> str:
+        """Equal for equal questions."""
+
+
+def _without_blanks(value: object) -> object:
+    """A form sends fields that were left empty as empty text: they were not given."""
+    if isinstance(value, list):
+        return [each for each in value if each != ""]
+    return None if value == "" else value
+
+
+_BLANK = BeforeValidator(_without_blanks)
+Name: TypeAlias = Annotated[str, StringConstraints(max_length=LONGEST_NAME)]
+OptionalName: TypeAlias = Annotated[Name | None, _BLANK]
+Names: TypeAlias = Annotated[list[Name], _BLANK, Field(max_length=MOST_NAMES)]
+
+
+class NoFields(BaseModel):
+    """A page without a form: what is not a field of a page is refused, not ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def key(self) -> str:
+        """Its fields as JSON."""
+        return self.model_dump_json()
+
+
+class StudyFields(NoFields):
+    """Any round, any of its workloads; the published study's unless given."""
+
+    round: OptionalName = None
+    workload: Names = []
+
+
+class CompareFields(NoFields):
+    """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
+
+    round: OptionalName = None
+    workload: OptionalName = None
+    entry: Annotated[list[Name], _BLANK, Field(max_length=MOST_SYSTEMS)] = []
+
+
+class RunsFields(NoFields):
+    """One of the sweeps that the dashboard was given, by its name."""
+
+    sweep: OptionalName = None
+
+
+class LiveFields(RunsFields):
+    """What of a sweep changes by itself. seen: the state that the page shows."""
+
+    seen: OptionalName = None
+
+
+AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSources:
+    """Folders, as `report --data DIR --also DIR` takes them, and folders of sweeps.
+
+    catalogue: what names mean, and what the forms offer.
+    """
+
+    data: Path | None = None
+    also: tuple[Path, ...] = ()
+    runs: tuple[Path, ...] = field(default=())
+    catalogue: Catalogue = field(default_factory=shipped, repr=False)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The tables as they were when first needed."""
+        return tables(data=self.data, also=self.also)
+
+    @cached_property
+    def default_round(self) -> str:
+        """The round that a study is of unless another is named."""
+        return default_round(self.tables.scores.rename({"campaign": "round"}))
+
+    @cached_property
+    def scored(self) -> pl.DataFrame:
+        """The closed entries with a score, as the table `scores` has them."""
+        named = pl.col("campaign").is_not_null() & pl.col("workload").is_not_null()
+        return comparable(self.tables.scores).filter(named)
+
+    @cached_property
+    def studied(self) -> dict[str, dict[str, int]]:
+        """Rounds, the latest first, and in each the workloads of enough scored entries with their number."""
+        counts = (
+            self.scored.group_by("campaign", "workload")
+            .agg(num=pl.len())
+            .filter(pl.col("num") >= MIN_ENTRIES)
+            .sort("workload")
+        )
+        rounds = sorted(counts["campaign"].unique(), key=round_order, reverse=True)
+        return {
+            name: dict(counts.filter(campaign=name).select("workload", "num").iter_rows()) for name in rounds
+        }
+
+    @cached_property
+    def at_first(self) -> dict[str, str]:
+        """The question of a page before anything is chosen: its workload is one that these data have."""
+        known = [each.slug for each in self.catalogue.workloads() if each.train_flop_per_sample is not None]
+        held = set(self.scored["workload"])
+        usual = AT_FIRST["workload"]
+        workload = usual if usual in held else next((each for each in known if each in held), usual)
+        return {**AT_FIRST, "workload": workload}
+
+    def stamp(self) -> str:
+        """What changes when a file below the folders of data does: answers made before are then stale."""
+        seen = "".join(_stamps(self.data, *self.also))
+        return sha256(seen.encode()).hexdigest()[:16] if seen else ""
+
+
+def _stamps(*folders: Path | None) -> Iterator[str]:
+    for folder in folders:
+        for path in sorted(folder.glob("*.parquet")) if folder is not None else ():
+            with suppress(OSError):  # it is being replaced: its next state has another stamp
+                found = path.stat()
+                yield f"{path}:{found.st_mtime_ns}:{found.st_size};"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from equipoise.units import MILLISECOND_S
 from equipoise.web.app import application
 from equipoise.web.guard import LOOPBACK_NAMES, Guard
 from equipoise.web.place import ListenAddress
-from equipoise.web.sources import DataSources
+from equipoise.web.screen import DataSources
 
 ASKING_S: Final = 10.0
 READING_S: Final = 30.0

@@ -6,12 +6,7 @@ import pytest
 
 from equipoise.decide.answer import Estimate, Estimates, with_log_sd
 from equipoise.decide.combine import straight_between
-from equipoise.decide.estimators.transfer import (
-    NearChip,
-    TransferRecord,
-    carried_over,
-    nearest_chip,
-)
+from equipoise.decide.estimators.model import NearChip, TransferRecord, carried_over, nearest_chip
 from equipoise.scaling.laws import Domain
 from equipoise.spec.catalogue import catalogue
 from equipoise.spec.hardware import accelerator

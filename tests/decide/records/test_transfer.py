@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from equipoise.decide.estimators.transfer import transfer_records
+from equipoise.decide.estimators.model import transfer_records
 from equipoise.decide.records.transfer import HeldOutChip, held_out_chips, records
 from equipoise.runs import embedded
 

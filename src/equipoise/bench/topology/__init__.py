@@ -1,7 +1,6 @@
 """How a machine's accelerators are connected: read from what tools print, or from this machine."""
 
-from equipoise.bench.topology.here import here
-from equipoise.bench.topology.reading import read
+from equipoise.bench.topology.reading import here, read
 from equipoise.bench.topology.topology import Device, DeviceLink, Nic, Topology
 
 __all__ = ["Device", "DeviceLink", "Nic", "Topology", "here", "read"]

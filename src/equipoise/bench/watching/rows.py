@@ -19,7 +19,7 @@ from equipoise.bench.tables import accelerator_of, run_row, step_rows, write
 from equipoise.bench.watching.ranks import CombinedRun, combine_ranks
 from equipoise.bench.watching.record import RankRecord, rank_record, rank_records, run_folder, runs_in
 from equipoise.errors import DataError
-from equipoise.runs.schema import RUNS, STEPS
+from equipoise.runs.store import RUNS, STEPS
 from equipoise.units import MIB
 
 # Ranks end at about the same time; one that died has nothing more to say.

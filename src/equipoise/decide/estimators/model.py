@@ -1,15 +1,264 @@
-"""The estimator of the performance model: the best strategy of each size, as the search found it."""
+"""The estimator of the performance model: the best strategy of each size, as the search found it.
 
-from dataclasses import replace
+Also results of the nearest chip for one that has none, carried over by the model.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+import orjson
+import polars as pl
 
 from equipoise.calibration.profiles import PRIORS_ONLY
-from equipoise.decide.answer import Estimate, Estimates, EvidenceSource, log_sd
+from equipoise.decide.answer import (
+    BoundKind,
+    Curves,
+    Estimate,
+    Estimates,
+    EvidenceSource,
+    OrderBound,
+    log_sd,
+    with_log_sd,
+)
 from equipoise.decide.combine import combined_record, straight_between
 from equipoise.decide.strategy_search import SizeSearch, Survey
+from equipoise.errors import DataError, SpecError
 from equipoise.scaling.laws import Domain, FloatArray
-from equipoise.units import format_percent
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator, at_least_as_good
+from equipoise.spec.mlperf import round_key
+from equipoise.units import format_count, format_percent
+
+# The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
+# other makers are less sure than the model alone (docs/experiments/0021).
+Nearness: TypeAlias = Literal["chip", "maker"]
+_KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
+NAME = "transfer.json"
+# What a round of age counts, in doublings of peak: software moves on.
+_DOUBLINGS_PER_ROUND = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearChip:
+    """A chip with results that is near to one without. doublings: how far, the less the nearer."""
+
+    chip: Accelerator
+    nearness: Nearness
+    doublings: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRecord:
+    """How wrong times carried over to whole chips held out were, by nearness.
+
+    log_sd: of the logarithm. median, p90: of |carried / published - 1|; modelled_median, modelled_p90: of the
+    model alone on the same results. coverage: of the 90 % interval, its width from the other chips.
+    """
+
+    nearness: Nearness
+    num_held_out: int
+    num_chips: int
+    log_sd: float
+    median: float
+    p90: float
+    coverage: float
+    modelled_median: float
+    modelled_p90: float
+
+    @property
+    def of(self) -> str:
+        """What was held out, in words."""
+        what = "the same chip in another form" if self.nearness == "chip" else "another chip of its maker"
+        return f"results of {self.num_chips} chips held out whole, carried over from {what}"
+
+
+@cache
+def transfer_records() -> tuple[TransferRecord, ...]:
+    """The records that ship. Raises DataError where their file is missing or not what its maker writes."""
+    path = files("equipoise") / "data" / NAME
+    try:
+        return tuple(TransferRecord(**each) for each in orjson.loads(path.read_bytes())["records"])
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise DataError(
+            f"{path}: {err!r}; expected the record of transfer between chips: `make profiles` writes it"
+        ) from err
+
+
+def transfer_record(nearness: Nearness) -> TransferRecord:
+    """The record of a nearness. Raises DataError as `transfer_records` does."""
+    return next(each for each in transfer_records() if each.nearness == nearness)
+
+
+def nearest_chip(
+    best: pl.DataFrame, workload: str, target: Accelerator, sizes: Sequence[int], catalogue: Catalogue
+) -> NearChip | None:
+    """The chip with results of a workload that is nearest to one without; None where none is near at all.
+
+    best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: asked about.
+    The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
+    nearest peak, whose results are new and lie where the sizes are.
+    """
+    rows = best.filter((pl.col("workload") == workload) & (pl.col("accelerator") != target.slug))
+    rounds = sorted(rows["campaign"].unique(), key=round_key)
+    found = []
+    for (slug,), results in rows.group_by("accelerator", maintain_order=True):
+        try:
+            chip = catalogue.accelerator(str(slug))
+        except SpecError:
+            continue
+        nearness = _nearness(target, chip)
+        apart = abs(_peak_log2(chip) - _peak_log2(target))
+        if nearness is None or not math.isfinite(apart):
+            continue
+        newest = max(map(rounds.index, results["campaign"].unique()))
+        known = results["num_accelerators"].to_numpy().astype(float)
+        far = _DOUBLINGS_PER_ROUND * (len(rounds) - 1 - newest) + _outside(sizes, known)
+        found.append(NearChip(chip=chip, nearness=nearness, doublings=apart + far))
+    return min(found, key=lambda each: (each.nearness != "chip", each.doublings), default=None)
+
+
+def _nearness(target: Accelerator, chip: Accelerator) -> Nearness | None:
+    """Assumes the first word of a slug names the chip."""
+    if chip.slug.partition("-")[0] == target.slug.partition("-")[0]:
+        return "chip"
+    return "maker" if (chip.vendor, chip.kind) == (target.vendor, target.kind) else None
+
+
+def _peak_log2(chip: Accelerator) -> float:
+    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
+    return math.nan if peak is None else math.log2(peak)
+
+
+def _outside(sizes: Sequence[int], known: FloatArray) -> float:
+    """By how many doublings sizes lie outside of those known, on average."""
+    places = np.log2(np.asarray(sizes, dtype=float))
+    low, high = float(np.log2(known.min())), float(np.log2(known.max()))
+    return float(np.maximum(0.0, np.maximum(places - high, low - places)).mean())
+
+
+def carried_over(
+    published: Estimates,
+    near: NearChip,
+    *,
+    here_s: Mapping[int, float],
+    there_s: Mapping[int, float],
+    record: TransferRecord,
+) -> Estimates | None:
+    """Estimates from the results of a near chip; None where the model has no size of both.
+
+    published: the estimates of the near chip. here_s, there_s: modelled working times, by size, of the chip
+    asked about and of the near one.
+    Assumes what the model gets wrong about a workload it gets equally wrong on both chips.
+    Source: T(N) = T_there(N) T_model_here(N) / T_model_there(N); errors as of whole chips held out, and never
+    less than those of the results themselves.
+    """
+    shared = sorted(set(published.by_size) & set(here_s) & set(there_s))
+    if not shared:
+        return None
+    ratios = {size: here_s[size] / there_s[size] for size in shared}
+    error = format_percent(round(record.median, 3))
+    found: dict[int, Estimate] = {}
+    for size in shared:
+        start = published.by_size[size]
+        spread = max(record.log_sd, start.log_sd)
+        found[size] = replace(
+            start,
+            name=f"carried from results of {near.chip.title} by the model",
+            time_s=with_log_sd(ratios[size] * start.time_s.value, spread),
+            log_sd=spread,
+            why=f"{ratios[size]:.2f} times the time of {near.chip.title}, by the model; "
+            f"{format_count(record.num_held_out)} {record.of}, were off by {error} (median)",
+        )
+    curves_s, domain = _curves(published, ratios)
+    return replace(
+        published,
+        name=f"results of {near.chip.title}, carried over",
+        by_size=found,
+        grade=dict.fromkeys(found, "carried"),
+        curves_s=curves_s,
+        domain=domain,
+    )
+
+
+def order_bounds(
+    nodes: Cluster, others: Sequence[tuple[Cluster, Estimates]], *, has_results: bool = False
+) -> dict[int, tuple[OrderBound, ...]]:
+    """By size, the closest bound of either kind.
+
+    nodes: of the chip asked about. others: usual nodes of other chips with results, and their estimates.
+    has_results: whether the chip has results of its own, which say more than a better chip's slow ones.
+    Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
+    only carried to a size is no bound from below: as a rule results of worse chips are faster than that.
+    Source: docs/experiments/0021.
+    """
+    found: dict[int, list[OrderBound]] = {}
+    for other, estimates in others:
+        for size, each in estimates.by_size.items():
+            for kind in _KINDS:
+                better, worse = (nodes, other) if kind == "at_most" else (other, nodes)
+                is_bound = kind == "at_most" or (not has_results and estimates.grade[size] == "published")
+                if is_bound and is_ordered(better, worse, size):
+                    found.setdefault(size, []).append(
+                        OrderBound(
+                            kind=kind,
+                            accelerator=other.accelerator.slug,
+                            time_s=each.time_s.value,
+                            grade=estimates.grade[size],
+                        )
+                    )
+    return {size: tuple(_closest(bounds)) for size, bounds in found.items()}
+
+
+def is_ordered(better: Cluster, worse: Cluster, num_accelerators: int) -> bool:
+    """Whether so many of one system are in no stated fact below as many of another: chip, links and node."""
+    return (
+        at_least_as_good(better.accelerator, worse.accelerator)
+        and better.intra.byte_per_s >= worse.intra.byte_per_s
+        and better.inter.byte_per_s >= worse.inter.byte_per_s
+        and better.node_size >= min(worse.node_size, num_accelerators)
+    )
+
+
+def _closest(bounds: Sequence[OrderBound]) -> Iterator[OrderBound]:
+    upper = [each for each in bounds if each.kind == "at_most"]
+    lower = [each for each in bounds if each.kind == "at_least"]
+    if upper:
+        yield min(upper, key=lambda each: each.time_s)
+    if lower:
+        yield max(lower, key=lambda each: each.time_s)
+
+
+def deciding(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
+    """The bound that a time breaks; None where it keeps them.
+
+    Where both cannot be kept, the time of the lesser chip decides: it was reached.
+    """
+    kept = {each.kind: each for each in bounds}
+    upper, lower = kept.get("at_most"), kept.get("at_least")
+    if upper is not None and (time_s > upper.time_s or (lower is not None and lower.time_s > upper.time_s)):
+        return upper
+    return lower if lower is not None and time_s < lower.time_s else None
+
+
+def _curves(published: Estimates, ratios: Mapping[int, float]) -> tuple[Curves | None, Domain | None]:
+    """The curves and their domain, times the ratio, which is straight between sizes in both logarithms."""
+    known, domain = published.curves_s, published.domain
+    sizes = sorted(ratios)
+    if known is None or domain is None:
+        return None, None
+    low, high = max(domain.smallest, sizes[0]), min(domain.largest, sizes[-1])
+    places, logs = np.log(sizes), np.log([ratios[size] for size in sizes])
+
+    def curves_s(at: FloatArray) -> FloatArray:
+        return np.asarray(known(at) * np.exp(np.interp(np.log(at), places, logs)))
+
+    return curves_s, Domain(smallest=low, largest=high) if low <= high else None
 
 
 def model_estimates(survey: Survey) -> Estimates | None:

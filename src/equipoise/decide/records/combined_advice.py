@@ -10,14 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from equipoise.calibration.advice_backtest import (
-    COMBINED,
-    Curves,
-    advice_document,
-    held_out_advice,
-    pooled_curves,
-)
-from equipoise.calibration.forecast_record import write_record
+from equipoise.calibration.advice_backtest import Curves, advice_document, held_out_advice, pooled_curves
+from equipoise.calibration.forecast_record import COMBINED, write_record
 from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
 from equipoise.decide.combine import combine, combined_curves, combined_record
 from equipoise.decide.estimators.model import beside_published

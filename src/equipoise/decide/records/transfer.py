@@ -15,12 +15,7 @@ from threadpoolctl import threadpool_limits
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.forecasts import results_of
 from equipoise.decide.answer import DEVIATE, Estimates
-from equipoise.decide.estimators.published import (
-    carried_by_model,
-    published_estimates,
-    published_evidence,
-)
-from equipoise.decide.estimators.transfer import (
+from equipoise.decide.estimators.model import (
     NAME,
     NearChip,
     Nearness,
@@ -29,6 +24,11 @@ from equipoise.decide.estimators.transfer import (
     is_ordered,
     nearest_chip,
     order_bounds,
+)
+from equipoise.decide.estimators.published import (
+    carried_by_model,
+    published_estimates,
+    published_evidence,
 )
 from equipoise.decide.records.plans import modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import EvidenceError, InputError

@@ -22,8 +22,7 @@ from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.parameters import stacked as stacked_parameters
 from equipoise.runs.readers.measurements import Measurements, read_measurements
-from equipoise.runs.schema import RUNS
-from equipoise.runs.store import read_table
+from equipoise.runs.store import RUNS, read_table
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import PRECISIONS, Precision, Strategy, strategy

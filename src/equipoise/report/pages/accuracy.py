@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.calibration.advice_backtest import ALL_JUMPS, OURS, AdviceErrors
-from equipoise.calibration.forecast_record import BacktestSummary, Shipped
+from equipoise.calibration.forecast_record import ALL_JUMPS, OURS, AdviceErrors, BacktestSummary, Shipped
 from equipoise.calibration.profiles import Profile
 from equipoise.decide.combine import PlanRecord
 from equipoise.report.blocks import (

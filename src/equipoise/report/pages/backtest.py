@@ -3,15 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from equipoise.calibration.advice_backtest import (
-    ALL_JUMPS,
-    LARGEST_KNOWN,
-    OBJECTIVES,
-    OURS,
-    AdviceErrors,
-    HeldOutAdvice,
-    advice_errors,
-)
+from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OBJECTIVES, HeldOutAdvice, advice_errors
+from equipoise.calibration.forecast_record import ALL_JUMPS, OURS, AdviceErrors
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Cell, Column, Page, Section, Table, more_note, note, number
 from equipoise.report.format import accelerator_name, capital, count, plural, printable, workload_name

@@ -10,13 +10,11 @@ from equipoise.decide.solve_for import solve_for
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.reach import REACH
 from equipoise.runs.embedded import tables
-from equipoise.web.address import RunsFields
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Control, Given
 from equipoise.web.question import QuestionFields, question, question_controls
-from equipoise.web.screen import Screen
+from equipoise.web.screen import DataSources, RunsFields, Screen
 from equipoise.web.screens.runs import chosen, run_folders, state
-from equipoise.web.sources import DataSources
 
 
 def read(given: Given, verb: Verb, sources: DataSources) -> QuestionFields:

@@ -15,11 +15,9 @@ from equipoise.spec.mlperf import round_name
 from equipoise.study import accuracy, compared
 from equipoise.study import study as studied
 from equipoise.units import format_duration
-from equipoise.web.address import MOST_SYSTEMS, CompareFields, NoFields, StudyFields
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Checks, Choice, Control, Given, Select, first
-from equipoise.web.screen import Screen
-from equipoise.web.sources import DataSources
+from equipoise.web.screen import MOST_SYSTEMS, CompareFields, DataSources, NoFields, Screen, StudyFields
 
 
 def round_choices(sources: DataSources) -> tuple[Choice, ...]:

@@ -10,15 +10,13 @@ from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.report.format import count, plural, printable
-from equipoise.report.markup import Html, element
+from equipoise.report.html import Html, element
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
 from equipoise.units import format_duration
-from equipoise.web.address import RunsFields
 from equipoise.web.answers import PageAnswer, shown
 from equipoise.web.controls import Choice, Control, Given, Select, first
-from equipoise.web.screen import Live, Screen
-from equipoise.web.sources import DataSources
+from equipoise.web.screen import DataSources, Live, RunsFields, Screen
 
 # How often a page asks: while something runs, and while nothing does.
 _RUNNING_S, _IDLE_S = 2, 10

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from equipoise.economics.uncertainty import Bar, Tornado
 from equipoise.report.blocks import Cell, Column, Table, number
 from equipoise.report.charts import BarChart, BarPart, Mark, series_mark
 from equipoise.report.format import capital, duration, share
+from equipoise.stats import Bar, Tornado
 from equipoise.units import format_percent, format_si
 
 REST: Final = "rest"

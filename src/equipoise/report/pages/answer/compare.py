@@ -5,7 +5,7 @@ from textwrap import wrap
 from typing import Final
 
 from equipoise.decide.answer import Alternative, Answer, Candidate, EstimatorName, Flip
-from equipoise.economics.prices import WORDS
+from equipoise.economics.costs import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,

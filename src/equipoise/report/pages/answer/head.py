@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, Grade, TimeValue
+from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership
-from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Bullets, Fact, Facts, Span, Tile, Tiles, code, note, prose, strong
 from equipoise.report.format import TIMES, capital, count, listed, plural, printable, sentence

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.answer import Answer, Candidate, Renting
+from equipoise.economics.costs import WORDS
 from equipoise.economics.ownership import Ownership
-from equipoise.economics.prices import WORDS
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
