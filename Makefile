@@ -41,7 +41,7 @@ bench: $(VENV)/test.stamp ## run the benchmarks, each with a ratio against somet
 experiments: $(VENV)/test.stamp ## repeat, as root, what was measured on two emulated hosts: docs/experiments/0011 on
 	$(BIN)/python experiments/two_hosts.py
 	$(BIN)/python experiments/two_hosts_page.py
-	$(BIN)/python experiments/foretold.py --write
+	$(BIN)/python experiments/predicted_steps.py --write
 	$(BIN)/python experiments/find.py --write docs/experiments/0016-find.md
 	$(BIN)/python experiments/convergence.py --minutes 90
 	$(BIN)/python experiments/kills.py

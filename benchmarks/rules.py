@@ -115,7 +115,7 @@ def host_cases(cells: Path, predicted: Path) -> list[Case]:
                     params=params[name],
                     one_s=median(one),
                     two_s=median(two),
-                    predicted=median(one) / float(row["foretold_s"]),
+                    predicted=median(one) / float(row["predicted_s"]),
                 )
             )
     return found
@@ -218,7 +218,7 @@ def tables(found: Reproduction) -> dict[str, str]:
     every = [
         *report_cases(found),
         *sweep_cases(),
-        *host_cases(DATA / "0011-cells.csv", DATA / "0011-foretold.csv"),
+        *host_cases(DATA / "0011-cells.csv", DATA / "0011-predicted.csv"),
     ]
     heads = ["model", "parameters", "report", "predicted (90 %)", "right", "ours", "its rule"]
     return {

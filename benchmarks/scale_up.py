@@ -1,4 +1,4 @@
-"""Foretell DeepLearningExamples on many accelerators from few, each workload left out: this law, and others.
+"""Predict DeepLearningExamples on many accelerators from few, each workload left out: this law, and others.
 
 Needs measured/nvidia_deeplearningexamples.csv in $EQUIPOISE_DATA (default ../shared/data). About two minutes.
 """

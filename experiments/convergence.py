@@ -43,8 +43,8 @@ NUM_TUNING_SEEDS = 2  # or 4, where the error of two's mean is over a tenth of t
 RATES = {"1gbit": 1e9 / 8, "10gbit": 10e9 / 8}  # bytes a second, of headers too
 CORE_SETS = ((0,), (1,))
 LIMIT_S = 340.0
-# The target is 1.6 times the samples a second of one device; what is foretold was up to a seventh too high.
-FORETOLD_FASTER = 1.85
+# The target is 1.6 times the samples a second of one device; what is predicted was up to a seventh too high.
+PREDICTED_FASTER = 1.85
 # All on the smallest model at one device's batch and learning rate: only the method differs.
 KINDS = (
     "single",
@@ -357,7 +357,7 @@ def chosen_alone(done: Trainings, family: Family) -> Choice:
     return Choice(trial=trial, loss=loss, error=error)
 
 
-def foretold_rate(family: Family, trial: Trial, step_s: dict[int, float], link_byte_per_s: float) -> float:
+def predicted_rate(family: Family, trial: Trial, step_s: dict[int, float], link_byte_per_s: float) -> float:
     """Samples a second of two devices, for choosing only: steps, and an average a cycle."""
     cycle = int(trial.method.partition(":")[2])
     average_s = 2 * family.params / link_byte_per_s + 0.001
@@ -365,17 +365,17 @@ def foretold_rate(family: Family, trial: Trial, step_s: dict[int, float], link_b
 
 
 def chosen_shared(done: Trainings, family: Family, rate: str) -> Choice:
-    """Two devices: of the configurations whose loss is not above one device's and that are foretold to be
-    fast enough, the one foretold to be the first at the target loss.
+    """Two devices: of the configurations whose loss is not above one device's and that are predicted to be
+    fast enough, the one predicted to be the first at the target loss.
 
     Where none is: the fastest at that loss; where none learns as well, the one of the lowest loss.
     """
     step_s, alone = step_seconds(done, family), chosen_alone(done, family)
     grid = family.grid_shared(alone.trial.batch_samples)
-    speeds = {trials: foretold_rate(family, trials[0], step_s, RATES[rate]) for trials in grid}
+    speeds = {trials: predicted_rate(family, trials[0], step_s, RATES[rate]) for trials in grid}
     losses = {trials: mean_loss(done, trials) for trials in grid}
     equal = [trials for trials in grid if losses[trials] <= alone.loss] or [min(grid, key=losses.__getitem__)]
-    enough = FORETOLD_FASTER * alone.trial.batch_samples / step_s[alone.trial.batch_samples]
+    enough = PREDICTED_FASTER * alone.trial.batch_samples / step_s[alone.trial.batch_samples]
 
     def order(trials: tuple[Trial, ...]) -> tuple[float, float]:
         samples = mean(

@@ -135,7 +135,7 @@ def _remembered(known: Mapping[str, FinishedTrial], trials: Sequence[Trial]) -> 
 def tables(found: Sequence[JobOutcome]) -> str:
     """The tables of the page."""
     titles = ("link", "model", "parameters", "fastest of all", "samples/s", "found", "regret", "trials", "of")
-    titles += ("over one device", "over ddp", "foretold, median error")
+    titles += ("over one device", "over ddp", "predicted, median error")
     lines = [_row(titles), _row(["---"] * len(titles))]
     for each in found:
         best, alone, plain = each.found.best, each.found.alone, each.found.plain

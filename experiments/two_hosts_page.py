@@ -2,7 +2,7 @@
 
     python experiments/two_hosts_page.py [--out DIR] [--held-out DIR]
 
-Where DIR holds measurements, writes 0011-cells.csv and 0011-foretold.csv of docs/experiments/data; tables
+Where DIR holds measurements, writes 0011-cells.csv and 0011-predicted.csv of docs/experiments/data; tables
 and figure are of these two files, which the repository keeps.
 """
 
@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_type_hints
 
-from foretold import compared
 from growing import num_params
+from predicted import compared
 from two_hosts import IMAGE_BATCH, PARTS, RATES, SWEPT_BATCHES, SWEPT_WIDTHS, TABLE_BATCH, undisturbed
 from two_hosts_figure import Line, svg
 
@@ -33,7 +33,7 @@ from equipoise.stats import ratio_interval
 
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"
 PAGE = DOCS / "0011-two-hosts.md"
-TRIALS, FORETOLD = DOCS / "data" / "0011-cells.csv", DOCS / "data" / "0011-foretold.csv"
+TRIALS, PREDICTED = DOCS / "data" / "0011-cells.csv", DOCS / "data" / "0011-predicted.csv"
 HELD_OUT_TRIALS = DOCS / "data" / "0012-cells.csv"
 FIGURE = DOCS / "data" / "0011-two-hosts.svg"
 LEVEL = 0.9
@@ -70,15 +70,15 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
-    """One two-device step that was foretold from one device and the link."""
+class Predicted:
+    """One two-device step that was predicted from one device and the link."""
 
     link: str
     part: str
     workload: str
     params: int
     batch_samples: int
-    foretold_s: float
+    predicted_s: float
 
 
 Key = tuple[str, str, int]  # link, workload, global batch
@@ -126,10 +126,10 @@ def measured(out: Path) -> list[Timed]:
     return sorted(rows, key=lambda row: (row.part, row.link, row.params, row.batch_samples, row.repetition))
 
 
-def foretold_rows(out: Path) -> list[Foretold]:
-    """What advice.foretold_steps says of every two-device step that was measured."""
+def predicted_rows(out: Path) -> list[Predicted]:
+    """What advice.predicted_steps says of every two-device step that was measured."""
     return [
-        Foretold(**{field.name: getattr(row, field.name, row.rate) for field in fields(Foretold)})
+        Predicted(**{field.name: getattr(row, field.name, row.rate) for field in fields(Predicted)})
         for row, _, _ in compared(out, list(PARTS))
         if row.method == "ddp"
     ]
@@ -301,9 +301,9 @@ def crossover(table: Table, link: str, batch: int, kind: str) -> tuple[float | N
 
 
 def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[tuple[str, int]]) -> str:
-    """Crossovers measured, and foretold from the link and one device, by family and batch."""
+    """Crossovers measured, and predicted from the link and one device, by family and batch."""
     lines = [
-        "| family | batch | link | measured (90 %) | foretold | off by |",
+        "| family | batch | link | measured (90 %) | predicted | off by |",
         "|---|---|---|---|---|---|",
     ]
     for kind, batch in asked:
@@ -316,14 +316,14 @@ def crossovers(table: Table, said: Mapping[Key, float], asked: Sequence[tuple[st
             ]
             up = [size for size, is_up in crossings(points) if is_up]
             if up:
-                foretold = f"{up[0] / 1e6:.3g} M"
+                predicted = f"{up[0] / 1e6:.3g} M"
             elif points:
-                foretold = without(points)
+                predicted = without(points)
             else:
-                foretold = "not foretold"
+                predicted = "not predicted"
             off = f"{up[0] / found - 1:+.0%}" if found and up else ""
             family = kind.removeprefix("growing:").rstrip("_")
-            lines.append(f"| {family} | {batch} | {rate} | {words} | {foretold} | {off} |")
+            lines.append(f"| {family} | {batch} | {rate} | {words} | {predicted} | {off} |")
     return "\n".join(lines)
 
 
@@ -366,7 +366,7 @@ def main() -> None:
         kept(HELD_OUT_TRIALS, Timed, measured(chosen.held_out))
         return
     rows = kept(TRIALS, Timed, measured(chosen.out))
-    said = kept(FORETOLD, Foretold, foretold_rows(chosen.out))
+    said = kept(PREDICTED, Predicted, predicted_rows(chosen.out))
     table = by_key(rows)
     family = by_key(row for row in rows if row.part in {"family", "images"})
     two = [
@@ -393,7 +393,7 @@ def main() -> None:
     blocks["phases"] = phases(table, [*((name, TABLE_BATCH) for name in sized(family, TABLE_BATCH)), *zoo])
     blocks["crossovers"] = crossovers(
         family,
-        {(each.link, each.workload, each.batch_samples): each.foretold_s for each in said},
+        {(each.link, each.workload, each.batch_samples): each.predicted_s for each in said},
         [*((MLP, batch) for batch in asked), (IMAGES, IMAGE_BATCH)],
     )
     FIGURE.write_text(figure(family, asked))

@@ -120,7 +120,7 @@ def test_a_prediction_lies_below_perfect_scaling_and_not_far(read):
     assert 0.1 < found.prior_log_sd[1] < 0.3
 
 
-def test_a_model_nobody_knows_is_foretold_all_the_same(read):
+def test_a_model_nobody_knows_is_predicted_all_the_same(read):
     rows = read(("my own net", 1, 16, 100), ("my own net", 8, 16, 700))
     task = SCALE_UP.begin(rows)
     assert task.reasons[1] is None

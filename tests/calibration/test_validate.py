@@ -100,7 +100,7 @@ def test_rows_of_one_cluster_are_one_observation():
 @pytest.mark.law
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=2, max_size=12))
-def test_no_fold_is_foretold_by_models_that_saw_it(folds):
+def test_no_fold_is_predicted_by_models_that_saw_it(folds):
     rows = [_Timed(place) for place in range(len(folds))]
     seen = []
 
@@ -258,7 +258,7 @@ def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
     assert regret(read[4:], [1.0, 1.0, 1.0]) is None
 
 
-def test_memory_is_compared_where_it_is_stated_and_foretold():
+def test_memory_is_compared_where_it_is_stated_and_predicted():
     found = memory_errors([100.0, None, 50.0, 80.0], [110.0, 5.0, None, 76.0])
     assert (found.num_executions, found.largest) == (2, pytest.approx(0.1))
     assert found.mean == pytest.approx(0.075)

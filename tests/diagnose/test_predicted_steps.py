@@ -74,18 +74,18 @@ def costs(*, byte_per_s, latency_s=0.0, work_s=0.0):
     )
 
 
-def _foretold(text, *, batch=32, one=ONE, **of):
+def _predicted(text, *, batch=32, one=ONE, **of):
     return predict_step(text, num_ranks=2, batch_samples=batch, one=one, costs=costs(**of))
 
 
-def test_every_method_can_be_foretold():
+def test_every_method_can_be_predicted():
     assert {text.partition(":")[0] for text in TEXTS} == {each.name for each in METHODS}
 
 
 @pytest.mark.law
 @pytest.mark.parametrize("text", [text for text in TEXTS if text not in {"single", "accumulate:4", "fsdp"}])
 def test_without_a_network_a_step_is_that_of_one_device_at_its_share(text):
-    found = _foretold(text, byte_per_s=1e18)
+    found = _predicted(text, byte_per_s=1e18)
     assert found.step_s.value == pytest.approx(0.035, rel=1e-6)
     assert found.samples_per_s == pytest.approx(32 / 0.035, rel=1e-6)
 
@@ -93,14 +93,14 @@ def test_without_a_network_a_step_is_that_of_one_device_at_its_share(text):
 @pytest.mark.law
 def test_what_only_some_steps_do_is_spared_in_others():
     # Three of four steps update nothing; of two ranks with shards, each updates half.
-    assert _foretold("accumulate:4", byte_per_s=1e18).step_s.value == pytest.approx(0.032, rel=1e-6)
-    assert _foretold("fsdp", byte_per_s=1e18).step_s.value == pytest.approx(0.033, rel=1e-6)
+    assert _predicted("accumulate:4", byte_per_s=1e18).step_s.value == pytest.approx(0.032, rel=1e-6)
+    assert _predicted("fsdp", byte_per_s=1e18).step_s.value == pytest.approx(0.033, rel=1e-6)
 
 
 @pytest.mark.law
 @given(text=some.sampled_from(TEXTS[1:]), rate=some.floats(1e6, 1e12), faster=some.floats(1.0, 1e3))
 def test_a_faster_link_never_slows_a_step(text, rate, faster):
-    slow, fast = (_foretold(text, byte_per_s=each, latency_s=1e-4) for each in (rate, rate * faster))
+    slow, fast = (_predicted(text, byte_per_s=each, latency_s=1e-4) for each in (rate, rate * faster))
     assert fast.step_s.value <= slow.step_s.value * (1 + 1e-9)
     assert fast.sent_bytes == slow.sent_bytes
 
@@ -127,38 +127,38 @@ WHOLE = 16 * MIB
     ],
 )
 def test_bytes_and_messages_of_a_step_by_hand(text, sent, messages):
-    found = _foretold(text, byte_per_s=1e9)
+    found = _predicted(text, byte_per_s=1e9)
     assert found.sent_bytes == pytest.approx(sent)
     assert found.num_messages == pytest.approx(messages)
 
 
 def test_a_step_by_hand():
     # 100 MB/s: 4 MiB take 41.9 ms from a quarter of 20 ms on, 12 MiB take 125.8 ms then; statistics 0.04 ms.
-    found = _foretold("ddp", byte_per_s=1e8)
+    found = _predicted("ddp", byte_per_s=1e8)
     assert found.step_s.value == pytest.approx(0.035 - 0.02 + 0.005 + WHOLE / 1e8 + 4096 / 1e8, rel=1e-3)
 
 
 def test_one_bucket_overlaps_with_nothing():
-    split, whole = (_foretold(text, byte_per_s=1e9) for text in ("ddp:4", "ddp:100"))
+    split, whole = (_predicted(text, byte_per_s=1e9) for text in ("ddp:4", "ddp:100"))
     assert whole.exposed_s == pytest.approx((WHOLE + 4096) / 1e9, rel=1e-6)
     assert split.exposed_s < whole.exposed_s
 
 
 def test_ranks_wait_for_the_slowest():
     uneven = replace(ONE, steps_s={16: (0.035, 0.035, 0.035, 0.070, 0.070)})
-    assert _foretold("ddp", byte_per_s=1e18, one=uneven).waiting_s > 0
-    assert _foretold("localsgd:8", byte_per_s=1e18, one=uneven).waiting_s < 0.01
+    assert _predicted("ddp", byte_per_s=1e18, one=uneven).waiting_s > 0
+    assert _predicted("localsgd:8", byte_per_s=1e18, one=uneven).waiting_s < 0.01
 
 
-def test_beyond_what_was_measured_nothing_is_foretold():
+def test_beyond_what_was_measured_nothing_is_predicted():
     with pytest.raises(EvidenceError, match="measured are 16 to 32") as raised:
-        _foretold("ddp", batch=128, byte_per_s=1e9)
+        _predicted("ddp", batch=128, byte_per_s=1e9)
     assert raised.value.missing == ("steps of one device at batch 64",)
     with pytest.raises(EvidenceError, match="4 ranks; messages were measured between 2"):
         predict_step("ddp", num_ranks=4, batch_samples=64, one=ONE, costs=costs(byte_per_s=1e9))
     large = replace(ONE, gradients=(replace(ONE.gradients[0], grad_bytes=2**34),))
     with pytest.raises(EvidenceError, match="16384 MiB"):
-        _foretold("ddp", one=large, byte_per_s=1e9)
+        _predicted("ddp", one=large, byte_per_s=1e9)
 
 
 def test_what_slows_computing_by_hand():

@@ -63,7 +63,7 @@ def test_groups_of_two_sizes_are_only_in_a_new_round():
     assert "power_law" not in new.baselines
 
 
-def test_rounds_chosen_are_foretold_as_in_the_whole():
+def test_rounds_chosen_are_predicted_as_in_the_whole():
     frame = _frame(
         _rows("v1.0", "bert", {8: 100.0, 16: 60.0, 64: 20.0}, 1e6),
         _rows("v1.1", "bert", {8: 90.0, 16: 50.0, 64: 16.0}, 1e6),

@@ -149,7 +149,7 @@ def predict_step(
     batch_samples: of all ranks together.
     Raises EvidenceError where batch, ranks or messages are beyond what was measured.
     Assumes ranks as fast as the one measured, which compute as one alone does but for what messages take.
-    Source: docs/experiments/0012-foretold-steps.md.
+    Source: docs/experiments/0012-predicted-steps.md.
     """
     if num_ranks > 1 and costs.num_ranks != num_ranks:
         raise EvidenceError(

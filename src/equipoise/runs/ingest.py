@@ -23,7 +23,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]  # what is being read, byt
 _WORTH_SHARING_BYTES = 40_000_000
 # The rounds v0.5 to v5.0 as .tar.zst hold 11 to 35 times their size; only the progress bar depends on it.
 _COMPRESSION = 20
-# Every worker reads its own way through an archive, so more of them stop paying.
+# Every worker reads its own way through an archive, so more of them gain ever less.
 _MAX_WORKERS = 8
 _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.bz2")
 

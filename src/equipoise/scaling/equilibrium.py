@@ -78,7 +78,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equilibrium:
-    """A point where more accelerators stop paying, or how far the sizes go without it.
+    """A point of diminishing returns, or how far the sizes go without it.
 
     limited_by: None where the point was found; else whose limit ended the search: the point is then at least
     num_accelerators, the largest size there was. is_smallest: the point is at most num_accelerators, the

@@ -1,9 +1,9 @@
-"""Steps of two devices as foretold from those of one, held against those measured by two_hosts.py.
+"""Steps of two devices as predicted from those of one, held against those measured by two_hosts.py.
 
-    python experiments/foretold.py [--out DIR[,DIR...]] [--parts family,...] [--detail] [--write]
+    python experiments/predicted_steps.py [--out DIR[,DIR...]] [--parts family,...] [--detail] [--write]
 
-Nothing is fitted to a step of two devices. --write puts every step into 0012-foretold.csv, and its tables
-into docs/experiments/0012-foretold-steps.md.
+Nothing is fitted to a step of two devices. --write puts every step into 0012-predicted.csv, and its tables
+into docs/experiments/0012-predicted-steps.md.
 """
 
 import argparse
@@ -30,12 +30,12 @@ NEAR = 0.2
 # Of a document of bench.interference.
 TABLES = ("messages", "own_work", "slowed")
 DOCS = Path(__file__).parents[1] / "docs" / "experiments"
-PAGE, DATA = DOCS / "0012-foretold-steps.md", DOCS / "data" / "0012-foretold.csv"
+PAGE, DATA = DOCS / "0012-predicted-steps.md", DOCS / "data" / "0012-predicted.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One step foretold and measured."""
+    """One step predicted and measured."""
 
     rate: str
     part: str
@@ -45,7 +45,7 @@ class Row:
     batch_samples: int
     alone_s: float
     measured_s: float
-    foretold_s: float
+    predicted_s: float
     no_messages_s: float
     no_work_s: float
     no_rivalry_s: float
@@ -53,8 +53,8 @@ class Row:
 
     @property
     def error_log(self) -> float:
-        """Logarithm of foretold over measured seconds."""
-        return log(self.foretold_s / self.measured_s)
+        """Logarithm of predicted over measured seconds."""
+        return log(self.predicted_s / self.measured_s)
 
 
 def costs_at(out: Path, rate: str, repetitions: Iterable[int]) -> ExchangeCosts:
@@ -103,7 +103,7 @@ def devices_alone(out: Path) -> dict[str, OneDevice]:
 
 
 def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedStep, dict[str, float]]]:
-    """Every two-device configuration that was measured, with what was foretold of it, and its phases."""
+    """Every two-device configuration that was measured, with what was predicted of it, and its phases."""
     alone = devices_alone(out)
     for rate in RATES:
         for part in parts:
@@ -126,7 +126,7 @@ def compared(out: Path, parts: Sequence[str]) -> Iterator[tuple[Row, PredictedSt
                     batch_samples=trial.batch_samples,
                     alone_s=one.phase_s("step", min(trial.batch_samples, max(one.phases))),
                     measured_s=each.step_s.value,
-                    foretold_s=step.step_s.value,
+                    predicted_s=step.step_s.value,
                     **{name: other.step_s.value for name, other in others.items()},
                 )
                 yield row, step, each.phases
@@ -177,20 +177,20 @@ WITHOUT = ("no messages", "no copies", "no rivalry", "not slowed")
 
 
 def _detail(row: Row, found: PredictedStep, phases: dict[str, float]) -> str:
-    """One step in three lines: the whole, what was foretold of it, what was seen; in ms."""
+    """One step in three lines: the whole, what was predicted of it, what was seen; in ms."""
     names = ("one_device_s", "slowed_s", "waiting_s", "added_s", "exposed_s")
     parts = {name: round(getattr(found, name) * 1e3, 2) for name in names}
     seen = {name: round(seconds * 1e3, 2) for name, seconds in phases.items()}
     what = f"{row.rate} {row.part} {row.workload} {row.method} batch {row.batch_samples}"
     off = f"{exp(row.error_log) - 1:+.1%}"
     return (
-        f"{what}: foretold {row.foretold_s * 1e3:.2f} ms, measured {row.measured_s * 1e3:.2f}, {off}\n"
+        f"{what}: predicted {row.predicted_s * 1e3:.2f} ms, measured {row.measured_s * 1e3:.2f}, {off}\n"
         f"    {parts}, {found.num_messages:g} messages\n    {seen}"
     )
 
 
 def main() -> None:
-    """Foretell and compare what there is."""
+    """Predict and compare what there is."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -246,12 +246,12 @@ def errors(rows: Sequence[Row]) -> str:
 def steps(rows: Sequence[Row]) -> str:
     """A table of every held-out step."""
     lines = [
-        "| link | model | parameters | batch | one device, ms | two: measured | foretold | error |",
+        "| link | model | parameters | batch | one device, ms | two: measured | predicted | error |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {row.rate} | {row.workload.rpartition(':')[2]} | {row.params:,} | {row.batch_samples} "
-        f"| {row.alone_s * 1e3:.3g} | {row.measured_s * 1e3:.3g} | {row.foretold_s * 1e3:.3g} "
+        f"| {row.alone_s * 1e3:.3g} | {row.measured_s * 1e3:.3g} | {row.predicted_s * 1e3:.3g} "
         f"| {exp(row.error_log) - 1:+.0%} |"
         for row in rows
         if row.part != "family"
