@@ -59,7 +59,7 @@ def user_rows(own: Measurements, workload: str, accelerator: str, schema: pl.Sch
     return pl.DataFrame(rows, schema=schema)
 
 
-def beside_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...]:
+def when_published(known: pl.DataFrame, group: pl.DataFrame) -> tuple[str, ...]:
     """How the user's times compare with the best published ones of the accelerator at the same size."""
     best = group.group_by("num_accelerators").agg(best_s=pl.col("score_s").min())
     both = known.join(best, on="num_accelerators").sort("num_accelerators")
@@ -186,7 +186,7 @@ def published_curve(
         mixes = question.round is None and not is_one_law
         known = _best_of_all(group) if mixes else group.filter(pl.col("campaign") == newest)
     sizes = question.sizes or sizes_of_interest(known["num_accelerators"].to_numpy())
-    notes = () if own is None else (*own.notes, *beside_published(known, group))
+    notes = () if own is None else (*own.notes, *when_published(known, group))
     if question.law not in {None, POOLED}:
         return _by_one_law(known, sizes, question, newest)
     return _by_pooled_law(results, known, sizes, question, round_=newest, notes=notes)

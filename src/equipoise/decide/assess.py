@@ -17,12 +17,12 @@ from equipoise.decide.answer import Estimates, OrderBound
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
-    beside_published,
     carried_over,
     model_estimates,
     nearest_chip,
     order_bounds,
     transfer_record,
+    when_published,
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
@@ -325,7 +325,7 @@ def _collected(
         submitted = where_trainable(submitted, survey)
     if submitted is not None and modelled is not None and published is not None:
         largest = largest_known(published)
-        modelled = modelled if largest is None else beside_published(modelled, largest)
+        modelled = modelled if largest is None else when_published(modelled, largest)
         submitted = carried_by_model(submitted, modelled)
     if submitted is None and published is not None and modelled is not None:
         near, submitted = _transferred(inputs, system, sizes, modelled)

@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedRequest:
     """Why a request is not answered."""
 
     status: int
@@ -89,7 +89,7 @@ class Guard:
         else:
             await self.app(scope, receive, sent)
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
+    def _refusal(self, scope: Scope) -> RefusedRequest | None:
         """The first reason against a request."""
         # Another site's page may lead here, but not load from here: it would keep the machine busy.
         is_foreign = _values(scope, b"sec-fetch-site") in ([b"cross-site"], [b"same-site"])
@@ -115,7 +115,7 @@ class Guard:
                 "This server needs its token: open the address that it printed when it started.",
             ),
         )
-        found = (Refusal(status=status, words=words) for applies, status, words in reasons if applies)
+        found = (RefusedRequest(status=status, words=words) for applies, status, words in reasons if applies)
         return next(found, None)
 
     def _is_known_name(self, hosts: list[bytes]) -> bool:

@@ -300,7 +300,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
     )
 
 
-def beside_published(model: Estimates, largest_published: float) -> Estimates:
+def when_published(model: Estimates, largest_published: float) -> Estimates:
     """The model's estimates where results are published too: as wrong as it was so far beyond them.
 
     Source: data/combined.json, by jump; between and below the sizes published as up to twice the largest.

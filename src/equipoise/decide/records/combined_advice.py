@@ -14,7 +14,7 @@ from equipoise.calibration.advice_backtest import Curves, advice_document, held_
 from equipoise.calibration.forecast_record import COMBINED, write_record
 from equipoise.decide.answer import LEAST_LOG_SD, Estimate, Estimates, log_sd, with_log_sd
 from equipoise.decide.combine import combine, combined_curves, combined_record
-from equipoise.decide.estimators.model import beside_published
+from equipoise.decide.estimators.model import when_published
 from equipoise.decide.records.plans import modelled, published_problem
 from equipoise.errors import EvidenceError, InputError
 from equipoise.runs import embedded
@@ -42,7 +42,7 @@ class CombinedCurves:
             return pooled_curves(law, known, domain)
         largest = int(known["num_accelerators"][-1])
         published = _published(law, known, domain)
-        estimators = (published, beside_published(model, largest))
+        estimators = (published, when_published(model, largest))
         found = combined_curves(estimators, domain=domain)
         assert found is not None
         return about_combined(found[0], estimators)
