@@ -155,7 +155,7 @@ def _verdicts(run: CollectiveRun, machine: RunLinks | str, link: str | None) -> 
 def _on_link(
     run: CollectiveRun, payload_bytes: int, measured: float, stated: LinkReach, link: str
 ) -> Verdict:
-    """The verdict on the largest messages by the class of link alone, as spec.link_class knows it."""
+    """The verdict on the largest messages by the class of link alone, as spec.links knows it."""
     verdict = _compared(measured, stated.low, stated.high, more_is_faster=True)
     words = _network_words(run, payload_bytes, link) if stated.path == "network" else _class_words(link)
     return Verdict(

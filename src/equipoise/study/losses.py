@@ -1,6 +1,6 @@
 """Why an entry or a curve loses efficiency, in words: each symptom has a printed rule and cites its figures.
 
-Factors come from scaling.decompose; nothing is fitted here.
+Factors come from scaling.metrics; nothing is fitted here.
 """
 
 import math
