@@ -175,7 +175,7 @@ def read_option(text: str, *, where: str) -> tuple[str, int | str | bool]:
 
     where: what the text is part of, for the error. Raises SpecError as `strategy` does.
 
-    >>> knob("microbatch=4", where="example")
+    >>> read_option("microbatch=4", where="example")
     ('microbatch_samples', 4)
     """
     name, equals, value = text.partition("=")

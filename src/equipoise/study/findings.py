@@ -40,7 +40,7 @@ class WorkloadFindings:
     what is lacking.
     pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
     energy: the rows of `entries` with measured energy; may be empty.
-    losses: what each entry lost by cause (`scaling.decompose.losses`). diagnoses: of entries;
+    losses: what each entry lost by cause (`scaling.metrics.losses`). diagnoses: of entries;
     curve_diagnoses: of accelerators. batches: samples against batch over all rounds, or why nothing is known.
     balances: where each accelerator stops paying.
     """
@@ -91,7 +91,7 @@ class ComparedFindings:
 
     entries: every closed entry with a score, with the columns of `scaling.metrics.ENTRY_COLUMNS` but
     `cluster`, ordered by accelerators, then score. chosen: those side by side, in that order; bills: what one
-    run of each costs. losses: of those chosen, as `scaling.decompose.losses` returns them; curves: of their
+    run of each costs. losses: of those chosen, as `scaling.metrics.losses` returns them; curves: of their
     accelerators, as `scaling.metrics.curves`. are_given: whether somebody chose them.
     """
 

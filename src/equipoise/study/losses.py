@@ -54,7 +54,7 @@ class Symptom:
 def diagnose(entries: pl.DataFrame) -> tuple[Diagnosis, ...]:
     """Every symptom of every entry, in the order of the entries.
 
-    entries: one round, workload and division, as `scaling.decompose.with_factors` returned them.
+    entries: one round, workload and division, as `scaling.metrics.with_factors` returned them.
     An entry without score, accelerator or baseline has no diagnosis; one without factors only those that
     need none.
     """
