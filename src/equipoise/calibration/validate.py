@@ -161,7 +161,7 @@ def validate(
 ) -> Validation:
     """What the models say of every row of the files, and how wrong that is.
 
-    calibrate_on: files the models are fitted to. split: `none`, or one of `held_out.py`: then every value of a
+    calibrate_on: files the models are fitted to. split: `none`, or one of held_out.py: then every value of a
     column is predicted by models fitted to the rows of all others, and to those of `calibrate_on`.
     basis_of: the parameters a row is predicted by where nothing is fitted; None for the priors.
     catalogue: what names mean; the shipped one unless given.
