@@ -42,17 +42,14 @@ def test_three_offers_give_their_median_and_range():
 
 @pytest.mark.law
 def test_every_offer_lies_within_the_interval():
-    assert ROWS
-    assert TERMS
+    num_offers = 0
     for slug in {row["accelerator"] for row in ROWS}:
         for terms in TERMS:
             found = price(slug, terms=terms)
-            if found is not None:
-                assert found.offers
-                assert all(
-                    found.interval.low <= each.usd_per_accelerator_hour <= found.interval.high
-                    for each in found.offers
-                )
+            for each in found.offers if found else ():  # a price estimated by a ratio has none
+                assert found.interval.low <= each.usd_per_accelerator_hour <= found.interval.high
+                num_offers += 1
+    assert num_offers == len(ROWS)
 
 
 def test_about_nine_of_ten_offers_lie_within_the_interval_of_the_others():
