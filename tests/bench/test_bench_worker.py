@@ -89,6 +89,7 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
         assert all(value >= 0 for value in split.values())
         assert split[EXPOSED] > 0
     assert one.result["sums"]["hold"]
+    assert len(grown(one)) == 2
     assert all(0 < growth < peak for growth, peak in zip(grown(one), one.result["memory_bytes"], strict=True))
     used, energy = one.result["utilisation"], one.result["energy"]
     assert len(used["cpu_fraction_by_rank"]) == 2

@@ -36,6 +36,7 @@ def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
     tried = [each for each in search["candidates"] if each["samples_per_s"]]
     assert {"single", "ddp"} <= {each["strategy"] for each in tried}
     assert search["best"]["samples_per_s"] == max(each["samples_per_s"] for each in tried)
+    assert len(search["candidates"]) == 3
     assert all(each["predicted"]["samples_per_s"] > 0 for each in search["candidates"])
     # Again from what is on disk: nothing runs, and the same is printed.
     files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/trials/*.json")}

@@ -58,7 +58,9 @@ def test_models_of_transformers_take_a_step(name):
     loss.backward()
     classes = 1000 if name == "mobilenet_v2" else 32_000
     assert float(loss.detach()) == pytest.approx(math.log(classes), rel=0.15)
-    assert all(each.grad is not None for each in subject.model.parameters() if each.requires_grad)
+    trained = [each for each in subject.model.parameters() if each.requires_grad]
+    assert trained
+    assert all(each.grad is not None for each in trained)
 
 
 @pytest.mark.law
@@ -83,6 +85,7 @@ def test_equal_seeds_build_equal_weights_and_others_do_not():
         trainee("mlp", batch_samples=2, seed=seed, rank=rank, num_ranks=2).model.state_dict()
         for seed, rank in ((5, 0), (5, 1), (6, 0))
     )
+    assert one.keys() == same.keys() == other.keys()
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
 

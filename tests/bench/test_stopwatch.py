@@ -99,9 +99,11 @@ def test_a_last_gradient_that_changes_leaves_exposed_communication_unknown():
     watch.observe_all()
     seen = Profiled(communication_s=1e-4, exposed_s=1e-4)
     same = watch.with_communication(timed, watch.laps(2), seen)
+    assert len(same) == 2
     assert all(split[TOTAL] >= split[EXPOSED] > 0 for split in same)
     model.turned = True
     other = watch.with_communication(timed, watch.laps(2), seen)
+    assert len(other) == 2
     assert all(EXPOSED not in split and TOTAL not in split for split in other)
     for before, after in zip(same, other, strict=True):
         assert after[BACKWARD] == pytest.approx(before[BACKWARD] + before[EXPOSED])

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -331,6 +332,7 @@ def test_a_printed_topology_parses_back_to_its_links(table):
     assert found.classes == links
     assert found.missing_rows == ()
     assert found.notes == ()
+    assert found.devices
     assert all((device.cpu_affinity == "0-3,8-11") == (num_heads > 0) for device in found.devices)
 
 
@@ -359,9 +361,8 @@ def test_islands_part_the_devices_and_groups_get_no_better_as_they_grow(table):
     groups = best_groups(found)
     ranks = [order[group.link_class] for group in groups]
     assert ranks == sorted(ranks)
-    for group in groups:
-        inside = [links[frozenset((a, b))] for i, a in enumerate(group.devices) for b in group.devices[:i]]
-        assert max(inside, key=order.__getitem__) == group.link_class
+    inside = [[links[frozenset(pair)] for pair in combinations(group.devices, 2)] for group in groups]
+    assert [max(each, key=order.__getitem__) for each in inside] == [group.link_class for group in groups]
 
 
 def test_islands_are_the_sockets_where_there_is_no_fabric(sample):

@@ -62,6 +62,7 @@ def test_large_models_are_predicted_from_small_ones():
     """Llama 3.1 70B and 405B on up to four axes, by a profile fitted to Llama 3.1 8B on two at most."""
     parameters = profile("h100-torchtitan").parameters
     errors = []
+    assert LARGE["step"]
     for step in LARGE["step"]:
         cluster = cluster_in_text(LARGE["hardware"], num_accelerators=step["num_accelerators"])
         assert cluster is not None

@@ -88,6 +88,7 @@ def test_speedups_that_are_missed_are_known(found):
 
 def test_the_crossover_moves_down_on_nvlink(found):
     assert found.nvlink_crossover < found.crossover / 2
+    assert found.rows
     for here, bonded in zip(found.rows, found.nvlink_rows, strict=True):
         assert bonded.parts_s["exposed"] < here.parts_s["exposed"]
         assert bonded.parts_s["launching"] == pytest.approx(here.parts_s["launching"], rel=1e-6)
@@ -187,8 +188,11 @@ def test_settings_that_nothing_is_known_of_are_refused():
 
 
 def test_models_and_cards_are_in_the_tables():
-    assert all(workload(each.workload.slug) for each in report().models)
-    assert all(accelerator(slug) for slug in CARDS)
+    models = [each.workload.slug for each in report().models]
+    assert models
+    assert [workload(slug).slug for slug in models] == models
+    assert len(CARDS) == 4
+    assert [accelerator(slug).slug for slug in CARDS] == list(CARDS)
 
 
 def test_crossovers_are_interpolated_on_logarithms():

@@ -84,6 +84,7 @@ def test_a_value_and_cost_of_the_set_reproduce_the_returns_within_their_rounding
     found = script.allowed(reading)
     cost = sum(corner[0] for corner in found.corners) / len(found.corners)
     value = sum(corner[1] for corner in found.corners) / len(found.corners)
+    assert reading.saved()
     for size, saved in reading.saved().items():
         low, high = (end * value - cost for end in (saved.low, saved.high))
         assert low <= script.RETURNS_USD[size] + script.ROUNDED_USD

@@ -42,15 +42,14 @@ def test_three_offers_give_their_median_and_range():
 
 @pytest.mark.law
 def test_every_offer_lies_within_the_interval():
-    assert ROWS
+    num_offers = 0
     for slug in {row["accelerator"] for row in ROWS}:
         for terms in TERMS:
             found = price(slug, terms=terms)
-            if found is not None:
-                assert all(
-                    found.interval.low <= each.usd_per_accelerator_hour <= found.interval.high
-                    for each in found.offers
-                )
+            for each in found.offers if found else ():  # a price estimated by a ratio has none
+                assert found.interval.low <= each.usd_per_accelerator_hour <= found.interval.high
+                num_offers += 1
+    assert num_offers == len(ROWS)
 
 
 def test_about_nine_of_ten_offers_lie_within_the_interval_of_the_others():
@@ -87,7 +86,8 @@ def test_terms_nobody_offers_are_inferred_from_other_accelerators():
 
 @pytest.mark.law
 def test_a_commitment_costs_less_than_no_commitment():
-    assert all(ratio < 1.0 for terms in ("reserved", "spot") for ratio in terms_ratios(terms))
+    for terms in ("reserved", "spot"):
+        assert max(terms_ratios(terms)) < 1.0
 
 
 def test_the_own_price_is_exact():

@@ -196,7 +196,9 @@ def test_adapters_and_narrow_products_name_their_libraries():
 
 def test_every_snippet_has_a_reason_and_shell_lines_fit_a_terminal():
     for text in ("dp=24 microbatch=1 global_batch=24", "dp=2 tp=8 pp=2 microbatch=1 global_batch=8"):
-        for each in snippets(text):
+        found = snippets(text)
+        assert found
+        for each in found:
             assert each.why
             assert each.code.endswith("\n")
             assert max(map(len, each.code.splitlines())) <= 80

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import tomllib
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -234,9 +235,10 @@ def test_arrays_give_what_their_elements_give(payload_bytes, group, many_links):
         ranks_per_node=np.array([[group.ranks_per_node], [2]]), num_nodes=np.array([[group.num_nodes], [1]])
     )
     parameters = CollectiveParameters()
+    assert OPERATIONS
     for timed in OPERATIONS.values():
         table = np.broadcast_to(timed(payload_bytes, group, wires(inter=inter), parameters), (2, 3))
-        for row, column in np.ndindex(2, 3):
+        for row, column in product(range(2), range(3)):
             one = Group(
                 ranks_per_node=float(group.ranks_per_node[row, 0]), num_nodes=float(group.num_nodes[row, 0])
             )

@@ -77,6 +77,7 @@ def test_more_bandwidth_never_hurts(case, rate, factor):
 def test_no_strategy_beats_perfect_scaling_of_its_compute(case):
     """All FLOP of the model, nothing twice, at the full peak of every accelerator at once."""
     load, rates, picked = case
+    assert picked
     for each, seconds in zip(picked, step_s(load, rates, picked), strict=True):
         peak = rates.peak_flop_per_s[PRECISIONS.index(each.precision)]
         flop = float(load.train_flop_per_sample) * each.global_batch_samples
@@ -99,6 +100,7 @@ def test_one_accelerator_has_no_communication(case):
 def test_shards_sum_to_the_whole(case):
     """Weights of all ranks, each counted once, are those of the model; tables may lie on two stages."""
     load, _, picked = case
+    assert picked
     for each in picked:
         held = shards(load, grid([each]))
         dense = float(held.dense[0]) * each.tp * each.pp

@@ -102,6 +102,7 @@ def test_a_sequence_without_tokens_is_refused():
 def test_stacked_loads_keep_every_field():
     loads = [transformer_load(LLAMA, sequence=size) for size in (1024, 2048)]
     whole = stacked(loads)
+    assert fields(Load)
     for field in fields(Load):
         expected = [getattr(each, field.name) for each in loads]
         assert np.asarray(getattr(whole, field.name)).tolist() == expected

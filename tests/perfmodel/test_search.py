@@ -72,7 +72,9 @@ def both(model, nodes, sizes, batches, choices, *, parameters=None, memory_share
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_it_finds_what_the_exhaustive_search_finds(case):
-    for quick, whole in both(*case):
+    found = both(*case)
+    assert found
+    for quick, whole in found:
         agree(quick, whole)
         assert [each.strategy for each in quick.best] == [each.strategy for each in whole.best]
         assert quick.faults == whole.faults
@@ -240,6 +242,7 @@ def test_a_mesh_gives_each_strategy_what_it_has_alone(model):
         index = int(np.prod(mesh.shape)) * 2 // 3
         alone = estimate(load, nodes, grid([strategy_at(mesh, index)]), PARAMETERS)
         for part, kind in ((together.seconds, Seconds), (together.memory, RankMemory)):
+            assert fields(kind)
             for each in fields(kind):
                 whole = np.broadcast_to(getattr(part, each.name), mesh.shape).flat[index]
                 own = getattr(alone.seconds if kind is Seconds else alone.memory, each.name)

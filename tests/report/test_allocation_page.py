@@ -44,6 +44,7 @@ def test_the_short_form_of_many_jobs_fits_a_screen(found):
 
 def test_the_long_form_and_the_page_have_every_job(found):
     text, page = printed(found, full=True), found.to_html().replace("\N{NO-BREAK SPACE}", " ")
+    assert len(found.record.shares) == NUM_JOBS
     for share in found.record.shares:
         assert share.job.name in text
         assert share.job.name in page

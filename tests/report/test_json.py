@@ -48,12 +48,14 @@ def test_recommended_and_alternatives_repeat_a_candidate_field_by_field(told):
     by_id = {each["id"]: each for each in told["candidates"]}
     assert len(by_id) == len(told["candidates"])
     assert told["recommended"] == by_id["h100-sxm5-80gb/32/on_demand"]
+    assert told["alternatives"]
     for each in told["alternatives"]:
         assert {name: value for name, value in each.items() if name != "wins_when"} == by_id[each["id"]]
         assert each["wins_when"]
 
 
 def test_the_identities_hold_to_the_digits_shown(told):
+    assert told["candidates"]
     for each in told["candidates"]:
         time, size = each["time_s"]["value"], each["num_accelerators"]
         assert each["accelerator_hours"] == pytest.approx(size * time / 3600, rel=ROUNDING)

@@ -50,6 +50,7 @@ def test_colours_can_be_told_apart(name, vision):
 @pytest.mark.parametrize("name", ["style.css", "dark.css"])
 def test_colours_stand_out_from_their_paper(name):
     paper, colours = theme(name)
+    assert len(colours) == 8
     for colour in colours:
         darker, lighter = sorted(LUMINANCE @ linear(each) for each in (paper, colour))
         assert (lighter + 0.05) / (darker + 0.05) >= 3  # WCAG 2.2, 1.4.11, graphics

@@ -37,6 +37,7 @@ def _printed(found, *, full):
 def test_the_text_fits_and_has_the_figures_of_the_candidates(found, full):
     text = _printed(found, full=full)
     assert max(map(len, text.splitlines())) <= 80
+    assert found.candidates
     for each in found.candidates:
         assert duration(each.time_s.value) in text
         assert money(each.usd.value).removesuffix(" USD") in text
@@ -54,6 +55,7 @@ def test_the_page_and_the_document_have_the_same_times(found):
     document = prediction_fields(found)
     assert list(document)[:2] == ["question", "predictions"]
     assert "answer" not in document
+    assert found.candidates
     for shown, each in zip(document["predictions"], found.candidates, strict=True):
         assert shown["id"] == each.id
         assert shown["time_s"]["value"] == pytest.approx(each.time_s.value, rel=1e-5)

@@ -85,6 +85,7 @@ def test_names_of_entries_are_text():
 def test_the_page_of_records_shows_every_kind():
     found = study.accuracy()
     shown = text(ACCURACY, found, columns=200)
+    assert found.profiles
     for profile in found.profiles:
         assert profile.name in shown
     named = {section.name for section, blocks in ACCURACY.content(found) if blocks}

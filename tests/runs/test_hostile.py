@@ -583,6 +583,4 @@ def test_any_damage_to_an_archive_gives_safe_paths_and_refusals(tmp_path_factory
     path = tmp_path_factory.getbasetemp() / "damaged.tar"
     path.write_bytes(data)
     found, _ = read(path)
-    for name in found:
-        assert not name.startswith("/")
-        assert ".." not in name.split("/")
+    assert [name for name in found if name.startswith("/") or ".." in name.split("/")] == []

@@ -187,6 +187,7 @@ def test_published_energies_are_reproduced_to_the_joule(data_dir, campaign):
             lambda path, _size: path.startswith(tuple(f"{folder}/" for folder in folders))
         )
     }
+    assert folders
     for folder, joules in folders.items():
         runs = []
         for path, log in files.items():

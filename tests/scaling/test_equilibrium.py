@@ -72,7 +72,9 @@ def test_knee_is_the_largest_efficiency_times_speedup():
 
 
 def test_perfect_scaling_is_censored_at_the_end_of_the_data():
-    for found in located(PERFECT, (1e4,), largest=256.0):
+    places = located(PERFECT, (1e4,), largest=256.0)
+    assert len(places) == 4
+    for found in places:
         assert (found.num_accelerators, found.limited_by, found.is_found, found.high) == (
             256,
             "data",
@@ -85,7 +87,9 @@ def test_perfect_scaling_is_censored_at_the_end_of_the_data():
 
 
 def test_a_curve_that_never_pays_is_bounded_by_the_start_of_the_data():
-    for found in located(POWER, (1e4, 0.3), BALANCE, MARGINAL, smallest=8.0):
+    places = located(POWER, (1e4, 0.3), BALANCE, MARGINAL, smallest=8.0)
+    assert len(places) == 2
+    for found in places:
         assert (found.num_accelerators, found.is_smallest, found.limited_by, found.low) == (
             8,
             True,
@@ -96,8 +100,8 @@ def test_a_curve_that_never_pays_is_bounded_by_the_start_of_the_data():
 
 
 def test_nothing_lies_below_one_accelerator():
-    for found in located(POWER, (1e4, 0.3), BALANCE, MARGINAL):
-        assert (found.num_accelerators, found.is_found, found.low) == (1, True, 1)
+    places = located(POWER, (1e4, 0.3), BALANCE, MARGINAL)
+    assert [(found.num_accelerators, found.is_found, found.low) for found in places] == [(1, True, 1)] * 2
 
 
 def test_a_deadline_asks_for_the_smallest_size_that_meets_it():
@@ -265,6 +269,7 @@ def test_discrete_points_are_sizes_within_their_interval_whatever_the_unit(curve
     sizes, draws = curve
     found = discrete_equilibria(sizes, draws, central_s=draws[0])
     scaled = discrete_equilibria(sizes, unit_s * draws, central_s=unit_s * draws[0])
+    assert found
     for one, other in zip(found, scaled, strict=True):
         at = sizes.index(one.num_accelerators)
         assert one.time_s == draws[0][at]

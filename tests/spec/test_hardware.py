@@ -475,6 +475,7 @@ def test_a_better_chip_of_the_same_maker_reaches_at_least_as_much() -> None:
         if all(own >= theirs for own, theirs in zip(facts(one), facts(other), strict=True))
     ]
     assert len(pairs) > len(chips)
+    assert DTYPES
     for one, other in pairs:
         for dtype in DTYPES:
             least = (other.peak_flop_per_s(dtype) or 0) * other.achievable_fraction

@@ -302,8 +302,10 @@ def test_counting_leaves_the_model_as_it_was():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     count(model, torch.randn(6, 4))
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert all(weight.grad is None for weight in model.parameters())
+    after = model.state_dict()
+    assert len(after) == 7  # two weights, two biases, and the mean, variance and count of the norm
+    assert all(torch.equal(before[name], value) for name, value in after.items())
+    assert [weight.grad for weight in model.parameters()] == [None] * 4
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 

@@ -115,7 +115,7 @@ def test_samples_to_target_equal_those_found_independently(data_dir: Path) -> No
             global_batch_samples=number(row["global_batch_size"]),
         )
         assert ours == pytest.approx(float(row["samples_to_converge"]), rel=1e-6), row
-        checked.add(slug)
+        checked |= {slug}
     assert checked == SLUGS - UNCHECKED
 
 

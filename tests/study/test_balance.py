@@ -71,6 +71,7 @@ def test_many_questions_are_answered_in_order(scores):
 def test_each_point_has_its_bill_and_words(found):
     assert found.found
     for balance in found.found:
+        assert balance.equilibria
         for point, bill, words in zip(balance.equilibria, balance.bills, balance.words, strict=True):
             assert bill.accelerator_hours == pytest.approx(point.num_accelerators * point.time_s / 3600)
             assert f"{point.num_accelerators:,}" in words
@@ -103,6 +104,7 @@ def test_names_without_a_place_have_a_reason(scores, best):
     assert "quux-9000" in nobody.unanswered[0].reason
     sweep = balances(scores, {WORKLOAD: best}, round_="my sweep")[WORKLOAD]
     assert sweep.found == ()
+    assert sweep.unanswered
     assert all("is not a round" in each.reason for each in sweep.unanswered)
 
 

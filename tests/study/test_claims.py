@@ -175,10 +175,12 @@ def test_permuting_the_scores_changes_verdicts():
 def test_every_round_and_workload_with_three_entries_gets_six_claims():
     scores = embedded.load().scores.filter(pl.col("division") == "closed")
     counts = scores.group_by("campaign", "workload").agg(pl.col("score_s").count())
-    for round_, workload in counts.filter(pl.col("score_s") >= 3).select("campaign", "workload").iter_rows():
+    groups = counts.filter(pl.col("score_s") >= 3).select("campaign", "workload").rows()
+    assert groups
+    for round_, workload in groups:
         claims = claims_about(_by_workload(scores, round_, (workload,)), label=round_)
         assert {claim.number for claim in claims} == {1, 2, 3, 4, 5, 6}
         for claim in claims:
             for reading in (claim.their_way, claim.like_for_like):
                 assert reading.words
-                assert all(np.isfinite(figure.value) for figure in reading.figures)
+                assert np.isfinite([figure.value for figure in reading.figures]).all()

@@ -115,5 +115,6 @@ def test_returns_diminish_where_every_further_step_gains_less_than_half(times_s,
 
 
 def test_every_symptom_prints_its_rule():
+    assert SYMPTOMS
     assert all(symptom.rule and symptom.title for symptom in SYMPTOMS)
     assert "0.5" in CURVE_RULE

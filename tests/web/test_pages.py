@@ -130,17 +130,25 @@ def test_hostile_names_are_text_on_every_page(dashboard, hostile):
 
 
 def test_every_field_has_a_name_for_who_listens(dashboard):
+    num_fields = 0
     for path in PAGES:
         _, page = dashboard.page(path)
         labelled = {each["for"] for each in page.all("label") if "for" in each}
         fields = [each for tag in ("input", "select") for each in page.all(tag)]
-        for each in fields:
-            wrapped = each.get("type") == "checkbox"
-            assert wrapped or each.get("id") in labelled or each.get("aria-label"), each
+        num_fields += len(fields)
+        unnamed = [
+            each
+            for each in fields
+            if each.get("type") != "checkbox"
+            and each.get("id") not in labelled
+            and not each.get("aria-label")
+        ]
+        assert unnamed == [], path
         identifiers = [each["id"] for _, each in page.elements if "id" in each]
         assert len(identifiers) == len(set(identifiers)), path
         described = {each["aria-describedby"] for _, each in page.elements if "aria-describedby" in each}
         assert described <= set(identifiers)
+    assert num_fields
 
 
 def test_the_address_holds_the_state(dashboard):
@@ -173,7 +181,9 @@ def test_the_theme_is_taken_from_the_cookie_and_from_nothing_else(dashboard):
 
 def test_assets_may_be_kept_and_are_what_they_say(dashboard):
     _, page = dashboard.page("/accuracy")
-    for address in [each["src"] for each in page.all("script") if "src" in each]:
+    addresses = [each["src"] for each in page.all("script") if "src" in each]
+    assert addresses
+    for address in addresses:
         status, headers, _ = dashboard.answer(address)
         assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
         assert "immutable" in headers["cache-control"]

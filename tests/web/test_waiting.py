@@ -67,7 +67,9 @@ def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
         ]
         await asyncio.sleep(0)
         go.set()
-        for each in await asyncio.gather(*asked):
+        answers = await asyncio.gather(*asked)
+        assert len(answers) == 3
+        for each in answers:
             assert "<p>the answer</p>" in await text(each)
         again = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, NoFields())
         assert "<p>the answer</p>" in await text(again)
