@@ -89,18 +89,18 @@ def _archive(data: bytes) -> object:
 
 
 def _store(data: bytes) -> object:
-    """A sweep whose plan and first cell are the two halves of the data."""
-    plan, _, cell = data.partition(b"\0")
+    """A sweep whose plan and first trial are the two halves of the data."""
+    plan, _, trial = data.partition(b"\0")
     folder = _SCRATCH / "sweep"
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    (folder / "trials").mkdir(parents=True, exist_ok=True)
     (folder / "sweep.json").write_bytes(plan)
     store = Store(folder)
     for each in store.plan()[:1]:
-        store.path(each).write_bytes(cell)
+        store.path(each).write_bytes(trial)
     try:
         return store.settings(), store.finished()
     finally:
-        for left in (folder / "cells").iterdir():
+        for left in (folder / "trials").iterdir():
             left.unlink()
 
 
@@ -184,10 +184,10 @@ def _sweep() -> list[bytes]:
         plan = json.loads(
             archive.extractfile(next(m for n, m in named.items() if n.endswith("sweep.json"))).read()
         )
-        cell = json.loads(archive.extractfile(next(m for n, m in named.items() if "/cells/" in n)).read())
-    plan["cells"] = [cell["cell"]]
-    cell["result"] = {key: value for key, value in cell["result"].items() if len(str(value)) < _MOST_CHARS}
-    return [json.dumps(plan).encode() + b"\0" + json.dumps(cell).encode()]
+        trial = json.loads(archive.extractfile(next(m for n, m in named.items() if "/trials/" in n)).read())
+    plan["trials"] = [trial["trial"]]
+    trial["result"] = {key: value for key, value in trial["result"].items() if len(str(value)) < _MOST_CHARS}
+    return [json.dumps(plan).encode() + b"\0" + json.dumps(trial).encode()]
 
 
 def _small_archive() -> list[bytes]:
