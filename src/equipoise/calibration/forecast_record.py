@@ -25,6 +25,20 @@ _NUM_DIGITS = 5
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 _HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the smallest size of a group"}
 
+HeldOutPart: TypeAlias = Literal["largest", "half"]
+Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
+OURS: Final = "ours"
+ALL_JUMPS = "all"
+# Of numbers sought on the curves of published results alone, and on those combined with the model's
+# (decide/records/combined_advice.py).
+PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
+# Up to four times the largest known, and beyond: too few groups are compared for more.
+ADVICE_JUMPS = JUMPS[-2:]
+HELD_OUT_PARTS: Mapping[HeldOutPart, str] = {
+    "largest": "the largest size of a group",
+    "half": "the larger half of a group's sizes",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacktestSummary:
@@ -128,39 +142,12 @@ def forecast_document() -> dict[str, Any]:
     }
 
 
-def write_record(name: str, document: Mapping[str, Any]) -> None:
-    """Write a record into the package's data, under a name."""
+def write_record(name: str, document: Mapping[str, Any], *, num_digits: int = _NUM_DIGITS) -> None:
+    """Write a record into the package's data, under a name, its numbers rounded to so many digits."""
     encoded = orjson.dumps(
-        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        significant(document, num_digits), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
     Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
-
-
-HeldOutPart: TypeAlias = Literal["largest", "half"]
-
-
-Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
-
-
-OURS: Final = "ours"
-
-
-ALL_JUMPS = "all"
-
-
-# Of numbers sought on the curves of published results alone, and on those combined with the model's
-# (decide/records/combined_advice.py).
-PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
-
-
-# Up to four times the largest known, and beyond: too few groups are compared for more.
-ADVICE_JUMPS = JUMPS[-2:]
-
-
-HELD_OUT_PARTS: Mapping[HeldOutPart, str] = {
-    "largest": "the largest size of a group",
-    "half": "the larger half of a group's sizes",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

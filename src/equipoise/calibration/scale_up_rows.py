@@ -18,9 +18,9 @@ from equipoise.calibration.published.strategies import StrategyWords, strategy_w
 from equipoise.calibration.step_rows import machine_of
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.load import GRADIENT_BYTES
 from equipoise.perfmodel.parameters import prior_log_sd
 from equipoise.perfmodel.scale_up import (
-    GRADIENT_BYTES,
     RAGGED_SAMPLES,
     SCALE_UP_PRIORS,
     MeasuredSteps,

@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from equipoise.decide.answer import LEVEL, Candidate, ConstraintName, Flip, Refusal, Relaxation, TimeValue
 from equipoise.decide.query import Objective
-from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, discrete_equilibria, pays
+from equipoise.scaling.equilibrium import (
+    Equilibrium,
+    Limit,
+    default_answer,
+    discrete_equilibria,
+    reached_by_paying_steps,
+)
 from equipoise.scaling.laws import FloatArray
 from equipoise.stats import Input, Tornado, tornado
 from equipoise.units import HOUR_S
@@ -160,29 +164,18 @@ def offers(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> list
         grouped[each.group].append(each)
     found = []
     for group, members in grouped.items():
-        known = balance.get(group)
-        limit = _last_paying(members) if known is None else known
+        limit = balance.get(group)
+        if limit is None:  # too few sizes for a curve, such as two that the user measured
+            by_size = sorted(members, key=lambda each: each.num_accelerators)
+            limit = reached_by_paying_steps(
+                [each.num_accelerators for each in by_size], [each.time_s for each in by_size]
+            )
         below = [each for each in members if each.num_accelerators <= limit]
         if below:
             found.append(max(below, key=lambda each: each.num_accelerators))
         else:
             found.append(min(members, key=lambda each: each.num_accelerators))
     return found
-
-
-def _last_paying(members: Sequence[Figures]) -> int:
-    """The largest size that is reached from the smallest by steps that each pay.
-
-    For systems with too few sizes for a curve, such as two that the user measured.
-    """
-    first, *others = sorted(members, key=lambda each: each.num_accelerators)
-    reached = [first]
-    for each in others:
-        speedup = np.array([one.time_s / each.time_s for one in reached])
-        growth = np.array([each.num_accelerators / one.num_accelerators for one in reached])
-        if pays(speedup, growth).any():
-            reached.append(each)
-    return reached[-1].num_accelerators
 
 
 def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:

@@ -30,12 +30,12 @@ from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Group, Machine
 from equipoise.perfmodel.memory import RankMemory, Shards, memory, shards, state_bytes_per_param
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec.strategy import WEIGHTS_SHARDED
 
 # Forward, again for the way back, and the gradients of both on their way home.
 _CP_PASSES = 3
 # To the experts and back again, on each pass.
 _EP_TRIPS_PER_PASS = 2
-_WEIGHTS_SHARDED = 3  # the ZeRO stage from which weights are sharded too
 # Of a layer's weights with ZeRO-3: gathered forward, gathered back, gradients scattered.
 _GATHERS = 2
 # Weights, biases and norms of a layer, each a tensor.
@@ -155,7 +155,7 @@ def dp_gradient_s(
     seconds = all_reduce_s(shards.dense_trained * width, dense, wires, links)
     if np.any(shards.expert_trained > 0):
         seconds = seconds + all_reduce_s(shards.expert_trained * width, experts, wires, links)
-    return np.where(grid.zero_stage >= _WEIGHTS_SHARDED, 0.0, seconds / grid.sync_period)
+    return np.where(grid.zero_stage >= WEIGHTS_SHARDED, 0.0, seconds / grid.sync_period)
 
 
 def _compressed_share(load: Load, grid: StrategyGrid) -> Numbers:
@@ -185,7 +185,7 @@ def dp_shard_s(
     Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
     ZeRO-3 of 2021, whose hooks gather before each use of a module.
     """
-    if not np.any(grid.zero_stage >= _WEIGHTS_SHARDED):
+    if not np.any(grid.zero_stage >= WEIGHTS_SHARDED):
         return np.zeros(())
     width = value_bytes(grid)
     wires, links = machine.wires, parameters.collective
@@ -210,7 +210,7 @@ def dp_shard_s(
         trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_GATHERS + 1)
         one_by_one = trips * (traffic + (_GATHERS + 1) * (parts + _COPYING * copied))
         exposed = np.where(singly, one_by_one, exposed)
-    return np.where(grid.zero_stage >= _WEIGHTS_SHARDED, exposed, 0.0)
+    return np.where(grid.zero_stage >= WEIGHTS_SHARDED, exposed, 0.0)
 
 
 def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) -> Numbers:

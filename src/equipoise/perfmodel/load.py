@@ -35,6 +35,8 @@ _LOSS_BYTES, _FUSED_LOSS_BYTES = 20.0, 8.0
 # Bytes of a logit alive at once: softmax, gradient of the picked, gradient of all, each fp32; or logit and
 # gradient in 2 bytes.
 _KEPT_LOSS_BYTES, _KEPT_FUSED_LOSS_BYTES = 12.0, 4.0
+# Of a parameter: gradients travel in 4 where weights are kept in 4, mixed precision included (Horovod, DDP).
+GRADIENT_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from equipoise.perfmodel.compute import EAGER, loss_is_fused, tokens_per_rank, v
 from equipoise.perfmodel.layouts import CODES, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Numbers, StrategyGrid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec.strategy import WEIGHTS_SHARDED
 
 # Bytes of optimizer state a trained parameter has, by precision of the weights: with 2-byte weights a 4-byte
 # master copy comes on top of the moments (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
@@ -21,7 +22,6 @@ _FULL_TRAINING = CODES["trained"].index("full")
 _FP16 = CODES["precision"].index("fp16")
 _OFFLOAD_NONE = CODES["offload"].index("none")
 _OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
-_WEIGHTS_SHARDED = 3  # the ZeRO stage from which weights are sharded too
 # Of what is gathered, how many lie there at once: what is at work, and the next or the result.
 _GATHERED = 2
 
@@ -98,7 +98,7 @@ def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     Source: Megatron-LM documentation (bf16 weights, fp32 gradients: 18 bytes); Rajbhandari et al. 2020 (fp16:
     16).
     """
-    halved = (grid.precision == _FP16) | (grid.zero_stage >= _WEIGHTS_SHARDED)
+    halved = (grid.precision == _FP16) | (grid.zero_stage >= WEIGHTS_SHARDED)
     return np.asarray(np.where(halved, value_bytes(grid), 4.0))
 
 
@@ -213,7 +213,7 @@ def _buffer_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
     full = grid.trained == _FULL_TRAINING
     gathered = layer * (_GATHERED * width + full * out) + tables * (width + full * out / 2)
-    sharded = (grid.zero_stage >= _WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
+    sharded = (grid.zero_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
     sent = np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0)
     return np.asarray(np.where(elsewhere, gathered, 0.0) + sent)

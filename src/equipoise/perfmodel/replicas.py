@@ -15,7 +15,7 @@ from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time, soft_maximum
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid
-from equipoise.perfmodel.load import Floats, Load
+from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
 from equipoise.units import MIB
@@ -26,8 +26,6 @@ _FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1.0 * MIB, 25.0 * MIB
 _COPIES = 2
 # A copy reads and writes.
 _TOUCHES = 2
-# Gradients keep 4 bytes where weights do, mixed precision by autocast included.
-GRADIENT_BYTES = 4.0
 # Of a layer of a network of convolutions: its matrix, and the scale and shift of its norm; of its norm also
 # two statistics and a count, which rank 0 sends to the others before each forward pass.
 _TENSORS_PER_CONVOLUTION, _BUFFERS_PER_CONVOLUTION = 3.0, 3.0

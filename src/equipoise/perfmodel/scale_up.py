@@ -15,8 +15,6 @@ from equipoise.perfmodel.load import Floats
 from equipoise.perfmodel.machine import Group, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Prior, prior_field, priors_of
 
-# Of a parameter: gradients travel in 4 where weights are kept in 4, mixed precision included (Horovod, DDP).
-GRADIENT_BYTES = 4.0
 # What workloads call samples that have unequal lengths, and are not cut to one.
 RAGGED_SAMPLES = frozenset({"utterance", "sentence pair"})
 # Whatever more ranks add, this share of a measured step is the accelerator's own work.

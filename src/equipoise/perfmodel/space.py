@@ -12,7 +12,7 @@ import numpy as np
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
-from equipoise.spec.strategy import PRECISIONS, RECOMPUTES, Precision, Strategy
+from equipoise.spec.strategy import GRADIENTS_SHARDED, PRECISIONS, RECOMPUTES, Precision, Strategy
 
 Value: TypeAlias = int | str | bool
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
@@ -93,7 +93,6 @@ class Space:
         return self.choices.get(name, USUAL[name])
 
 
-_SHARDED_GRADIENTS = 2  # the ZeRO stage from which gradients are sharded
 _SHARDED_WEIGHTS = 3
 
 
@@ -186,7 +185,7 @@ def state_fault(*, ranks: int, pp: int, zero_stage: int, offload: str) -> str | 
     """
     if zero_stage and ranks == 1:
         return "zero_stage needs dp x cp above 1"
-    if zero_stage >= _SHARDED_GRADIENTS and pp > 1:
+    if zero_stage >= GRADIENTS_SHARDED and pp > 1:
         return "zero_stage of 2 and 3 exclude pp above 1"
     if offload != "none" and ranks > 1 and not zero_stage:
         return "offload among several data ranks needs zero_stage"

@@ -34,6 +34,8 @@ DTYPE_OF: dict[Precision, Dtype] = {
     "mxfp8": "fp8",
     "fp4": "fp4",
 }
+# The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
+GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +109,12 @@ class Strategy:
     @property
     def shards_gradients(self) -> bool:
         """Whether each dp rank keeps its share of the gradients alone: ZeRO stage 2 and 3."""
-        return self.zero_stage >= 2  # noqa: PLR2004 - a ZeRO stage
+        return self.zero_stage >= GRADIENTS_SHARDED
 
     @property
     def shards_weights(self) -> bool:
         """Whether each dp rank keeps its share of the weights alone: ZeRO stage 3."""
-        return self.zero_stage >= 3  # noqa: PLR2004 - a ZeRO stage
+        return self.zero_stage >= WEIGHTS_SHARDED
 
     @property
     def num_microbatches(self) -> int:

@@ -4,7 +4,7 @@ import orjson
 import polars as pl
 import pytest
 
-from equipoise.decide.records import plans
+from equipoise.calibration import forecast_record
 from equipoise.decide.records.plans import kind_of, modelled, published_problem, recent_rounds, write_record
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
@@ -52,7 +52,7 @@ def test_recent_rounds_begin_with_v3_in_order_of_time():
 
 def test_a_record_states_its_dataset_and_four_digits(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(plans, "files", lambda _: tmp_path)
+    monkeypatch.setattr(forecast_record, "files", lambda _: tmp_path)
     write_record("record.json", {"record": {"median": 0.123456}})
     written = orjson.loads((tmp_path / "data" / "record.json").read_bytes())
     assert written == {"dataset": embedded.version(), "record": {"median": 0.1235}}

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
-from equipoise.decide.field import MAX_ACCELERATORS
+from equipoise.decide.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import TextRow, rows_of
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
 
 MAX_JOBS: Final = 50
-MAX_SIZES: Final = 64
 _MAX_FILE_BYTES = MIB
 _MOST_S = 10.0**12
 _MOST_USD_PER_KWH = 1e3

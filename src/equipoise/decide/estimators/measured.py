@@ -24,8 +24,8 @@ from equipoise.decide.training import TrainingBudget
 from equipoise.decide.user_evidence.runs import Recast
 from equipoise.errors import InputError, UsageError
 from equipoise.perfmodel import machine as machines
+from equipoise.perfmodel.load import GRADIENT_BYTES
 from equipoise.perfmodel.scale_up import (
-    GRADIENT_BYTES,
     RAGGED_SAMPLES,
     MeasuredSteps,
     ScaleUpParameters,

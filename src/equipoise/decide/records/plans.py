@@ -6,14 +6,12 @@ Makes the record that ships.
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import polars as pl
 from threadpoolctl import threadpool_limits
 
+from equipoise.calibration import forecast_record
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.answer import Estimates
 from equipoise.decide.combine import PLAN_RECORD_NAME, ModelKind, Planned, by_workload, model_kind, records
@@ -26,7 +24,6 @@ from equipoise.runs import embedded
 from equipoise.runs.queries import comparable
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.mlperf import round_key
-from equipoise.units import significant
 
 # Rounds from here on: software and hardware that are still in use.
 _FIRST_ROUND: Final = "v3.0"
@@ -77,10 +74,7 @@ def recent_rounds(rounds: Iterable[str]) -> list[str]:
 def write_record(name: str, found: Mapping[str, object]) -> None:
     """Write a record next to the embedded tables, with the version of the dataset that it is of."""
     document = {"dataset": embedded.version(), **found}
-    encoded = orjson.dumps(
-        significant(document, _NUM_DIGITS), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    )
-    Path(str(files("equipoise") / "data" / name)).write_bytes(encoded)
+    forecast_record.write_record(name, document, num_digits=_NUM_DIGITS)
 
 
 def planned(scores: pl.DataFrame) -> Iterator[Planned]:
