@@ -115,7 +115,8 @@ def test_any_name_is_known_or_refused_in_words(name: str) -> None:
 
 def test_an_unknown_cluster_names_the_nearest_and_the_file_to_edit() -> None:
     with pytest.raises(
-        SpecError, match=r"'dgx-h1000' is no known system.*did you mean .*dgx-h100.*clusters\.toml.*--hardware"
+        SpecError,
+        match=r"'dgx-h1000' is no known system.*did you mean .*dgx-h100.*clusters\.toml.*--hardware",
     ):
         cluster("dgx-h1000")
 

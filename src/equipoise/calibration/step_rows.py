@@ -146,7 +146,7 @@ def _calibrated(
     causes.
     """
     mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
-    slopes = _slopes(seen, mine, Parameters())
+    slopes = time_slopes(seen, mine, Parameters())
     return calibrate(
         seen.step_s,
         measured_s,
@@ -234,7 +234,7 @@ def _further_log_sd(
     Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
     Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
     """
-    slopes = _slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
+    slopes = time_slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
     moved = np.array([prior.name in found.moved for prior in PRIORS])
     is_local = np.array([prior.local for prior in PRIORS])
     log_sd = np.array([prior.log_sd for prior in PRIORS])
@@ -248,8 +248,8 @@ def _further_log_sd(
     return np.asarray(np.sqrt(np.maximum(variance - np.median(variance[fitted]), 0.0)))
 
 
-def _slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
-    """Change of every prediction's logarithm with that of each parameter: (n_names, n_rows)."""
+def time_slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
+    """Change of every predicted time's logarithm with that of each parameter: (n_names, n_rows)."""
     return log_slopes(
         lambda values: arrays.step_s(at.changed(values)), {name: at.value(name) for name in names}
     )

@@ -299,7 +299,7 @@ class Parameters:
     expert_fraction: float = prior_field(
         0.6,
         0.4,
-        "of the rate of dense products, what grouped products of experts reach",
+        "of the rate of dense products, what those of experts of up to 2,048 columns reach",
         "MegaBlocks 2022",
         1.0,
     )
