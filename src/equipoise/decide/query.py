@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from equipoise.decide.field import MAX_ACCELERATORS, Field, Group, Kind, Sizes, Verb
 from equipoise.errors import DataError, UsageError
 from equipoise.spec.renting import DEFAULT_GRID, TERMS
-from equipoise.spec.strategy import PRECISIONS
+from equipoise.spec.strategy import PRECISIONS, SOFTWARE_NAMES
 from equipoise.units import HOUR_S
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
@@ -37,6 +37,7 @@ RIVALS: Final = (
     ("training_samples", "training_tokens", "the training budget"),
     ("sizes", "num_nodes", "the size"),
     ("here", "systems", "the machine"),
+    ("profile", "software", "the calibration"),
 )
 # Thousands of times the longest training there was: more is a slip.
 _MOST_WORK: Final = 1e18
@@ -463,6 +464,15 @@ class TrainingQuery:
         "A calibration of the performance model by name, or `priors`.",
         group="strategy",
         unset="that of the chip's maker",
+    )
+    software: str | None = _asked(
+        "software",
+        "choice",
+        "The software that trains: megatron_core, torchtitan, fsdp, jax, ...",
+        group="strategy",
+        choices=SOFTWARE_NAMES,
+        metavar="NAME",
+        unset="the chip maker's",
     )
     num_strategies: int = _asked(
         "top",

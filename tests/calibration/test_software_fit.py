@@ -1,0 +1,158 @@
+"""Parameters by software: by hand for two sources, and what has to hold of any."""
+
+import numpy as np
+import pytest
+
+from equipoise.calibration.profiles import default_software, model_for, software_profiles
+from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.software_fit import (
+    LOCAL_LOG_SD,
+    RowGroups,
+    fit_software,
+    fitting_rows,
+    posterior,
+    software_of,
+    software_rows,
+    source_of,
+)
+from equipoise.errors import SpecError
+from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.load import workload_load
+from equipoise.perfmodel.machine import machine
+from equipoise.perfmodel.parameters import PRIORS
+from equipoise.spec.cluster import cluster
+from equipoise.spec.hardware import accelerator
+from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Strategy, software, software_in
+from equipoise.spec.workload import workload
+
+
+def two_sources(software="torchtitan", family="torch"):
+    """One row of each of two sources of one software, of other models, chips and clusters."""
+    apart = np.array([0, 1])
+    return RowGroups(
+        doubt=np.zeros(2),
+        software=np.array([software] * 2),
+        family=np.array([family] * 2),
+        effects=dict.fromkeys(("source", "kind", "model", "chip", "cluster"), apart),
+    )
+
+
+def middle(slopes, target, names, *, local=False):
+    return posterior(two_sources(), slopes, target, names=names, is_local=np.array([local]))
+
+
+# 0.36 + 0.16 + 0.64 = 1.16 is shared by two sources of one software; each adds 0.48^2 = 0.2304 of its own
+# parameters and 0.05^2 + 2 x 0.06^2 + 0.09^2 + 0.07^2 + 0.055^2 = 0.025725 besides: 0.256125 in all.
+# Middle: 1.16 (0.1 + 0.3) / (2 x 1.16 + 0.256125); a new source: 1.16 + 0.2304 - 2 x 1.16^2 / 2.576125.
+@pytest.mark.parametrize(
+    ("name", "units", "variance"),
+    [
+        ("torchtitan", 1.16 * 0.4 / 2.576125, 1.3904 - 2 * 1.16**2 / 2.576125),
+        ("fsdp", 0.52 * 0.4 / 2.576125, 1.3904 - 2 * 0.52**2 / 2.576125),
+        ("jax", 0.36 * 0.4 / 2.576125, 1.3904 - 2 * 0.36**2 / 2.576125),
+    ],
+)
+def test_two_sources_by_hand(name, units, variance):
+    found = middle(np.ones((2, 1)), np.array([0.1, 0.3]), [name])
+    assert found.units[name] == pytest.approx([units])
+    assert found.covariance[name] == pytest.approx(np.array([[variance]]))
+
+
+def test_without_slopes_rows_say_nothing_of_parameters():
+    found = middle(np.zeros((2, 1)), np.array([0.1, 0.3]), ["torchtitan"])
+    assert found.units["torchtitan"] == pytest.approx([0.0])
+    assert found.covariance["torchtitan"] == pytest.approx(np.array([[1.3904]]))
+
+
+def test_what_is_local_says_nothing_of_other_sources():
+    found = middle(np.ones((2, 1)), np.array([0.1, 0.3]), ["torchtitan"], local=True)
+    assert found.units["torchtitan"] == pytest.approx([0.0])
+    assert found.covariance["torchtitan"] == pytest.approx(np.array([[1.0]]))
+
+
+def test_a_model_far_from_all_others_counts_less():
+    near = middle(np.ones((2, 1)), np.array([0.0, 0.3]), ["jax"]).units["jax"]
+    far = middle(np.ones((2, 1)), np.array([0.0, 3.0]), ["jax"]).units["jax"]
+    assert 0.0 < far < 10 * near
+
+
+def test_the_interval_grows_with_the_distance_from_what_was_measured(data_dir):
+    rows = fitting_rows(read_executions([data_dir / "measured" / "torchtitan.csv"]))
+    arrays = software_rows(rows)
+    found = fit_software(arrays, ["torchtitan", "fsdp", "jax"])
+    width = {name: found.log_sd(name, arrays.arrays).mean() for name in found.units}
+    local = np.sqrt(sum(each**2 for each in LOCAL_LOG_SD.values()))
+    assert local < width["torchtitan"] < width["fsdp"] < width["jax"]
+
+
+def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(data_dir, tmp_path):
+    renamed = tmp_path / "other.csv"
+    renamed.write_bytes((data_dir / "measured" / "mpt_llm_foundry.csv").read_bytes())
+    rows = read_executions([renamed])
+    assert len(rows) > 100
+    assert {source_of(row) for row in rows} == {"github:mosaicml/llm-foundry"}
+    assert {found.name for row in rows if (found := software_of(row))} == {"fsdp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor", "is_eager", "name"),
+    [
+        ("FSDP2 eager", "NVIDIA", True, "fsdp2_eager"),
+        ("FSDP2+compile", "NVIDIA", False, "torchtitan"),
+        ("VP=n/a;release=26.06 NeMo Container;FSDP=0", "NVIDIA", False, "megatron_core"),
+        ("Megatron-DeepSpeed; ZeRO-1; 1F1B no interleaving", "NVIDIA", True, "megatron"),
+        ("MaxText XLA; FSDP=256", "Google", False, "jax_tpu"),
+        ("MaxText JAX XLA; FSDP=128", "NVIDIA", False, "jax"),
+        ("HF Trainer + DeepSpeed ZeRO-3", "NVIDIA", True, "hf"),
+        ("DDP; one node; NGC pytorch 22.09", "NVIDIA", True, "ngc"),
+    ],
+)
+def test_software_by_the_words_of_rows(text, vendor, is_eager, name):
+    assert software_in(text, vendor=vendor, is_eager=is_eager) == software(name)
+
+
+def test_words_that_name_nothing_are_no_software():
+    assert software_in("DDP", vendor="NVIDIA", is_eager=True) is None
+    with pytest.raises(SpecError, match="torchtitan"):
+        software("tensorflow")
+
+
+def test_every_software_ships_with_physical_parameters():
+    found = software_profiles()
+    assert tuple(found) == SOFTWARE_NAMES
+    largest = {each.name: each.largest for each in PRIORS}
+    for each in found.values():
+        assert all(0 < value <= largest[name] for name, value in each.values.items()), each.name
+        assert each.record is not None
+        assert each.log_half_width > 0
+
+
+@pytest.mark.parametrize("name", [each.name for each in SOFTWARE if each.vendor == "NVIDIA"])
+@pytest.mark.parametrize("model", ["llama31_8b", "mixtral_8x7b"])
+def test_a_better_chip_is_never_slower_under_any_software(name, model):
+    def step_s(chip, precision):
+        nodes = cluster(chip, num_accelerators=64)
+        found = model_for(nodes.accelerator, workload(model), software=name)
+        strategy = Strategy(
+            global_batch_samples=128, microbatch_samples=1, dp=64, zero_stage=3, precision=precision
+        )
+        times = estimate(workload_load(workload(model)), machine(nodes), grid([strategy]), found.parameters)
+        return float(np.ravel(times.step_s)[0])
+
+    assert step_s("h200-sxm5-141gb", "bf16") <= step_s("h100-sxm5-80gb", "bf16")
+    assert step_s("h100-sxm5-80gb", "bf16") <= step_s("a100-sxm4-80gb", "bf16")
+    assert step_s("h100-sxm5-80gb", "fp8") <= step_s("h100-sxm5-80gb", "bf16")
+    assert step_s("h100-sxm5-80gb", "fp8_rowwise") <= step_s("h100-sxm5-80gb", "bf16")
+
+
+def test_the_software_named_serves_and_the_default_is_the_makers():
+    chip, about = accelerator("h100-sxm5-80gb"), workload("llama31_8b")
+    assert default_software(chip, about) == "megatron_core"
+    assert model_for(chip, about, software="megatron_core") == model_for(chip, about)
+    assert model_for(chip, about, software="torchtitan").calibration.name == "torchtitan"
+    assert default_software(accelerator("tpu-v5e"), about) is None
+    with pytest.raises(SpecError, match="does not run on"):
+        model_for(chip, about, software="jax_tpu")
+    with pytest.raises(SpecError, match="jax_tpu"):
+        model_for(accelerator("tpu-v5e"), about, software="torchtitan")
