@@ -15,6 +15,7 @@ from equipoise.calibration.software_fit import (
     software_rows,
     source_of,
 )
+from equipoise.decide.estimators.model import is_ordered
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -22,7 +23,7 @@ from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import PRIORS
 from equipoise.spec.cluster import cluster
-from equipoise.spec.hardware import accelerator
+from equipoise.spec.hardware import accelerator, accelerators
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Strategy, software, software_in
 from equipoise.spec.workload import workload
 
@@ -128,22 +129,49 @@ def test_every_software_ships_with_physical_parameters():
         assert each.log_half_width > 0
 
 
+def step_s(name, model, chip, precision):
+    nodes = cluster(chip, num_accelerators=64)
+    found = model_for(nodes.accelerator, workload(model), software=name)
+    strategy = Strategy(
+        global_batch_samples=128, microbatch_samples=1, dp=64, zero_stage=3, precision=precision
+    )
+    times = estimate(workload_load(workload(model)), machine(nodes), grid([strategy]), found.parameters)
+    return float(np.ravel(times.step_s)[0])
+
+
+def links(chip):
+    nodes = cluster(chip, num_accelerators=64)
+    return (nodes.topology, nodes.intra.latency_s, nodes.inter.latency_s, nodes.switch_reduces)
+
+
 @pytest.mark.parametrize("name", [each.name for each in SOFTWARE if each.vendor == "NVIDIA"])
 @pytest.mark.parametrize("model", ["llama31_8b", "mixtral_8x7b"])
 def test_a_better_chip_is_never_slower_under_any_software(name, model):
-    def step_s(chip, precision):
-        nodes = cluster(chip, num_accelerators=64)
-        found = model_for(nodes.accelerator, workload(model), software=name)
-        strategy = Strategy(
-            global_batch_samples=128, microbatch_samples=1, dp=64, zero_stage=3, precision=precision
-        )
-        times = estimate(workload_load(workload(model)), machine(nodes), grid([strategy]), found.parameters)
-        return float(np.ravel(times.step_s)[0])
+    chips = [
+        each.slug
+        for each in accelerators()
+        if each.vendor == "NVIDIA" and each.peak_bf16_flop_per_s is not None
+    ]
+    nodes = {chip: cluster(chip, num_accelerators=64) for chip in chips}
+    pairs = [
+        (one, other)
+        for one in chips
+        for other in chips
+        if one != other and links(one) == links(other) and is_ordered(nodes[one], nodes[other], 64)
+    ]
+    assert ("h200-sxm5-141gb", "h100-sxm5-80gb") in pairs
+    assert len(pairs) > 30
+    times = {chip: step_s(name, model, chip, "bf16") for chip in chips}
+    assert [pair for pair in pairs if times[pair[0]] > times[pair[1]] * (1 + 1e-9)] == []
 
-    assert step_s("h200-sxm5-141gb", "bf16") <= step_s("h100-sxm5-80gb", "bf16")
-    assert step_s("h100-sxm5-80gb", "bf16") <= step_s("a100-sxm4-80gb", "bf16")
-    assert step_s("h100-sxm5-80gb", "fp8") <= step_s("h100-sxm5-80gb", "bf16")
-    assert step_s("h100-sxm5-80gb", "fp8_rowwise") <= step_s("h100-sxm5-80gb", "bf16")
+
+@pytest.mark.parametrize("name", [each.name for each in SOFTWARE if each.vendor == "NVIDIA"])
+@pytest.mark.parametrize("precision", ["fp8", "fp8_rowwise"])
+def test_fewer_bits_are_never_slower_under_any_software(name, precision):
+    chips = ("h100-sxm5-80gb", "h200-sxm5-141gb", "b200-sxm6-180gb")
+    for chip in chips:
+        narrow, wide = (step_s(name, "llama31_8b", chip, each) for each in (precision, "bf16"))
+        assert narrow <= wide, chip
 
 
 def test_the_software_named_serves_and_the_default_is_the_makers():
