@@ -316,8 +316,9 @@ def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
     where = grid((chosen,))
     own_s = estimate(known.load, nodes, where, known.model.parameters).step_s
     ratios = {}
+    is_eager = chosen.implementation == "eager"
     for each in SOFTWARE:
-        if each.is_current and runs_on(each.name, chip):
+        if each.is_current and each.is_eager == is_eager and runs_on(each.name, chip):
             other = model_for(chip, workload, software=each.name)
             if other.calibration.name != known.model.calibration.name:
                 there_s = estimate(known.load, nodes, where, other.parameters).step_s
