@@ -69,7 +69,7 @@ def test_without_slopes_rows_say_nothing_of_parameters():
 def test_what_is_local_says_nothing_of_other_sources():
     found = middle(np.ones((2, 1)), np.array([0.1, 0.3]), ["torchtitan"], local=True)
     assert found.units["torchtitan"] == pytest.approx([0.0])
-    assert found.covariance["torchtitan"] == pytest.approx(np.array([[1.0]]))
+    assert found.covariance["torchtitan"] == pytest.approx(np.array([[0.25]]))
 
 
 def test_a_model_far_from_all_others_counts_less():

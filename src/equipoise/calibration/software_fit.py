@@ -44,8 +44,9 @@ FILE_NAMES: tuple[str, ...] = (
 )
 # How far apart parameters are, in standard deviations of their priors: of all software from the priors'
 # medians, of a family and one software from those, and of one source from its software. Chosen for the
-# likelihood of sources left out: docs/experiments/0028.
+# likelihood of sources left out: docs/experiments/0028. LOCAL_SD: of what is local to a campaign.
 ALL_SD, FAMILY_SD, SOFTWARE_SD, SOURCE_SD = 0.6, 0.4, 0.8, 0.48
+LOCAL_SD = 0.5
 # What parameters do not explain, of the logarithm of a time: of a source, its kinds of model, its models and
 # chips, a cluster of nearly equal executions, and one execution.
 LOCAL_LOG_SD: Mapping[str, float] = {
@@ -256,12 +257,11 @@ def posterior(
     """Parameters of some software as a new source runs it, from where they stand before any row.
 
     slopes: change of the logarithm of each row's time with each parameter, (n_rows, n_parameters). target:
-    what they have to explain of it, (n_rows,). is_local: (n_parameters,), what each source does its own way,
-    as wide as its prior.
+    what they have to explain of it, (n_rows,). is_local: (n_parameters,), what each source does its own way.
     Source: the best linear unbiased prediction of random effects (Henderson 1975), by their kernel.
     """
     shared = slopes * ~is_local
-    own_sd = np.where(is_local, 1.0, SOURCE_SD)
+    own_sd = np.where(is_local, LOCAL_SD, SOURCE_SD)
     kernel = _alike(groups, shared) + _campaigns(groups, slopes * own_sd)
     noise = LOCAL_LOG_SD["execution"] ** 2 + groups.doubt**2
     noise = noise + _stray_variance(kernel + np.diag(noise), target, groups.effects["model"])
