@@ -240,8 +240,8 @@ def _software(assessment: Assessment, best: Candidate) -> Sequence[str]:
     if name is None:
         return []
     ratios = software_ratios(known, best.strategy)
-    others = [f"with {other} {ratio:.2f}x the time" for other, ratio in ratios.items()]
-    return [f"software {name} (--software)", *([", ".join(others)] if others else [])]
+    others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
+    return [f"software {name} (--software{f': {others}' if others else ''})"]
 
 
 def _limited_by(selection: Selection, best: Candidate | None) -> Limit | None:
