@@ -1,10 +1,12 @@
 """Parameters by software: by hand for two sources, and what has to hold of any."""
 
+import csv
+
 import numpy as np
 import pytest
 
 from equipoise.calibration.profiles import default_software, model_for, software_profiles
-from equipoise.calibration.published.executions import read_executions
+from equipoise.calibration.published.executions import campaign_of, read_executions
 from equipoise.calibration.software_fit import (
     LOCAL_LOG_SD,
     RowGroups,
@@ -15,6 +17,7 @@ from equipoise.calibration.software_fit import (
     software_rows,
     source_of,
 )
+from equipoise.calibration.validate import basis_of, validate
 from equipoise.decide.estimators.model import is_ordered
 from equipoise.errors import SpecError
 from equipoise.perfmodel.estimate import estimate
@@ -184,3 +187,31 @@ def test_the_software_named_serves_and_the_default_is_the_makers():
         model_for(chip, about, software="jax_tpu")
     with pytest.raises(SpecError, match="jax_tpu"):
         model_for(accelerator("tpu-v5e"), about, software="torchtitan")
+
+
+def test_in_sample_means_that_the_row_itself_was_fitted_to(data_dir, tmp_path):
+    original = data_dir / "measured" / "torchtitan.csv"
+    copied, changed = tmp_path / "copied.csv", tmp_path / "changed.csv"
+    copied.write_bytes(original.read_bytes())
+    with original.open(newline="", encoding="utf-8") as file:
+        rows = [row | {"measured": str(float(row["measured"]) + 1)} for row in csv.DictReader(file)]
+    with changed.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    first, second, third = (
+        validate([path], basis_of=basis_of("auto")) for path in (original, copied, changed)
+    )
+    assert (first.in_sample, second.in_sample, third.in_sample) == (True, True, False)
+    assert first.errors == second.errors
+
+
+def test_a_campaign_is_what_rows_state_not_where_they_stand(data_dir, tmp_path):
+    copied = tmp_path / "copied.csv"
+    copied.write_bytes((data_dir / "measured" / "torchtitan.csv").read_bytes())
+    rows, again = (
+        [campaign_of(row) for row in read_executions([path])]
+        for path in (data_dir / "measured" / "torchtitan.csv", copied)
+    )
+    assert rows == again
+    assert len(set(rows)) == 4  # three documents; one of them also without a compiler
